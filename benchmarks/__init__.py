@@ -1,6 +1,7 @@
-"""The figures of clusters on this machine, each beside the physical floor measured in the same run, and `make demo`.
+"""Performance figures of clusters on this machine, each beside the physical floor of the same run, and `make demo`.
 
-Real node processes, real sockets, real disk. What is measured is what an operator gets: the project is imported only
-by `traffic`, which decodes what travels, and by `prepared`, which fills databases with the node's own store. Everything
-runs on loopback under one temporary directory, which goes when the run ends.
+The benchmarks use real node processes, real sockets and a real disk, and measure what an operator gets. Those of
+clusters drive the nodes from outside, except that `traffic` decodes the protocol and `prepared` fills databases with
+the node's own store; those of the attachment store and of Spark call the project's functions. Everything runs on
+loopback under one temporary directory, which is removed when the run ends.
 """

@@ -37,7 +37,7 @@ PAGE = ROOT / "docs" / "figures.md"
 NODE_PREFIX = "BENCH_NODE_PREFIX"
 MILLION = 1_000_000
 LIMIT_S = 3600
-"""A run that takes longer has hung."""
+"""Seconds after which a run is taken for hung."""
 
 SCENARIOS: Mapping[str, Callable[[Path, Scale], list[Figure]]] = {
     "failover": failover,
@@ -51,7 +51,7 @@ SCENARIOS: Mapping[str, Callable[[Path, Scale], list[Figure]]] = {
     "shared_attachments": shared_attachments,
     "attachments": attachments,
 }
-"""What needs clusters of its own, in a directory of its own."""
+"""Scenarios that need clusters of their own, in a directory of their own."""
 
 
 @click.command()
@@ -66,7 +66,7 @@ def main(
 ) -> None:
     """Measure NAMES, or everything.
 
-    The words in the environment variable BENCH_NODE_PREFIX stand before each node's command, with {sid} replaced:
+    The words in the environment variable BENCH_NODE_PREFIX are put before each node's command, with {sid} replaced:
     BENCH_NODE_PREFIX='perf record -g -o {sid}.perf --' for instance.
     """
     signal.signal(signal.SIGALRM, _hung)
@@ -99,7 +99,7 @@ def main(
 def _measure(
     names: Sequence[str], directory: Path, profiles: Mapping[str, Path], scale: Scale
 ) -> Iterator[tuple[str, list[Figure]]]:
-    """Those that share a cluster first."""
+    """Yield the figures by name, those that share a cluster first."""
     shared = [name for name in names if name in FIGURES]
     if shared:
         with Cluster(directory / "nodes", USERS, os.environ.get(NODE_PREFIX, ""), profiles) as cluster:

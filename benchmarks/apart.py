@@ -1,4 +1,4 @@
-"""A load in a process of its own, so that it neither waits for the one that measures nor holds it up."""
+"""Run a load in a process of its own, so that it neither waits for the measuring process nor delays it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmarks.load import Load, LoadResult
 from benchmarks.wire import MeasurementError
 
 GRACE_S = 60.0
-"""For what is under way when the load's time is over."""
+"""Seconds for mails that are under way when the load's time is over."""
 
 
 def run_apart(load: Load, nodes: Iterable[Node]) -> LoadResult:
-    """Raises MeasurementError with the ends of the nodes' logs if a mail is refused."""
+    """Run the load. Raises MeasurementError with the last lines of the nodes' logs if a mail is refused."""
     command = [sys.executable, "-m", "benchmarks.load", json.dumps(asdict(load))]
     try:
         done = subprocess.run(command, capture_output=True, check=True, timeout=load.seconds + GRACE_S)

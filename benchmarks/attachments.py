@@ -1,8 +1,8 @@
-"""The attachment store against plain files, that is, against writing a file, its fsync, and that of its directory.
+"""The attachment store against plain files: write a file, fsync it, and fsync its directory.
 
-And against files that are written aside and renamed when they are safe, which like the store has to wait for the
-disk twice; and against the store's own calls of the system alone, its floor. All take turns in small rounds, so that a
-disk which is now fast, now slow, is so for all.
+It is also compared with files that are written aside and renamed once they are safe, which like the store have to wait
+for the disk twice; and with the store's bare system calls, its floor. All contenders take turns in small rounds, so
+that a disk whose speed varies affects all of them alike.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from replicator.store.attachments.store import Attachments
 SIZES = {"64 KiB": 64 << 10, "1 MiB": 1 << 20}
 THREADS = (1, 8)
 ROUND = 32
-"""Attachments or files, of all threads together."""
+"""Attachments or files per round, of all threads together."""
 
 CHUNK_BYTES = 64 << 10
 LINKS_EACH = 8
@@ -105,7 +105,7 @@ def _jobs(act: Callable[[bytes], object], size_bytes: int) -> list[Job]:
 
 
 def _links(store: Attachments, plain: Plain, threads: int, scale: Scale) -> list[Figure]:
-    """To one attachment. The floor is an empty file with its directory."""
+    """Measure links to one attachment. The floor is an empty file with its directory."""
     held = store_one(store, os.urandom(1000))
     times = ROUND * LINKS_EACH
     makers: Mapping[str, Callable[[], list[Job]]] = {
@@ -116,17 +116,17 @@ def _links(store: Attachments, plain: Plain, threads: int, scale: Scale) -> list
 
 
 def _in_turns(rounds: int, threads: int, makers: Mapping[str, Callable[[], list[Job]]]) -> Rates:
-    """Of each contender, in each round, how many a second. What is to be written is made before."""
+    """Return each contender's rate per second in each round. The data to write is generated beforehand."""
     rates: dict[str, list[float]] = {name: [] for name in makers}
     dice = random.Random(threads)
     with ThreadPoolExecutor(threads) as pool:
         for number in range(rounds + 1):
-            for name in dice.sample(sorted(makers), len(makers)):  # the disk is still at work for the one before
+            for name in dice.sample(sorted(makers), len(makers)):  # the disk is still busy with the previous contender
                 jobs = makers[name]()
                 began = time.perf_counter()
                 for running in [pool.submit(job) for job in jobs]:
                     running.result()
-                if number:  # the first one warms up
+                if number:  # the first round warms up
                     rates[name].append(len(jobs) / (time.perf_counter() - began))
     return rates
 
@@ -146,5 +146,5 @@ def _figures(what: str, rates: Rates) -> list[Figure]:
 
 
 def _times_as_long(rates: Rates, one: str, other: str) -> float:
-    """The median of the rounds: both had the same disk in each."""
+    """Return the median ratio of the rounds: within a round both had the same disk."""
     return statistics.median(theirs / ours for ours, theirs in zip(rates[one], rates[other], strict=True))

@@ -1,4 +1,4 @@
-"""What a first store of an attachment cannot do without: its calls of the system, and little around them."""
+"""The system calls that a first store of an attachment cannot do without, with little around them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWNER = "0" * 32
 
 
 class Bare:
-    """A directory like a store's (docs/attachments.md), for what is there once: nobody looks, fails or tries again."""
+    """A directory like a store's (docs/attachments.md), for single stores: no look-ups, no errors, no retries."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir()
@@ -64,7 +64,7 @@ class Bare:
         os.mkdir(name, dir_fd=self._root)
 
     def _finish(self, descriptor: int, *, is_content: bool) -> None:
-        """Content is synced also where one sync is of all that came before: it is touched to be the last of that."""
+        """Sync content even where one sync covers all earlier writes: `utime` makes the content the last of them."""
         if is_content and self._is_ordered:
             os.utime(descriptor)
         if is_content or not self._is_ordered:

@@ -1,6 +1,6 @@
-"""Node processes on this machine, under one directory; started, asked and ended by what the command line promises.
+"""Node processes on this machine, under one directory; started, queried and ended as the command line documents it.
 
-Lines between them can be made bad (`Cluster.link`), and nodes can be killed, paused and started again.
+Lines between them can be degraded (`Cluster.link`), and nodes can be killed, paused and restarted.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ PASSWORD = "bench"
 END_WITHIN_S = 30.0
 TOGETHER_WITHIN_S = 60.0
 LOG_ENDS = '[log]\nkeep = "0s"\n'
-"""Configuration: the log ends wherever a checkpoint was written, whoever needs it."""
+"""Configuration: each checkpoint ends the log, whichever node still needs it."""
 
 OWN_OBJECTS = '[checkpoint]\nurl = "file:{sid}-objects"\n'
-"""Configuration: a node's object store is its own. Else all of a cluster here would share one directory."""
+"""Configuration: a node has its own object store. Otherwise all nodes of a cluster here would share one directory."""
 
 HTTP_TIMEOUT_S = 70.0
-"""A move of mastership may take 30 s, a checkpoint is waited for for 60 s."""
+"""Seconds: a move of mastership may take 30 s, and a checkpoint is awaited for 60 s."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class NodeUsage:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a node runs: what stands before its command, where peers find it, what else its configuration says.
+    """A node's environment: the prefix of its command, the address where peers find it, and additional configuration.
 
-    Its other doors are on loopback; `enter` is where they can be reached from.
+    Its other doors are on loopback; `enter` is the context from which they can be reached.
     """
 
     prefix: str = ""
@@ -61,7 +61,7 @@ class Site:
 
 
 class Node:
-    """One node. `profile` takes cProfile's statistics of it."""
+    """One node. `profile`: file for cProfile's statistics of it."""
 
     def __init__(self, sid: str, directory: Path, ports: Mapping[str, int], site: Site, profile: Path | None) -> None:
         self.sid = sid
@@ -88,16 +88,16 @@ class Node:
 
     @property
     def pid(self) -> int:
-        """Of the node itself, behind whatever the prefix runs."""
+        """Process id of the node itself, behind the command that the prefix runs."""
         return self._node_process().pid
 
     @property
     def data(self) -> Path:
-        """Its data directory."""
+        """The node's data directory."""
         return self._directory / self.sid
 
     def start(self) -> None:
-        """Returns when the node says that it is ready."""
+        """Start the node and return when it reports that it is ready."""
         self.launch()
         self.wait_ready()
 
@@ -114,15 +114,15 @@ class Node:
             raise MeasurementError(f"{self.sid} does not start:\n{self.log_tail()}")
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL for one that does not heed it."""
+        """Send SIGTERM, and SIGKILL if the node does not end."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: it has no chance to finish anything."""
+        """Send SIGKILL: the node has no chance to finish anything."""
         self._end(signal.SIGKILL)
 
     def wait_ended(self) -> int:
-        """Its exit code, when it ends by itself. Raises TimeoutExpired."""
+        """Wait until the node ends by itself and return its exit code. Raises TimeoutExpired."""
         assert self._process is not None
         code = self._process.wait(END_WITHIN_S)
         process, self._process = self._process, None
@@ -130,7 +130,7 @@ class Node:
             return code
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and does nothing, until `resume`."""
+        """Send SIGSTOP: the node keeps its connections and does nothing, until `resume`."""
         self._node_process().suspend()
 
     def resume(self) -> None:
@@ -142,7 +142,7 @@ class Node:
         process, self._process = self._process, None
         with process:
             for child in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
-                child.resume()  # a paused one could not heed SIGTERM
+                child.resume()  # a paused process could not handle SIGTERM
                 child.send_signal(number)
             try:
                 process.wait(END_WITHIN_S)
@@ -150,7 +150,7 @@ class Node:
                 process.kill()
 
     def _node_process(self) -> psutil.Process:
-        """The node itself, behind whatever the prefix runs."""
+        """Return the node's own process, behind the command that the prefix runs."""
         assert self._process is not None
         process = psutil.Process(self._process.pid)
         children = process.children()
@@ -168,11 +168,11 @@ class Node:
         return NodeUsage(process.memory_info().rss, cpu.user + cpu.system, process.io_counters().write_bytes)
 
     def get(self, path: str) -> dict[str, object]:
-        """What the HTTP door answers."""
+        """Return the HTTP door's answer."""
         return self.ask("GET", path)
 
     def ask(self, method: str, path: str, options: Mapping[str, object] | None = None) -> dict[str, object]:
-        """What the HTTP door answers. Raises MeasurementError for anything but success."""
+        """Return the HTTP door's answer. Raises MeasurementError for anything but success."""
         connection = http.client.HTTPConnection(HOST, self.ports["http"], timeout=HTTP_TIMEOUT_S)
         body = None if options is None else json.dumps(options)
         headers = {} if options is None else {"Content-Type": "application/json"}
@@ -192,9 +192,9 @@ class Node:
 class Cluster:
     """Nodes dc1, dc2, ... with the given users. Leaving the `with` block ends them.
 
-    `prefix` stands before each node's command, with {sid} replaced. `proxied`: every link goes through a proxy of its
-    own. `extra` is appended to every configuration. `late`: SIDs of nodes that somebody else starts; the others begin
-    the cluster without them.
+    `prefix` is put before each node's command, with {sid} replaced. `proxied`: every link goes through a proxy of its
+    own. `extra` is appended to every configuration. `late`: SIDs of nodes that the caller starts later; the others
+    begin the cluster without them.
     """
 
     def __init__(
@@ -263,12 +263,12 @@ class Cluster:
     # ---- bad lines: of a cluster that is `proxied`
 
     def link(self, one: str, other: str) -> Proxy:
-        """The line between two nodes; the one with the lower SID is the near end."""
+        """Return the line between two nodes; the one with the lower SID is the near end."""
         near, far = sorted((one, other))
         return self._links[near, far]
 
     def silence(self, speaker: str, hearer: str) -> None:
-        """What one node says does not reach the other, which still reaches the first."""
+        """Block one direction: `hearer` gets nothing from `speaker`, which still hears `hearer`."""
         self.link(speaker, hearer).hold([Direction.FORTH if speaker < hearer else Direction.BACK])
 
     def partition(self, *groups: Collection[str]) -> None:
@@ -287,16 +287,19 @@ class Cluster:
     # ---- what the nodes say: those that run
 
     def wait_together(self, within_s: float = TOGETHER_WITHIN_S) -> float:
-        """Seconds until each that runs has a link to each, and says that it reaches all."""
+        """Wait until each running node has a link to each other, and reports that it reaches all.
+
+        Return the seconds.
+        """
         sids = {node.sid for node in self.running}
         return self.wait_until(lambda statuses: all(_reached(status) == sids for status in statuses), within_s)
 
     def wait_until_equal(self, within_s: float = 120.0) -> float:
-        """Seconds until all have the same digest."""
+        """Wait until all nodes have the same digest. Return the seconds."""
         return self.wait_until(lambda statuses: len({status["digest"] for status in statuses}) == 1, within_s)
 
     def wait_until(self, true_of: Callable[[list[dict[str, object]]], bool], within_s: float) -> float:
-        """Poll the statuses; the seconds that it took."""
+        """Poll the statuses until `true_of` accepts them. Return the seconds."""
         began = time.perf_counter()
         while not true_of(statuses := [node.get("/api/v1/status") for node in self.running]):
             if time.perf_counter() - began > within_s:
@@ -323,13 +326,16 @@ class Cluster:
         )
 
     def _way(self, node: Node, peer: Node) -> str:
-        """Where the node finds the peer. Of two the one with the lower SID dials."""
+        """Return the address where the node finds the peer. Of two nodes the one with the lower SID dials."""
         proxy = self._links.get((node.sid, peer.sid))
         return f"{HOST}:{proxy.port}" if proxy else f"{peer.site.host}:{peer.ports['peer']}"
 
 
 def _reached(status: Mapping[str, object]) -> set[str]:
-    """The nodes to which this one has a link, and itself; nobody if it does not reach them all, or does not serve."""
+    """Return the nodes to which this one has a link, and itself.
+
+    The set is empty if the node does not reach all of them, or does not serve.
+    """
     if status["not_serving"]:
         return set()
     links = cast("list[dict[str, object]]", status["links"])
@@ -338,9 +344,10 @@ def _reached(status: Mapping[str, object]) -> set[str]:
 
 
 def _reserve_ports(count: int) -> list[socket.socket]:
-    """Sockets that keep ports for our nodes.
+    """Return sockets that reserve ports for the nodes.
 
-    Bound, they are nobody's source port; not listening, they let a node bind, too: SO_REUSEADDR is set by both.
+    Being bound, the ports are not used as source ports; not listening, they still let a node bind: both set
+    SO_REUSEADDR.
     """
     sockets = [socket.socket() for _ in range(count)]
     for reserved in sockets:

@@ -1,8 +1,8 @@
-"""What it takes to find out what differs: bytes and time by the number of differences and by the mailbox's size.
+"""The cost of finding differences: bytes and time by the number of differences and by the mailbox's size.
 
-dc2 stops, dc1 changes some messages of one mailbox, and its log goes; so when dc2 comes back it compares what both show
-(SYNC). Flags, expunges and new messages are a third of the differences each. The databases are prepared: both nodes
-have the same mailboxes, and no log.
+dc2 stops, dc1 changes some messages of one mailbox, and its log is dropped; so when dc2 comes back it compares both
+states (SYNC). Flags, expunges and new messages are a third of the differences each. The databases are prepared: both
+nodes have the same mailboxes, and no log.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from benchmarks.wire import MeasurementError
 
 FEW = 10
 AIMED_AT = 20
-"""Differences of 100,000 that are to be found in less than 64 KiB and a second."""
+"""Differences among 100,000 messages that should be found with less than 64 KiB and in less than a second."""
 
 USERS = 100
-"""Who have very many mailboxes."""
+"""Number of users who share the many mailboxes."""
 
 TEXTS, TEXT_BYTES = 1000, 700
 UIDS_A_COMMAND = 400
@@ -38,7 +38,7 @@ LOAD_LIMIT_S, EQUAL_WITHIN_S = 200.0, 300.0
 
 
 class Subject:
-    """A mailbox of which each message is changed once, in no order."""
+    """A mailbox whose messages are each changed at most once, in random order."""
 
     def __init__(self, messages: int) -> None:
         self.user = f"user{messages}"
@@ -47,7 +47,7 @@ class Subject:
         random.Random(31).shuffle(self._untouched)
 
     def change(self, node: Node, count: int) -> None:
-        """Make so many differences."""
+        """Make `count` differences."""
         saves = expunges = count // 3
         with node.imap(self.user) as imap:
             imap.command("SELECT INBOX")
@@ -61,7 +61,7 @@ class Subject:
             run_apart(Load((lmtp,), (self.user,), CONNECTIONS, saves, LOAD_LIMIT_S, TEXT_BYTES, seed=count), [node])
 
     def _take(self, count: int) -> list[str]:
-        """UIDs for commands."""
+        """Return UIDs as arguments for commands."""
         taken = [self._untouched.pop() for _ in range(count)]
         parts = [taken[first : first + UIDS_A_COMMAND] for first in range(0, count, UIDS_A_COMMAND)]
         return [",".join(map(str, part)) for part in parts]
@@ -72,7 +72,7 @@ def differences(directory: Path, scale: Scale) -> list[Figure]:
 
 
 def _of_messages(directory: Path, scale: Scale) -> list[Figure]:
-    """One pair of nodes has mailboxes of all sizes; the others are equal, and cost nothing."""
+    """Measure one pair of nodes with mailboxes of all sizes; mailboxes that are equal cost nothing."""
     subjects = {size: Subject(size) for size in (*scale.mailbox_sizes, scale.rows)}
     users = [subject.user for subject in subjects.values()]
     sites = {sid: Site(extra=OWN_OBJECTS.format(sid=sid)) for sid in ("dc1", "dc2")}
@@ -104,7 +104,7 @@ def _found(cluster: Cluster, subject: Subject, count: int) -> list[Figure]:
 def _returned(cluster: Cluster, subject: Subject, count: int) -> tuple[Met, dict[str, object]]:
     near, far = cluster.nodes
     cluster.wait_until(are_equal, EQUAL_WITHIN_S)
-    checkpoint(far, EQUAL_WITHIN_S)  # of what it took over before: it would write that while it compares
+    checkpoint(far, EQUAL_WITHIN_S)  # else it would write one during the comparison
     far.stop()
     subject.change(near, count)
     drop_log(near)
@@ -114,13 +114,13 @@ def _returned(cluster: Cluster, subject: Subject, count: int) -> tuple[Met, dict
     meeting.meet()
     met = meeting.until_equal(EQUAL_WITHIN_S)
     after = cluster.usage()
-    meeting.until(lambda status: status["texts_lacking"] == 0, EQUAL_WITHIN_S)  # else they would count for the next one
+    meeting.until(lambda status: status["texts_lacking"] == 0, EQUAL_WITHIN_S)  # else they count for the next one
     cpu = {sid: after[sid].cpu_s - before[sid].cpu_s for sid in before}
     return met, {"cpu_s": cpu, "rss_mib": {sid: after[sid].rss_bytes / 2**20 for sid in after}}
 
 
 def _of_mailboxes(directory: Path, count: int) -> list[Figure]:
-    """An operator asks whether anything differs (`replicator resync --all --dry-run`), and nothing does."""
+    """Measure an operator's `replicator resync --all --dry-run` where nothing differs."""
     users = [f"user{number:03d}" for number in range(USERS)]
     sites = {sid: Site(extra=OWN_OBJECTS.format(sid=sid)) for sid in ("dc1", "dc2")}
     cluster = Cluster(directory, users, size=2, proxied=True, copies=1, extra=LOG_ENDS, sites=sites)

@@ -1,8 +1,8 @@
-"""What distance costs: 80 ms from any node to any other, one way, and the same without, in one run.
+"""The cost of distance: 80 ms one way between any two nodes, against no delay in the same run.
 
-A client hears OK when `durability.copies` nodes have its change on disk. With one copy that is a matter of the local
-disk; with two it takes a round trip, and while n requests are in flight no more than n of them can be done in each
-round trip, whatever the nodes can do.
+A client hears OK when `durability.copies` nodes have its change on disk. With one copy that depends on the local disk
+only; with two it takes a round trip, and with n requests in flight at most n of them can complete per round trip,
+whatever the nodes can do.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ USERS = tuple(f"user{number:02d}" for number in range(1, 21))
 MAIL_BYTES = 4096
 IN_FLIGHT = 50
 MANY_IN_FLIGHT = 200
-"""Enough for 1,250 mails a second at 80 ms."""
+"""Requests in flight: enough for 1,250 mails a second at 80 ms."""
 
 ROUNDS = 3
 
@@ -64,12 +64,12 @@ def _two_copies(directory: Path, scale: Scale) -> list[Figure]:
 
 
 def _following(master: Node, other: Node) -> list[Figure]:
-    """A client appends at another node than the master; until mastership comes to it, every APPEND goes there."""
+    """Measure APPEND at another node than the master; each one is forwarded until mastership follows the client."""
     expect_master(master, USER, master.sid)
     texts = MailTexts(MAIL_BYTES, seed=8)
     forwarded_ms: list[float] = []
     with other.imap(USER) as imap:
-        _append(imap, next(texts))  # finds the master, too
+        _append(imap, next(texts))  # also finds the master
         began = time.perf_counter()
         while mailbox(other, USER)["master"] != other.sid:
             forwarded_ms.append(_timed(lambda: _append(imap, next(texts))) * 1000)
@@ -84,7 +84,7 @@ def _following(master: Node, other: Node) -> list[Figure]:
 
 
 def _moves(nodes: Sequence[Node], scale: Scale) -> Figure:
-    """Each in turn asks for the mailbox, as an operator would have it do."""
+    """Measure moves of mastership: each node in turn asks for the mailbox, as an operator would make it do."""
     make_master(nodes[-1], USER)
     taken = [_timed(partial(make_master, node, USER)) for node in islice(cycle(nodes), scale.far_samples)]
     spent = quantiles_ms(taken)
@@ -93,7 +93,7 @@ def _moves(nodes: Sequence[Node], scale: Scale) -> Figure:
 
 
 def _throughput(cluster: Cluster, scale: Scale, in_flight: int, copies: str, bound: float | None) -> list[Figure]:
-    """Mails delivered at dc1, which masters their mailboxes: with delay and without in turns, for a fair ratio."""
+    """Measure deliveries at dc1, the master of the mailboxes: with and without delay in turns, for a fair ratio."""
     dc1 = cluster.nodes[0].address("lmtp")
     load = Load((dc1,), USERS, in_flight, LOAD_MAILS, scale.far_load_s / ROUNDS, MAIL_BYTES)
     results: dict[float, list[LoadResult]] = {0.0: [], ONE_WAY_S: []}
@@ -115,7 +115,7 @@ def _throughput(cluster: Cluster, scale: Scale, in_flight: int, copies: str, bou
 
 
 def _appends(node: Node, scale: Scale, name: str, floor_ms: float | None, aim: str) -> Figure:
-    """By IMAP, one at a time; the first, which finds the mailbox's master, is not counted."""
+    """Measure APPEND by IMAP, one at a time; the first one, which finds the mailbox's master, is not counted."""
     texts = MailTexts(MAIL_BYTES, seed=7)
     with node.imap(USER) as imap:
         _append(imap, next(texts))

@@ -1,6 +1,6 @@
-"""docs/figures.md: what was measured, written into the page by the run that measured it.
+"""Write measurements into docs/figures.md, by the run that made them.
 
-Each scenario has a section there between two markers, `<!-- measured: NAME -->` and `<!-- end: NAME -->`; what stands
+Each scenario has a section there between two markers, `<!-- measured: NAME -->` and `<!-- end: NAME -->`; the text
 between them is replaced, everything else is left alone.
 """
 
@@ -14,7 +14,7 @@ from benchmarks.wire import MeasurementError
 
 
 def refresh(page: str, name: str, figures: Sequence[Figure], described: Mapping[str, object]) -> str:
-    """The page with the section of one scenario as it is now. Raises MeasurementError if it has no such section."""
+    """Return the page with one scenario's section replaced. Raises MeasurementError if it has no such section."""
     begin, end = f"<!-- measured: {name} -->", f"<!-- end: {name} -->"
     before, found, rest = page.partition(begin)
     _, found_end, after = rest.partition(end)

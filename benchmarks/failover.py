@@ -1,8 +1,8 @@
-"""How long nobody can write when a node dies: the longest gap between two OKs to a client at another node.
+"""The interruption of writes when a node dies: the longest gap between two OKs to a client at another node.
 
 The client delivers mail to one mailbox by LMTP at dc2, one after the other. The mailbox is mastered elsewhere; dc1 is
-the root, by its lower SID. A node that is killed (SIGKILL) has its connections closed by the system, which its peers
-notice at once; one that falls silent (SIGSTOP, like a power cut) they notice by missing heartbeats alone.
+the root, by its lower SID. If a node is killed (SIGKILL), the system closes its connections, which its peers notice at
+once; if it falls silent (SIGSTOP, like a power cut), they notice only by missing heartbeats.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from benchmarks.wire import MeasurementError, connect_lmtp, deliver
 
 USER = "writer"
 TIMEOUT_S = 4.0
-"""The default of `mastership.timeout`."""
+"""Seconds, the default of `mastership.timeout`."""
 
 MAIL_BYTES = 1024
 WARM_MAILS = 30
-"""Delivered before the node dies and after writes go on. Few: a master gives the mailbox away, some seconds after it
-came, to a node whose clients use it more."""
+"""Mails delivered before the node dies, and after writes go on.
+
+They are few because a master, some seconds after it got the mailbox, gives it away to a node whose clients use it more.
+"""
 
 SETTLED_S = 2.0
-"""Writes may stop only when the death is noticed, and once more when another node notices later."""
+"""Seconds to watch afterwards: writes may stop when one node notices the death, and again when another one does."""
 
 RESUMES_WITHIN_S = 30.0
 PAUSE_S = 0.002
@@ -41,16 +43,19 @@ PAUSE_S = 0.002
 
 @dataclass(frozen=True)
 class Death:
-    """`gap_s`: the longest between two OKs, of those that end after it; `usual_gap_s`: the median before it."""
+    """One death.
+
+    `gap_s`: the longest gap between two OKs that ends after it; `usual_gap_s`: the median gap before it.
+    """
 
     gap_s: float
     usual_gap_s: float
     refused: int
-    """Mails that the client was told to try again."""
+    """Mails for which the client was told to try again."""
 
 
 class Writer:
-    """Delivers until it is stopped, in a thread of its own. `oks`: when each mail was accepted, by `perf_counter`."""
+    """Delivers in a thread of its own until stopped. `oks`: the times by `perf_counter` when mails were accepted."""
 
     def __init__(self, node: Node) -> None:
         self.oks: list[float] = []
@@ -69,7 +74,7 @@ class Writer:
         self._thread.join()
 
     def wait_for(self, count: int, after: float) -> None:
-        """Until so many mails were accepted after a moment."""
+        """Wait until `count` mails were accepted after a moment."""
         deadline = time.perf_counter() + RESUMES_WITHIN_S
         while sum(ok > after for ok in list(self.oks)) < count:
             if self._error is not None or time.perf_counter() > deadline:
@@ -94,7 +99,7 @@ class Writer:
 
 
 def failover(directory: Path, scale: Scale) -> list[Figure]:
-    """Each kind of death, several times; the worst of them counts."""
+    """Measure each kind of death several times; the worst case counts."""
     rows = []
     with Cluster(directory, [USER]) as cluster:
         for who, victim, master in (
@@ -109,7 +114,7 @@ def failover(directory: Path, scale: Scale) -> list[Figure]:
 
 
 def _figure(what: str, deaths: Sequence[Death], *, waits: bool) -> Figure:
-    """`waits`: writes cannot go on before the silence is noticed."""
+    """Return the figure. `waits`: writes cannot go on before the silence is noticed."""
     return Figure(
         f"no writes when {what}, worst of {len(deaths)}",
         max(death.gap_s for death in deaths),
@@ -132,7 +137,7 @@ def _death(cluster: Cluster, victim_sid: str, master: str, death: Callable[[Node
         writer.wait_for(WARM_MAILS, died)
         writer.wait_for(1, max(died + TIMEOUT_S, time.perf_counter()) + SETTLED_S)
     gaps = [(later - earlier, later > died) for earlier, later in pairwise(writer.oks)]
-    victim.kill()  # a silent one must not go on with what it was doing
+    victim.kill()  # a silent node must not resume its work
     victim.start()
     cluster.wait_together()
     usual = statistics.median(gap for gap, is_after in gaps if not is_after)

@@ -1,4 +1,4 @@
-"""What is measured, and how. Each function takes a running cluster and gives rows of the report."""
+"""Measurements on a running cluster. Each function takes the cluster and returns rows of the report."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ STORE_USER = "store"
 FETCH_USER = "fetch"
 USERS = (*DELIVERY_USERS, LATENCY_USER, STORE_USER, FETCH_USER)
 SMALL_BYTES = 700
-"""Of a mail that only counts: hardly more than its header."""
+"""Bytes of a mail that is merely counted: hardly more than its header."""
 
 LOAD_LIMIT_S = 400.0
 FLOOR_TIMES = 200
 
 
 def latency(cluster: Cluster, scale: Scale) -> list[Figure]:
-    """From LMTP's OK at dc1 to EXISTS in an IDLE at dc2, one mail at a time: one process, one clock."""
+    """Measure from LMTP's OK at dc1 to EXISTS in an IDLE at dc2, one mail at a time: one process, one clock."""
     texts = MailTexts(MAIL_BYTES, seed=2)
     dc1, dc2 = cluster.nodes[:2]
     visible: list[float] = []
@@ -82,7 +82,7 @@ def latency(cluster: Cluster, scale: Scale) -> list[Figure]:
 
 
 def delivery(cluster: Cluster, scale: Scale) -> list[Figure]:
-    """Mails accepted, and so durable on two nodes, per second."""
+    """Measure mails per second that are accepted, and so durable on two nodes."""
     dc1 = cluster.nodes[0].address("lmtp")
     everywhere = [node.address("lmtp") for node in cluster.nodes]
     _load(cluster, [dc1], scale, seconds=1)  # every mailbox exists and has a master
@@ -109,7 +109,7 @@ def delivery(cluster: Cluster, scale: Scale) -> list[Figure]:
 
 
 def store(cluster: Cluster, scale: Scale) -> list[Figure]:
-    """STORE at dc2 of mails that dc1 numbers."""
+    """Measure STORE at dc2 of mails that dc1 numbers."""
     dc1, dc2 = cluster.nodes[:2]
     _fill(cluster, [STORE_USER], scale.samples, 1)
     with dc2.imap(STORE_USER) as imap:
@@ -135,7 +135,7 @@ def store(cluster: Cluster, scale: Scale) -> list[Figure]:
 
 
 def fetch(cluster: Cluster, scale: Scale) -> list[Figure]:
-    """A whole mailbox, at a node that did not take the mail."""
+    """Measure the FETCH of a whole mailbox, at a node that did not accept the mail."""
     count = scale.fetch_messages
     _fill(cluster, [FETCH_USER], count, 1, MAIL_BYTES)
     with cluster.nodes[1].imap(FETCH_USER) as imap:
@@ -159,7 +159,7 @@ def fetch(cluster: Cluster, scale: Scale) -> list[Figure]:
 
 
 def memory(cluster: Cluster, scale: Scale) -> list[Figure]:
-    """Resident memory of the nodes with so many messages stored, as they stand and freshly started."""
+    """Measure resident memory of the nodes with a number of stored messages, after running and after a restart."""
     stored = 0
     with cluster.nodes[0].imap(DELIVERY_USERS[0]) as imap:
         stored = _messages(imap) * len(DELIVERY_USERS)
@@ -212,14 +212,14 @@ def _load(cluster: Cluster, addresses: list[Address], scale: Scale, seconds: flo
 
 
 def _fill(cluster: Cluster, users: Collection[str], mails: int, recipients: int, size_bytes: int = SMALL_BYTES) -> None:
-    """So many mails at dc1, each to so many of the users."""
+    """Deliver `mails` mails at dc1, each to `recipients` of the users."""
     dc1 = cluster.nodes[0].address("lmtp")
     load = Load((dc1,), tuple(users), CONNECTIONS, mails, LOAD_LIMIT_S, size_bytes, recipients, seed=3)
     run_apart(load, cluster.nodes)
 
 
 def _cpu(before: Mapping[str, NodeUsage], after: Mapping[str, NodeUsage], result: LoadResult) -> dict[str, object]:
-    """Where the processors' time went."""
+    """Return the processor time and written bytes per mail."""
     nodes = {sid: 1000 * (after[sid].cpu_s - before[sid].cpu_s) / result.mails for sid in before}
     written = {sid: (after[sid].written_bytes - before[sid].written_bytes) / result.mails for sid in before}
     return {

@@ -1,4 +1,4 @@
-"""What the machine itself can do: fsync and loopback, measured in the same run as the figures they stand beside."""
+"""The machine's own limits: fsync and loopback, measured in the same run as the figures beside them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ else:
 
 
 def fsync_s(directory: Path, size_bytes: int, times: int) -> list[float]:
-    """Seconds that each append of so many bytes takes to be on the disk."""
+    """Return the seconds until each append of `size_bytes` is on the disk."""
     path = directory / "floor.bin"
     block = os.urandom(size_bytes)
     taken: list[float] = []
@@ -48,7 +48,7 @@ def fsync_s(directory: Path, size_bytes: int, times: int) -> list[float]:
 
 
 def loopback_s(times: int) -> list[float]:
-    """Seconds that each round trip of 64 bytes to another process takes."""
+    """Return the seconds of each round trip of 64 bytes to another process."""
     message = bytes(64)
     taken: list[float] = []
     with _partner(0) as connection:
@@ -63,7 +63,7 @@ def loopback_s(times: int) -> list[float]:
 
 
 def transfer_s(size_bytes: int) -> float:
-    """Seconds that so many bytes take from another process."""
+    """Return the seconds of a transfer of `size_bytes` from another process."""
     began = time.perf_counter()
     received = 0
     with _partner(size_bytes) as connection:
@@ -75,7 +75,7 @@ def transfer_s(size_bytes: int) -> float:
 
 @contextmanager
 def _partner(send_bytes: int) -> Iterator[socket.socket]:
-    """Another process, which echoes, or sends so many bytes."""
+    """Yield a connection to another process, which echoes, or sends `send_bytes` bytes."""
     command = [sys.executable, "-c", ECHO]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -1,8 +1,8 @@
-"""How long it takes from the moment that a link is back until all nodes show the same.
+"""The time from the moment that a link is back until all nodes show the same.
 
-dc3 is parted from dc1 and dc2, and both sides change the same mailboxes. Then the lines are mended; what is measured
-is the time until the digests of all three are equal and no entry waits. It includes finding out that the link is back:
-nodes dial again every two seconds at most.
+dc3 is cut off from dc1 and dc2, and both sides change the same mailboxes. Then the lines are mended, and the time is
+taken until the digests of all three are equal and no entry waits. It includes noticing that the link is back: nodes
+dial again every two seconds at most.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.states import are_equal, mailbox
 SIDES = ("dc1", "dc2"), ("dc3",)
 USER = "busy"
 RECIPIENTS = 50
-"""Of one mail, where every mailbox is to get one."""
+"""Recipients of one mail, where every mailbox is to get one."""
 
 MAIL_BYTES = 700
 CONNECTIONS = 8
@@ -35,7 +35,7 @@ def heal(directory: Path, scale: Scale) -> list[Figure]:
 
 
 def _many_mailboxes(directory: Path, count: int) -> Figure:
-    """Each is there on both sides, and each side delivers one mail to each."""
+    """Measure mailboxes that exist on both sides: each side delivers one mail to each of them."""
     users = [f"user{number:04d}" for number in range(1, count + 1)]
     with Cluster(directory, users, proxied=True) as cluster:
         dc1, _, dc3 = cluster.nodes
@@ -51,7 +51,10 @@ def _many_mailboxes(directory: Path, count: int) -> Figure:
 
 
 def _one_mailbox(directory: Path, changes: int) -> Figure:
-    """Half of the changes are new mails; the others set a flag, each on another mail of its own side."""
+    """Measure one mailbox.
+
+    Half of the changes are new mails; the others set a flag, each on another mail of its own side.
+    """
     with Cluster(directory, [USER], proxied=True) as cluster:
         dc1, _, dc3 = cluster.nodes
         _deliver_to_each(dc1, [USER], seed=20)
@@ -82,7 +85,7 @@ def _healed(cluster: Cluster) -> tuple[float, dict[str, object]]:
 
 
 def _deliver_to_each(node: Node, users: Sequence[str], seed: int) -> None:
-    """By one connection: then each user has their turn."""
+    """Deliver one mail to each user, by one connection: so all users have their turn."""
     recipients = min(RECIPIENTS, len(users))
     mails = -(-len(users) // recipients)
     load = Load((node.address("lmtp"),), tuple(users), 1, mails, LOAD_LIMIT_S, MAIL_BYTES, recipients, seed=seed)
@@ -95,5 +98,5 @@ def _change(node: Node, changes: int) -> None:
     run_apart(load, [node])
     with node.imap(USER) as imap:
         imap.command("SELECT INBOX")
-        for number in range(2, changes - mails + 2):  # the first was there before
+        for number in range(2, changes - mails + 2):  # the first one was there before
             imap.command(f"STORE {number} +FLAGS.SILENT (\\Seen)")

@@ -1,6 +1,6 @@
-"""Messages of many megabytes: until they are on two disks, how they are read, and what memory that takes.
+"""Messages of many megabytes: time until they are on two disks, speed of reading, and memory needed.
 
-Nothing of a mail is made while the time runs; the node that gives it out is not one of the two that take it in first.
+Mails are generated before the clock starts; the node that serves them is not one of the two that take them in first.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SETTLED_WITHIN_S = 120.0
 
 def large(directory: Path, scale: Scale) -> list[Figure]:
     with Cluster(directory, [USER]) as cluster:
-        _deliver(cluster, LargeMail.attached(MIB, 0))  # what is made at first use is there
+        _deliver(cluster, LargeMail.attached(MIB, 0))  # anything that is made at first use exists now
         return [figure for size in scale.large_mib for figure in _of_size(cluster, size)]
 
 
 def _of_size(cluster: Cluster, size_mib: int) -> list[Figure]:
-    """One mail after the other, each on its way, and when all nodes have it read."""
+    """Measure mails one after the other: the delivery of each, and reading once all nodes have it."""
     peaks = watch(cluster.nodes)
     mails = [LargeMail.attached(size_mib * MIB, 100 * size_mib + number) for number in range(TIMES)]
     delivered = [_deliver(cluster, mail) for mail in mails]
@@ -59,7 +59,7 @@ def _of_size(cluster: Cluster, size_mib: int) -> list[Figure]:
 
 
 def _deliver(cluster: Cluster, mail: LargeMail) -> tuple[float, float]:
-    """The seconds that all of it takes, and those from the mail's end to OK. Returns when all nodes have it."""
+    """Return the seconds of the whole delivery, and those from the mail's end to OK, once all nodes have the mail."""
     chunks = list(mail)
     with connect_lmtp(cluster.nodes[0].address("lmtp")) as lmtp:
         began = time.perf_counter()
@@ -70,7 +70,7 @@ def _deliver(cluster: Cluster, mail: LargeMail) -> tuple[float, float]:
 
 
 def _read(node: Node, mail: LargeMail) -> tuple[float, float]:
-    """The seconds of FETCH of the last mail, and of some octets of its second part: the best of a few."""
+    """Return the seconds of FETCH of the last mail, and of some octets of its second part: the best of a few tries."""
     middle = mail.body_bytes // 2
     part = bytearray()
     with StreamingImap(node, USER) as imap:

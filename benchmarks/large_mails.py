@@ -1,4 +1,4 @@
-"""Mails of any size, made while they are sent: a few hundred kilobytes of one are in memory at a time."""
+"""Mails of any size, generated while they are sent: a few hundred kilobytes of one are in memory at a time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 LINE_BYTES = 78
 SOURCE_BYTES = 57
-"""Octets that are a line of base64."""
+"""Octets that one line of base64 encodes."""
 
 LINES_AT_ONCE = 4096
-LINES_OF_SMALL_PARTS = 800  # 61 KiB: by default larger ones go to the attachment store one by one
+LINES_OF_SMALL_PARTS = 800  # 61 KiB: by default larger parts go to the attachment store one by one
 
 HEADERS = (
     "From: Bench <bench@example.org>\r\nTo: Someone <someone@example.org>\r\nSubject: Large, number {seed}\r\n"
@@ -28,9 +28,9 @@ PLAIN = "Content-Type: text/plain; charset=us-ascii\r\n\r\n"
 
 @dataclass(frozen=True)
 class LargeMail:
-    """What stands before and after `lines` lines of base64, which are drawn from `seed`. No line begins with a dot.
+    """A head and a tail around `lines` lines of base64, which are drawn from `seed`. No line begins with a dot.
 
-    So many `lines_at_once` follow each other, and each time `between` before them.
+    The lines come in groups of `lines_at_once`, each preceded by `between`.
     """
 
     head: bytes
@@ -42,30 +42,30 @@ class LargeMail:
 
     @classmethod
     def attached(cls, size_bytes: int, seed: int) -> LargeMail:
-        """Three parts: a letter, a file of random octets, and a line below."""
+        """Return a mail of three parts: a letter, a file of random octets, and a closing line."""
         head = (HEADERS.format(seed=seed) + MULTIPART.format(letter=LETTER.decode())).encode()
         return cls(head, ENDS, (size_bytes - len(head) - len(ENDS)) // LINE_BYTES, seed)
 
     @classmethod
     def plain(cls, size_bytes: int, seed: int) -> LargeMail:
-        """One text: it looks like base64 and does not say so."""
+        """Return a mail of one text: it looks like base64 but is not declared so."""
         head = (HEADERS.format(seed=seed) + PLAIN).encode()
         return cls(head, b"", (size_bytes - len(head)) // LINE_BYTES, seed)
 
     @classmethod
     def scattered(cls, size_bytes: int, seed: int) -> LargeMail:
-        """Hundreds of files, each of which is small."""
+        """Return a mail of hundreds of small files."""
         head, between, tail = (HEADERS.format(seed=seed) + MIXED).encode(), FILE.encode(), b"\r\n--=_parts--\r\n"
         return cls(head, tail, size_bytes // LINE_BYTES, seed, between, LINES_OF_SMALL_PARTS)
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole mail."""
+        """Octets of the whole mail."""
         return len(self.head) + self.body_bytes + len(self.tail)
 
     @property
     def body_bytes(self) -> int:
-        """Of the lines and what is between them, with the line end of the last one."""
+        """Octets of the lines and the separators, with the line end of the last line."""
         return self.lines * LINE_BYTES + -(-self.lines // self.lines_at_once) * len(self.between)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -74,7 +74,7 @@ class LargeMail:
         yield self.tail
 
     def body(self) -> Iterator[bytes]:
-        """The lines, the same each time."""
+        """Yield the lines, the same each time."""
         source = random.Random(self.seed)
         for at in range(0, self.lines, self.lines_at_once):
             yield self.between
@@ -83,7 +83,7 @@ class LargeMail:
             yield b"\r\n".join([encoded[cut : cut + 76] for cut in range(0, len(encoded), 76)]) + b"\r\n"
 
     def body_slice(self, start: int, length: int) -> bytes:
-        """Octets of the lines."""
+        """Return octets of the lines."""
         found, at = b"", 0
         for chunk in self.body():
             found += chunk[max(start - at, 0) : max(start + length - at, 0)]

@@ -1,7 +1,7 @@
 """A process that delivers mail over several LMTP connections, each with one mail under way at a time.
 
-One round trip a mail: the end of one and the envelope of the next travel together (RFC 2920). Its first argument is
-a `Load` as JSON; it prints a `LoadResult` as JSON.
+There is one round trip per mail: the end of a mail and the envelope of the next one travel together (RFC 2920). The
+first argument is a `Load` as JSON; the process prints a `LoadResult` as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.wire import Address, Connection, check_replies, connect_lmtp, en
 
 @dataclass(frozen=True)
 class Load:
-    """Until `mails` are delivered or `seconds` have passed; to the users in turn, `recipients` of them a mail."""
+    """A delivery of `mails` mails, or for `seconds` at most; to the users in turn, `recipients` of them per mail."""
 
     addresses: tuple[tuple[str, int], ...]
     users: tuple[str, ...]
@@ -41,7 +41,7 @@ class LoadResult:
 
 
 class Lane:
-    """One connection. `waits` counts the reply lines that are still to come before the next mail may go."""
+    """One connection. `waits` counts the reply lines that are still due before the next mail may go."""
 
     def __init__(self, connection: Connection, recipients: Iterator[tuple[str, ...]]) -> None:
         self.connection = connection
@@ -51,7 +51,10 @@ class Lane:
         self.waits = 0
 
     def _announce(self, before: bytes) -> int:
-        """Send the next envelope behind the end of the mail before it; how many replies the next DATA will have."""
+        """Send the next envelope after the end of the previous mail.
+
+        Return the number of replies that the next DATA will have.
+        """
         names = next(self._recipients)
         self.connection.send(before + envelope(names))
         return len(names)
@@ -66,7 +69,7 @@ class Lane:
         self.waits = ends + self._ready + 2
 
     def receive(self) -> bool:
-        """Read what is there; whether the mail is delivered and the next may go."""
+        """Read the available bytes. Return True if the mail is delivered and the next one may go."""
         lines = self.connection.receive()
         check_replies(lines)
         self.waits -= len(lines)

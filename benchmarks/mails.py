@@ -1,4 +1,4 @@
-"""Mail texts: half words, half base64, no two alike, so that neither compression nor sharing flatters a figure."""
+"""Mail bodies: half words, half base64, no two alike, so that neither compression nor sharing flatters a figure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ POOL_MAX = 256
 
 
 class MailTexts:
-    """Mails of `size_bytes` each, cheap to make: of a pool of bodies, under headers that count up."""
+    """Mails of `size_bytes` each, cheap to generate: from a pool of bodies, under headers that count up."""
 
     def __init__(self, size_bytes: int, seed: int) -> None:
         self._random = random.Random(seed)

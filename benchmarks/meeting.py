@@ -1,4 +1,4 @@
-"""Two nodes whose line is cut, and what it takes from the moment that it is whole again until they show the same."""
+"""Two nodes whose line is cut: measure time and bytes from the moment it is mended until they show the same."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ Status = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Met:
-    """From the first byte on the line until both nodes show the same: seconds, and bytes both ways."""
+    """Cost from the first byte on the line until both nodes show the same: seconds, and bytes both ways."""
 
     seconds: float
     size_bytes: int
 
 
 class Meeting:
-    """Of dc1, which stands still, and dc2. The line is cut until `meet`; the clock runs from its first byte on."""
+    """A meeting of dc1, which makes no changes, and dc2.
+
+    The line is cut until `meet`; the clock starts at its first byte.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._line = cluster.link("dc1", "dc2")
@@ -34,7 +37,7 @@ class Meeting:
         self._began, self._carried = 0.0, 0
 
     def meet(self) -> None:
-        """Mend the line, and return when one of them has dialled."""
+        """Mend the line, and return when one of the nodes has dialled."""
         self._carried = self._bytes()
         mended = time.perf_counter()
         self._line.mend()
@@ -45,12 +48,12 @@ class Meeting:
         self._began = time.perf_counter()
 
     def until_equal(self, within_s: float) -> Met:
-        """Until dc2 shows what dc1 shows."""
+        """Wait until dc2 shows what dc1 shows."""
         wanted = self._near.get("/api/v1/status")["digest"]
         return self.until(lambda status: status["digest"] == wanted and not status["waiting_entries"], within_s)
 
     def until(self, true_of: Callable[[Status], bool], within_s: float) -> Met:
-        """Until something is true of dc2's status."""
+        """Wait until `true_of` accepts dc2's status."""
         while not true_of(status := self._far.get("/api/v1/status")):
             if time.perf_counter() - self._began > within_s:
                 raise MeasurementError(f"not done in {within_s:.0f} s: {status}\n{self._far.log_tail()}")

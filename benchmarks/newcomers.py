@@ -1,8 +1,8 @@
-"""How soon a new node serves: it takes over all from one whose log is gone, by a shared object store or without.
+"""The time until a new node serves: it takes over everything from a node without a log, with or without a shared store.
 
-dc1's database is prepared, and dc1 writes the checkpoints of all it has on demand; then its log goes. dc2 begins with
-nothing, and either compares with dc1 (SYNC) or begins with the checkpoints. It shows a mailbox as soon as its rows are
-here; texts come in the background, and at once when someone reads them.
+dc1's database is prepared, and dc1 writes checkpoints of everything on demand; then its log is dropped. dc2 begins with
+nothing, and either compares with dc1 (SYNC) or begins with the checkpoints. It shows a mailbox as soon as it has the
+rows; bodies come in the background, and at once when a client reads them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OBJECTS = "objects"
 MAIL_BYTES = 4096
 USER = "large"
 CHECKPOINT_AGE_S = AGE_MIN_S + 5
-"""A new node does not begin with younger ones: clients may still wait for copies of what is in them."""
+"""Seconds. A new node does not use younger ones: clients may still wait for copies of what is in them."""
 
 LOOK_EVERY_S = 0.05
 SHOWN_WITHIN_S, TEXTS_WITHIN_S, ROUND_WITHIN_S = 300.0, 900.0, 300.0
@@ -39,7 +39,7 @@ def newcomers(directory: Path, scale: Scale) -> list[Figure]:
 
 
 def _one_mailbox(directory: Path, rows: int) -> list[Figure]:
-    """All of it in one mailbox, from the first byte on the line."""
+    """Measure one large mailbox, from the first byte on the line."""
     sites = {sid: Site(extra=OWN_OBJECTS.format(sid=sid)) for sid in ("dc1", "dc2")}
     cluster = Cluster(directory, [USER], size=2, proxied=True, copies=1, sites=sites, extra=LOG_ENDS, late=["dc2"])
     prepare(Prepared(str(directory), ["dc1"], [(USER, "INBOX", rows)], rows, MAIL_BYTES))
@@ -74,7 +74,7 @@ def _one_mailbox(directory: Path, rows: int) -> list[Figure]:
 
 
 def _many_mailboxes(directory: Path, scale: Scale) -> list[Figure]:
-    """The same donor twice: its directories go from one cluster to the next."""
+    """Measure the same donor twice: its directories move from one cluster to the next."""
     users = [f"user{number:03d}" for number in range(scale.joined_mailboxes)]
     at = directory / "alone"
     rows = _checkpoints(at, users, scale.rows)
@@ -94,7 +94,7 @@ def _many_mailboxes(directory: Path, scale: Scale) -> list[Figure]:
 
 
 def _checkpoints(directory: Path, users: Sequence[str], messages: int) -> list[Figure]:
-    """A round of a node that has written none. Nobody else needs its log, which goes with that."""
+    """Measure a round of a node that has written no checkpoints. No other node needs its log, which the round drops."""
     boxes = [(user, "INBOX", messages // len(users)) for user in users]
     prepare(Prepared(str(directory), ["dc1"], boxes, messages, MAIL_BYTES, keep_log=True))
     with Cluster(directory, users, size=1, copies=1, extra=SHARED) as cluster:
@@ -115,7 +115,7 @@ def _checkpoints(directory: Path, users: Sequence[str], messages: int) -> list[F
 
 
 def _joined(cluster: Cluster, users: Sequence[str], messages: int, how: str, *, texts: bool = False) -> list[Figure]:
-    """From `ready` on, at which moment a user opens his INBOX."""
+    """Measure from `ready` on, when a user opens his INBOX."""
     each = messages // len(users)
     node = cluster.node("dc2")
     node.start()
@@ -155,7 +155,7 @@ def _until_opened(node: Node, user: str, messages: int, began: float) -> float:
 
 
 def _exists(imap: ImapClient) -> int | None:
-    """Messages of the INBOX; None: it cannot be opened now."""
+    """Return the number of messages in the INBOX, or None if it cannot be opened now."""
     try:
         lines = imap.command("SELECT INBOX")
     except MeasurementError:

@@ -1,9 +1,9 @@
-"""Databases of nodes that have much mail already: made by the store's own writer, without clients, doors and links.
+"""Databases of nodes that already have much mail: written by the store's own writer, without clients, doors and links.
 
-A million messages by LMTP would take an hour. A process of its own makes them with the jobs that a master runs, so that
-what is here is what a node would have; then the entries leave the log as they do once checkpoints stand, and each node
-gets a copy under its own name. It is given a `Prepared` as JSON on standard input. It knows the store, as nothing else
-here does.
+A million messages by LMTP would take an hour. A separate process writes them with the jobs that a master runs, so that
+the result is what a node would have. Then the entries leave the log as they do once checkpoints stand, and each node
+gets a copy under its own name. The process gets a `Prepared` as JSON on standard input. No other benchmark uses the
+store's writer.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from replicator.store.store import Store
 
 CLUSTER = "mail"
 AT_ONCE = 500  # messages of one job of the writer
-KEPT_MAX = 1000  # texts that may come again
+KEPT_MAX = 1000  # bodies that may be repeated
 DATABASE = "node.db"
 LIMIT_S = 900.0
-"""A preparation that takes longer has hung."""
+"""Seconds after which a preparation is taken for hung."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What each of the nodes that are to run in `directory` is to have.
+    """Contents of each node that is to run in `directory`.
 
-    `boxes`: user, folder, messages. `texts`: how many are distinct, of so many bytes each.
+    `boxes`: user, folder, messages. `texts`: number of distinct bodies, of `size_bytes` bytes each.
     """
 
     directory: str
@@ -69,7 +69,7 @@ def prepare(wanted: Prepared) -> None:
 
 
 class _Texts:
-    """So many that are distinct, then those again; of very many none comes again, and none is kept."""
+    """A number of distinct bodies, which are then repeated; if there are very many, none is repeated or kept."""
 
     def __init__(self, distinct: int, size_bytes: int) -> None:
         self._made = MailTexts(size_bytes, seed=30)
@@ -111,7 +111,7 @@ async def _make(wanted: Prepared) -> None:
 
 
 async def _create(store: Store, environment: Environment, user: str, folder: str) -> MailboxKey:
-    """The folder; and INBOX, which every user has."""
+    """Create the folder, and INBOX, which every user has."""
     for name in dict.fromkeys((INBOX, folder)):
         if name not in await store.read(lambda reader: queries.folders(reader, user)):
             spare_ids = iter(environment.new_guid, b"")

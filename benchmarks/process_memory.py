@@ -1,4 +1,4 @@
-"""How much memory a process takes at the most while something passes: the kernel keeps count (proc(5), VmHWM)."""
+"""Peak memory of a process during an operation, as counted by the kernel (proc(5), VmHWM)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from benchmarks.cluster import Node
 
-RESET_PEAK = "5"  # proc(5), /proc/pid/clear_refs: the peak is what it is now
+RESET_PEAK = "5"  # proc(5), /proc/pid/clear_refs: set the peak to the present size
 
 
 class PeakMemory:
-    """Of one process, from now on."""
+    """Peak memory of one process, from now on."""
 
     def __init__(self, pid: int) -> None:
         self._directory = Path(f"/proc/{pid}")
@@ -20,7 +20,7 @@ class PeakMemory:
 
     @property
     def grown_bytes(self) -> int:
-        """How much more it was at most than in the beginning."""
+        """Bytes by which the peak exceeds the size at the beginning."""
         return self._status("VmHWM") - self.before_bytes
 
     def _status(self, name: str) -> int:
@@ -29,5 +29,5 @@ class PeakMemory:
 
 
 def watch(nodes: Iterable[Node]) -> dict[str, PeakMemory]:
-    """By SID."""
+    """Watch the nodes' processes, by SID."""
     return {node.sid: PeakMemory(node.pid) for node in nodes}

@@ -1,9 +1,9 @@
-"""A bad line between two nodes: a TCP proxy that delays, throttles, falls silent and breaks, as it is told.
+"""A bad line between two nodes: a TCP proxy that delays, throttles, falls silent and breaks on command.
 
-Each proxy runs trio in a thread of its own and is told what to do from any other; a method returns when it has
-taken effect. The node that dials is the near end, the target the far one. What is delayed waits in a queue with the
-time at which it is due, so a delay takes nothing from the throughput; what a silent or slow line does not take stays
-with the sender, as with a real one.
+Each proxy runs trio in a thread of its own and takes commands from any other thread; a method returns when it has taken
+effect. The node that dials is the near end, the target the far one. Delayed data waits in a queue with the time at
+which it is due, so a delay costs no throughput; data that a silent or slow line does not accept stays with the sender,
+as on a real line.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from benchmarks.wire import Address
 
 HOST = "127.0.0.1"
 CHUNK_BYTES = 64 * 1024
-QUEUE_CHUNKS = 1024  # on their way in one direction: 64 MiB at most, which is 800 MB/s at a delay of 80 ms
-THROTTLE_STEP_S = 0.02  # a slow line takes so much at a time, so that it trickles and does not gush
+QUEUE_CHUNKS = 1024  # in flight in one direction: 64 MiB at most, which is 800 MB/s at a delay of 80 ms
+THROTTLE_STEP_S = 0.02  # the interval of one portion on a slow line, so that it trickles and does not gush
 BY_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST and drops what was not sent
 BY_FIN = struct.pack("ii", 0, 0)
 
 
 Through = Callable[[bytes], bytes]
-"""What comes out of one connection, in one direction, of what goes in. It may hold something back."""
+"""A filter of one direction of one connection: input to output. It may hold bytes back."""
 
 
 class Direction(Enum):
-    """Which way bytes go, seen from the node that dialled."""
+    """Direction of bytes, seen from the node that dialled."""
 
     FORTH = "forth"
     BACK = "back"
@@ -54,7 +54,7 @@ class _Lane:
     carried_bytes: int = 0
     record: bytearray | None = None
     through: Callable[[], Through] | None = None
-    _free_at: float = 0.0  # when the line has taken what it was given so far
+    _free_at: float = 0.0  # the time when the line has accepted all data so far
     _released: trio.Event = field(default_factory=trio.Event)
 
     async def passable(self) -> None:
@@ -70,7 +70,7 @@ class _Lane:
         return int(min(CHUNK_BYTES, max(1, self.bytes_per_s * THROTTLE_STEP_S)))
 
     async def take(self, data: bytes) -> float:
-        """Return when the line has taken `data`: the time at which it comes out."""
+        """Return when the line has accepted `data`: the time at which it comes out."""
         self.carried_bytes += len(data)
         if self.record is not None:
             self.record += data
@@ -109,27 +109,27 @@ class Proxy:
     # ---- what the line is told
 
     def delay(self, delay_s: float, directions: Iterable[Direction] = BOTH) -> None:
-        """What goes in from now on comes out so much later, in its order."""
+        """Delay all data from now on, keeping its order."""
         self._change(directions, delay_s=delay_s)
 
     def throttle(self, bytes_per_s: float, directions: Iterable[Direction] = BOTH) -> None:
-        """Each direction takes so much and no more; `math.inf` ends it."""
+        """Limit each direction to this rate; `math.inf` removes the limit."""
         self._change(directions, bytes_per_s=bytes_per_s)
 
     def hold(self, directions: Iterable[Direction] = BOTH) -> None:
-        """Silence: nothing comes out, nobody is told, and what was on its way comes once the line is mended."""
+        """Fall silent: nothing comes out, no end is notified, and data in flight arrives once the line is mended."""
         self._change(directions, is_held=True)
 
     def cut(self) -> None:
-        """RST for both ends of every connection, and for whoever dials, until the line is mended."""
+        """Send RST to both ends of every connection, and to every new one, until the line is mended."""
         trio.from_thread.run(self._cut, trio_token=self._token)
 
     def mend(self) -> None:
-        """The end of `hold` and `cut`. Delay and throttle stay."""
+        """End `hold` and `cut`. Delay and throttle stay."""
         trio.from_thread.run_sync(self._mend, trio_token=self._token)
 
     def carry_through(self, through: Callable[[], Through]) -> None:
-        """What new connections carry goes through what this makes for each direction of each."""
+        """Pass the data of new connections through a filter that `through` makes for each direction of each."""
 
         def change() -> None:
             for lane in self._lanes.values():
@@ -138,11 +138,11 @@ class Proxy:
         trio.from_thread.run_sync(change, trio_token=self._token)
 
     def carried_bytes(self, direction: Direction) -> int:
-        """What the line has taken since the start."""
+        """Return the bytes that the line has accepted since the start."""
         return self._lanes[direction].carried_bytes
 
     def record(self) -> None:
-        """Keep all that the line takes from now on, for `recorded`; what was kept before is dropped."""
+        """Keep everything that the line accepts from now on, for `recorded`; earlier records are dropped."""
 
         def begin() -> None:
             for lane in self._lanes.values():
@@ -151,11 +151,11 @@ class Proxy:
         trio.from_thread.run_sync(begin, trio_token=self._token)
 
     def recorded(self, direction: Direction) -> bytes:
-        """What the line has taken since `record`."""
+        """Return the data that the line has accepted since `record`."""
         return bytes(self._lanes[direction].record or b"")
 
     def close(self) -> None:
-        """Connections end by RST. Closing twice does nothing."""
+        """End all connections by RST. Closing twice does nothing."""
         if self._thread.is_alive():
             self.cut()
             trio.from_thread.run_sync(self._scope.cancel, trio_token=self._token)
@@ -192,7 +192,7 @@ class Proxy:
             lane.release()
 
     async def _serve(self, near: trio.SocketStream) -> None:
-        """One connection: what breaks one end breaks the other."""
+        """Serve one connection: an error at one end breaks the other."""
         _end_by(near, BY_RESET)
         if self._is_cut:
             return
@@ -201,7 +201,7 @@ class Proxy:
             try:
                 await self._connect(near)
             except* (OSError, trio.BrokenResourceError):
-                pass  # the other end hears of it by RST
+                pass  # the other end gets an RST
             finally:
                 near.socket.close()
                 self._connections.discard(scope)
@@ -219,7 +219,7 @@ class Proxy:
 
 
 async def _carry(lane: _Lane, source: trio.SocketStream, sink: trio.SocketStream) -> None:
-    """One direction of one connection, to its end."""
+    """Carry one direction of one connection, to its end."""
     send, receive = trio.open_memory_channel[tuple[float, bytes]](QUEUE_CHUNKS)
     async with trio.open_nursery() as nursery, send:
         nursery.start_soon(_deliver, lane, receive, sink)
@@ -243,5 +243,5 @@ async def _deliver(lane: _Lane, queue: trio.MemoryReceiveChannel[tuple[float, by
 
 
 def _end_by(stream: trio.SocketStream, how: bytes) -> None:
-    """Choose how the stream is to end, whenever it does."""
+    """Choose the way in which the stream ends, whenever it does."""
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, how)

@@ -26,12 +26,12 @@ COLUMNS: Mapping[str, Literal["left", "right"]] = {
     "aim": "left",
 }
 WIDTH = 170
-"""The table is as wide as it is, also where the output is no terminal."""
+"""Characters: the table has this width even if the output is no terminal."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One row. `detail` is for the JSON: numbers that explain the value, and what else was seen."""
+    """One row. `detail` is for the JSON: numbers that explain the value, and other observations."""
 
     name: str
     value: float
@@ -43,7 +43,7 @@ class Figure:
 
 
 def quantiles_ms(samples_s: Sequence[float]) -> dict[str, float]:
-    """Of samples in seconds: minimum, median, p95 and maximum in milliseconds."""
+    """Return minimum, median, p95 and maximum in milliseconds of samples in seconds."""
     ordered = sorted(samples_s)
     return {
         "min_ms": ordered[0] * 1000,
@@ -54,7 +54,7 @@ def quantiles_ms(samples_s: Sequence[float]) -> dict[str, float]:
 
 
 def machine(directory: Path) -> dict[str, object]:
-    """Where this ran. `directory` lies on the disk that was used."""
+    """Describe the machine. `directory` lies on the disk that was used."""
     cpus = [line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if "model name" in line]
     return {
         "cpu": cpus[0].partition(":")[2].strip() if cpus else platform.processor(),
@@ -68,7 +68,7 @@ def machine(directory: Path) -> dict[str, object]:
 
 
 def with_unit(value: float, unit: str) -> str:
-    """To three digits."""
+    """Format to three digits."""
     return f"{_number(value)} {unit}".rstrip()
 
 
@@ -85,7 +85,7 @@ def show(figures: Sequence[Figure], described: Mapping[str, object]) -> None:
 
 
 def write(figures: Mapping[str, Sequence[Figure]], described: Mapping[str, object], directory: Path) -> Path:
-    """One file a run, named for its time in UTC; figures by scenario."""
+    """Write one file per run, named for its time in UTC; figures by scenario."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / time.strftime("%Y-%m-%dT%H%M%SZ.json", time.gmtime())
     content = {

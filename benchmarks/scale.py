@@ -1,4 +1,4 @@
-"""How much of each is done: in a quick run and in a full one."""
+"""Sizes of the measurements: in a quick run and in a full one."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ class Scale:
     fetch_messages: int
     stored_messages: int
     deaths: int
-    """Of each kind."""
+    """Repetitions of each kind of death."""
     forked_mailboxes: int
     changes_a_side: int
-    """To one mailbox, while its nodes are parted."""
+    """Changes to one mailbox on each side, while its nodes are separated."""
     sizes: tuple[int, ...]
-    """Clusters whose traffic is counted, in nodes."""
+    """Numbers of nodes in the clusters whose traffic is counted."""
     counted_changes: int
     far_samples: int
-    """Of latencies between nodes far apart."""
+    """Samples of latencies between distant nodes."""
     far_load_s: float
-    """With delay, and as long without."""
+    """Seconds of load with delay, and as many without."""
     rows: int
     """Messages of one mailbox, and of all, where one of two nodes is behind."""
     differences: tuple[int, ...]
-    """Of that mailbox."""
+    """Numbers of differences in that mailbox."""
     mailbox_sizes: tuple[int, ...]
-    """With a few differences each, beside those of `differences`."""
+    """Sizes of mailboxes with a few differences each, besides those of `differences`."""
     mailboxes: int
-    """That are equal."""
+    """Number of mailboxes that are equal."""
     joined_mailboxes: int
-    """Of a new node, with `rows` messages in all."""
+    """Mailboxes of a new node, with `rows` messages in all."""
     large_mib: tuple[int, ...]
-    """Sizes of large mails."""
+    """Sizes of large mails, in MiB."""
     shared_mails: int
-    """With one and the same file in each."""
+    """Mails that all contain the same file."""
     attachment_rounds: int
-    """Of 32 stores, or of 256 links."""
+    """Rounds of 32 stores, or of 256 links."""
 
 
 QUICK = Scale(

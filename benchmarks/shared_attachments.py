@@ -1,11 +1,12 @@
 """One logo in a thousand mails: bytes on the nodes' disks, and between the nodes.
 
-The mails come in at all nodes in turn, and each user has some from each. What was delivered is the sum of the mails'
-octets. Without any sharing each node would have all of it on its disk, and it would travel twice: to the two nodes that
-it did not come in at. The disk is what files and directories occupy when the nodes have ended; on the lines counts
-all that they carry, heartbeats included, without compression.
+The mails come in at all nodes in turn, and each user gets some from each. The delivered volume is the sum of the mails'
+octets. Without any sharing each node would have all of it on its disk, and it would travel twice: to the two nodes at
+which it did not come in. The disk figure is the space that files and directories occupy after the nodes have ended; the
+line figure includes everything carried, with heartbeats, without compression.
 
-For comparison the same mails, each with a file of its own: in the attachment store, and in the database.
+For comparison the same mails are delivered with a file of its own in each: in the attachment store, and in the
+database.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SETTLED_WITHIN_S = 120.0
 
 @dataclass(frozen=True)
 class Cost:
-    """What so many octets of mail cost, delivered once."""
+    """Cost of a volume of mail, delivered once."""
 
     delivered_bytes: int
     disk_bytes: int
@@ -47,12 +48,12 @@ class Cost:
 
     @property
     def disk(self) -> float:
-        """Percent of all mails at all nodes."""
+        """Percent of the volume of all mails at all nodes."""
         return 100 * self.disk_bytes / (NODES * self.delivered_bytes)
 
     @property
     def travelled(self) -> float:
-        """Percent of all mails to each node but one."""
+        """Percent of the volume of all mails to each node but one."""
         return 100 * self.travelled_bytes / ((NODES - 1) * self.delivered_bytes)
 
 
@@ -90,7 +91,7 @@ def _cost(directory: Path, mails: Iterator[bytes], extra: str = "") -> Cost:
             line.socket.close()
         travelled_bytes = _carried(cluster) - before
         for node in cluster.nodes:
-            node.stop()  # which writes the log ahead into the database
+            node.stop()  # which writes the write-ahead log into the database
         by_kind = {node.sid: _disk(node) for node in cluster.nodes}
     disk_bytes = sum(sum(kinds.values()) for kinds in by_kind.values())
     detail: dict[str, object] = {
@@ -105,7 +106,7 @@ def _carried(cluster: Cluster) -> int:
 
 
 def _disk(node: Node) -> dict[str, int]:
-    """What a node occupies on disk, by the names in its data directory."""
+    """Return the bytes that a node occupies on disk, by the names in its data directory."""
     found: dict[str, int] = {}
     for directory, _, names in os.walk(node.data):
         where = Path(directory).relative_to(node.data).parts
@@ -116,7 +117,7 @@ def _disk(node: Node) -> dict[str, int]:
 
 
 def _mails(count: int, *, is_shared: bool) -> Iterator[bytes]:
-    """No two alike, but for the file that is attached."""
+    """Yield mails that all differ, except for the attached file."""
     source = random.Random(8)
     words = ["".join(source.choices("etaoinshrdlu", k=source.randint(2, 9))) for _ in range(2000)]
     logo = source.randbytes(FILE_BYTES)

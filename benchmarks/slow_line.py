@@ -1,6 +1,6 @@
-"""A slow line between two nodes: what small mails wait for beside a large one, and while a node catches up.
+"""A slow line between two nodes: latency of small mails beside a large one, and while a node catches up.
 
-Both nodes must have a mail before its sender hears OK. Small mails come one after the other all the while.
+Both nodes must have a mail before its sender hears OK. Small mails are sent one after the other throughout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETTLED_WITHIN_S = 300.0
 def slow_line(directory: Path, scale: Scale) -> list[Figure]:  # noqa: ARG001 - it takes as long as the line needs
     with Cluster(directory, [USER], size=2, proxied=True) as cluster:
         line = cluster.link("dc1", "dc2")
-        _small_mails(cluster, lambda: False)  # what is made at first use is there
+        _small_mails(cluster, lambda: False)  # anything that is made at first use exists now
         line.delay(ONE_WAY_S)
         line.throttle(LINE_BYTES_S)
         alone = _small_mails(cluster, _for(ALONE_S))
@@ -52,7 +52,7 @@ def slow_line(directory: Path, scale: Scale) -> list[Figure]:  # noqa: ARG001 - 
 
 
 def _small_mails(cluster: Cluster, goes_on: Callable[[], bool]) -> dict[str, float]:
-    """What each waits for OK at dc1; at least one."""
+    """Return quantiles of the time that each mail waits for OK at dc1; at least one is sent."""
     texts, waited_s = MailTexts(SMALL_BYTES, seed=1), list[float]()
     with connect_lmtp(cluster.nodes[0].address("lmtp")) as lmtp:
         while not waited_s or goes_on():

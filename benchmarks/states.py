@@ -1,4 +1,4 @@
-"""What nodes say of themselves over HTTP, as far as figures and the demo ask."""
+"""Nodes' statuses over HTTP, as far as figures and the demo need them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ LOG_GONE_WITHIN_S = 300.0
 
 
 def are_equal(statuses: Sequence[Mapping[str, object]]) -> bool:
-    """Whether all nodes show the same and none has entries that wait."""
+    """Return True if all nodes show the same and none has entries that wait."""
     waiting = any(status["waiting_entries"] for status in statuses)
     return not waiting and len({status["digest"] for status in statuses}) == 1
 
 
 def mailbox(node: Node, user: str, name: str = "INBOX") -> Mapping[str, object]:
-    """One mailbox as the node sees it: the JSON of `MailboxStatus`."""
+    """Return one mailbox as the node sees it: the JSON of `MailboxStatus`."""
     known = cast("Sequence[Mapping[str, object]]", node.get(f"/api/v1/mailboxes?user={user}"))
     found = [one for one in known if one["name"] == name]
     if not found:
@@ -28,19 +28,19 @@ def mailbox(node: Node, user: str, name: str = "INBOX") -> Mapping[str, object]:
 
 
 def make_master(node: Node, user: str, name: str = "INBOX") -> None:
-    """Move mastership of a mailbox to the node, as `replicator master move` does. Returns when it is there."""
+    """Move mastership of a mailbox to the node, as `replicator master move` does. Returns when it has arrived."""
     node.ask("PUT", f"/api/v1/users/{user}/folders/{name}/master?node={node.sid}")
 
 
 def expect_master(node: Node, user: str, sid: str) -> None:
-    """A figure about a mailbox mastered elsewhere would mean nothing. Raises MeasurementError."""
+    """Raise MeasurementError if another node masters the mailbox: its figure would mean nothing."""
     master = mailbox(node, user)["master"]
     if master != sid:
         raise MeasurementError(f"{sid} was to master the mailbox of {user}, but for {node.sid} it is {master}")
 
 
 def run_task(node: Node, name: str, options: Mapping[str, object], within_s: float) -> Mapping[str, object]:
-    """Have the node do what takes long, as `replicator resync` does; its report. Raises MeasurementError."""
+    """Run a long task at the node, as `replicator resync` does, and return its report. Raises MeasurementError."""
     path, deadline = f"/api/v1/{name}", time.monotonic() + within_s
     status = node.ask("POST", path, options)
     while status["state"] == "running":
@@ -53,7 +53,7 @@ def run_task(node: Node, name: str, options: Mapping[str, object], within_s: flo
 
 
 def checkpoint(node: Node, within_s: float) -> Mapping[str, object]:
-    """Have the node write checkpoints, as `replicator checkpoint` does; how it stands. Raises MeasurementError."""
+    """Make the node write checkpoints, as `replicator checkpoint` does. Return their state. Raises MeasurementError."""
     deadline = time.monotonic() + within_s
     while True:
         status = node.ask("POST", "/api/v1/checkpoint")
@@ -64,7 +64,7 @@ def checkpoint(node: Node, within_s: float) -> Mapping[str, object]:
 
 
 def drop_log(node: Node) -> None:
-    """Have the entries of the node's log go behind a checkpoint: of a node that does not wait for others with that."""
+    """Remove the entries behind a checkpoint from the log of a node that need not wait for others to do so."""
     deadline = time.monotonic() + LOG_GONE_WITHIN_S
     while node.get("/api/v1/status")["log_entries"]:
         if time.monotonic() > deadline:

@@ -11,7 +11,7 @@ from benchmarks.wire import CHUNK_BYTES, Connection, ImapClient, MeasurementErro
 
 
 def deliver_streamed(connection: Connection, recipient: str, chunks: Iterable[bytes]) -> float:
-    """One mail by LMTP; the seconds from its end to OK. See `wire.deliver`."""
+    """Deliver one mail by LMTP. Return the seconds from its end to OK. See `wire.deliver`."""
     connection.send(envelope([recipient]))
     check_replies(connection.receive_lines(3))
     for chunk in chunks:
@@ -23,13 +23,13 @@ def deliver_streamed(connection: Connection, recipient: str, chunks: Iterable[by
 
 
 class StreamingImap(ImapClient):
-    """With literals of any size, both ways."""
+    """An IMAP client for literals of any size, both ways."""
 
     def __init__(self, node: Node, user: str) -> None:
         super().__init__(node.address("imap"), user, PASSWORD)
 
     def append(self, mailbox: str, size_bytes: int, chunks: Iterable[bytes]) -> float:
-        """One mail by APPEND; the seconds from its end to OK."""
+        """Store one mail by APPEND. Return the seconds from its end to OK."""
         tag = self._send(f"APPEND {mailbox} {{{size_bytes}}}")
         if not any(line.startswith(b"+") for line in self.connection.receive()):
             raise MeasurementError("IMAP: APPEND is not to go on")
@@ -44,7 +44,10 @@ class StreamingImap(ImapClient):
         return time.perf_counter() - began
 
     def literal(self, text: str, take: Callable[[bytes], object]) -> int:
-        """A command whose answer has one literal, which is taken as it comes; how many octets it has."""
+        """Send a command whose answer has one literal, and pass that to `take` as it comes.
+
+        Return its number of octets.
+        """
         tag = self._send(text)
         begins = re.compile(rb"\{(\d+)\}\r\n|^" + tag + rb".*\r\n", re.MULTILINE)
         data = b""

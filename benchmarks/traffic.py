@@ -1,8 +1,8 @@
-"""What travels between nodes for one change: log entries, bytes, and messages of all kinds.
+"""Traffic between nodes for one change: log entries, bytes, and messages of all kinds.
 
-The lines between the nodes are recorded and decoded, which is possible because nodes on loopback do not compress.
-Each other node needs every entry once, so n - 1 transmissions are the least, whatever the shape of the links: all
-nodes linked with each other, or in a line, where what goes to the far end passes through all others.
+The lines between the nodes are recorded and decoded, which is possible because nodes on loopback do not compress. Each
+other node needs every entry once, so n - 1 transmissions are the minimum, whatever the shape of the links: all nodes
+linked with each other, or in a line, where messages to the far end pass through all others.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from protocol.commands import Save
 USER = "counted"
 MAIL_BYTES = 1024
 FORWARDED = 20
-"""Few: a node that goes on writing to a mailbox becomes its master."""
+"""Mails. They are few because a node that goes on writing to a mailbox becomes its master."""
 
 HEARTBEATS = frozenset({"PING", "OK DONE", "LINKS", "ROOT", "DROPPED"})
-"""What nodes say whether or not anything changes, and the replies to that."""
+"""Messages that nodes send whether or not anything changes, and the replies to them."""
 
 SETTLED_WITHIN_S = 60.0
 
@@ -46,7 +46,7 @@ def traffic(directory: Path, scale: Scale) -> list[Figure]:
 
 
 def _counted(cluster: Cluster, changes: int, shape: str) -> list[Figure]:
-    """Mails delivered one after the other at their mailbox's master, and for comparison at the last node."""
+    """Count mails delivered one after the other at their mailbox's master, and for comparison at the last node."""
     master, others = cluster.nodes[0], len(cluster.nodes) - 1
     expect_master(master, USER, master.sid)
     messages, size_bytes = _travelled(cluster, master, changes)
@@ -73,7 +73,7 @@ def _counted(cluster: Cluster, changes: int, shape: str) -> list[Figure]:
 
 
 def _travelled(cluster: Cluster, at: Node, mails: int) -> tuple[Counter[str], int]:
-    """Messages between nodes by kind, and bytes, until all nodes have the mails."""
+    """Count messages between nodes by kind, and bytes, until all nodes have the mails."""
     pairs = [cluster.link(near.sid, far.sid) for near, far in combinations(cluster.nodes, 2)]
     cluster.wait_until(are_equal, SETTLED_WITHIN_S)
     for link in pairs:
@@ -85,7 +85,10 @@ def _travelled(cluster: Cluster, at: Node, mails: int) -> tuple[Counter[str], in
 
 
 def _kinds(data: bytes) -> Iterator[str]:
-    """Whatever begins in the record. Nothing is under way when a record begins, so it begins with a frame."""
+    """Yield the kind of each frame in the record.
+
+    A record starts while nothing is under way, so it starts with a frame.
+    """
     for item in Decoder().feed(data):
         match item:
             case Request(_, Save(entry=header)):
@@ -97,7 +100,7 @@ def _kinds(data: bytes) -> Iterator[str]:
 
 
 def _into_a_line(cluster: Cluster) -> None:
-    """Cut all links but those between neighbours in the order of the nodes."""
+    """Cut all links except those between neighbours in the order of the nodes."""
     nodes = cluster.nodes
     for (at, near), (to, far) in combinations(enumerate(nodes), 2):
         if to - at > 1:

@@ -1,6 +1,6 @@
-"""Clients for LMTP and IMAP that cost as little as possible: they share the processors with the cluster.
+"""Cheap clients for LMTP and IMAP, because they share the processors with the cluster.
 
-They trust the server: no parsing beyond what a figure needs, and anything but success is a MeasurementError.
+They trust the server: there is no parsing beyond the needs of a figure, and anything but success is a MeasurementError.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Address(NamedTuple):
 
 
 class MeasurementError(Exception):
-    """The run cannot go on; the text says where and why."""
+    """The run cannot go on; the message says where and why."""
 
 
 class Connection:
-    """A socket and the bytes that have come but were not asked for yet."""
+    """A socket and the bytes that have arrived but were not asked for yet."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -45,7 +45,7 @@ class Connection:
         self.socket.sendall(data)
 
     def receive(self) -> list[bytes]:
-        """Wait for bytes; the lines that are whole now, without their line ends."""
+        """Wait for bytes. Return the lines that are complete now, without their line ends."""
         data = self.socket.recv(CHUNK_BYTES)
         if not data:
             raise MeasurementError(f"{self.address.host}:{self.address.port} has closed the connection")
@@ -53,7 +53,7 @@ class Connection:
         return lines
 
     def receive_lines(self, count: int) -> list[bytes]:
-        """Wait for exactly so many lines."""
+        """Wait for exactly `count` lines."""
         lines: list[bytes] = []
         while len(lines) < count:
             lines += self.receive()
@@ -61,7 +61,7 @@ class Connection:
 
 
 def envelope(recipients: Sequence[str]) -> bytes:
-    """One pipelined group (RFC 2920): the sender, the recipients, DATA."""
+    """Return one pipelined group (RFC 2920): the sender, the recipients, DATA."""
     names = "".join(f"RCPT TO:<{name}>\r\n" for name in recipients)
     return f"MAIL FROM:<bench@example.org>\r\n{names}DATA\r\n".encode()
 
@@ -84,7 +84,7 @@ def check_replies(lines: Sequence[bytes]) -> None:
 
 
 def deliver(connection: Connection, recipients: Sequence[str], message: bytes) -> None:
-    """One mail, in two round trips. `message` ends in CRLF and has no line that begins with a full stop."""
+    """Deliver one mail, in two round trips. `message` ends in CRLF and has no line that begins with a full stop."""
     connection.send(envelope(recipients))
     check_replies(connection.receive_lines(len(recipients) + 2))
     connection.send(message + b".\r\n")
@@ -107,7 +107,7 @@ class ImapClient:
         self.connection.socket.close()
 
     def command(self, text: str) -> list[bytes]:
-        """Send and wait for OK; the lines before it."""
+        """Send a command and wait for OK. Return the lines before it."""
         tag = self._send(text)
         lines: list[bytes] = []
         while not lines or not lines[-1].startswith(tag):
@@ -116,7 +116,7 @@ class ImapClient:
         return lines[:-1]
 
     def drain(self, text: str) -> int:
-        """Send and read to OK without looking at what comes; how many bytes it was."""
+        """Send a command and read to OK without looking at the answer. Return its number of bytes."""
         tag = self._send(text)
         received, tail = 0, b"\r\n"
         while True:
@@ -129,13 +129,13 @@ class ImapClient:
                 return received
 
     def idle(self) -> None:
-        """Start IDLE (RFC 2177); what changes from now on is to be read from `connection`."""
+        """Start IDLE (RFC 2177); changes from now on are to be read from `connection`."""
         self._send("IDLE")
         while not any(line.startswith(b"+") for line in self.connection.receive()):
             pass
 
     def wait_for(self, mailbox: str, messages: int, within_s: float) -> None:
-        """Poll until the mailbox holds so many messages."""
+        """Poll until the mailbox holds `messages` messages."""
         deadline = time.monotonic() + within_s
         wanted = f"MESSAGES {messages})".encode()
         while not any(wanted in line for line in self.command(f"STATUS {mailbox} (MESSAGES)")):

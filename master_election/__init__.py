@@ -1,5 +1,5 @@
-"""Who numbers a mailbox's changes: link states, the root, and the masters that it gives out.
+"""Choice of the node that numbers a mailbox's changes: link states, the root, and the masters that the root names.
 
-State machines without I/O: events and the time in, messages and decisions out, as plain values. Elections are for
-speed, never for safety: nothing here may be needed for a promise to hold.
+The package consists of state machines without I/O: they take events and the time, and return messages and decisions as
+plain values. Elections serve speed, never safety: no promise may depend on anything here.
 """

@@ -1,21 +1,21 @@
-"""The root and its terms: who knows the masters, and since when (design section 5).
+"""Terms of the root, the node that knows the masters of its component (design section 5).
 
-The root is a function of the component, so nobody votes. What has to be agreed is the term, and that everything
-from before it is forgotten:
+The root is a function of the component, so there is no vote. The nodes have to agree on the term, and on forgetting
+everything from before it:
 
-- On every change of its component a node stops mastering and raises its term by one. A new run of one of its nodes is
-  such a change: what the run before had given away, the root may not have heard.
+- On every change of its component a node stops mastering and raises its term by one. A new run of one of the
+  component's nodes is such a change: the root may not have heard what the previous run had given away.
 - The root floods ROOT with its term, at once and again on every tick, down the tree of shortest paths.
-- A node answers every ROOT of its root with DROPPED, once it has dropped what it mastered. If the ROOT's term is
-  higher than its own, it takes that term and drops once more; if it is lower, the DROPPED carries the node's own, and
-  the root starts above it.
-- A root that has DROPPED for its term from every node of its component answers WHO. A node that has dropped and
-  heard the ROOT of its term passes WHO on to the root. Until then either holds it.
+- A node answers every ROOT of its root with DROPPED, once it has dropped what it mastered. If the ROOT's term is higher
+  than its own, it adopts that term and drops once more; if it is lower, the DROPPED carries the node's own term, and
+  the root starts a new term above it.
+- A root answers WHO once it has DROPPED for its term from every node of its component. A node passes WHO on to the root
+  once it has dropped and heard the ROOT of its term. Until then both hold it.
 
-So only the root repeats, and that alone heals lost messages, and messages that came before the change of component
-that explains them. Within one term of one root a scope has one master: a question names
-the term that it is asked in, and the root answers it in that term only, and not before all have forgotten what was
-before. A master that hands a scope over tells the root, which then names the new one.
+So only the root repeats messages. That alone heals lost messages, and messages that arrived before the change of
+component that explains them. Within one term of one root a scope has one master: a request names the term in which it
+is asked, and the root answers it only in that term, and only after all nodes have forgotten the previous term. A master
+that hands a scope over tells the root, which then names the new master.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ from protocol.commands import Dropped, Master, Root, Who
 from protocol.values import Dot
 
 MAX_HELD = 4096
-"""WHO requests held while a term settles, about 1 MiB: as many clients of a node wait at once, the rest ask again."""
+"""WHO requests held while a term settles, about 1 MiB: as many as clients of one node wait at once.
+
+Further ones are refused.
+"""
 
 MAX_SCOPES = 2**21
-"""Scopes that a root remembers, about 500 MiB at worst. What is asked for beyond that is the root's own."""
+"""Scopes whose master a root remembers, about 500 MiB at worst. The root itself masters any further ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopMastering:
-    """Forget cached masters, number nothing more, let what is numbered reach the disk; then `masters_dropped`."""
+    """Forget cached masters, number nothing more, flush the numbered entries to disk; then call `masters_dropped`."""
 
     term: int
 
@@ -60,7 +63,7 @@ class SendDropped:
 
 @dataclass(frozen=True, slots=True)
 class AnswerWho:
-    """The answer to a request that `receive_who` was given."""
+    """The answer to the request `request_id`, which came by `receive_who`."""
 
     request_id: int
     master: Master
@@ -68,7 +71,7 @@ class AnswerWho:
 
 @dataclass(frozen=True, slots=True)
 class ForwardWho:
-    """Ask the neighbour `to`, and give its answer to whoever made the request."""
+    """Ask the neighbour `to`, and pass its answer on to the requester."""
 
     request_id: int
     to: str
@@ -77,7 +80,7 @@ class ForwardWho:
 
 @dataclass(frozen=True, slots=True)
 class RefuseWho:
-    """No answer in this term: ask again, in the new one."""
+    """Refuse the request in this term: the requester should ask again in the new one."""
 
     request_id: int
 
@@ -86,9 +89,10 @@ Action = StopMastering | SendRoot | SendDropped | AnswerWho | ForwardWho | Refus
 
 
 class Election:
-    """One node's part. Reads `links`, whose events come first; starts alone, as its own root, in term 1.
+    """One node's part in the election. It starts alone, as its own root, in term 1.
 
-    Every method returns what is to be done, in this order.
+    The election reads `links`, which must get each event first. Every method returns the actions to carry out, in
+    order.
     """
 
     def __init__(self, links: LinkTable) -> None:
@@ -96,55 +100,58 @@ class Election:
         self.term = 1
         self.root = links.sid
         self._links = links
-        self._dropped: dict[str, tuple[Dot, ...]] = {self.sid: ()}  # of this term; only our own if we are not root
-        self._heard = 0  # term of the last ROOT of our root, since our own term began
-        self._masters: dict[str, str] = {}  # scope -> SID; the truth of this term, if we are the root
+        self._dropped: dict[str, tuple[Dot, ...]] = {self.sid: ()}  # of this term; only our own if we are not the root
+        self._heard = 0  # term of the last ROOT of this node's root, since its own term began
+        self._masters: dict[str, str] = {}  # scope -> SID; authoritative for this term if this node is the root
         self._held: dict[int, Who] = {}  # by request id
 
     # ---- queries
 
     @property
     def is_root(self) -> bool:
-        """Whether this node is the root of its component."""
+        """True if this node is the root of its component."""
         return self.root == self.sid
 
     @property
     def settled(self) -> bool:
-        """Whether WHO is answered, or passed on, now."""
+        """True if WHO is now answered or passed on."""
         if self.is_root:
             return len(self._dropped) == len(self._links.component)
         return self.sid in self._dropped and self._heard == self.term
 
     @property
     def contexts(self) -> Mapping[str, tuple[Dot, ...]]:
-        """What each node had when it dropped its masters in this term, as far as known here."""
+        """The context that each node had when it dropped its masters in this term, as far as known here."""
         return self._dropped
 
     @property
     def masters(self) -> Mapping[str, str]:
-        """Scope -> SID of its master, as the root gave them out in this term; empty elsewhere."""
+        """Scope -> SID of its master, as the root assigned them in this term; empty on other nodes."""
         return self._masters
 
     # ---- events
 
     def component_changed(self) -> list[Action]:
-        """The link table says that the component is another one."""
+        """Begin a new term because the link table reports a new component."""
         self.root = self._links.root
         return self._begin(self.term + 1)
 
     def tick(self) -> list[Action]:
-        """A heartbeat has passed."""
+        """Handle a heartbeat: the root repeats ROOT."""
         return self._declare() if self.is_root else []
 
     def masters_dropped(self, term: int, context: tuple[Dot, ...]) -> list[Action]:
-        """`StopMastering(term)` is done; `context` is what this node has on its disk."""
+        """Report that `StopMastering(term)` is done; `context` is what this node has on its disk."""
         if term != self.term or self.sid in self._dropped:
             return []
         self._dropped[self.sid] = context
         return [*self._answer_root(), *self._release()]
 
     def receive_root(self, root: Root, sender: str) -> list[Action]:
-        """ROOT came from the neighbour `sender`. One whose root is not ours, as far as we see, is repeated later."""
+        """Handle ROOT from the neighbour `sender`.
+
+        Ignore a root that this node does not see as its own: ROOT is repeated.
+        """
         if self.is_root or root.root != self.root:
             return []
         actions: list[Action] = []
@@ -156,7 +163,7 @@ class Election:
         return [*actions, *self._answer_root(), *self._release()]
 
     def receive_dropped(self, dropped: Dropped, sender: str) -> list[Action]:
-        """DROPPED came from the neighbour `sender`: for us, or to be passed on to the root."""
+        """Handle DROPPED from the neighbour `sender`: use it if this node is the root, else pass it on to the root."""
         if not self.is_root:
             to = self._links.next_hop(self.root)
             on_the_way = sender in self._links.downstream(self.root)
@@ -166,12 +173,12 @@ class Election:
         if dropped.term > self.term:
             return self._begin(dropped.term + 1)
         if dropped.term < self.term or dropped.sid in self._dropped:
-            return []  # an answer to a ROOT that has been repeated or overtaken
+            return []  # an answer to a repeated or outdated ROOT
         self._dropped[dropped.sid] = dropped.context
         return self._release()
 
     def receive_who(self, who: Who, request_id: int) -> list[Action]:
-        """WHO came from a neighbour or from this node itself; `request_id` is not in use."""
+        """Handle WHO from a neighbour or from this node itself; `request_id` must not be in use."""
         if who.term != self.term or (not self.settled and len(self._held) >= MAX_HELD):
             return [RefuseWho(request_id)]
         if self.settled:
@@ -180,7 +187,7 @@ class Election:
         return []
 
     def forget_who(self, request_id: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Drop a held request because its requester no longer waits."""
         self._held.pop(request_id, None)
 
     # ---- terms
@@ -218,7 +225,7 @@ class Election:
         return AnswerWho(request_id, self._master(who.scope, who.candidate))
 
     def _master(self, scope: str, candidate: str) -> Master:
-        """A part has the master of the wider scope, until it has been split off."""
+        """Return the master of the scope. A part has the master of the wider scope until it has been split off."""
         if scope in self._masters:
             return Master(self._masters[scope])
         covering = wider(scope)
@@ -233,10 +240,10 @@ class Election:
         return master
 
     def _hand_over(self, scope: str, former: str, candidate: str) -> None:
-        """Ignored if the former master is not the one that is known here: another move was told of first.
+        """Record a move. Ignore it if `former` is not the master known here: the root heard of another move first.
 
-        Who hands a part over to itself gives it up: it is part of the wider scope again. No move does that, not even
-        to the wider one's master, who may be handing that over at this moment.
+        A node that hands a part over to itself gives the part up, and it becomes part of the wider scope again. No move
+        does that, not even one to the wider scope's master, which may be handing that scope over at this moment.
         """
         around = wider(scope)
         covering = None if around is None else self._masters.get(around)

@@ -1,15 +1,15 @@
-"""Link-state routing: which nodes can be reached, and over which neighbour (design section 5).
+"""Link-state routing: the nodes that can be reached, and the neighbour that leads to each (design section 5).
 
-Every node floods one advert of its own links; the highest sequence number of a SID wins. An edge counts only
-while the newest adverts of both its ends name it, so that a link which works in one direction, or whose other end
-has restarted and not heard of it yet, carries nothing. After a link comes up both ends send the whole table before
-anything else; thus a node that gets a message over a link already knows what the sender knew.
+Every node floods one advert of its own links; the highest sequence number of a SID wins. An edge counts only while the
+newest adverts of both its ends name it. So a link carries nothing if it works in one direction only, or if its other
+end has restarted and not heard of it yet. After a link comes up, both ends send the whole table before anything else;
+thus a node that gets a message over a link already knows what the sender knew.
 
-Nothing here waits: links deliver in order or go down, and coming up again repeats everything. But what one node was
-told may be wrong. So each says again what holds of it now and then (`refresh`), under a higher number; and whoever has
-a much higher one than it is told answers with that, until the node hears of it that it is of, and goes above it. No
-node takes in a number that is too far above its clock (`number_bounds.py`), nor goes so high itself that others would
-not take that in: then it waits for its clock.
+Nothing here waits: links deliver in order or go down, and coming up again repeats everything. But a node may have been
+told something false. So each node repeats its advert now and then (`refresh`), under a higher number. A node that knows
+a much higher number than the one in an advert replies with the higher advert, until the node that it describes hears of
+it and goes above it. No node accepts a number that is too far above its clock (`number_bounds.py`), nor uses one that
+others would not accept: in that case it waits for its clock.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from protocol.commands import LinkAdvert
 from protocol.values import is_older
 
 MAX_NODES = 1024
-"""Adverts kept, and neighbours in an advert: far beyond a mail cluster."""
+"""Adverts kept, and neighbours in one advert: far more than a mail cluster has."""
 
 MAX_LINKS = 1 << 14
-"""Neighbours in all adverts kept: as many as 128 nodes have that are all linked, some 4 MiB.
+"""Neighbours in all adverts kept: as many as 128 fully linked nodes have, some 4 MiB.
 
-Numbers, not names: a node need not be configured at each other one, so any SID may be one of the cluster.
+The limit is on counts, not names: a node need not be configured on every other one, so any SID may belong to the
+cluster.
 """
 
 OLD = 2
-"""An advert that is older by more than this is not on its way still, or what is known in its place is wrong."""
+"""Lag of sequence numbers up to which an advert may still be in flight; beyond it, one of the nodes has false data."""
 
 Edges = Mapping[str, tuple[str, ...]]
-"""SID -> its neighbours over edges that both ends advertise, sorted; without those that have none."""
+"""SID -> its neighbours over edges that both ends advertise, sorted; without the SIDs that have no such neighbour."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """Adverts to be sent to one neighbour."""
+    """Adverts to send to one neighbour."""
 
     to: str
     adverts: tuple[LinkAdvert, ...]
@@ -48,12 +49,12 @@ class Flood:
 
 @dataclass(frozen=True, slots=True)
 class LinkUpdate:
-    """What an event calls for. `component_changed`: other nodes, a later run of one of them, or another root.
+    """Effects of an event. `component_changed`: other nodes, a later run of one of them, or another root.
 
-    `rival`: an advert of another run of this node, which was above its own. A run that is gone leaves few of those
-    behind; one that is alive answers each advert of this node with one.
+    `rival`: an advert of another run of this node, numbered above this run's own. A run that has ended leaves few of
+    those behind; a live one answers each advert of this node with one.
 
-    `unbelieved`: an advert that was passed over because its number is too high.
+    `unbelieved`: an advert that was ignored because its number is too high.
     """
 
     floods: tuple[Flood, ...] = ()
@@ -64,10 +65,10 @@ class LinkUpdate:
 
 
 class LinkTable:
-    """One node's picture of all nodes and their links. Each node speaks for itself: its advert has its `priority`.
+    """One node's view of all nodes and their links. Each node describes itself: its advert has its `priority`.
 
-    `origin` names this run of the node. `clock_ms` is the wall clock: numbers begin with it, so that a restarted node's
-    adverts win over those of its past, which took fewer than one number a millisecond.
+    `origin` names this run of the node. `clock_ms` is the wall clock, from which sequence numbers start. So the adverts
+    of a restarted node win over those of its past runs, which used fewer than one number per millisecond.
     """
 
     def __init__(self, origin: str, clock_ms: Callable[[], int], priority: int) -> None:
@@ -77,10 +78,10 @@ class LinkTable:
         self.sid = own.sid
         self._priority = priority
         self._round_trips_us: dict[str, int] = {}
-        # In the order of their arrival: what is unreachable and oldest goes first when the table is full.
+        # In order of arrival: when the table is full, the oldest unreachable node goes first.
         self._adverts: dict[str, LinkAdvert] = {own.sid: own}
         self._has_leapt = False  # since the last `tick`
-        self._overruled_by: int | None = None  # the highest number of another run, to be leapt over at the next `tick`
+        self._overruled_by: int | None = None  # highest number of another run, to be exceeded at the next `tick`
         self._edges: Edges = {}
         self._component: tuple[str, ...] = (own.sid,)
         self._latest_runs: dict[str, str] = {own.sid: origin}  # SIDs of the component -> the latest origin seen in it
@@ -90,9 +91,9 @@ class LinkTable:
     # ---- events
 
     def neighbour_up(self, sid: str, round_trip_us: int) -> LinkUpdate:
-        """A link stands, and anything sent over it comes after what this asks to send.
+        """Add a link. The returned floods must be sent over it before anything else.
 
-        A link that replaces one to the same node is reported down first: its other end may have restarted.
+        If the link replaces one to the same node, report that one down first: its other end may have restarted.
         """
         self._round_trips_us[sid] = round_trip_us
         advert = self._readvertise()
@@ -100,13 +101,13 @@ class LinkTable:
         return self._update((*others, Flood(sid, tuple(self._adverts.values()))))
 
     def neighbour_down(self, sid: str) -> LinkUpdate:
-        """A link is gone."""
+        """Remove a link."""
         if self._round_trips_us.pop(sid, None) is None:
             return LinkUpdate()
         return self._update(self._flood(self._readvertise()))
 
     def refresh(self) -> LinkUpdate:
-        """Say again how this node is linked. To be called now and then."""
+        """Repeat this node's advert. To be called now and then."""
         return self._update(self._flood(self._readvertise()))
 
     def tick(self) -> LinkUpdate:
@@ -115,7 +116,7 @@ class LinkTable:
         return LinkUpdate() if overruled_by is None else self._update(self._leap(overruled_by))
 
     def receive(self, adverts: Sequence[LinkAdvert], sender: str) -> LinkUpdate:
-        """Adverts came from the neighbour `sender`."""
+        """Handle adverts from the neighbour `sender`."""
         news: list[LinkAdvert] = []
         floods: list[Flood] = []
         rival = unbelieved = None
@@ -140,12 +141,12 @@ class LinkTable:
 
     @property
     def neighbours(self) -> tuple[str, ...]:
-        """SIDs of the links that are up here, whether or not the other end says so too; sorted."""
+        """SIDs of the links that are up here, even if the other end does not advertise them; sorted."""
         return tuple(sorted(self._round_trips_us))
 
     @property
     def sids(self) -> tuple[str, ...]:
-        """Nodes of which an advert is here, whether or not they can be reached; this one included."""
+        """The nodes whose advert is known, reachable or not, with this one."""
         return tuple(self._adverts)
 
     @property
@@ -154,20 +155,26 @@ class LinkTable:
         return self._component
 
     def origin_of(self, sid: str) -> str | None:
-        """The run of a node that can be reached; None: it cannot be."""
+        """Return the origin of a node's current run, or None if the node cannot be reached."""
         return self._adverts[sid].origin if sid in self._component else None
 
     @property
     def root(self) -> str:
-        """The node of the component with the lowest (priority, SID). All of a component that see it whole agree."""
+        """The node of the component with the lowest (priority, SID).
+
+        All nodes that see the whole component agree on it.
+        """
         return self._root[1]
 
     def next_hop(self, to: str) -> str | None:
-        """The neighbour over which `to` is reached; None if it is this node or cannot be reached."""
+        """Return the neighbour that leads to `to`, or None if `to` is this node or cannot be reached."""
         return self.next_hop_from(self.sid, to)
 
     def next_hop_from(self, node: str, to: str) -> str | None:
-        """The neighbour over which `node` reaches `to`: fewest hops, then lowest SID. Every node answers alike."""
+        """Return the neighbour by which `node` reaches `to`: fewest hops, then lowest SID.
+
+        Every node computes the same.
+        """
         if to not in self._edges or node == to:
             return None
         if to not in self._distances:
@@ -178,21 +185,21 @@ class LinkTable:
         return next(near for near in self._edges[node] if hops.get(near) == hops[node] - 1)
 
     def downstream(self, source: str) -> tuple[str, ...]:
-        """Neighbours that hear `source` through this node: the branches here of the tree with `source` as root."""
+        """Return the neighbours that hear `source` through this node: its branches in the tree rooted at `source`."""
         return tuple(near for near in self.neighbours if self.next_hop_from(near, source) == self.sid)
 
     def ships(self, origin: str, neighbour: str) -> bool:
-        """Whether this node is the one to send entries of the node `origin` to `neighbour`.
+        """Return True if this node has to send entries of the node `origin` to `neighbour`.
 
-        What no route leads to, and a past run of the neighbour itself, everybody ships who has it: twice is
-        harmless, never is not.
+        If no route leads to the origin, or if it is a past run of the neighbour itself, every node that has the entries
+        sends them: a duplicate is harmless, a missing entry is not.
         """
         return origin == self.sid or self.next_hop_from(neighbour, origin) in (None, self.sid)
 
     # ---- the table
 
     def _believes(self, advert: LinkAdvert) -> bool:
-        """Of itself a node takes in only what it may go above."""
+        """Return True if the advert's number is low enough; for an advert of this node, low enough to go above it."""
         return (may_overrule if advert.sid == self.sid else is_believed)(advert.sequence, self._clock_ms())
 
     def _readvertise(self, above: int = 0) -> LinkAdvert:
@@ -203,14 +210,14 @@ class LinkTable:
         return advert
 
     def _new_rival(self, advert: LinkAdvert) -> LinkAdvert | None:
-        """The advert if it is of another run of this node, and above the last one that this run has said."""
+        """Return the advert if it is of another run of this node and not numbered below this run's last one."""
         is_above = advert.origin != self.origin and advert.sequence >= self._adverts[self.sid].sequence
         return advert if is_above and self._overruled_by is None else None
 
     def _overrule(self, other: LinkAdvert) -> tuple[Flood, ...]:
-        """Our own advert from another run, or a copy. Go above it: at once, or, if we have just done so, at `tick`.
+        """Go above an advert of this node by another run, or a copy: at once, or, after a recent leap, at `tick`.
 
-        Two runs that both live would go above each other without a pause.
+        Otherwise two live runs would keep going above each other without a pause.
         """
         if other.sequence < self._adverts[self.sid].sequence:
             return ()
@@ -229,7 +236,7 @@ class LinkTable:
         return tuple(Flood(to, (advert,)) for to in self.neighbours)
 
     def _keep(self, advert: LinkAdvert) -> bool:
-        """Whether there is room for it, be it in place of what is unreachable."""
+        """Store the advert. Return True if there was room, perhaps made by dropping unreachable nodes."""
         self._adverts.pop(advert.sid, None)
         self._adverts[advert.sid] = advert
         reachable = frozenset(self._component)
@@ -254,7 +261,11 @@ class LinkTable:
         return LinkUpdate(floods, before != (self._latest_runs, self._root), routes_changed)
 
     def _latest_run(self, advert: LinkAdvert) -> str:
-        """What has ended was master of something; two runs that go above each other are seen to start once."""
+        """Return the later of the known run of a node and the advertised one.
+
+        A run that has ended may have been a master, so a new run counts as a change; two runs that keep going above
+        each other count as one start only.
+        """
         known = self._latest_runs.get(advert.sid)
         return advert.origin if known is None or is_older(known, advert.origin) else known
 
@@ -266,7 +277,7 @@ def _edges(adverts: Mapping[str, LinkAdvert]) -> Edges:
 
 
 def _hops_to(edges: Edges, to: str) -> dict[str, int]:
-    """Breadth first from `to`: every node that reaches it -> how many hops."""
+    """Return the number of hops to `to` from every node that reaches it, by breadth-first search."""
     hops = {to: 0}
     queue = deque([to])
     while queue:

@@ -1,9 +1,10 @@
-"""What one node knows of masters in the present term, and how a scope changes hands (design section 5).
+"""One node's knowledge of the masters in the present term, and the moves of scopes (design section 5).
 
-An answer counts only in the term in which the question was asked. What this node masters itself it knows for the
-whole term; of the others it remembers those used lately, and asks again for the rest. A scope that changes hands is
-in nobody's: `TRANSITIONS` says how it gets there and out of it. What this node gave away is remembered like any master
-elsewhere, so that requests follow the chain of former masters until the root has told everyone.
+An answer counts only in the term in which the question was asked. A node knows for the whole term which scopes it
+masters itself; of the other masters it remembers those used lately, and asks again for the rest. While a scope changes
+hands, no node masters it; `TRANSITIONS` shows how it enters and leaves that state. A scope that this node gave away is
+remembered like any other one with a master elsewhere, so that requests follow the chain of former masters until the
+root has told every node.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ CACHED_MAX = 100_000
 
 
 class Standing(StrEnum):
-    """What a scope is to this node."""
+    """State of a scope at this node."""
 
     UNKNOWN = "unknown"
     ELSEWHERE = "elsewhere"
     OURS = "ours"
     TAKING = "taking"  # its master was asked for it; changes wait
-    GIVING = "giving"  # it goes to another node as soon as what was numbered is on disk; changes wait
+    GIVING = "giving"  # it goes to another node as soon as its numbered entries are on disk; changes wait
 
 
 class Happening(StrEnum):
-    """What changes a scope's standing."""
+    """Event that changes a scope's standing."""
 
     ROOT_NAMES_US = "the root names us"
     ROOT_NAMES_OTHER = "the root names another"
@@ -49,7 +50,7 @@ class Happening(StrEnum):
 TRANSITIONS: Mapping[tuple[Standing, Happening], Standing] = {
     (Standing.UNKNOWN, Happening.ROOT_NAMES_US): Standing.OURS,
     (Standing.UNKNOWN, Happening.ROOT_NAMES_OTHER): Standing.ELSEWHERE,
-    (Standing.UNKNOWN, Happening.TAKEN): Standing.OURS,  # a part of what was asked for
+    (Standing.UNKNOWN, Happening.TAKEN): Standing.OURS,  # a part of the scope that was asked for
     (Standing.ELSEWHERE, Happening.ROOT_NAMES_US): Standing.OURS,
     (Standing.ELSEWHERE, Happening.ROOT_NAMES_OTHER): Standing.ELSEWHERE,
     (Standing.ELSEWHERE, Happening.BOUNCED): Standing.UNKNOWN,
@@ -64,29 +65,32 @@ TRANSITIONS: Mapping[tuple[Standing, Happening], Standing] = {
     (Standing.GIVING, Happening.KEPT): Standing.OURS,
     **{(standing, Happening.NEW_TERM): Standing.UNKNOWN for standing in Standing},
 }
-"""What is not here changes nothing: a root that names another while the scope is ours has not heard of the move yet."""
+"""All transitions.
+
+Other pairs change nothing: a root that names another node for our scope has not heard of the move yet.
+"""
 
 
 class Masters:
-    """The masters of one term, at one node.
+    """The masters of one term, as one node knows them.
 
-    Callers ask with the scope of a mailbox. It is covered by a wider one unless the root or a move says otherwise;
-    what is said below of a scope's standing and master is that of the scope which covers it.
+    Callers ask with the scope of a mailbox. A wider scope covers it unless the root or a move says otherwise; below,
+    the standing and the master of a scope mean those of the scope that covers it.
     """
 
     def __init__(self, sid: str, cached_max: int = CACHED_MAX) -> None:
         self.sid = sid
         self.term = 1
         self._cached_max = cached_max
-        self._held: dict[str, Standing] = {}  # OURS, TAKING and GIVING
-        self._parts: set[str] = set()  # those of them that are part of a wider scope
-        self._elsewhere: OrderedDict[str, str] = OrderedDict()  # also of what is being taken: who was asked
-        self._covering: OrderedDict[str, tuple[str, int]] = OrderedDict()  # of parts of wider scopes; with its `_came`
-        self._came: Counter[str] = Counter()  # how often a wider scope has come to this node
-        self._given: Counter[str] = Counter()  # how often a scope was given away
-        self._taking: dict[str, str] = {}  # the scopes of mailboxes that were asked for, and what covered them then
-        self._splitting: set[str] = set()  # parts that are promised, of wider ones that stay ours
-        self._untold: set[str] = set()  # what was given away, and the root has not heard of it
+        self._held: dict[str, Standing] = {}  # scopes that are OURS, TAKING or GIVING
+        self._parts: set[str] = set()  # the scopes in `_held` that are part of a wider scope
+        self._elsewhere: OrderedDict[str, str] = OrderedDict()  # scope -> master; while TAKING, the one that was asked
+        self._covering: OrderedDict[str, tuple[str, int]] = OrderedDict()  # part -> its covering scope and `_came`
+        self._came: Counter[str] = Counter()  # number of times that a wider scope has come to this node
+        self._given: Counter[str] = Counter()  # number of times that a scope was given away
+        self._taking: dict[str, str] = {}  # mailbox scopes that were asked for -> the scope that covered them then
+        self._splitting: set[str] = set()  # parts that are promised while their wider scope stays ours
+        self._untold: set[str] = set()  # scopes that were given away without the root having heard of it yet
 
     # ---- queries
 
@@ -97,16 +101,16 @@ class Masters:
 
     @property
     def own_parts(self) -> list[str]:
-        """Those of them that are parts of a wider one and were split off to this node."""
+        """Scopes that this node masters and that were split off from a wider one."""
         return [scope for scope in self._parts if self._held[scope] is Standing.OURS]
 
     @property
     def own_count(self) -> int:
-        """How many scopes this node masters, or is taking or giving."""
+        """Number of scopes that this node masters, takes or gives."""
         return len(self._held)
 
     def covering(self, scope: str) -> str | None:
-        """The scope itself, or the wider one that covers it; None: not known."""
+        """Return the scope itself or the wider one that covers it, or None if that is not known."""
         if wider(scope) is None:
             return scope
         if scope in self._covering:
@@ -114,11 +118,11 @@ class Masters:
         return self._known_covering(scope)
 
     def standing(self, scope: str) -> Standing:
-        """Of the scope that covers this one."""
+        """Return the standing of the scope that covers this one."""
         return self._standing(self.covering(scope))
 
     def master(self, scope: str) -> str | None:
-        """The scope's master; None: not known here, or changing hands."""
+        """Return the scope's master, or None if it is not known here or the scope is changing hands."""
         covering = self.covering(scope)
         match self._standing(covering):
             case Standing.OURS:
@@ -131,23 +135,29 @@ class Masters:
                 return None
 
     def is_ours(self, scope: str) -> bool:
-        """Whether this node masters the scope at this moment. Changes nothing here, so any thread may ask."""
+        """Return True if this node masters the scope at this moment.
+
+        Changes no state here, so any thread may call it.
+        """
         covering = scope if wider(scope) is None else self._known_covering(scope)
         return covering is not None and self._held.get(covering) is Standing.OURS
 
     def is_moving(self, scope: str) -> bool:
-        """Whether changes must wait for the end of a move."""
+        """Return True if changes must wait for the end of a move."""
         return self.standing(scope) in (Standing.TAKING, Standing.GIVING)
 
     def moves(self, scope: str) -> int:
-        """How often it, or what it is part of, has come or was given away: what the root said before is out of date."""
+        """Return how often the scope, or the wider one around it, has come or been given away.
+
+        An answer of the root is out of date if this count has changed since the question.
+        """
         around = wider(scope)
         return self._given[scope] + (0 if around is None else self._came[around] + self._given[around])
 
     # ---- events
 
     def begin(self, term: int) -> None:
-        """A new term: nothing is known, nothing is ours."""
+        """Begin a new term: forget everything, and master nothing."""
         self.term = term
         self._held.clear()
         self._parts.clear()
@@ -162,11 +172,14 @@ class Masters:
     def learn(
         self, scope: str, master: str, asked_in: int, covering: str | None = None, moves: int | None = None
     ) -> bool:
-        """The root answered a WHO that was asked in the term `asked_in`. False: too late, ask again.
+        """Take in the root's answer to a WHO that was asked in the term `asked_in`.
 
-        `moves`: as it was then. If the wider scope has come here since, the part may have been split off before that;
-        what was given away since may be named as ours still. Of what is held here, and of what the root has not heard
-        of, this node knows more than the root.
+        Return False if it is too late: ask again.
+
+        `moves` is the count at the time of the question. If the wider scope has come here since then, the part may have
+        been split off before that; a scope that was given away since then may still be named as ours. For scopes that
+        this node holds, and for moves of which the root has not heard, this node's own knowledge takes precedence over
+        the root's.
         """
         if asked_in != self.term:
             return False
@@ -188,7 +201,7 @@ class Masters:
         return True
 
     def bounced(self, scope: str) -> None:
-        """Ask again when it is next needed: the master said that it is not, or cannot be reached."""
+        """Forget the scope's master, which denied being it or cannot be reached; it is asked for again when needed."""
         covering = self.covering(scope)
         if covering in self._untold:
             return  # the root would name us
@@ -198,7 +211,10 @@ class Masters:
             self._covering.pop(scope, None)
 
     def want(self, scope: str) -> str | None:
-        """Its master is going to be asked for it. That master; None: there is nothing to ask for."""
+        """Begin to take the scope.
+
+        Return the master that has to be asked for it, or None if there is nothing to ask for.
+        """
         covering = self.covering(scope)
         if covering is None or not self._step(covering, Happening.WANTED):
             return None
@@ -206,7 +222,10 @@ class Masters:
         return self._elsewhere[covering]
 
     def taken(self, scope: str, given: str, asked_in: int) -> bool:
-        """The old master has handed `given` over: what covers the scope, or it alone. False: too late."""
+        """Take over `given` (the covering scope, or this one alone) from its old master.
+
+        Return False if it is too late.
+        """
         if asked_in != self.term or (covering := self._taking.pop(scope, None)) is None:
             return False
         if given != covering:
@@ -218,7 +237,7 @@ class Masters:
         return True
 
     def not_taken(self, scope: str, asked_in: int, *, refused: bool) -> None:
-        """The master keeps it (`refused`), or there was no answer."""
+        """End a request for the scope: the master keeps it (`refused`), or there was no answer."""
         if asked_in != self.term or (covering := self._taking.pop(scope, None)) is None:
             return
         self._step(covering, Happening.REFUSED if refused else Happening.LOST)
@@ -226,9 +245,10 @@ class Masters:
             self._elsewhere.pop(covering, None)
 
     def promise(self, scope: str, part: str) -> bool:
-        """Another node may have `part`: what covers the scope, or it alone. Whether it was ours to give.
+        """Promise `part` (the covering scope, or this one alone) to another node. Return True if it was ours to give.
 
-        Of a part that is split off the root hears before the wider scope can go: it would not believe it after that.
+        A wider scope cannot go before the root has heard of every part that was split off from it: the root would not
+        believe it afterwards.
         """
         covering = self.covering(scope)
         if covering is None or self._standing(covering) is not Standing.OURS:
@@ -242,7 +262,7 @@ class Masters:
         return self._step(part, Happening.PROMISED)
 
     def give(self, part: str, destination: str, asked_in: int) -> bool:
-        """What was promised is handed over. False: the term has ended meanwhile, and with it all mastership."""
+        """Hand over a promised part. Return False if the term has ended meanwhile, and all mastership with it."""
         if asked_in != self.term or not self._step(part, Happening.GIVEN):
             return False
         self._given[part] += 1
@@ -252,12 +272,15 @@ class Masters:
         return True
 
     def told(self, part: str, asked_in: int) -> None:
-        """The root has heard that `part` was given away."""
+        """Note that the root has heard that `part` was given away."""
         if asked_in == self.term:
             self._untold.discard(part)
 
     def keep(self, part: str, asked_in: int) -> None:
-        """What was promised cannot be handed over. A part that was to be split off stays part of the wider scope."""
+        """Keep a promised part that cannot be handed over.
+
+        One that was to be split off stays part of the wider scope.
+        """
         if asked_in != self.term or not self._step(part, Happening.KEPT) or part not in self._splitting:
             return
         self._splitting.discard(part)
@@ -266,7 +289,7 @@ class Masters:
         self._covering.pop(part, None)
 
     def join(self, scope: str, master: str, asked_in: int) -> bool:
-        """What was promised has become part of the wider scope again, whose master this is."""
+        """Make a promised part belong to the wider scope again, whose master is `master`."""
         if not self.give(scope, master, asked_in):
             return False
         self.told(scope, asked_in)
@@ -282,7 +305,7 @@ class Masters:
         return covering if covering in (None, scope) or came == self._came[covering] else None
 
     def _comes(self, covering: str, scope: str) -> None:
-        """What covers the scope is ours now. Which other parts it still has only the root knows."""
+        """Note that the covering scope is ours now. Only the root knows which other parts still belong to it."""
         self._elsewhere.pop(covering, None)
         if covering != scope:
             self._came[covering] += 1
@@ -293,7 +316,11 @@ class Masters:
         return self._held.get(scope) or (Standing.ELSEWHERE if scope in self._elsewhere else Standing.UNKNOWN)
 
     def _step(self, scope: str, happening: Happening) -> bool:
-        """Whether this changes anything. Who goes ELSEWHERE remembers the master, who becomes UNKNOWN forgets it."""
+        """Apply the transition and return True if there is one.
+
+        A caller that makes a scope ELSEWHERE must remember its master, one that makes it UNKNOWN must forget the
+        master.
+        """
         after = TRANSITIONS.get((self._standing(scope), happening))
         if after in (Standing.OURS, Standing.TAKING, Standing.GIVING):
             self._hold(scope, after)

@@ -1,7 +1,7 @@
-"""What has one master together: `mastership.scope` in the configuration (design section 5).
+"""Scopes: groups of mailboxes with one master, set by `mastership.scope` in the configuration (design section 5).
 
-A scope is a string that nodes pass around. Under `dynamic` a mailbox's scope names the wider one that it is part of,
-`mailbox:ID of user:NAME`: it has the master of the wider one until it has been split off.
+A scope is a string that nodes pass around. Under `dynamic` the scope of a mailbox also names the wider one of which it
+is part, `mailbox:ID of user:NAME`: it has the master of the wider one until it is split off.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _OF = " of "
 
 
 class ScopePolicy(StrEnum):
-    """What has one master together: `mastership.scope` in the configuration."""
+    """Size of a scope: `mastership.scope` in the configuration."""
 
     MAILBOX = "mailbox"
     USER = "user"
@@ -23,10 +23,10 @@ class ScopePolicy(StrEnum):
 
 
 def scope_of(policy: ScopePolicy, user: str, mailbox_id: bytes) -> str:
-    """The scope of a mailbox, or of a folder tree, which is a mailbox with an id like any other.
+    """Return the scope of a mailbox, or of a folder tree, which is a mailbox with an id like any other.
 
-    A domain is what follows the last `@`, in any case of letters (RFC 5321 section 2.4); users without one share
-    the empty domain.
+    A domain is the part after the last `@`, case-insensitive (RFC 5321 section 2.4); users without one share the empty
+    domain.
     """
     match policy:
         case ScopePolicy.MAILBOX:
@@ -42,7 +42,7 @@ def scope_of(policy: ScopePolicy, user: str, mailbox_id: bytes) -> str:
 
 
 def wider(scope: str) -> str | None:
-    """The scope that this one is part of, if it is one that splits and joins."""
+    """Return the wider scope of which this one is part, or None if it does not split and join."""
     if not scope.startswith(_MAILBOX):
         return None
     return scope.partition(_OF)[2] or None

@@ -1,6 +1,6 @@
 """The wire between nodes: its grammar, values, commands and codec.
 
-Bytes come in, typed commands go out, and back. Nothing here does I/O, reads a clock or knows a mailbox;
-nothing here may import from the other packages. `lexical.lark` and `framing` are also the lexical layer of
-the IMAP door, so both text protocols share one idea of atoms, strings, literals and limits.
+The package turns bytes into typed commands and back. It does no I/O, reads no clock and knows nothing of mailboxes, and
+it imports from no other package of the project. `lexical.lark` and `framing` are also the lexical layer of the IMAP
+door, so both text protocols share one definition of atoms, strings, literals and limits.
 """

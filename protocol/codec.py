@@ -1,8 +1,8 @@
-"""Both directions of a link between nodes: bytes in, commands and replies out, and back.
+"""Codec of a link between nodes: decode bytes to commands and replies, and encode them.
 
-A `Decoder` and an `Encoder` serve one connection. Each knows nothing of the other: matching replies to requests,
-and what must come first, is their owner's business. Either may switch to zstd at the end of a frame
-(docs/protocol.md, "Compression").
+A `Decoder` and an `Encoder` serve one connection and know nothing of each other: their owner matches replies to
+requests and enforces which command must come first. Either may switch to zstd at the end of a frame (docs/protocol.md,
+"Compression").
 """
 
 from __future__ import annotations
@@ -29,25 +29,29 @@ __all__ = [
 ]
 
 Item = Request | Response | ContinuationNeeded
-"""What a peer may send. `ContinuationNeeded` only from one that does not use non-synchronising literals."""
+"""Anything that a peer may send.
+
+`ContinuationNeeded` comes only from a peer that does not use non-synchronising literals.
+"""
 
 CONTINUATION = b"+ OK\r\n"
 """Answer to `ContinuationNeeded` (RFC 3501 section 7.5)."""
 
 WINDOW_LOG = 20
-"""zstd looks back 1 MiB: that much memory for each direction of each link, and most mails lie within it."""
+"""zstd window of 1 MiB: memory that each direction of each link costs; most mails fit within it."""
 MAX_WINDOW_BYTES = 8 * MIB
-"""What RFC 8878 section 3.1.1.1.2 wants every decoder to take, and no more."""
+"""Bytes of zstd window: the size that RFC 8878 section 3.1.1.1.2 asks every decoder to accept, and no more."""
 DECOMPRESSION_STEP = 64
-"""Compressed bytes at a time. Four of them may stand for a block of 128 KiB, so that a step yields 2 MiB at most."""
+"""Compressed bytes per step. Four of them may encode a block of 128 KiB, so a step yields at most 2 MiB."""
 COMPRESSION_LEVEL = 1
-"""Links between data centres, two cores: speed before the last percent."""
+"""zstd level: on links between data centres with two cores per node, speed matters more than the last percent."""
 
 
 class Decoder:
-    """The peer's bytes to commands and replies. Its memory is bounded by `limits`, whatever comes.
+    """Decoder of the peer's bytes into commands and replies. `limits` bound its memory, whatever the peer sends.
 
-    ProtocolError ends it: what follows cannot be told from commands, so it raises the same error from then on.
+    A ProtocolError ends the decoder: the rest of the stream cannot be told from commands, so every later call raises
+    the same error.
     """
 
     def __init__(self, limits: FrameLimits = WIRE_LIMITS) -> None:
@@ -57,10 +61,10 @@ class Decoder:
         self._error: ProtocolError | None = None
 
     def feed(self, data: bytes) -> Iterator[Item]:
-        """Take bytes and iterate over what is complete, in order; exhaust it before the next call.
+        """Take bytes and return an iterator over the complete items, in order; exhaust it before the next call.
 
-        An item is parsed when it is asked for, so that `start_decompression` may be called between two of them. The
-        iterator raises ProtocolError where the peer's bytes go wrong, after all items before that place.
+        The iterator parses an item only when it is asked for it, so that `start_decompression` may be called between
+        two items. It raises ProtocolError at the first invalid bytes, after it has yielded all items before them.
         """
         if self._error is not None:
             raise self._error
@@ -71,7 +75,7 @@ class Decoder:
         return self._items()
 
     def start_decompression(self) -> None:
-        """All bytes after the last item are one zstd stream, those that were fed already too."""
+        """Treat all bytes after the last item as one zstd stream, including those that were fed already."""
         assert self._decompressor is None, "a stream is compressed once"
         decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
         self._decompressor = decompressor.decompressobj()
@@ -96,7 +100,7 @@ class Decoder:
             raise
 
     def _decompress_step(self) -> bool:
-        """Give the framer a little more; False if there is nothing."""
+        """Decompress a little more for the framer. Return False if no compressed bytes are left."""
         if not self._compressed or self._decompressor is None:
             return False
         step = bytes(self._compressed[:DECOMPRESSION_STEP])
@@ -111,9 +115,9 @@ class Decoder:
 
 
 class Encoder:
-    """Commands and replies to bytes. Each call's answer is complete: send it, and the peer can read all of it.
+    """Encoder of commands and replies. Each call returns a complete unit: the peer can read all of it once it is sent.
 
-    A value that the protocol cannot say raises ValueError, and then nothing was encoded.
+    A value that the protocol cannot express raises ValueError, and then nothing has been encoded.
     """
 
     def __init__(self, limits: FrameLimits = WIRE_LIMITS) -> None:
@@ -121,23 +125,23 @@ class Encoder:
         self._compressor: zstandard.ZstdCompressionObj | None = None
 
     def request(self, tag: str | None, command: Command) -> bytes:
-        """A command; `tag` None if no reply is wanted."""
+        """Encode a command; `tag` is None if no reply is wanted."""
         return self.batch([Request(tag, command)])
 
     def response(self, tag: str, reply: Reply) -> bytes:
-        """The reply to the peer's request with this tag."""
+        """Encode the reply to the peer's request with this tag."""
         return self.batch([Response(tag, reply)])
 
     def continuation(self) -> bytes:
-        """The peer may send the literal that its `ContinuationNeeded` has announced."""
+        """Encode the permission to send the literal that the peer's `ContinuationNeeded` announced."""
         return self._compress(CONTINUATION)
 
     def batch(self, items: Iterable[Request | Response]) -> bytes:
-        """Several at once: with compression they share one flush, which costs bytes and time."""
+        """Encode several items at once. With compression they share one flush, which costs bytes and time."""
         return self._compress(b"".join([format_item(item, self._limits) for item in items]))
 
     def start_compression(self) -> None:
-        """Whatever is encoded from now on is one zstd stream."""
+        """Encode everything from now on as one zstd stream."""
         assert self._compressor is None, "a stream is compressed once"
         parameters = zstandard.ZstdCompressionParameters.from_level(COMPRESSION_LEVEL, window_log=WINDOW_LOG)
         self._compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()

@@ -1,9 +1,9 @@
-"""Bytes to frames: where a command begins and ends, whatever it says (RFC 3501 sections 2.2 and 4.3, RFC 7888).
+"""Split a byte stream into frames, one per command (RFC 3501 sections 2.2 and 4.3, RFC 7888).
 
-A frame is one command with all its literals. The framer looks at line ends and literal markers only, does no I/O,
-holds at most one frame within its limits plus what the last `receive` brought, and looks at every byte once however
-the bytes are cut. Literals of more than `FrameLimits.whole` bytes it does not hold: it gives them out as they come. The
-grammars read a frame's text; both text protocols are framed here.
+A frame is one command with all its literals. The framer looks only at line ends and literal markers and does no I/O. It
+buffers at most one frame within its limits plus the bytes of the last `receive`, and examines every byte once, however
+the stream is cut. Literals of more than `FrameLimits.whole` bytes are not buffered but handed out as they arrive. The
+grammars parse a frame's text; both text protocols are framed here.
 
     framer.receive(data)
     while (event := framer.next_event()) is not None: ...
@@ -19,25 +19,25 @@ from protocol.units import KIB, MIB
 
 _MARKER = re.compile(rb"\{([0-9]+)(\+?)\}\Z")
 _MARKER_BYTES = 32
-"""A marker that is longer than this announces more than any limit allows; only so much of a line is searched."""
+"""Bytes at a line's end that are searched for a literal marker; a longer marker would exceed every limit anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """What one frame may cost its reader, in bytes and in literals."""
+    """Limits on the bytes and literals of one frame, which bound its reader's memory."""
 
     text: int = 64 * KIB  # all lines of the frame, without the last CRLF and the literals
     literal: int = 64 * MIB  # one literal
-    literals_total: int = 65 * MIB  # all literals of the frame that are held: a large one and some names
-    literals: int = 64  # how many: each costs an object and a place in the parser's stack
-    whole: int | None = None  # one literal that is held; larger ones are `LargeLiteral`s. None: all are held
+    literals_total: int = 65 * MIB  # all buffered literals of the frame together: a large one and some names
+    literals: int = 64  # number of literals: each costs an object and a slot on the parser's stack
+    whole: int | None = None  # bytes of a literal that is buffered; None: any. Larger ones become a `LargeLiteral`
 
 
 class Frame(NamedTuple):
-    r"""One command: its text, where each literal is only its marker `{n}\r\n` or `{n+}\r\n`, and the literals in order.
+    r"""One command: its text, with each literal cut down to its marker `{n}\r\n` or `{n+}\r\n`, and its literals.
 
-    There are as many literals as there are CRLF in the text, and each has the length that its marker says, but for
-    large ones, which have been given out and are empty here.
+    The literals are in order. There are as many as CRLFs in the text, and each has the length that its marker gives.
+    Large literals are the exception: they have been handed out already and are empty here.
     """
 
     text: bytes
@@ -45,7 +45,7 @@ class Frame(NamedTuple):
 
 
 class ContinuationNeeded(NamedTuple):
-    """The sender waits for leave to send `size` bytes (RFC 3501 section 7.5); `text` is the command so far.
+    """The sender waits for permission to send `size` bytes (RFC 3501 section 7.5); `text` is the command so far.
 
     Either send a continuation and go on reading events, or call `Framer.refuse` and answer the command.
     """
@@ -55,10 +55,10 @@ class ContinuationNeeded(NamedTuple):
 
 
 class LargeLiteral(NamedTuple):
-    """A literal of `size` bytes begins, and is not held: so many bytes of `LiteralChunk`s come next.
+    """The start of a literal of `size` bytes that is not buffered: `LiteralChunk`s with that many bytes follow.
 
-    `frame` is the command so far, with this literal's marker. If `synchronising`, the sender waits for leave to send
-    it, as after `ContinuationNeeded`.
+    `frame` is the command so far, with this literal's marker. If `synchronising`, the sender waits for permission to
+    send the literal, as after `ContinuationNeeded`.
     """
 
     frame: Frame
@@ -67,7 +67,7 @@ class LargeLiteral(NamedTuple):
 
 
 class LiteralChunk(NamedTuple):
-    """The next bytes of the large literal that has begun."""
+    """The next bytes of the current large literal."""
 
     data: bytes
 
@@ -76,11 +76,11 @@ Event = Frame | ContinuationNeeded | LargeLiteral | LiteralChunk
 
 
 class FramingError(Exception):
-    """The bytes are not a frame within the limits. `text` is the command so far, where its tag may be found.
+    """The bytes are not a frame within the limits. `text` is the command so far, which may contain its tag.
 
-    If `recoverable`, the frame is dropped and the framer stands at the next command: so it is after a synchronising
-    literal that was too large, because its sender waits. Otherwise what follows cannot be told from commands: the
-    framer raises the same error for ever, and the connection should end.
+    If `recoverable`, the frame is dropped and the framer stands at the next command. This is the case after a
+    synchronising literal that was too large, because its sender is waiting. Otherwise the rest of the stream cannot be
+    told from commands: the framer raises the same error for ever, and the connection should end.
     """
 
     def __init__(self, message: str, text: bytes, *, recoverable: bool = False) -> None:
@@ -91,29 +91,29 @@ class FramingError(Exception):
 
 @dataclass(slots=True)
 class Framer:
-    """Frames of one incoming stream. `limits` may be replaced at any time and then hold from the next line on.
+    """Framer of one incoming stream. `limits` may be replaced at any time; new limits apply from the next line on.
 
-    `bare_lf`: take LF alone for a line end too. For clients that were typed by hand; the frame shows CRLF all the same.
+    `bare_lf`: accept a bare LF as a line end too, for clients that are typed by hand; the frame still shows CRLF.
     """
 
     limits: FrameLimits = field(default_factory=FrameLimits)
     bare_lf: bool = False
     _buffer: bytearray = field(default_factory=bytearray, init=False)
-    _searched: int = field(default=0, init=False)  # so much of the buffer holds no LF
+    _searched: int = field(default=0, init=False)  # this many bytes of the buffer hold no LF
     _text: bytearray = field(default_factory=bytearray, init=False)
     _literals: list[bytes] = field(default_factory=list, init=False)
     _literals_total: int = field(default=0, init=False)
-    _awaited: int | None = field(default=None, init=False)  # bytes of the literal that we are in
-    _large_left: int = field(default=0, init=False)  # bytes of the large literal that we are in, still to come
+    _awaited: int | None = field(default=None, init=False)  # size of the literal that is being read
+    _large_left: int = field(default=0, init=False)  # bytes of the current large literal that are still to come
     _error: FramingError | None = field(default=None, init=False)
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the stream. Drain `next_event` before the next call, so that memory stays bounded."""
-        if self._error is None:  # of a dead stream nothing is kept
+        if self._error is None:  # keep nothing of a dead stream
             self._buffer += data
 
     def next_event(self) -> Event | None:
-        """The next frame or question; None: more bytes are needed. Raises FramingError."""
+        """Return the next event, or None if more bytes are needed. Raises FramingError."""
         if self._error is not None:
             raise self._error
         if self._large_left:
@@ -132,11 +132,14 @@ class Framer:
                 return question
 
     def refuse(self) -> None:
-        """Drop the frame whose sender waits, as the last event has said; it goes on with another command."""
+        """Drop the frame whose sender waits for permission to send a literal; another command follows."""
         self._finish()
 
     def detach(self) -> bytes:
-        """Hand back the bytes that no event has used, when the stream changes its meaning after a frame."""
+        """Return the bytes that no event has used, and clear the buffer.
+
+        For a stream that changes its encoding after a frame.
+        """
         data = bytes(self._buffer)
         self._buffer.clear()
         self._searched = 0
@@ -157,7 +160,7 @@ class Framer:
         return LiteralChunk(self._consume(size, size))
 
     def _read_line(self) -> bytes | None:
-        """The next line without its end; None if it is not all here."""
+        """Return the next line without its end, or None if it has not arrived completely."""
         room = max(0, self.limits.text - len(self._text))
         end = self._buffer.find(b"\n", self._searched, room + 2)
         if end < 0:
@@ -173,7 +176,7 @@ class Framer:
         return self._consume(stop, end + 1)
 
     def _begin_literal(self, size: int, *, synchronising: bool) -> ContinuationNeeded | LargeLiteral | None:
-        """Await the literal; what is to be said of that, if anything."""
+        """Start reading a literal. Return the event to report, or None if the literal is simply buffered."""
         limits = self.limits
         is_large = limits.whole is not None and size > limits.whole
         if size > limits.literal:

@@ -1,8 +1,8 @@
-"""Frames to commands and replies: `protocol.lark` and the meaning of each of its rules.
+"""Parse frames into commands and replies: load `protocol.lark` and give each of its rules a meaning.
 
-The grammar is loaded once and never changes; its transformer keeps nothing between two parses. A value that the
-grammar admits and that cannot be (a number of 64 bits, ranges out of order) is refused here, with the same limits
-as in `formatter`, so that whatever one node formats another can parse.
+The grammar is loaded once and never changes; its transformer keeps nothing between two parses. A value that the grammar
+admits but that is invalid (a number of 64 bits, ranges out of order) is refused here, with the same limits as in
+`formatter`, so that any node can parse what another node formats.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ WIRE_LIMITS = FrameLimits(
     literals=4,  # no command has more fields that may be literals
 )
 NUMBER_MAX = 2**63 - 1
-"""What SQLite, MessagePack and Parquet hold in a signed 64-bit integer."""
+"""Largest number: SQLite, MessagePack and Parquet hold it in a signed 64-bit integer."""
 NUMBER_32_MAX = UID_MAX
 LIST_MAX = 10_000
-"""Members of one list, each an object or more: above what nodes, runs, flags and most mailboxes have."""
+"""Members of one list, each at least one object: above the number of nodes, runs, flags and mails in most mailboxes."""
 TEXT_MAX = 64 * KIB
-"""UTF-8 bytes of a user, a name or a text for people: doors take less, and such values are kept in memory."""
+"""UTF-8 bytes of a user, a name or a text for people: the doors accept less, and such values are kept in memory."""
 UID_SET_MAX = MIB
-"""Characters of a set of UIDs: a hundred thousand separate ranges, of which each is an object."""
+"""Characters of a set of UIDs: enough for a hundred thousand separate ranges, each of which costs an object."""
 EXPECTED_MAX = 8
-"""Alternatives that an error names."""
+"""Number of alternatives that a syntax error lists."""
 
 _literals: ContextVar[Iterator[bytes]] = ContextVar("literals")
 """Literals of the frame that is being parsed, in the order of their markers. Set only during `parse`."""
@@ -49,16 +49,19 @@ _ESCAPED = re.compile(r'\\(["\\])')
 
 
 class ProtocolError(Exception):
-    """The peer's bytes are not the protocol, or exceed a limit. One line; says what is wrong and where."""
+    """The peer's bytes violate the protocol or exceed a limit.
+
+    The message is one line that names the fault and its place.
+    """
 
 
 class ChangedError(ProtocolError):
-    """The frame is not what its check says: the connection has changed it."""
+    """The frame does not match its check: the connection has changed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A command as it travels. `tag` None: no reply is wanted."""
+    """A command with its tag. `tag` is None if no reply is wanted."""
 
     tag: str | None
     command: c.Command
@@ -73,11 +76,14 @@ class Response:
 
 
 class _BadValueError(Exception):
-    """The grammar admits the value, and it cannot be."""
+    """The grammar admits the value, but it is invalid."""
 
 
 def parse(frame: Frame) -> Request | Response:
-    """The one command or reply that a frame is. Raises ProtocolError; ChangedError if its check is of another one."""
+    """Parse a frame, which is one command or reply.
+
+    Raises ProtocolError, and ChangedError if the frame does not match its check.
+    """
     try:
         text = frame.text.decode("ascii")
     except UnicodeDecodeError as error:
@@ -103,7 +109,7 @@ def parse(frame: Frame) -> Request | Response:
 
 @cache
 def terminal(name: str) -> re.Pattern[str]:
-    """The grammar's terminal as a regular expression: whoever formats a value asks the grammar whether it may."""
+    """Return a terminal of the grammar as a regular expression, with which formatters check values."""
     return re.compile(_grammar().get_terminal(name).pattern.to_regexp())
 
 
@@ -120,13 +126,13 @@ def _grammar() -> Lark:
 
 
 def _error_at(text: str, position: int | None, what: str) -> ProtocolError:
-    """An error that quotes the command's verb and what stands at the place: bounded, printable, one line."""
+    """Return an error that quotes the command's verb and the text at `position`: bounded, printable, one line."""
     start = position or 0
     return ProtocolError(f"in {_verb(text)!a}, at character {start + 1}, {text[start : start + 24]!a}: {what}")
 
 
 def _verb(text: str) -> str:
-    """Tag and verb, or what stands in their place."""
+    """Return the tag and the verb, or the first two words in their place."""
     return " ".join(text[:64].split()[:2])
 
 
@@ -185,9 +191,9 @@ def _checked_uid_set(text: str) -> UidSet:
 
 @v_args(inline=True)
 class _Meaning(Transformer[Token, object]):
-    """What each terminal and rule means. Stateless: all parses share it.
+    """The meaning of each terminal and rule. Stateless: all parses share it.
 
-    A rule whose fields stand in the order of its dataclass simply is that dataclass.
+    A rule whose fields stand in the order of its dataclass is simply that dataclass.
     """
 
     def _nothing(self, _token: Token) -> None:

@@ -1,6 +1,6 @@
 """Values that travel between nodes and are stored in their logs.
 
-They are plain immutable values: comparing, hashing and printing them is all that they do.
+They are plain immutable values that can only be compared, hashed and printed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ UID_MAX = 2**32 - 1
 """RFC 3501 section 2.3.1.1: a UID is a non-zero unsigned 32-bit number."""
 
 Context = Mapping[str, int]
-"""origin -> highest seq seen of it (design section 2)."""
+"""Origin -> highest seq seen of it (design section 2)."""
 
 
 class Dot(NamedTuple):
@@ -28,38 +28,38 @@ class Dot(NamedTuple):
 
     @property
     def sid(self) -> str:
-        """The node that numbered the entry."""
+        """SID of the node that numbered the entry."""
         return sid_of(self.origin)
 
 
 def context_dots(context: Context) -> tuple[Dot, ...]:
-    """A context as it travels, in the order of its origins."""
+    """Return a context as it travels, in the order of its origins."""
     return tuple(Dot(origin, seq) for origin, seq in sorted(context.items()))
 
 
 def covers(context: Context, other: Context) -> bool:
-    """Whether what has seen the one has seen all of the other."""
+    """Return True if `context` includes everything that `other` includes."""
     return all(context.get(origin, 0) >= seq for origin, seq in other.items())
 
 
 def sid_of(origin: str) -> str:
-    """The SID of an origin `SID.boot`."""
+    """Return the SID of an origin `SID.boot`."""
     return origin.rpartition(".")[0]
 
 
 def is_older(origin: str, other: str) -> bool:
-    """Whether the one run of a node started before the other one, by the clocks of their machines."""
+    """Return True if `origin` started before `other`, another run of its node, by the clocks of their machines."""
     return _by_start(origin) < _by_start(other)
 
 
 def _by_start(origin: str) -> tuple[int, str]:
-    """Orders hexadecimal numbers of any length, and anything else in some way that all nodes share."""
+    """Return a sort key: hexadecimal numbers by value, any other text in an order that all nodes share."""
     boot = origin.partition(".")[2]
     return len(boot), boot
 
 
 class Stamp(NamedTuple):
-    """A hybrid logical clock reading: totally ordered, follows causality (design section 2).
+    """A reading of the hybrid logical clock: totally ordered, consistent with causality (design section 2).
 
     `time` holds 48 bits of milliseconds since the epoch above 16 bits of counter.
     """
@@ -81,12 +81,12 @@ class UidSet:
 
     @classmethod
     def of(cls, uids: Iterable[int]) -> UidSet:
-        """The set of these UIDs, in any order, repeats allowed."""
+        """Return the set of these UIDs, which may be in any order and repeat."""
         return cls.of_ranges((uid, uid) for uid in uids)
 
     @classmethod
     def of_ranges(cls, ranges: Iterable[tuple[int, int]]) -> UidSet:
-        """The union of inclusive ranges `(low, high)`, in any order, overlaps allowed."""
+        """Return the union of inclusive ranges `(low, high)`, which may be in any order and overlap."""
         merged: list[tuple[int, int]] = []
         for low, high in sorted(ranges):
             if merged and low <= merged[-1][1] + 1:

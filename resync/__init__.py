@@ -1,5 +1,5 @@
-"""What histories mean: contexts, rows, digests.
+"""Rules for comparing and joining histories: contexts, rows, digests.
 
-Pure rules without I/O, the same for a fork, for `replicator resync` and for the batch. Nothing here may know how
-a node stores, sends or shows anything.
+These are pure rules without I/O, the same for a fork, for `replicator resync` and for the batch. They do not depend on
+how a node stores, sends or shows anything.
 """

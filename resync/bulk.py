@@ -1,9 +1,9 @@
-"""Rows in bulk: what SYNC compares and moves of a mailbox or a folder tree, and how (design section 7).
+"""Rows of a mailbox or a folder tree as SYNC compares and transfers them (design section 7).
 
-The rows of a mailbox are its messages, by GUID; those of a tree its folders, by mailbox id, and its subscriptions, by
-a hash of their names; those of a node its mailboxes and trees, by their ids. Their hashes are those that digests are
-made of, and of a node the digests. What comes from the wire raises ValueError if
-it is not what it should be; what its numbers mean is for others to check.
+The rows of a mailbox are its messages, by GUID; those of a tree are its folders, by mailbox id, and its subscriptions,
+by a hash of their names; those of a node are its mailboxes and trees, by their ids. The hashes of a mailbox's or tree's
+rows are those of which digests are made; the hashes of a node's rows are the digests themselves. Malformed data from
+the wire raises ValueError; checking the meaning of its numbers is left to the callers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ T = TypeVar("T")
 
 
 class ChainName(NamedTuple):
-    """A row of a node: a mailbox or, where its UIDVALIDITY is 0, a tree. Its hash is the digest, and is not in it."""
+    """A row of a node: a mailbox or, if its UIDVALIDITY is 0, a tree.
+
+    Its hash is the digest, which is not part of the row.
+    """
 
     user: str
     mailbox_id: bytes
@@ -35,7 +38,7 @@ Item: TypeAlias = Row | FolderState | SubscriptionState | ChainName
 
 
 def key_of(item: Item) -> bytes:
-    """16 bytes that name the row in its mailbox or tree."""
+    """Return the 16 bytes that name the row in its mailbox or tree."""
     match item:
         case Row():
             return item.guid
@@ -46,7 +49,7 @@ def key_of(item: Item) -> bytes:
 
 
 def hash_of(item: Item) -> int:
-    """128 bits over every field."""
+    """Return a 128-bit hash over every field."""
     match item:
         case Row():
             return item.fingerprint()
@@ -59,32 +62,32 @@ def hash_of(item: Item) -> int:
 
 
 def pack_items(items: Iterable[Item]) -> bytes:
-    """Rows as MessagePack."""
+    """Pack rows as MessagePack."""
     return _pack([tuple(item) for item in items])
 
 
 def unpack_items(packed: bytes) -> list[Item]:
-    """What `pack_items` gave. Raises ValueError."""
+    """Unpack the rows that `pack_items` packed. Raises ValueError."""
     return _unpack(packed, _item)
 
 
 def pack_keys(keys: Sequence[bytes]) -> bytes:
-    """Keys of rows as MessagePack."""
+    """Pack keys of rows as MessagePack."""
     return _pack(keys)
 
 
 def unpack_keys(packed: bytes) -> list[bytes]:
-    """What `pack_keys` gave. Raises ValueError."""
+    """Unpack the keys that `pack_keys` packed. Raises ValueError."""
     return _unpack(packed, _key)
 
 
 def pack_answers(answers: Sequence[Answer]) -> bytes:
-    """What there is in ranges, as MessagePack."""
+    """Pack the answers about ranges as MessagePack."""
     return _pack([_packed(answer) for answer in answers])
 
 
 def unpack_answers(packed: bytes) -> list[Answer]:
-    """What `pack_answers` gave. Raises ValueError."""
+    """Unpack the answers that `pack_answers` packed. Raises ValueError."""
     return _unpack(packed, _answer)
 
 

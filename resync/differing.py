@@ -1,8 +1,8 @@
-"""Of what kind it is that two nodes show of one mailbox or folder tree differently (design section 7).
+"""Classify the differences between two nodes' states of one mailbox or folder tree (design section 7).
 
-`replicator resync` tells operators by these kinds what it has found. They follow from the rule of `merge`: a message is
-missing at a side if joining the two would bring it there, and expunged at the other one if it would take it away. One
-message may be of several kinds.
+`replicator resync` reports its findings to operators by these kinds. They follow from the rule of `merge`: a message is
+missing at a side if a merge would add it there, and expunged at the other side if a merge would remove it. One message
+may be of several kinds.
 """
 
 from __future__ import annotations
@@ -22,28 +22,34 @@ from resync.state import MailboxState, placement
 
 T = TypeVar("T")
 
-_JOINED = Dot("", 1)  # names no entry: what the two sides would be joined by
+_JOINED = Dot("", 1)  # a made-up name for the merge of the two sides
 
 
 class Kind(StrEnum):
-    """Of messages, but for the last two; of a tree's folders and subscriptions where it says so."""
+    """Kinds of differences between messages, except for the last two.
 
-    MISSING_HERE = "missing_here"  # also of a tree
+    Some also apply to a tree's folders and subscriptions.
+    """
+
+    MISSING_HERE = "missing_here"  # also in a tree
     MISSING_THERE = "missing_there"
-    EXPUNGED_HERE = "expunged_here"  # of a tree: folders that were deleted on one side
+    EXPUNGED_HERE = "expunged_here"  # in a tree: a folder deleted on one side
     EXPUNGED_THERE = "expunged_there"
-    UID = "uid_conflict"  # shown under a UID that it cannot keep; of a tree: a UIDVALIDITY
+    UID = "uid_conflict"  # shown under a UID that it cannot keep; in a tree: a UIDVALIDITY
     FLAGS = "flags"
-    MODSEQ = "modseq"  # or a claim, and nothing that clients see
+    MODSEQ = "modseq"  # or the claim: a difference that clients do not see
     RENAMED = "renamed"  # folders only
     SUBSCRIPTION = "subscription"
-    CONTEXT = "context"  # the same is shown, but of another history; counts 1
-    DAMAGE = "damage"  # one history, and yet not one state: no merge can tell what is right
+    CONTEXT = "context"  # the same rows with different histories; counts as 1
+    DAMAGE = "damage"  # one history with two states: no merge can tell which one is right
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A head's numbers. `rows`: at least all that the other side has otherwise, or has not, by their keys."""
+    """One side's head and its numbers.
+
+    `rows`: at least all rows that the other side lacks or has differently, by key.
+    """
 
     head: Dot | None
     uidnext: int
@@ -53,24 +59,24 @@ class Side:
     risen: int = 0
 
     def has_seen(self, dot: Dot) -> bool:
-        """Whether the entry is part of this side's history."""
+        """Return True if the entry is part of this side's history."""
         return self.context.get(dot.origin, 0) >= dot.seq
 
     def mailbox(self) -> MailboxState:
-        """As far as rows are given."""
+        """Return the mailbox's state, with the rows that are given."""
         rows = {row.uid: row for row in self.rows.values() if isinstance(row, Row)}
         return MailboxState(self.uidnext, self.modseq, dict(self.context), rows, self.risen)
 
 
 class Differing(NamedTuple):
-    """What two sides show differently: kinds by the keys of rows, and how much there is of each kind."""
+    """The differences between two sides: the kinds by the keys of rows, and the number of rows of each kind."""
 
     by_row: dict[bytes, frozenset[Kind]]
     by_kind: Counter[Kind]
 
 
 def differing(ours: Side, theirs: Side) -> Differing:
-    """Of no kind if and only if both show the same of one history."""
+    """Compare two sides. The result has no kinds if and only if both show the same state of one history."""
     by_row = kinds(ours, theirs)
     if ours.head == theirs.head or ours.context == theirs.context:
         is_same = not by_row and _numbers(ours) == _numbers(theirs)
@@ -79,16 +85,19 @@ def differing(ours: Side, theirs: Side) -> Differing:
 
 
 def count(by_row: Mapping[bytes, Iterable[Kind]]) -> Counter[Kind]:
-    """How many rows there are of each kind, in the order of kinds."""
+    """Return the number of rows of each kind, in the order of kinds."""
     counted = Counter(kind for some in by_row.values() for kind in some)
     return Counter({kind: counted[kind] for kind in Kind if counted[kind]})
 
 
 def kinds(ours: Side, theirs: Side) -> dict[bytes, frozenset[Kind]]:
-    """What differs, by the keys of rows. CONTEXT is never among it, and DAMAGE only what no two histories can hold."""
+    """Return the kinds of differences by the keys of rows.
+
+    CONTEXT never occurs, and DAMAGE only for differences that no two valid histories can have.
+    """
     keys = ours.rows.keys() | theirs.rows.keys()
     differing = [key for key in keys if ours.rows.get(key) != theirs.rows.get(key)]
-    merged = merge(ours.mailbox(), theirs.mailbox(), _JOINED)  # what is equal on both sides has no part in it
+    merged = merge(ours.mailbox(), theirs.mailbox(), _JOINED)  # rows that are equal on both sides take no part in it
     uids = {row.guid: row.uid for row in merged.rows.values()}
     found: dict[bytes, frozenset[Kind]] = {}
     for key in differing:
@@ -105,7 +114,7 @@ def kinds(ours: Side, theirs: Side) -> dict[bytes, frozenset[Kind]]:
 
 
 def has_other_text(mine: Item | None, other: Item | None) -> bool:
-    """Whether both are of one message, which no entry gives another text, and have it with different texts."""
+    """Return True if both rows are of one placement but name different bodies, which no entry can cause."""
     if not isinstance(mine, Row) or not isinstance(other, Row) or placement(mine) != placement(other):
         return False
     return (mine.content_hash, mine.size_bytes) != (other.content_hash, other.size_bytes)
@@ -121,7 +130,7 @@ def _of_message(mine: Row | None, other: Row | None, ours: Side, theirs: Side) -
             yield Kind.EXPUNGED_THERE if theirs.has_seen(mine.dot) else Kind.MISSING_THERE
         if other is not None:
             yield Kind.EXPUNGED_HERE if ours.has_seen(other.dot) else Kind.MISSING_HERE
-    elif mine[7:] != other[7:]:  # date, size and text, which no entry changes
+    elif mine[7:] != other[7:]:  # date, size and body, which no entry changes
         yield Kind.DAMAGE
     elif mine.flags != other.flags:
         yield Kind.FLAGS

@@ -1,8 +1,8 @@
-"""Log entries: what the history of a mailbox is made of (design sections 2 and 6).
+"""Log entries, of which a mailbox's history consists (design sections 2 and 6).
 
-An entry is an ordered batch of changes to one mailbox, or to one user's folder tree, which is a chain of its own
-under an id that follows from the user's name. Entries name messages by UID: an entry applies only on its
-predecessor, and there a UID names one placement.
+An entry is an ordered batch of changes to one mailbox, or to one user's folder tree, which is a chain of its own under
+an id that follows from the user's name. Entries name messages by UID: an entry applies only on its predecessor, and
+there a UID names one placement.
 
 Shapes: ids and GUIDs are 16 bytes, content hashes 32, times milliseconds since the epoch, sizes bytes.
 """
@@ -25,12 +25,12 @@ DIGEST_BYTES = 16
 
 
 def tree_id(user: str) -> bytes:
-    """The id of the chain that holds a user's folder tree: the same at every node, without asking anyone."""
+    """Return the id of the chain that holds a user's folder tree, which every node computes alike."""
     return blake2b(b"tree:" + user.encode(), digest_size=ID_BYTES).digest()
 
 
 class MailAdd(NamedTuple):
-    """A message gets a UID. Its text travels beside the entry, or is a copy of one that the mailbox's nodes have."""
+    """A message gets a UID. Its body travels beside the entry, or is a copy of one that the mailbox's nodes have."""
 
     uid: int
     guid: bytes
@@ -62,13 +62,13 @@ class FlagDel(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """Two branches become one: the absolute rows of all that the heads show differently, and what is gone.
+    """A merge of two branches: the absolute rows of all that the heads show differently, and the GUIDs that are gone.
 
-    Where that is very much, a merge is several such changes, equal but for `rows` and `removed`.
+    A very large merge is split into several such changes, which are equal except for `rows` and `removed`.
     """
 
     uidnext: int
-    risen: int  # how far merges have raised the UIDVALIDITY above the folder's own
+    risen: int  # amount by which merges have raised the UIDVALIDITY above the folder's own
     context: tuple[Dot, ...]  # of both heads
     rows: tuple[Row, ...]
     removed: tuple[bytes, ...]  # GUIDs that one of the heads shows and the merge does not
@@ -90,13 +90,13 @@ class FolderRename(NamedTuple):
 
 
 class FolderDelete(NamedTuple):
-    """A folder leaves the tree. It stays in sight as long as there is mail in it that nobody expunged."""
+    """A folder leaves the tree. It stays visible as long as it holds mail that no client has expunged."""
 
     mailbox_id: bytes
 
 
 class FolderSubscribe(NamedTuple):
-    """A name is subscribed to, or no longer."""
+    """A subscription to a name is set or cleared."""
 
     name: str
     subscribed: bool
@@ -125,7 +125,7 @@ class SubscriptionState(NamedTuple):
 
 
 class TreeMerge(NamedTuple):
-    """Two branches of a folder tree become one: the absolute rows of all that the heads show differently."""
+    """A merge of two branches of a folder tree: the absolute rows of all that the heads show differently."""
 
     context: tuple[Dot, ...]  # of both heads
     folders: tuple[FolderState, ...]
@@ -154,7 +154,7 @@ _KINDS = {change: kind for kind, change in _CLASSES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry. `modseq` is what the mailbox's HIGHESTMODSEQ becomes; a tree has UIDVALIDITY 0."""
+    """One entry. `modseq` is the mailbox's HIGHESTMODSEQ after it; a tree has UIDVALIDITY 0."""
 
     dot: Dot
     predecessors: tuple[Dot, ...]
@@ -167,35 +167,36 @@ class Entry:
 
     @property
     def stamp(self) -> Stamp:
-        """When the entry was numbered, and by whom."""
+        """Time at which the entry was numbered, and the SID of the node that numbered it."""
         return Stamp(self.time, self.dot.sid)
 
     @property
     def is_merge(self) -> bool:
-        """Whether the entry holds absolute rows: it joins two branches, or is an adoption, which is in no log."""
+        """True if the entry holds absolute rows: it is a merge, or an adoption, which is in no log."""
         return isinstance(self.changes[0], Merge | TreeMerge)
 
     @property
     def joined_context(self) -> dict[str, int]:
-        """What a merge has seen; nothing of other entries."""
+        """The context that a merge has seen; empty for other entries."""
         merges = (change for change in self.changes if isinstance(change, Merge | TreeMerge))
         return {dot.origin: dot.seq for merge in merges for dot in merge.context}
 
     @property
     def is_tree(self) -> bool:
-        """Whether the entry changes a folder tree rather than a mailbox."""
+        """True if the entry changes a folder tree rather than a mailbox."""
         return self.uidvalidity == 0
 
     def pack(self) -> bytes:
-        """The entry without its dot, as MessagePack, for the log."""
+        """Return the entry without its dot as MessagePack, for the log."""
         changes = [_packed(change) for change in self.changes]
         fields = (self.predecessors, self.time, self.modseq, self.user, self.mailbox_id, self.uidvalidity, changes)
         return cast("bytes", msgpack.packb(fields))
 
     def digest(self) -> bytes:
-        """`DIGEST_BYTES` over all that the entry says, its dot included: the same at every node that has it.
+        """Return `DIGEST_BYTES` over the whole entry with its dot: the same at every node that has the entry.
 
-        But for `MailAdd.copied`: a text that a node has lost does not travel with the entry any more.
+        `MailAdd.copied` is left out: it differs at a node that has lost a body, which then no longer travels with the
+        entry.
         """
         changes = [_packed(_without_copied(change)) for change in self.changes]
         fields = (
@@ -205,7 +206,7 @@ class Entry:
 
     @classmethod
     def unpack(cls, dot: Dot, packed: bytes) -> Entry:
-        """The entry that `pack` gave."""
+        """Return the entry that `pack` packed."""
         predecessors, time, modseq, user, mailbox_id, uidvalidity, changes = msgpack.unpackb(packed, use_list=False)
         return cls(
             dot,
@@ -220,12 +221,12 @@ class Entry:
 
 
 def pack_change(change: Change) -> bytes:
-    """One change as MessagePack."""
+    """Return one change as MessagePack."""
     return cast("bytes", msgpack.packb(_packed(change)))
 
 
 def unpack_change(packed: bytes) -> Change:
-    """The change that `pack_change` gave. Raises ValueError if it is none."""
+    """Return the change that `pack_change` packed. Raises ValueError for any other bytes."""
     try:
         kind, *values = msgpack.unpackb(packed, use_list=False)
         return _change(kind, values)
@@ -265,7 +266,7 @@ def _dots(values: Any) -> tuple[Dot, ...]:
 
 
 def row_from(values: Any) -> Row:
-    """The row that was packed as a tuple. Raises TypeError, ValueError, AttributeError for what is none."""
+    """Return the row that was packed as a tuple. Raises TypeError, ValueError or AttributeError for any other value."""
     uid, dot, change, guid, claim, modseq, flags, *rest = values
     states = {flag: checked(tuple(state), int, str, bool) for flag, state in flags.items()}
     checked(tuple(states), *(str for _ in states))
@@ -275,7 +276,7 @@ def row_from(values: Any) -> Row:
 
 
 def checked(values: T, *types: type) -> T:
-    """The tuple, if its members have these types: it may come from another node. Raises TypeError."""
+    """Return the tuple if its members have these types, since it may come from another node. Raises TypeError."""
     if not isinstance(values, tuple) or [type(value) for value in values] != list(types):
         raise TypeError(f"{str(values)[:80]} is not of the types that it should be")
     return values

@@ -1,8 +1,8 @@
-"""What an inventory is: all that a node shows at one moment, as tables in files, for batches to compare (design 7).
+"""Format of an inventory: a node's whole state at one moment, as tables in files, for batches to compare (design 7).
 
-Plain values, the same for the node that writes one and for those who read it; docs/inventory.md says what each column
-means. Below a directory or a prefix of objects lie `TABLE/part-00000.parquet`, `part-00001.parquet` and so on, and
-`inventory.json`, which is written last: without it an inventory is not whole.
+These are plain values, the same for the node that writes an inventory and for the programs that read it;
+docs/inventory.md explains each column. Below a directory or a prefix of objects lie `TABLE/part-00000.parquet`,
+`part-00001.parquet` and so on, and `inventory.json`, which is written last: an inventory without it is incomplete.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 FORMAT: Final = 1
-"""Of tables and columns. It rises with every change that a reader of the former one would misread."""
+"""Version of the tables and columns. It rises with every change that a reader of the former version would misread."""
 FORMAT_KEY: Final = "mail-replicator.inventory.format"
-"""In the key-value metadata of each Parquet file, with FORMAT as decimal digits."""
+"""Key in the metadata of each Parquet file, whose value is FORMAT as decimal digits."""
 MANIFEST: Final = "inventory.json"
 MANIFEST_BYTES_MAX: Final = 64 << 20
 COMPRESSION: Final = "zstd"
 GROUP_ROWS: Final = 128 << 10
-"""Of a row group at most."""
+"""Rows of a row group at most."""
 FILE_ROWS: Final = 1 << 20
-"""Of a file at most."""
+"""Rows of a file at most."""
 
 Type: TypeAlias = Literal["int32", "int64", "string", "binary", "bool", "context", "flags"]
-"""`context` is a map of origins to sequence numbers (string to int64), in the order of the origins; `flags` a list of
-structs (flag string, time int64, sid string, set bool) in the order of the flags' UTF-8. Nothing in either is null."""
+"""Type of a column.
+
+`context` is a map of origins to sequence numbers (string to int64), in the order of the origins; `flags` a list of
+structs (flag string, time int64, sid string, set bool) in the order of the flags' UTF-8. Nothing in either is null.
+"""
 
 
 class Column(NamedTuple):
@@ -42,15 +45,15 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("mailbox", "binary"),  # 16 bytes: a mailbox's id, or a folder tree's
         Column("user", "string"),
         Column("uidvalidity", "int64"),  # of the mailbox when it was created; 0: a folder tree
-        Column("risen", "int64"),  # what merges have added to the folder's UIDVALIDITY
+        Column("risen", "int64"),  # amount that merges have added to the folder's UIDVALIDITY
         Column("uidnext", "int64"),
         Column("highestmodseq", "int64"),
         Column("head_origin", "string", nullable=True),  # with head_seq: the newest entry that is applied
         Column("head_seq", "int64", nullable=True),
         Column("context", "context"),
         Column("messages", "int64"),
-        Column("digest", "binary"),  # 16 bytes, as the node itself tells other nodes
-        Column("master", "string", nullable=True),  # the node that numbers it, as far as this one knows
+        Column("digest", "binary"),  # 16 bytes, as the node itself reports it to other nodes
+        Column("master", "string", nullable=True),  # the mailbox's master, as far as this node knows
     ),
     "messages": (  # by (mailbox, uid)
         Column("mailbox", "binary"),
@@ -65,7 +68,7 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("flags", "flags"),
         Column("received_ms", "int64"),
         Column("size_bytes", "int64"),
-        Column("content_hash", "binary"),  # SHA-256 of the text
+        Column("content_hash", "binary"),  # SHA-256 of the body
     ),
     "guids": (  # by (guid, mailbox): the index that the node keeps beside `messages`
         Column("guid", "binary"),
@@ -95,16 +98,16 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
 
 
 def part_name(table: str, number: int) -> str:
-    """A file's name below the inventory's, `heads/part-00000.parquet`. `number` counts from 0."""
+    """Return a file's name below the inventory's, `heads/part-00000.parquet`. `number` counts from 0."""
     return f"{table}/part-{number:05}.parquet"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What `inventory.json` says. `context`: of the node's log as a whole, when the snapshot was taken.
+    """The contents of `inventory.json`. `context`: that of the node's log as a whole, when the snapshot was taken.
 
-    `rows`: how many each table has; a table without rows has one file without rows. `unreadable`: how many rows of a
-    table are damaged at the node and left out; tables that lack none are not in it.
+    `rows`: the number of rows of each table; a table without rows has one file without rows. `unreadable`: the number
+    of rows of a table that are damaged at the node and left out; tables without such rows are not listed.
     """
 
     cluster: str
@@ -117,12 +120,12 @@ class Manifest:
     format: int = FORMAT
 
     def to_json(self) -> bytes:
-        """The document."""
+        """Return the JSON document."""
         return json.dumps(asdict(self), indent=2, sort_keys=True).encode() + b"\n"
 
 
 def manifest_from(document: bytes) -> Manifest:
-    """What `Manifest.to_json` gave; members and tables that are not known are passed over. Raises ValueError."""
+    """Parse the output of `Manifest.to_json`, ignoring unknown members and tables. Raises ValueError."""
     try:
         fields = cast("dict[str, Any]", json.loads(document))
         if (found := fields["format"]) != FORMAT:

@@ -1,13 +1,13 @@
-"""Joining two branches of a mailbox's history (design section 3).
+"""Merge two branches of a mailbox's history (design section 3).
 
-The one rule for a fork, for a repair on demand and for the batch. It is symmetric but for the name of the merge
-itself. Membership goes by context: a placement that only one side holds stays, unless the other has seen and so
-expunged it. Each flag goes by its last stamp. A UID stays only if it breaks no promise of either side: each must
-have known its claim, or find it at or above its UIDNEXT; the others get new UIDs above both.
+This one rule serves a fork, a repair on demand and the batch. It is symmetric except for the name of the merge itself.
+Membership follows contexts: a placement that only one side holds stays, unless the other side has seen it and so
+expunged it. Each flag follows its latest stamp. A UID stays only if it breaks no promise of either side: each side must
+have known its claim, or find it at or above its own UIDNEXT; all other placements get new UIDs above both UIDNEXTs.
 
-That is `conflict.uid = "renumber"`. With "uidvalidity", where any UID cannot stay, all messages get new ones above
-both, in the order in which they came into the log, and the UIDVALIDITY rises. So no UID that was ever shown is used
-for another message under either rule, and nodes that were told different rules still agree.
+That is `conflict.uid = "renumber"`. With "uidvalidity", as soon as one UID cannot stay, all messages get new UIDs above
+both, in the order in which they came into the log, and the UIDVALIDITY rises. So under either rule no UID that was ever
+shown is used for another message, and nodes with different settings still agree.
 """
 
 from __future__ import annotations
@@ -25,22 +25,25 @@ from resync.state import MERGE_HEADROOM, RISEN_MAX, MailboxState, joined, placem
 T = TypeVar("T")
 
 GAP_MAX = 1 << 6  # of one conflict: at least 16 of them fit below RISEN_MAX
-BYTES_AT_ONCE = 8 << 20  # of one change, about: the wire takes literals of 64 MiB
-ROW_BYTES, FLAG_BYTES = 200, 32  # on the wire, about, without the names of flags
+BYTES_AT_ONCE = 8 << 20  # of one change, roughly: the wire takes literals of 64 MiB
+ROW_BYTES, FLAG_BYTES = 200, 32  # on the wire, roughly, without the names of flags
 
 
 @dataclass(frozen=True, slots=True)
 class Anew:
-    """What `conflict.uid = "uidvalidity"` needs to know besides the two states: the time of each entry's stamp.
+    """Additional input for `conflict.uid = "uidvalidity"`: a function that returns the time of an entry's stamp.
 
-    None: the entry is not in the log any more.
+    It returns None for an entry that is no longer in the log.
     """
 
     time_of: Callable[[Dot], int | None]
 
 
 def merge(ours: MailboxState, theirs: MailboxState, dot: Dot, anew: Anew | None = None) -> MailboxState:
-    """The state that has seen both. `dot` names the merge, which is not yet in its context. `anew`: see there."""
+    """Return the state that has seen both. `dot` names the merge, which is not yet in its context.
+
+    `anew`: see `Anew`.
+    """
     merged = MailboxState(
         uidnext=max(ours.uidnext, theirs.uidnext),
         modseq=max(ours.modseq, theirs.modseq) + 1,
@@ -62,11 +65,14 @@ def merge(ours: MailboxState, theirs: MailboxState, dot: Dot, anew: Anew | None 
 
 
 def merge_all(states: Sequence[MailboxState]) -> MailboxState:
-    """The state that has seen all of them: a fold of `merge` under "renumber". Raises ValueError if there are none.
+    """Return the state that has seen all of them: a fold of `merge` under "renumber".
 
-    A state that another one covers has nothing to add, nor have those after the first of equal ones. The others are
-    joined in their order, without what any of them has expunged: else it might take the place of another placement of
-    its GUID first, and then go. The n-th merge is named `("", n)`, which is in the context from there on.
+    Raises ValueError if there are none.
+
+    A state that another one covers is skipped, and so are all but the first of equal ones. The others are merged in
+    their order, after everything that any of them has expunged was removed: otherwise an expunged placement might first
+    replace another placement of its GUID, and then go. The n-th merge is named `("", n)`, which is in the context from
+    there on.
     """
     if not states:
         raise ValueError("no states to join")
@@ -98,7 +104,10 @@ def _is_covered(place: int, states: Sequence[MailboxState]) -> bool:
 
 
 def difference(merged: MailboxState, sides: Iterable[MailboxState]) -> tuple[Merge, ...]:
-    """What takes each of the sides to the merged state: the absolute rows of all that differs, in so many changes."""
+    """Return the changes that take each side to the merged state: the absolute rows of all that differs.
+
+    There are several changes if the rows are too many for one.
+    """
     changed: dict[int, Row] = {}
     removed: set[bytes] = set()
     kept = {row.guid for row in merged.rows.values()}
@@ -115,7 +124,7 @@ def difference(merged: MailboxState, sides: Iterable[MailboxState]) -> tuple[Mer
 
 
 def _in_parts(items: Sequence[T], weight: Callable[[T], int]) -> list[list[T]]:
-    """In their order, so that no part is much heavier than `BYTES_AT_ONCE`."""
+    """Split the items, in order, into parts none of which is much heavier than `BYTES_AT_ONCE`."""
     parts: list[list[T]] = []
     room = 0
     for item in items:
@@ -147,7 +156,7 @@ def _survivors(ours: MailboxState, theirs: MailboxState, modseq: int) -> list[Ro
 
 
 def _join(mine: Row, other: Row, ours: MailboxState, theirs: MailboxState) -> Row:
-    """One placement that both sides hold: the number of the side that knows the other's claim, all flags."""
+    """Join one placement that both sides hold: all flags, and the UID of the side that knows the other's claim."""
     i_know, they_know = ours.has_seen(other.claim), theirs.has_seen(mine.claim)
     if i_know != they_know:
         winner = mine if i_know else other
@@ -161,7 +170,7 @@ def _last(one: FlagStates, other: FlagStates) -> FlagStates:
 
 
 def _one_of_each_guid(survivors: list[Row], modseq: int) -> list[Row]:
-    """By age. A mailbox holds a GUID once: the earlier placement stays, with the flags of both."""
+    """Return the survivors by age, each GUID once: the earlier placement stays, with the flags of both."""
     by_guid: dict[bytes, Row] = {}
     for row in sorted(survivors, key=_age):
         first = by_guid.get(row.guid)
@@ -173,7 +182,7 @@ def _one_of_each_guid(survivors: list[Row], modseq: int) -> list[Row]:
 
 
 def _misleads(row: Row, side: MailboxState) -> bool:
-    """Whether a client of this side could have seen, or been promised, another message under the row's UID."""
+    """Return True if a client of this side could have seen, or been promised, another message under the row's UID."""
     return not side.has_seen(row.claim) and row.uid < side.uidnext
 
 
@@ -182,9 +191,9 @@ def _age(row: Row) -> tuple[int, str, int]:
 
 
 def _all_in_order(merged: MailboxState, survivors: Iterable[Row], anew: Anew) -> list[Row]:
-    """All messages in log order, which is that of the stamps of the entries that added them; raises the UIDVALIDITY.
+    """Return all messages in log order, by the stamps of the entries that added them, and raise the UIDVALIDITY.
 
-    None where there is no room for that any more: single new UIDs must do then.
+    The list is empty if there is no room for that any more; the caller then gives out single new UIDs.
     """
     in_order = sorted(survivors, key=lambda row: _turn(row, anew.time_of(row.dot)))
     risen = merged.risen + _gap(in_order)
@@ -195,12 +204,15 @@ def _all_in_order(merged: MailboxState, survivors: Iterable[Row], anew: Anew) ->
 
 
 def _turn(row: Row, time: int | None) -> tuple[int | str, ...]:
-    """Where a message comes in log order. What has left the log came before all that is in it, in the order of UIDs."""
+    """Return a sort key for log order.
+
+    Messages whose entry has left the log precede all others, in the order of UIDs.
+    """
     return (0, row.uid) if time is None else (1, time, row.dot.sid, *_age(row))
 
 
 def _gap(in_log_order: Iterable[Row]) -> int:
-    """By how much the UIDs of messages that come out of order in the log lie below what would be their turn."""
+    """Return how far UIDs of messages that come out of order in the log lie below their turn in total: 1 to GAP_MAX."""
     gap, turn = 0, 1
     for row in in_log_order:
         gap += max(0, turn - row.uid)

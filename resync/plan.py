@@ -1,9 +1,9 @@
-"""What a repair plan is: the mailboxes in which inventories differ, and what joining them gives (design section 7).
+"""Format of a repair plan: mailboxes in which inventories differ, and the result of joining them (design section 7).
 
-Plain values, the same for the batch that writes a plan and for those who hand it to the nodes; docs/spark.md says what
-each column means. Below a directory or a prefix of objects lie `TABLE/PARTITION=SID/*.parquet`, and `plan.json`, which
-is written last: without it a plan is not whole. A plan brings no rows to a node: it says which mailboxes to make equal,
-and of which heads that was found. The rows are there to be looked at.
+These are plain values, the same for the batch that writes a plan and for the programs that hand it to the nodes;
+docs/spark.md explains each column. Below a directory or a prefix of objects lie `TABLE/PARTITION=SID/*.parquet`, and
+`plan.json`, which is written last: a plan without it is incomplete. A plan brings no rows to a node: it names the
+mailboxes to make equal, and the heads at which they were compared. The rows are there for people to inspect.
 """
 
 from __future__ import annotations
@@ -14,18 +14,23 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 FORMAT: Final = 1
-"""Of tables and columns. It rises with every change that a reader of the former one would misread."""
+"""Version of the tables and columns. It rises with every change that a reader of the former version would misread."""
 MANIFEST: Final = "plan.json"
 MANIFEST_BYTES_MAX: Final = 1 << 20
 NUMBER_MAX: Final = 1 << 62
 PARTITIONS: Final[Mapping[str, str]] = {"mailboxes": "master", "messages": "master", "indexes": "node"}
-"""By the names of tables the column that is the name of a folder and in no file: the node that is to join a mailbox's
-branches, or the node whose index it is."""
+"""Table -> the partition column, which is the name of a folder and in no file.
+
+It holds the node that is to join a mailbox's branches, or the node whose index it is.
+"""
 
 Type: TypeAlias = Literal["int64", "string", "binary", "bool", "nodes", "heads", "flags"]
-"""`nodes` is a list of SIDs; `heads` a list of structs (node string, origin string, seq int64), one for each node of
-the plan, in the order of SIDs, with origin and seq null where the node shows nothing of the mailbox; `flags` as in
-`resync.inventory`."""
+"""Type of a column.
+
+`nodes` is a list of SIDs; `heads` a list of structs (node string, origin string, seq int64), one for each node of the
+plan, in the order of SIDs, with origin and seq null where the node shows nothing of the mailbox; `flags` as in
+`resync.inventory`.
+"""
 
 
 class Column(NamedTuple):
@@ -37,20 +42,20 @@ class Column(NamedTuple):
 
 
 TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
-    "mailboxes": (  # that are not equal
+    "mailboxes": (  # mailboxes that are not equal on all nodes
         Column("mailbox", "binary"),  # 16 bytes: a mailbox's id, or a folder tree's
-        Column("user", "string", nullable=True),  # null: no inventory has a head of it, and so nothing can be done
+        Column("user", "string", nullable=True),  # null: no inventory has a head of it, so nothing can be repaired
         Column("uidvalidity", "int64", nullable=True),  # of the mailbox when it was created; 0: a folder tree
         Column("folder", "string", nullable=True),  # its name at some node; null: no inventory knows it, or a tree
-        Column("relation", "string"),  # behind, forked or damaged; what is damaged is not to be joined
+        Column("relation", "string"),  # behind, forked or damaged; damaged mailboxes must not be joined
         Column("uidvalidity_differs", "bool"),
         Column("missing_on", "nodes"),
         Column("heads", "heads"),
-        Column("uidnext", "int64", nullable=True),  # with highestmodseq: when joined; null: trees, and what is damaged
+        Column("uidnext", "int64", nullable=True),  # with highestmodseq: after joining; null: trees, damaged mailboxes
         Column("highestmodseq", "int64", nullable=True),
-        Column("differing", "int64"),  # how many messages are not the same everywhere
+        Column("differing", "int64"),  # number of messages that are not the same everywhere
     ),
-    "messages": (  # that are not the same everywhere
+    "messages": (  # messages that are not the same everywhere
         Column("mailbox", "binary"),
         Column("user", "string", nullable=True),
         Column("guid", "binary"),
@@ -60,23 +65,23 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("flags_differ", "bool"),
         Column("damage", "bool"),
         Column("only_modseq", "bool"),
-        Column("uid", "int64", nullable=True),  # when joined; null, as what follows: it is expunged
+        Column("uid", "int64", nullable=True),  # after joining; null, like the next columns: it is expunged
         Column("modseq", "int64", nullable=True),
         Column("flags", "flags", nullable=True),
         Column("content_hash", "binary", nullable=True),
     ),
-    "indexes": (  # wrong rows of each node's index of GUIDs; what mends them is a check at that node
+    "indexes": (  # wrong rows of each node's index of GUIDs, which a check at that node mends
         Column("mailbox", "binary"),
         Column("guid", "binary"),
         Column("what", "string"),  # missing, extra or different
-        Column("uid", "int64", nullable=True),  # that it should name; null: the mailbox has no such message
+        Column("uid", "int64", nullable=True),  # the right UID; null: the mailbox has no such message
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """An inventory that was compared: the run of the node that wrote it, and when that was."""
+    """An inventory that was compared: the origin of the node that wrote it, and the time."""
 
     origin: str
     taken_ms: int
@@ -84,7 +89,10 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What `plan.json` says. `nodes`: by SIDs. `mailboxes`: rows of that table by master; of the others all rows."""
+    """The contents of `plan.json`. `nodes`: by SID.
+
+    `mailboxes`: rows of that table by master; other tables: all rows.
+    """
 
     cluster: str
     nodes: Mapping[str, Taken]
@@ -94,12 +102,12 @@ class Manifest:
     format: int = FORMAT
 
     def to_json(self) -> bytes:
-        """The document."""
+        """Return the JSON document."""
         return json.dumps(asdict(self), indent=2, sort_keys=True).encode() + b"\n"
 
 
 def manifest_from(document: bytes) -> Manifest:
-    """What `Manifest.to_json` gave; members that are not known are passed over. Raises ValueError."""
+    """Parse the output of `Manifest.to_json`, ignoring unknown members. Raises ValueError."""
     try:
         fields = cast("dict[str, Any]", json.loads(document))
         if (found := fields["format"]) != FORMAT:
@@ -113,7 +121,7 @@ def manifest_from(document: bytes) -> Manifest:
 
 
 def _number(value: Any) -> int:
-    """A time or a count. Raises ValueError."""
+    """Return a time or a count. Raises ValueError."""
     number = int(value)
     if not 0 <= number < NUMBER_MAX:
         raise ValueError(f"a time or a count in it is not from 0 to {NUMBER_MAX - 1}")

@@ -1,9 +1,9 @@
-"""Range fingerprints: what two sets differ in, for bytes that grow with the difference (design section 7).
+"""Range fingerprints: find the difference of two sets with traffic that grows with the difference (design section 7).
 
-A set has items of a key (16 bytes: a message's GUID, a mailbox's id) and a hash (128 bits, of all that the key stands
-for). Of a range of keys the `Fingerprint` is how many there are and the sum of their hashes. One side asks: of a range
-whose fingerprints differ the other one gives those of its 16 parts or, if it holds little of it, its items. A range is
-named by the hexadecimal digits that its keys begin with; "" is all.
+A set has items of a key (16 bytes: a message's GUID, a mailbox's id) and a hash (128 bits, over everything that belongs
+to the key). The `Fingerprint` of a range of keys is the number of its items and the sum of their hashes. One side asks.
+For a range whose fingerprints differ, the other side returns the fingerprints of its 16 parts or, if it holds few items
+there, the items. A range is named by the hexadecimal digits with which its keys begin; "" means all keys.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from resync.row import FINGERPRINT_BYTES, add, remove, to_bytes
 
 LISTED_MAX = 24  # items of a range: about as many bytes as the fingerprints of its parts
 QUESTIONS_AT_ONCE = 64  # some 40 KiB of answers
-ITEMS_MAX = 1 << 24  # of a set, 512 MiB: more than a mailbox can be used with
+ITEMS_MAX = 1 << 24  # of a set, 512 MiB: more than a usable mailbox holds
 DIGITS = "0123456789abcdef"
 
 _ITEM_BYTES = ID_BYTES + FINGERPRINT_BYTES
-_RUN = 16  # items between two running totals: 3 bytes an item more, and hardly anything to add up for a range
+_RUN = 16  # items between two running totals: costs 3 bytes per item and leaves few hashes to add up for a range
 
 
 class Fingerprint(NamedTuple):
-    """Of a range: how many items it has, and the sum of their hashes modulo 2**128."""
+    """Fingerprint of a range: the number of its items, and the sum of their hashes modulo 2**128."""
 
     size: int
     total: int
@@ -50,7 +50,7 @@ Answer: TypeAlias = Split | Listing
 
 
 class Fingerprints:
-    """A set as of one moment, in 35 bytes an item. Raises ValueError for a key that comes twice, or of another size."""
+    """A set at one moment, in 35 bytes per item. Raises ValueError for a duplicate key or one of another size."""
 
     def __init__(self, items: Iterable[tuple[bytes, int]]) -> None:
         packed = sorted(key + to_bytes(value) for key, value in items)
@@ -65,21 +65,21 @@ class Fingerprints:
         return len(self._packed) // _ITEM_BYTES
 
     def of(self, prefix: str) -> Fingerprint:
-        """The fingerprint of a range."""
+        """Return the fingerprint of a range."""
         start, end = self._bounds(prefix)
         return Fingerprint(end - start, remove(self._before(end), self._before(start)))
 
     def items(self, prefix: str) -> Iterator[tuple[bytes, int]]:
-        """Those of a range, in the order of their keys."""
+        """Yield the items of a range, in the order of their keys."""
         return (_unpacked(self._at(index)) for index in range(*self._bounds(prefix)))
 
     def hash_of(self, key: bytes) -> int | None:
-        """The hash that stands with a key, if it is there."""
+        """Return the hash of a key, or None if the key is not in the set."""
         item = self._at(bisect_left(range(len(self)), key, key=lambda index: self._at(index)[:ID_BYTES]))
         return _hash(item) if item[:ID_BYTES] == key else None
 
     def answer(self, prefix: str) -> Answer:
-        """What the side that asks learns of a range."""
+        """Return the answer for the side that asks about a range."""
         start, end = self._bounds(prefix)
         if end - start <= LISTED_MAX:
             return Listing(tuple(self.items(prefix)))
@@ -89,7 +89,7 @@ class Fingerprints:
         return self._packed[index * _ITEM_BYTES : (index + 1) * _ITEM_BYTES]
 
     def _bounds(self, prefix: str) -> tuple[int, int]:
-        """Raises ValueError for what is no range."""
+        """Return the first and the last index, exclusive, of a range. Raises ValueError if `prefix` names no range."""
         if len(prefix) > 2 * ID_BYTES or not set(prefix) <= set(DIGITS):
             raise ValueError(f"{prefix!r} is no range of keys")
         low, high = (bytes.fromhex(prefix.ljust(2 * ID_BYTES, end)) for end in "0f")
@@ -103,7 +103,7 @@ class Fingerprints:
 
 
 class Difference(NamedTuple):
-    """Keys, each in order: what only one side has, and what both have with different hashes."""
+    """Keys, each in order: those that only one side has, and those that both have with different hashes."""
 
     only_ours: tuple[bytes, ...]
     only_theirs: tuple[bytes, ...]
@@ -112,37 +112,37 @@ class Difference(NamedTuple):
 
 @dataclass(slots=True)
 class Comparison:
-    """The side that asks. `theirs`: the fingerprint of all of the other set.
+    """The comparison, run by the side that asks. `theirs`: the fingerprint of the whole other set.
 
-    Until there are no more `questions`, each is to be answered by `take`; then `difference` is what there is.
+    Pass the answer to each of the `questions` to `take` until there are no more; then `difference` is complete.
     """
 
     ours: Fingerprints
     theirs: Fingerprint
-    _known: dict[str, Fingerprint] = field(init=False)  # theirs, of ranges that differ and are not answered yet
+    _known: dict[str, Fingerprint] = field(init=False)  # theirs, of differing ranges that are not yet answered
     _to_ask: deque[str] = field(init=False)
     _ours: list[bytes] = field(init=False, default_factory=list)
     _theirs: list[bytes] = field(init=False, default_factory=list)
     _differing: list[bytes] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a set that is too large."""
+        """Raise ValueError if the set is too large."""
         if self.theirs.size > ITEMS_MAX:
             raise ValueError(f"a set of {self.theirs.size} items; {ITEMS_MAX} are compared at most")
         self._known, self._to_ask = {}, deque()
         self._look("", self.theirs)
 
     def questions(self) -> tuple[str, ...]:
-        """Ranges to ask for next. None when there is nothing more to ask, or all that is asked is unanswered."""
+        """Return the ranges to ask for next; empty if there are none, or if they depend on answers still due."""
         return tuple(self._to_ask.popleft() for _ in range(min(QUESTIONS_AT_ONCE, len(self._to_ask))))
 
     @property
     def is_done(self) -> bool:
-        """Whether all is answered."""
+        """True if every question is answered."""
         return not self._known
 
     def take(self, prefix: str, answer: Answer) -> None:
-        """The answer for a range that was asked for. Raises ValueError if it does not add up."""
+        """Take in the answer for a range that was asked for. Raises ValueError if it does not add up."""
         known = self._known.pop(prefix, None)
         if known is None:
             raise ValueError(f"the range {prefix!r} was not asked for")
@@ -161,7 +161,7 @@ class Comparison:
                 self._compare(dict(self.ours.items(prefix)), dict(items))
 
     def difference(self) -> Difference:
-        """What was found so far."""
+        """Return the differences found so far."""
         return Difference(*(tuple(sorted(keys)) for keys in (self._ours, self._theirs, self._differing)))
 
     def _look(self, prefix: str, theirs: Fingerprint) -> None:

@@ -1,8 +1,8 @@
 """Rows and digests: a mailbox's state in the form in which two nodes can be compared (design sections 2 and 7).
 
-A row's fingerprint is a 128-bit hash of all of it; a mailbox's is the sum of its rows' modulo 2**128, so that
-a change costs one subtraction and one addition. A digest adds the head's own numbers: two nodes that show the
-same state have the same digest.
+A row's fingerprint is a 128-bit hash of all its fields; a mailbox's is the sum of its rows' modulo 2**128, so that a
+change costs one subtraction and one addition. A digest adds the head's own numbers: two nodes that show the same state
+have the same digest.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ FINGERPRINT_BYTES = 16
 _MODULUS = 1 << (8 * FINGERPRINT_BYTES)
 
 FlagStates: TypeAlias = Mapping[str, tuple[int, str, bool]]
-"""flag -> (time and SID of the stamp of its last change, set?). A cleared flag keeps its stamp."""
+"""Flag -> (time and SID of the stamp of its last change, set?). A cleared flag keeps its stamp."""
 
 
 class Row(NamedTuple):
-    """One placement, with all that a merge needs to know of it. `dot` and `change` name the placement."""
+    """One placement, with everything that a merge needs to know of it. `dot` and `change` name the placement."""
 
     uid: int
     dot: Dot
@@ -37,37 +37,37 @@ class Row(NamedTuple):
     content_hash: bytes
 
     def fingerprint(self) -> int:
-        """128 bits over every field."""
+        """Return a 128-bit hash over every field."""
         return fingerprint((*self[:6], sorted(self.flags.items()), *self[7:]))
 
     def visible_flags(self) -> frozenset[str]:
-        """The flags that are set."""
+        """Return the flags that are set."""
         return frozenset(flag for flag, state in self.flags.items() if state[2])
 
 
 def fingerprint(values: Sequence[object]) -> int:
-    """128 bits over plain values, equal everywhere for equal values."""
+    """Return a 128-bit hash over plain values, equal on all nodes for equal values."""
     packed = cast("bytes", msgpack.packb(values))
     return int.from_bytes(blake2b(packed, digest_size=FINGERPRINT_BYTES).digest())
 
 
 def add(total: int, *fingerprints: int) -> int:
-    """The sum of a set with more members."""
+    """Return the sum of a set after these members were added."""
     return (total + sum(fingerprints)) % _MODULUS
 
 
 def remove(total: int, *fingerprints: int) -> int:
-    """The sum of a set with fewer members."""
+    """Return the sum of a set after these members were removed."""
     return (total - sum(fingerprints)) % _MODULUS
 
 
 def to_bytes(total: int) -> bytes:
-    """A sum or digest as 16 bytes."""
+    """Return a sum or digest as 16 bytes."""
     return total.to_bytes(FINGERPRINT_BYTES)
 
 
 def set_flags(
     flags: FlagStates, names: Sequence[str], stamp: Stamp, *, value: bool
 ) -> dict[str, tuple[int, str, bool]]:
-    """The flags after an entry with this stamp set or cleared `names`."""
+    """Return the flags after an entry with this stamp has set or cleared `names`."""
     return {**flags, **dict.fromkeys(names, (stamp.time, stamp.sid, value))}

@@ -1,7 +1,7 @@
-"""The mail and the folders that entries bring which can never be applied: they stand on what is lost.
+"""Extract mail and folders from entries that can never be applied because their predecessors are lost.
 
-Of a branch only the entries are known, and not the state that its first one stands on. So UIDs mean what entries of the
-branch itself have given them to, and nothing else.
+Only the entries of such a branch are known, not the state on which its first one stands. So only UIDs that entries of
+the branch itself have given can be resolved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Branch = list[Entry]
 
 
 def branches_of(entries: Iterable[Entry]) -> list[Branch]:
-    """The branches that entries of one mailbox or tree are of. A merge goes on with one of those that it joins."""
+    """Group the entries of one mailbox or tree into branches. A merge continues one of the branches that it joins."""
     branch_of: dict[Dot, Branch] = {}
     found: list[Branch] = []
     for entry in sorted(entries, key=lambda entry: (entry.modseq, entry.dot)):
@@ -33,9 +33,10 @@ def branches_of(entries: Iterable[Entry]) -> list[Branch]:
 
 
 def mail_left(branches: Sequence[Branch], seen: Context) -> Iterator[MailAdd]:
-    """The mail that branches add, with the flags that they leave it, without what any of them takes away.
+    """Yield the mail that the branches add, with its last flags there, without the mail that any of them expunges.
 
-    `seen`: by the mailbox. What a merge shows of that is there, or was expunged, however long ago.
+    `seen` is the mailbox's context. Mail that a merge shows and the mailbox has seen is left out: it is there, or was
+    expunged, however long ago.
     """
     replays = [_Replay(branch, seen) for branch in branches]
     expunged = set[Placement]().union(*(replay.expunged for replay in replays))
@@ -49,7 +50,7 @@ def mail_left(branches: Sequence[Branch], seen: Context) -> Iterator[MailAdd]:
 
 
 def folders_left(branch: Branch) -> list[FolderCreate]:
-    """The folders that a branch creates, under their last names, without those that it deletes."""
+    """Return the folders that a branch creates, under their last names, without those that it deletes."""
     by_id: dict[bytes, FolderCreate] = {}
     for entry in branch:
         for change in entry.changes:
@@ -73,12 +74,12 @@ class _Mail(NamedTuple):
 
     @property
     def dot(self) -> Dot:
-        """Of the entry that has placed it."""
+        """Dot of the entry that placed the message."""
         return self.placement[0]
 
 
 class _Replay:
-    """What a branch adds, by the UIDs that it gives, and the placements of it that it expunges."""
+    """The messages that a branch adds, by the UIDs that it gives, and those of their placements that it expunges."""
 
     def __init__(self, branch: Branch, seen: Context) -> None:
         self._seen = seen

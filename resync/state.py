@@ -1,7 +1,7 @@
-"""A mailbox's whole state as values, and what an entry makes of it: the rule that the node's database follows too.
+"""A mailbox's whole state as values, and the application of entries to it by the rules of the node's database.
 
-Used where a state is needed that the database does not show: the other branch of a fork is rebuilt here from the
-log. An entry that no node can have numbered on the state before it makes the branch worthless, and is refused.
+The state is used where the database does not show the one that is needed: the other branch of a fork is rebuilt here
+from the log. An entry that no node can have numbered on the state before it makes the branch worthless, and is refused.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel, Merge
 from resync.row import Row
 
 Placement: TypeAlias = tuple[Dot, int]
-"""The entry that added a message, and which of its changes did."""
+"""Dot of the entry that added a message, and the index of the change that did."""
 
-MERGE_HEADROOM = 1 << 20  # UIDs that a merge must leave, if they are not used up already
-RISEN_MAX = (1 << 10) - 1  # how far merges may raise a UIDVALIDITY: so far apart are those of a user's folders
+MERGE_HEADROOM = 1 << 20  # UIDs that a merge must leave free, if they are not used up already
+RISEN_MAX = (1 << 10) - 1  # merges raise a UIDVALIDITY no further: those of a user's folders are farther apart
 
 
 class ContradictionError(Exception):
@@ -27,20 +27,20 @@ class ContradictionError(Exception):
 
 
 def placement(row: Row) -> Placement:
-    """What the row is about."""
+    """Return the placement of the row."""
     return row.dot, row.change
 
 
 def joined(ours: Mapping[str, int], theirs: Mapping[str, int]) -> dict[str, int]:
-    """The context of a state that has seen what two others have."""
+    """Return the context of a state that has seen what two others have."""
     return {origin: max(ours.get(origin, 0), theirs.get(origin, 0)) for origin in ours.keys() | theirs.keys()}
 
 
 @dataclass(slots=True)
 class MailboxState:
-    """A mailbox as of one point in its history. `rows` by UID: change them by `put` and `take`.
+    """A mailbox at one point in its history. `rows` are by UID: change them by `put` and `take`.
 
-    `risen`: how far merges have raised the mailbox's UIDVALIDITY above that of its folder in the tree.
+    `risen`: amount by which merges have raised the mailbox's UIDVALIDITY above that of its folder in the tree.
     """
 
     uidnext: int = 1
@@ -54,21 +54,21 @@ class MailboxState:
         self._uids = {row.guid: uid for uid, row in self.rows.items()}
 
     def has_seen(self, dot: Dot) -> bool:
-        """Whether the entry is part of this state's history."""
+        """Return True if the entry is part of this state's history."""
         return self.context.get(dot.origin, 0) >= dot.seq
 
     def put(self, row: Row) -> None:
-        """The row is there now. Nothing else has its UID or its GUID."""
+        """Add the row, or replace its old version. No other row may have its UID or its GUID."""
         self.rows[row.uid] = row
         self._uids[row.guid] = row.uid
 
     def take(self, guid: bytes) -> None:
-        """The message with this GUID, if there is one, is there no longer."""
+        """Remove the message with this GUID, if there is one."""
         if (uid := self._uids.pop(guid, None)) is not None:
             del self.rows[uid]
 
     def apply(self, entry: Entry) -> None:
-        """Step to the entry, which stands on this state. Raises ContradictionError, and then the state is void."""
+        """Apply an entry that stands on this state. Raises ContradictionError, which leaves the state void."""
         self._check(entry)
         for number, change in enumerate(entry.changes):
             match change:
@@ -136,7 +136,7 @@ class MailboxState:
 
 
 class Head(Protocol):
-    """What a merge is compared with: a head's numbers."""
+    """Numbers of a head with which a merge is compared."""
 
     uidnext: int
     risen: int
@@ -144,9 +144,10 @@ class Head(Protocol):
 
 
 def why_not_merge(merge: Merge, head: Head, placement_at: Callable[[int], Placement | None]) -> str | None:
-    """What a merge has that it cannot have where one of the heads that it joins shows this; None if it can be.
+    """Return the reason why a merge is invalid where one of the heads that it joins shows this, or None if it is valid.
 
-    Nothing goes back, and a UID that this head has shown or promised names what it named (design section 3).
+    No number may go back, and a UID that this head has shown or promised must still name the same message (design
+    section 3).
     """
     seen = {dot.origin: dot.seq for dot in merge.context}
     if merge.uidnext < head.uidnext:
@@ -167,7 +168,7 @@ def why_not_merge(merge: Merge, head: Head, placement_at: Callable[[int], Placem
 
 
 def replay(entries: Iterable[Entry]) -> MailboxState:
-    """The state at the end of a path through the history, from a mailbox's first entry on."""
+    """Return the state at the end of a path through the history that begins with a mailbox's first entry."""
     state = MailboxState()
     for entry in entries:
         state.apply(entry)

@@ -1,10 +1,10 @@
-"""A user's folder tree as values, what an entry makes of it, and the joining of two of its branches.
+"""A user's folder tree as values, the application of entries to it, and the merge of two of its branches.
 
-Folders are known by their mailbox ids. A folder is deleted if either side deleted it; its name is that of its last
-change. Two living folders of one name become one: the one with the lower id stays, with a UIDVALIDITY above all
-others, and the other one is deleted, so that its mail can be moved over; it comes back if it was renamed since on
-a branch that had not seen that. A folder keeps its parents: one that would
-be missing, although no side showed the folder without it, is created. A subscription is as it was last set.
+Folders are identified by their mailbox ids. A folder is deleted if either side deleted it; its name is that of its last
+change. Two living folders of one name become one: the one with the lower id stays, with a UIDVALIDITY above all others,
+and the other one is deleted, so that its mail can be moved over. The deleted one comes back if it was renamed since
+then on a branch that had not seen the merge. A folder keeps its parents: a parent that would be missing is created if
+no side showed the folder without it. A subscription follows its last change.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from resync.entry import (
 from resync.state import RISEN_MAX, ContradictionError, joined
 
 UIDVALIDITY_STEP = RISEN_MAX + 1
-"""From one folder's to the next: merges raise a UIDVALIDITY where the next folder may be made without knowing of it."""
+"""Distance between folders' UIDVALIDITYs: merges may raise one while a new folder is created in ignorance of that."""
 UIDVALIDITY_MAX = UID_MAX - RISEN_MAX
-"""Of a folder in the tree."""
+"""Highest UIDVALIDITY of a folder in the tree."""
 UIDVALIDITY_AHEAD_MAX = 1 << 24
-"""A new UIDVALIDITY may be so far above the seconds since the epoch and above all that the user's folders had."""
+"""Limit of a new UIDVALIDITY above both the seconds since the epoch and all that the user's folders have had."""
 NAMES_AT_ONCE = 10_000
-"""Folders, and subscriptions, of one change: 32 MiB at most, where the wire takes literals of 64 MiB."""
+"""Folders, and subscriptions, of one change: 32 MiB at most; the wire takes literals of 64 MiB."""
 SEPARATOR = "/"
 UNITED = ""
-"""In the place of a SID: not a user has deleted the folder, but a merge, because another one has its name."""
+"""Mark in place of a SID: a merge, not a user, has deleted the folder, because another one has its name."""
 GIVEN_UP = "-"
-"""In the place of a SID and a name: a UIDVALIDITY that a folder had until a merge, kept like a deleted folder."""
+"""Mark in place of a SID and a name: a UIDVALIDITY that a folder had until a merge, kept like a deleted folder."""
 
 
 @dataclass(slots=True)
 class TreeState:
-    """A tree as of one point in its history. `folders` by mailbox id, `subscriptions` by name."""
+    """A tree at one point in its history. `folders` are by mailbox id, `subscriptions` by name."""
 
     modseq: int = 0
     context: dict[str, int] = field(default_factory=dict)
@@ -58,15 +58,15 @@ class TreeState:
         self._highest = max((folder.uidvalidity for folder in self.folders.values()), default=-UIDVALIDITY_STEP)
 
     def has_seen(self, dot: Dot) -> bool:
-        """Whether the entry is part of this state's history."""
+        """Return True if the entry is part of this state's history."""
         return self.context.get(dot.origin, 0) >= dot.seq
 
     def names(self) -> set[str]:
-        """Of all folders that are not deleted."""
+        """Return the names of all folders that are not deleted."""
         return {folder.name for folder in self.folders.values() if not folder.deleted}
 
     def apply(self, entry: Entry) -> None:
-        """Step to the entry, which stands on this state. Raises ContradictionError, and then the state is void."""
+        """Apply an entry that stands on this state. Raises ContradictionError, which leaves the state void."""
         if self.has_seen(entry.dot):
             raise ContradictionError(f"{entry.dot} stands on a tree that has seen it")
         if not entry.is_merge and entry.modseq != self.modseq + 1:
@@ -130,13 +130,13 @@ class TreeState:
 
 
 def renamed(folder: FolderState, name: str, stamp: Stamp) -> FolderState:
-    """The folder under that name. One that was united moves along with its parent, and stays united."""
+    """Return the folder under a new name. A united folder is renamed along with its parent and stays united."""
     is_united = folder.deleted and folder.sid == UNITED
     return folder._replace(name=name, time=stamp.time, sid=UNITED if is_united else stamp.sid)
 
 
 def replay_tree(entries: Iterable[Entry]) -> TreeState:
-    """The state at the end of a path through the history, from a tree's first entry on."""
+    """Return the state at the end of a path through the history that begins with a tree's first entry."""
     state = TreeState()
     for entry in entries:
         state.apply(entry)
@@ -144,14 +144,17 @@ def replay_tree(entries: Iterable[Entry]) -> TreeState:
 
 
 def uidvalidities_after(highest: int) -> Iterator[int]:
-    """For new folders, where that is the highest that any of the user's folders has or had; the last one for ever."""
+    """Yield UIDVALIDITYs for new folders, at last the maximum for ever.
+
+    `highest` is the highest one that any of the user's folders has or had.
+    """
     while True:
         highest = min(highest + UIDVALIDITY_STEP, UIDVALIDITY_MAX)
         yield highest
 
 
 def merge_trees(ours: TreeState, theirs: TreeState) -> TreeState:
-    """The tree that has seen both branches. Symmetric."""
+    """Return the tree that has seen both branches. Symmetric."""
     merged = TreeState(
         modseq=max(ours.modseq, theirs.modseq) + 1,
         context=joined(ours.context, theirs.context),
@@ -170,7 +173,7 @@ def merge_trees(ours: TreeState, theirs: TreeState) -> TreeState:
 
 
 def tree_difference(merged: TreeState, sides: Sequence[TreeState]) -> tuple[TreeMerge, ...]:
-    """What takes each of the sides to the merged tree, in so many changes."""
+    """Return the changes that take each side to the merged tree; several if it is too large for one."""
     folders = {
         mailbox_id: folder
         for mailbox_id, folder in merged.folders.items()
@@ -192,7 +195,10 @@ def tree_difference(merged: TreeState, sides: Sequence[TreeState]) -> tuple[Tree
 
 
 def _join(sides: list[FolderState]) -> FolderState:
-    """One folder of both sides. Who deleted it did so for good; who renames one that was united wants it apart."""
+    """Join both sides' versions of one folder.
+
+    A deletion by a user is final; a rename of a united folder separates it again.
+    """
     last = max(sides, key=lambda side: (side.time, side.sid, side))
     gone = [side for side in sides if side.deleted]
     joined = last._replace(uidvalidity=max(side.uidvalidity for side in sides))
@@ -204,7 +210,7 @@ def _join(sides: list[FolderState]) -> FolderState:
 
 
 def _unite_names(tree: TreeState, uidvalidities: Iterator[int]) -> None:
-    """One living folder for each name: the one with the lowest id, whatever the order of the sides."""
+    """Leave one living folder for each name: the one with the lowest id, whatever the order of the sides."""
     by_name: dict[str, list[FolderState]] = {}
     for mailbox_id in sorted(tree.folders):
         folder = tree.folders[mailbox_id]
@@ -219,7 +225,10 @@ def _unite_names(tree: TreeState, uidvalidities: Iterator[int]) -> None:
 
 
 def _keep_uidvalidities_apart(tree: TreeState, sides: Sequence[TreeState], uidvalidities: Iterator[int]) -> None:
-    """Two folders of different sides may have, or come to have, one UIDVALIDITY: neither may look like the other."""
+    """Give new UIDVALIDITYs to folders of different sides that have, or may come to have, the same one.
+
+    Otherwise one of them could look like the other.
+    """
     folders = [folder for side in sides for folder in side.folders.values()]
     given = sorted({(folder.uidvalidity, folder.mailbox_id) for folder in folders})
     close = {
@@ -242,7 +251,7 @@ def _keep_uidvalidities_apart(tree: TreeState, sides: Sequence[TreeState], uidva
 
 
 def _create_parents(tree: TreeState, sides: Sequence[TreeState], uidvalidities: Iterator[int]) -> None:
-    """Where one side moved or deleted a folder and the other put one below it."""
+    """Create the parents of folders that one side put below a folder that the other side moved or deleted."""
     names, names_of = tree.names(), [side.names() for side in sides]
     for child in sorted(tree.folders.values(), key=lambda folder: (folder.name, folder.mailbox_id)):
         if child.deleted:
@@ -266,5 +275,8 @@ def _lives_as(folder: FolderState | None, name: str) -> bool:
 
 
 def _new_id(user: str, name: str, uidvalidity: int) -> bytes:
-    """The same wherever the same branches are joined, and of no other folder: no other had this UIDVALIDITY."""
+    """Return an id that is equal on all nodes that merge the same branches.
+
+    It is unique because no other folder had this UIDVALIDITY.
+    """
     return blake2b(f"folder:{uidvalidity}:{user}:{name}".encode(), digest_size=ID_BYTES).digest()

@@ -1,4 +1,4 @@
-"""The audit as the file that spark-submit takes: `spark-submit --master yarn .../spark/__main__.py --inventory ...`."""
+"""Entry point of the audit for spark-submit: `spark-submit --master yarn .../spark/__main__.py --inventory ...`."""
 
 from __future__ import annotations
 

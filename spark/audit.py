@@ -1,4 +1,4 @@
-"""The audit of a cluster: inventories of its nodes in, a repair plan, a summary and a report out (design section 7)."""
+"""The audit of a cluster: from inventories of its nodes to a repair plan, a summary and a report (design section 7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark.summary import Summary
 SUMMARY, REPORT = "summary.json", "report.html"
 
 UNFINISHED = "audit.unfinished"
-"""Where it lies nothing is whole yet."""
+"""Name of a file that marks an unfinished audit: while it lies there, no other file counts."""
 
 _AUDIT = {plan.MANIFEST, *plan.TABLES, SUMMARY, REPORT, UNFINISHED}
 
@@ -23,10 +23,10 @@ _AUDIT = {plan.MANIFEST, *plan.TABLES, SUMMARY, REPORT, UNFINISHED}
 def audit(
     spark: SparkSession, places: Mapping[str, str], to: str, *, overwrite: bool, tell: Callable[[str], None]
 ) -> Summary:
-    """Compare the inventories at `places`, by SIDs, and write what differs below `to`.
+    """Compare the inventories at `places`, by SIDs, and write the differences below `to`.
 
-    `tell` is called with what is done next. `overwrite`: in place of a former audit. Raises InventoryError, and what
-    Spark raises; what is there then is no plan.
+    `tell` is called with a description of the next step. `overwrite`: replace a former audit. Raises InventoryError,
+    and Spark's errors; the files below `to` are no plan then.
     """
     _check_room(spark, to, overwrite=overwrite)
     tell("reading")
@@ -51,13 +51,16 @@ def audit(
 
 
 def keep(frame: DataFrame) -> DataFrame:
-    """Computed once. Where Spark has a directory for checkpoints, that outlives the process that has computed it."""
+    """Return the DataFrame, computed once.
+
+    If Spark has a directory for checkpoints, the result outlives its process.
+    """
     has_directory = frame.sparkSession.sparkContext.getCheckpointDir() is not None
     return frame.checkpoint() if has_directory else frame.localCheckpoint()
 
 
 def _check_room(spark: SparkSession, to: str, *, overwrite: bool) -> None:
-    """Whether nothing but a former audit is there, whole or cut off. Raises InventoryError."""
+    """Raise InventoryError if the directory holds anything but a former audit, complete or interrupted."""
     try:
         there = files.names(spark, to)
     except NotADirectoryError:
@@ -72,9 +75,9 @@ def _check_room(spark: SparkSession, to: str, *, overwrite: bool) -> None:
 
 
 def _make_room(spark: SparkSession, to: str) -> None:
-    """What is there says from now on that it is being made."""
+    """Mark the directory as an unfinished audit and remove the former one."""
     files.write(spark, f"{to}/{UNFINISHED}", b"")
-    for name in (plan.MANIFEST, *plan.TABLES, SUMMARY, REPORT):  # the manifest first: without it a plan is not whole
+    for name in (plan.MANIFEST, *plan.TABLES, SUMMARY, REPORT):  # the manifest first: a plan without it is incomplete
         files.remove(spark, f"{to}/{name}")
 
 

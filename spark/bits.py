@@ -7,15 +7,15 @@ from pyspark.sql import functions as F
 
 
 def bit(place: Column) -> Column:
-    """Of the state at a place."""
+    """Return the bit of the state at a place."""
     return F.call_function("shiftleft", F.lit(1).cast("long"), place)
 
 
 def bits_of(places: Column) -> Column:
-    """Of the states at these places."""
+    """Return the bits of the states at these places."""
     return F.aggregate(places, F.lit(0).cast("long"), lambda found, place: found.bitwiseOR(bit(place)))
 
 
 def has(bits: Column, place: Column) -> Column:
-    """Whether the state at the place is one of these."""
+    """Return True if the state at the place is in the set."""
     return bits.bitwiseAND(bit(place)) != 0

@@ -1,4 +1,7 @@
-"""The audit as a command, `replicator diff`. Only when called it imports pyspark, which takes a while or is missing."""
+"""The audit as a command, `replicator diff`.
+
+It imports pyspark only when called, because the import is slow and pyspark may be missing.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ from spark.resources import Resources
 from spark.summary import Summary
 
 MEMORY = re.compile(r"[1-9]\d{0,5}[mMgG]")
-MEMORY_MIN_MIB = 512  # below it Spark does not start
+MEMORY_MIN_MIB = 512  # Spark does not start with less
 
 INSTALL = "pyspark is not installed here; `pip install 'mail-replicator[spark]'` brings it, and Java must be there"
 
 
 class JobFailedError(click.ClickException):
-    """Exit code 1."""
+    """A job failed: exit code 1."""
 
 
 def _memory(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    """Raises click.BadParameter."""
+    """Check an amount of memory. Raises click.BadParameter."""
     if value is None:
         return None
     if not MEMORY.fullmatch(value):
@@ -36,7 +39,7 @@ def _memory(_context: click.Context, _parameter: click.Parameter, value: str | N
 
 
 def _conf(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Raises click.BadParameter."""
+    """Parse Spark settings. Raises click.BadParameter."""
     found = {}
     for setting in values:
         key, equals, value = setting.partition("=")
@@ -47,7 +50,7 @@ def _conf(_context: click.Context, _parameter: click.Parameter, values: tuple[st
 
 
 def spark_options(command: Callable[..., None]) -> Callable[..., None]:
-    """What every job on Spark can be given: the inventories, and what it runs on."""
+    """Add the options of every Spark job: the inventories, and the resources to run on."""
     for option in (
         click.option(
             "--conf", metavar="KEY=VALUE", multiple=True, callback=_conf, help="A setting of Spark's own, spark.*."
@@ -84,9 +87,10 @@ def diff(
 ) -> None:
     """Compare whole nodes by their inventories, on Spark; write a plan for `replicator apply`, and a report.
 
-    PLACE and DIR are directories, or what else Spark can reach, such as s3a://bucket/prefix; all workers of a cluster
-    must reach them. No node is asked or changed. Inventories of a cluster in use are not of one moment: what was merely
-    on its way differs too, and `apply` will find it equal. Exit code 0 if all nodes show the same, 1 otherwise.
+    PLACE and DIR are directories, or other places that Spark can reach, such as s3a://bucket/prefix; all workers of a
+    cluster must reach them. No node is contacted or changed. Inventories of a cluster in use are not of one moment, so
+    changes that were still on their way also count as differences; `apply` will find those equal. Exit code 0 if all
+    nodes show the same, 1 otherwise.
     """
     check_given(given, 2)
     check_installed()
@@ -106,7 +110,7 @@ def diff(
 
 
 def check_given(given: tuple[str, ...], least: int) -> None:
-    """Raises click.UsageError unless inventories are named as they should be, each node once."""
+    """Raise click.UsageError unless at least `least` inventories are named correctly, each node once."""
     nodes = [node for node, equals, place in (one.partition("=") for one in given) if node and equals and place]
     if len(nodes) < max(least, len(given)):
         raise click.UsageError(f"give --inventory NODE=PLACE, as dc1=/srv/inventories/dc1, {least} times at least")
@@ -115,14 +119,17 @@ def check_given(given: tuple[str, ...], least: int) -> None:
 
 
 def check_installed() -> None:
-    """Raises JobFailedError."""
+    """Raise JobFailedError if pyspark is missing."""
     if find_spec("pyspark") is None:
         raise JobFailedError(INSTALL)
 
 
 @contextmanager
 def told() -> Iterator[Callable[[str], None]]:
-    """To say what is done now, on standard error; a line that goes again, and nothing where nobody looks."""
+    """Yield a function that shows the current step on standard error.
+
+    The line disappears at the end; if standard error is no terminal, nothing is shown.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None

@@ -9,22 +9,22 @@ from spark.schemas import CONTEXT
 
 
 def empty() -> Column:
-    """Of a node that has seen nothing."""
+    """Return the context of a node that has seen nothing."""
     return F.from_json(F.lit("{}"), CONTEXT)
 
 
 def has_seen(context: Column, origin: Column, seq: Column) -> Column:
-    """Whether the entry is part of the history."""
+    """Return True if the entry is part of the history."""
     return F.coalesce(F.try_element_at(context, origin), F.lit(0)) >= seq
 
 
 def covers(context: Column, other: Column) -> Column:
-    """Whether what has seen the one has seen all of the other."""
-    # not a look-up for each entry, which goes through the other map: they may be of thousands of origins
+    """Return True if `context` includes everything that `other` includes."""
+    # no look-up per entry, which would search the other map each time: there may be thousands of origins
     lacks = F.map_zip_with(context, other, lambda _, has, wanted: wanted > F.coalesce(has, F.lit(0)))
     return ~F.exists(F.map_values(lacks), lambda one: F.coalesce(one, F.lit(False)))
 
 
 def joined(ours: Column, theirs: Column) -> Column:
-    """Of a state that has seen what two others have."""
+    """Return the context of a state that has seen what two others have."""
     return F.map_zip_with(ours, theirs, lambda _, one, other: F.greatest(one, other))

@@ -1,4 +1,4 @@
-"""What an audit has found, counted: aggregates of a few rows each, from what was compared and planned."""
+"""Count an audit's findings: aggregates of a few rows each, from the comparison and the plan."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from spark.plans import MASTER
 from spark.summary import IndexSummary, NodeSummary, PairSummary, Summary, UserSummary
 
 WORST = 20
-"""So many users are named."""
+"""Users that are listed by name."""
 KINDS = ("missing", "expunged", "uid_conflict", "flags_differ", "damage", "only_modseq")
 
 
 def summary(
     read: Inventories, related: DataFrame, relations: Relations, tables: plans.Tables, index: DataFrame
 ) -> Summary:
-    """`tables`: that of messages needs only its kinds. `index`: of `projections.counted`; for the others see there."""
+    """Return the summary of an audit.
+
+    Of the table of messages only its kinds are needed. `index` is the result of `projections.counted`.
+    """
     mailboxes, messages = tables
     unequal = related.where(F.col("relation") != EQUAL)
     kinds = _kinds(messages)
@@ -52,7 +55,7 @@ def summary(
 
 
 def indexes(read: Inventories) -> list[IndexSummary]:
-    """Of each node."""
+    """Return the summary of each node's index."""
     messages = read.tables["messages"]
     wrong = projections.counted(projections.damaged(messages, read.tables["guids"])).collect()
     miscounted = {one[NODE]: one["count"] for one in projections.miscounted(read.tables["heads"], messages).collect()}
@@ -103,7 +106,7 @@ def _by_node(named: DataFrame) -> dict[str, int]:
 
 
 def _lag(manifest: Manifest, manifests: Iterable[Manifest]) -> int:
-    """How many entries of all that any node has this one lacks."""
+    """Return the number of entries that this node lacks of all that any node has."""
     newest: dict[str, int] = {}
     for other in manifests:
         for origin, seq in other.context.items():
@@ -112,7 +115,7 @@ def _lag(manifest: Manifest, manifests: Iterable[Manifest]) -> int:
 
 
 def _behind() -> Column:
-    """Nodes of which another one has seen all, and more."""
+    """Return the nodes for which another node has seen all that they have, and more."""
 
     def is_behind(one: Column) -> Column:
         return F.exists(
@@ -124,7 +127,7 @@ def _behind() -> Column:
 
 
 def _pairs(unequal: DataFrame, nodes: Sequence[str]) -> tuple[PairSummary, ...]:
-    """Where digests or rows differ, or one node lacks the mailbox."""
+    """Return for each two nodes the number of mailboxes whose digests or rows differ, or that one of them lacks."""
     shown = ("digest", "rows", "total")
     digests = F.transform(
         "states",

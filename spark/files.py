@@ -1,4 +1,7 @@
-"""Small files at whatever place Spark can write to: a path, `s3a://`, `hdfs://`; pyspark has no way of its own."""
+"""Small files at any place to which Spark can write: a path, `s3a://`, `hdfs://`.
+
+Pyspark itself has no way to do that.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class _Stream(Protocol):
 
 
 class _System(Protocol):
-    """Of Hadoop's `FileSystem`, what is used here."""
+    """The part of Hadoop's `FileSystem` that is used here."""
 
     def exists(self, path: object) -> bool: ...
     def getFileStatus(self, path: object) -> _Status: ...  # noqa: N802
@@ -32,7 +35,7 @@ class _System(Protocol):
 
 
 def names(spark: SparkSession, folder: str) -> list[str]:
-    """What lies there; nothing, if there is no such directory. Raises NotADirectoryError."""
+    """Return the names in a directory; empty if there is none. Raises NotADirectoryError."""
     path, system = _found(spark, folder)
     if not system.exists(path):
         return []
@@ -42,13 +45,13 @@ def names(spark: SparkSession, folder: str) -> list[str]:
 
 
 def remove(spark: SparkSession, place: str) -> None:
-    """With all that is below it."""
+    """Remove a file or a directory with everything below it."""
     path, system = _found(spark, place)
     system.delete(path, True)
 
 
 def write(spark: SparkSession, place: str, content: bytes) -> None:
-    """A whole file, in place of one that is there."""
+    """Write a whole file, replacing an existing one."""
     path, system = _found(spark, place)
     stream = system.create(path, True)
     stream.write(bytearray(content))

@@ -1,4 +1,4 @@
-"""What Parquet files say of themselves at their ends, without a job for each of them."""
+"""Read the footers of Parquet files without a Spark job for each file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, cast
 from pyspark.sql import SparkSession
 
 _AT_ONCE = 16
-"""Files: what takes time is to ask an object store."""
+"""Files read at once: the time goes into waiting for an object store."""
 
 
 class Footer(NamedTuple):
-    """`file`: its URI; `schema`: Parquet's own text of it; `rows`: how many there are."""
+    """A file's footer. `file`: its URI; `schema`: the schema as Parquet writes it; `rows`: the number of rows."""
 
     file: str
     schema: str
@@ -21,7 +21,10 @@ class Footer(NamedTuple):
 
 
 def footers(spark: SparkSession, files: Iterable[str]) -> list[Footer]:
-    """Of files given by URIs. Raises PySparkException, Py4JJavaError where one cannot be read or is no Parquet."""
+    """Return the footers of files given by URIs.
+
+    Raises PySparkException or Py4JJavaError if a file cannot be read or is not Parquet.
+    """
     context = spark.sparkContext
     java = cast("Any", context._jvm)  # noqa: SLF001  # Spark's own reader has no name in Python
     configuration = cast("Any", context._jsc).hadoopConfiguration()  # noqa: SLF001

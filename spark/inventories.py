@@ -1,6 +1,6 @@
-"""Reading inventories: each is checked whole before a row is believed, then all of a table are one DataFrame.
+"""Read inventories: check each as a whole before trusting any row, then unite each table of all nodes in one DataFrame.
 
-What is checked are the manifests, and what Parquet's footers say: the columns of each file, and how many rows it has.
+The checks cover the manifests, and the Parquet footers: the columns of each file, and its number of rows.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from resync.inventory import MANIFEST, MANIFEST_BYTES_MAX, Manifest, manifest_fr
 from spark.footers import footers
 from spark.schemas import SCHEMAS
 
-_ERRORS = (PySparkException, Py4JJavaError)  # the latter: what Spark has no class of its own for
+_ERRORS = (PySparkException, Py4JJavaError)  # the latter: errors for which pyspark has no class of its own
 
 _UNREADABLE = "cannot be read as Parquet; copy the inventory again, or take it anew"
 _OPTIONAL = re.compile(r"^  optional (?:group )?(?:\w+ )?(\w+)", re.MULTILINE)
-"""Columns that may be null, in Parquet's text of a schema."""
+"""Matches columns that may be null in Parquet's text of a schema."""
 
 NODES_MAX = 60
-"""Inventories of one comparison: what nodes have seen travels as bits of a number."""
+"""Inventories of one comparison: one bit of a number says whether a node has seen an entry."""
 NODE = "node"
-"""The column that says whose row it is."""
+"""The column that names the node of a row."""
 
 
 class InventoryError(Exception):
-    """An inventory that cannot be used: where it lies, what is wrong with it, and what to do."""
+    """An unusable inventory: its place, the fault, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Inventories:
 
 
 def place_of(argument: str) -> tuple[str, str]:
-    """SID and place of `dc1=/var/inventories/dc1` or `dc1=s3a://bucket/dc1`. Raises InventoryError."""
+    """Return the SID and place of `dc1=/var/inventories/dc1` or `dc1=s3a://bucket/dc1`. Raises InventoryError."""
     sid, equals, place = argument.partition("=")
     if not (sid and equals and place):
         raise InventoryError(f"{argument!r} names no inventory; write it as NODE=PLACE, as dc1=/srv/inventories/dc1")
@@ -55,7 +55,10 @@ def place_of(argument: str) -> tuple[str, str]:
 
 
 def read(spark: SparkSession, places: Mapping[str, str]) -> Inventories:
-    """The inventories at these places, by SIDs. Raises InventoryError unless all are whole and of one cluster."""
+    """Read the inventories at these places, by SIDs.
+
+    Raises InventoryError unless all are complete and of one cluster.
+    """
     if not 1 <= len(places) <= NODES_MAX:
         raise InventoryError(f"{len(places)} inventories are given; give 1 to {NODES_MAX}")
     manifests = {sid: _manifest(spark, sid, place) for sid, place in sorted(places.items())}
@@ -93,12 +96,15 @@ def _manifest(spark: SparkSession, sid: str, place: str) -> Manifest:
 
 
 def _reader(spark: SparkSession) -> DataFrameReader:
-    """A cluster may be set to pass over files that it cannot read; their rows would be taken for missing ones."""
+    """Return a reader that never skips unreadable files, even where the cluster is configured to do so.
+
+    The rows of skipped files would be taken for missing ones.
+    """
     return spark.read.options(ignoreCorruptFiles=False, ignoreMissingFiles=False)
 
 
 def _part(spark: SparkSession, folder: str, table: str, sid: str) -> DataFrame:
-    """One table of one node."""
+    """Return one table of one node."""
     try:
         return _reader(spark).schema(SCHEMAS[table]).parquet(folder).withColumn(NODE, F.lit(sid))
     except _ERRORS as error:
@@ -111,7 +117,10 @@ def _check_files(
     places: Mapping[str, str],
     manifests: Mapping[str, Manifest],
 ) -> None:
-    """That they have all columns, for those that one lacks would be read as null, and all rows."""
+    """Check that the files have all columns and all rows. A missing column would be read as null.
+
+    Raises InventoryError.
+    """
     checked: set[tuple[str, str]] = set()
     for (table, sid), part in parts.items():
         folder = f"{places[sid]}/{table}"
@@ -132,7 +141,7 @@ def _check_files(
 
 
 def _check_columns(file: str, found: StructType, wanted: StructType) -> None:
-    """More columns than there should be do no harm. Raises InventoryError."""
+    """Check the columns; additional ones do no harm. Raises InventoryError."""
     present = {field.name: field.dataType for field in found}
     for field in wanted:
         if field.name not in present:
@@ -143,7 +152,10 @@ def _check_columns(file: str, found: StructType, wanted: StructType) -> None:
 
 
 def _check_nulls(file: str, schema: str, wanted: StructType) -> None:
-    """A null where none can be would be taken for a value somewhere. Raises InventoryError."""
+    """Check that no column may wrongly be null: such nulls would be taken for values somewhere.
+
+    Raises InventoryError.
+    """
     optional = set(_OPTIONAL.findall(schema))
     for field in wanted:
         if not field.nullable and field.name in optional:
@@ -153,7 +165,7 @@ def _check_nulls(file: str, schema: str, wanted: StructType) -> None:
 
 
 def _bare(kind: DataType) -> object:
-    """The type without what it says of nulls, which Parquet readers forget."""
+    """Return the type without its nullability, which Parquet readers drop."""
     if isinstance(kind, ArrayType):
         return "array", _bare(kind.elementType)
     if isinstance(kind, MapType):
@@ -164,7 +176,7 @@ def _bare(kind: DataType) -> object:
 
 
 def _first_line(error: Exception) -> str:
-    """Of several of the virtual machine's, the last cause."""
+    """Return the first line of an error, or the last cause if the virtual machine reports several."""
     text = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
     lines = [*text.splitlines(), type(error).__name__]
     causes = [line for line in str(error).splitlines() if line.startswith("Caused by: ")]
@@ -172,7 +184,7 @@ def _first_line(error: Exception) -> str:
 
 
 def places_of(arguments: Iterable[str]) -> dict[str, str]:
-    """Places by SIDs, of arguments as for `place_of`. Raises InventoryError if a SID is named twice."""
+    """Return places by SIDs, from arguments as for `place_of`. Raises InventoryError if a SID is named twice."""
     found: dict[str, str] = {}
     for sid, place in map(place_of, arguments):
         if sid in found:

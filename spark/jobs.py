@@ -1,4 +1,4 @@
-"""Whole jobs: a session, the inventories, and what is done with them. Every way to fail is a JobError of one line."""
+"""Whole jobs: start a session, read the inventories, process them. Every failure becomes a one-line JobError."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ LOCAL = "file://"
 
 
 class JobError(Exception):
-    """Why a job did not come to its end: what, where, and what to do."""
+    """A job failed; the message says what, where, and the remedy."""
 
 
 def run_audit(
     given: Sequence[str], to: str, resources: Resources, *, overwrite: bool, tell: Callable[[str], None]
 ) -> Summary:
-    """See `audit`. `given`: inventories, as `NODE=PLACE`. Raises JobError."""
+    """Run `audit`. `given`: inventories, as `NODE=PLACE`. Raises JobError."""
     target = place_of(to)
     with _running("mail-replicator diff", given, resources, tell) as (spark, places):
         return audit.audit(spark, places, target, overwrite=overwrite, tell=tell)
 
 
 def check_indexes(given: Sequence[str], resources: Resources, *, tell: Callable[[str], None]) -> list[IndexSummary]:
-    """Each node's index of GUIDs, and its mailboxes' counters, against its messages. Raises JobError."""
+    """Check each node's index of GUIDs, and its mailboxes' counters, against its messages. Raises JobError."""
     with _running("mail-replicator check", given, resources, tell) as (spark, places):
         tell("reading")
         read = inventories.read(spark, places)
@@ -44,7 +44,7 @@ def check_indexes(given: Sequence[str], resources: Resources, *, tell: Callable[
 def _running(
     name: str, given: Sequence[str], resources: Resources, tell: Callable[[str], None]
 ) -> Iterator[tuple[SparkSession, dict[str, str]]]:
-    """Raises JobError."""
+    """Yield a session and the places of the inventories by SIDs. Raises JobError."""
     try:
         places = {sid: place_of(place) for sid, place in inventories.places_of(given).items()}
         _check_there(places)
@@ -56,7 +56,7 @@ def _running(
 
 
 def _check_there(places: Mapping[str, str]) -> None:
-    """What is of this machine is looked for before Spark has taken its time to start. Raises JobError."""
+    """Check places on this machine before Spark takes its time to start. Raises JobError."""
     for sid, place in places.items():
         path = place.removeprefix(LOCAL)
         try:
@@ -68,9 +68,10 @@ def _check_there(places: Mapping[str, str]) -> None:
 
 
 def place_of(place: str) -> str:
-    """As all of a cluster understand it: a relative path is one of this directory; `s3:` is what Spark calls `s3a:`.
+    """Return a place in a form that all machines of a cluster understand.
 
-    Raises JobError for what Spark would take for a pattern.
+    A relative path is below the current directory; `s3:` is what Spark calls `s3a:`. Raises JobError for a place that
+    Spark would take for a pattern.
     """
     if found := set(PATTERNS) & set(place):
         raise JobError(f"{place}: Spark takes {min(found)!r} in a name for a pattern; rename the directory")

@@ -1,9 +1,9 @@
-"""How the nodes' states of one mailbox relate: equal, behind, forked or damaged.
+"""Classify the relation of the nodes' states of one mailbox: equal, behind, forked or damaged.
 
-Contexts say it, as they do between nodes (design section 7): who has seen all that others have is ahead of them, and
-states that each have seen something of their own are branches. Damage is what no two histories can lead to: two states
-of one that are not the same, numbers that fell on the way, rows without a head or not as many as it says. A node that
-lacks a mailbox has the empty state of it.
+The relation follows from contexts, as between nodes (design section 7): a node that has seen all that others have is
+ahead of them, and states that have each seen something of their own are branches. Damage is a combination that no two
+histories can produce: two different states of one history, numbers that fell on the way, rows without a head, or a
+number of rows other than the head's. A node that lacks a mailbox counts as having the empty state of it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _INITIAL = {"uidnext": 1, "highestmodseq": 0, "risen": 0}
 
 
 class Summary(NamedTuple):
-    """`mailboxes`, `trees`: how many there are of each relation.
+    """Counts over all mailboxes. `mailboxes`, `trees`: how many have each relation.
 
-    `steps`: how many merges the longest fold takes; what is damaged is not folded. `dots`: how many entries the
-    contexts of all nodes' states of those that are not equal have together.
+    `steps`: number of merges in the longest fold; damaged mailboxes are not folded. `dots`: number of entries in the
+    contexts of all nodes' states of the mailboxes that are not equal.
     """
 
     mailboxes: dict[str, int]
@@ -40,18 +40,18 @@ class Summary(NamedTuple):
 
     @property
     def unequal(self) -> int:
-        """How many mailboxes and trees are not equal."""
+        """Number of mailboxes and trees that are not equal."""
         return sum(
             count for found in (self.mailboxes, self.trees) for relation, count in found.items() if relation != EQUAL
         )
 
 
 def classified(compared: DataFrame, heads: DataFrame, folders: DataFrame, nodes: Sequence[str]) -> DataFrame:
-    """One row a mailbox. `compared`: see `sums`; those that it calls equal are no more looked at.
+    """Return one row per mailbox. `compared`: see `sums`; the mailboxes that it calls equal are not examined again.
 
-    `mailbox`, `is_tree`, `user`, `relation` (of several the worst: damaged, forked, behind, equal),
-    `uidvalidity_differs` (as clients see it), `missing_on` (SIDs that lack it); and of those looked at, for what
-    follows, `states`, of each of `nodes` in their order, each with its `place` there and the bits of the states that it
+    Columns of all rows: `mailbox`, `is_tree`, `user`, `relation` (if several apply, the worst: damaged, forked, behind,
+    equal), `uidvalidity_differs` (as clients see it), `missing_on` (SIDs that lack the mailbox). Examined rows also
+    have `states`, of each of `nodes` in their order, each with its `place` there and the bits of the states that it
     `covers`; and `branches`, the places of the states that no other one covers, in the order of a merge: the mailbox's
     master first, then by SID.
     """
@@ -88,14 +88,14 @@ def classified(compared: DataFrame, heads: DataFrame, folders: DataFrame, nodes:
 
 
 def _folders_that_differ(folders: DataFrame) -> DataFrame:
-    """`mailbox`, and true, of mailboxes whose folder has not the same UIDVALIDITY wherever it is to be seen."""
+    """Return `mailbox` and true for mailboxes whose visible folders differ in UIDVALIDITY between nodes."""
     differ = F.min("uidvalidity") != F.max("uidvalidity")
     seen = folders.where("NOT deleted").groupBy("mailbox").agg(differ.alias("folder_differs"))
     return seen.where("folder_differs")
 
 
 def summary(classified: DataFrame) -> Summary:
-    """Counts, of one pass."""
+    """Count the relations in one pass."""
     most = F.max(F.when(F.col("relation") != DAMAGED, F.size("branches"))).alias("most")
     sizes = F.aggregate("states", F.lit(0).cast("long"), lambda found, one: found + F.size(one["context"]))
     dots = F.sum(F.when(F.col("relation") != EQUAL, sizes)).alias("dots")
@@ -127,7 +127,7 @@ def _state(sid: Column, place: Column) -> Column:
 
 
 def _related(states: Column, count: int) -> Column:
-    """With `covers`: the bits of the states that each has seen all of, itself among them."""
+    """Add `covers` to each state: the bits of the states of which it has seen everything, itself among them."""
     places = F.sequence(F.lit(0), F.lit(count - 1))
 
     def related(one: Column) -> Column:
@@ -142,7 +142,10 @@ def _covers(one: Column, other: Column) -> Column:
 
 
 def _branches(states: Column) -> Column:
-    """The master is who takes himself for it: others may not have heard of a new one. Of equal states the first."""
+    """Return the places of states that no other one covers, the master's first; of equal states only the first.
+
+    A node counts as master if it takes itself for it: other nodes may not have heard of a new master.
+    """
 
     def rank(one: Column) -> Column:
         return F.struct((~one["leads"]).alias("late"), one["place"].alias("place"), one["covers"].alias("covers"))
@@ -185,7 +188,7 @@ def _one_history(one: Column, other: Column) -> Column:
 
 
 def _one_state(one: Column, other: Column) -> Column:
-    """A node that lacks the mailbox has no digest of it."""
+    """Return True if both show one state. A node that lacks the mailbox has no digest of it."""
     found = F.coalesce(one["digest"] == other["digest"], F.lit(True)) & _same_context(one, other)
     for name in ("head_origin", "head_seq", "rows", "total", *_RISING):
         found &= one[name].eqNullSafe(other[name])
@@ -193,13 +196,13 @@ def _one_state(one: Column, other: Column) -> Column:
 
 
 def _one_mailbox(one: Column, other: Column) -> Column:
-    """What no change can change: whose it is, and the UIDVALIDITY that it was created with."""
+    """Return True if owner and original UIDVALIDITY agree, which no change can alter."""
     both_there = one["is_there"] & other["is_there"]
     return ~both_there | ((one["user"] == other["user"]) & (one["uidvalidity"] == other["uidvalidity"]))
 
 
 def _fell(one: Column, other: Column) -> Column:
-    """Who has seen all that another one has, and more, cannot have lower numbers."""
+    """Return True if numbers fell: a node that has seen all that another one has cannot have lower ones."""
     lower = F.greatest(*(one[name] < other[name] for name in _RISING))
     return lower & _covers(one, other)
 

@@ -1,8 +1,8 @@
-"""`resync.merge.merge_all` for all mailboxes at once, under the rule "renumber".
+"""Compute `resync.merge.merge_all` for all mailboxes at once, under the rule "renumber".
 
-The branches of a mailbox, without what one of them has expunged, are folded step by step, as there. What a step makes
-of a message follows from its two versions alone (`pairs`); only messages that need new UIDs are put in order
-(`new_uids`). Nothing of a damaged mailbox is believed, and so it takes no part.
+The branches of a mailbox, without the placements that one of them has expunged, are folded step by step, as `merge_all`
+does. The result of a step for a message follows from its two versions alone (`pairs`); only messages that need new UIDs
+are put in order (`new_uids`). A damaged mailbox takes no part, since its rows cannot be trusted.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from spark.versions import ROW, STATE, Keep, same_placement
 
 
 def folded(gathered: DataFrame, steps: int, keep: Keep) -> DataFrame:
-    """What becomes of each message. `gathered`: see `versions`; `steps`: of a `Summary`.
+    """Return the outcome for each message. `gathered`: see `versions`; `steps`: of a `Summary`.
 
-    Besides its columns: those of STATE, as merged, null if the message is expunged or its mailbox damaged, and `given`,
-    the last new UID that it got on the way. `keep` is called with what is used more than once, and should be a
-    checkpoint: a plan of many steps costs more than the data. A mailbox is kept as often as it has steps.
+    Columns are added for STATE, as merged, null if the message is expunged or its mailbox damaged, and for `given`, the
+    last new UID that the message got on the way. `keep` is called with DataFrames that are used more than once, and
+    should checkpoint them: a plan of many steps costs more than the data. A mailbox is kept as often as it has steps.
     """
     first = gathered.withColumn("standing", _standing()).withColumn("first", _at(F.get("plan.places", F.lit(0))))
     rest = [name for name in first.columns if name != "first"]
@@ -40,14 +40,15 @@ def folded(gathered: DataFrame, steps: int, keep: Keep) -> DataFrame:
 
 
 def rows(folded: DataFrame) -> DataFrame:
-    """The merged messages, with the columns of the table of messages; without those that `versions` leaves out."""
+    """Return the merged messages in the columns of the table of messages, without those that `versions` leaves out."""
     return folded.where(F.col("uid").isNotNull()).select("mailbox", "guid", *ROW)
 
 
 def heads(mailboxes: DataFrame, given: DataFrame) -> DataFrame:
-    """`mailbox`, and its `uidnext`, `highestmodseq`, `risen` and `context` when all branches are joined.
+    """Return `mailbox`, and its `uidnext`, `highestmodseq`, `risen` and `context` after joining all branches.
 
-    `given`: has `mailbox` and `given`, see `folded`, of all messages that got a new UID. Leaves out what is damaged.
+    `given`: has `mailbox` and `given`, see `folded`, of all messages that got a new UID. Damaged mailboxes are left
+    out.
     """
     merges = F.size("branches") - 1
     branches = F.transform("branches", lambda place: F.get("states", place))
@@ -69,20 +70,20 @@ def heads(mailboxes: DataFrame, given: DataFrame) -> DataFrame:
 
 
 def _tops(found: DataFrame) -> DataFrame:
-    """By mailbox, what lies above all UIDs that were given anew so far."""
+    """Return by mailbox the lowest number above all UIDs that were given anew so far."""
     given = found.where(F.col("given").isNotNull())
     return given.groupBy("mailbox").agg((F.max("given") + 1).alias("top"))
 
 
 def _joined(before: DataFrame, step: int, keep: Keep) -> DataFrame:
-    """With the branch of this number."""
+    """Join the branch of this number to the previous result."""
     judged = keep(pairs.joined(_paired(before, step)))
     stays, moves = judged.where(~F.col("moves")), _renumbered(judged.where("moves"), step, keep)
     return stays.unionByName(moves).select(*before.columns)
 
 
 def _paired(before: DataFrame, step: int) -> DataFrame:
-    """With the row of the branch of this number, `other`, and what `pairs` must know of both sides' heads."""
+    """Add the row of the branch of this number, `other`, and the facts about both sides' heads that `pairs` needs."""
     top = F.lit(None).cast("long")
     if step > 1:
         before, top = before.join(_tops(before), "mailbox", "left"), F.col("top")
@@ -101,7 +102,10 @@ def _paired(before: DataFrame, step: int) -> DataFrame:
 
 
 def _renumbered(displaced: DataFrame, step: int, keep: Keep) -> DataFrame:
-    """By age, above both UIDNEXTs. The merge's own entry is in the context of what has been joined from here on."""
+    """Give new UIDs by age, above both UIDNEXTs.
+
+    From here on the context of the result includes the merge's own entry.
+    """
     in_order = new_uids.numbered(displaced.select("mailbox", *AGE, "guid"), (*AGE, "guid"), keep)
     given = F.greatest("our_uidnext", "their_uidnext") + F.col("number")
     found = displaced.join(in_order.select("mailbox", "guid", "number"), ["mailbox", "guid"])
@@ -117,7 +121,10 @@ def _renumbered(displaced: DataFrame, step: int, keep: Keep) -> DataFrame:
 
 
 def _standing() -> Column:
-    """Bits of the branches whose version takes part: no other one has expunged it, which has seen and not shows it."""
+    """Return bits of the branches whose version takes part.
+
+    A version takes no part if a branch has expunged it, that is, has seen it and does not show it.
+    """
     branches = F.filter("versions", lambda one: F.array_contains("plan.places", one["place"]))
     bits = bits_of(F.col("plan.places"))
 
@@ -130,12 +137,12 @@ def _standing() -> Column:
 
 
 def _at(place: Column) -> Column:
-    """The row with which the state at this place takes part, or null."""
+    """Return the row with which the state at this place takes part, or null."""
     stands = has(F.col("standing"), place)
     return F.get(F.filter("versions", lambda one: (one["place"] == place) & stands), F.lit(0))["row"]
 
 
 def _modseq_after(modseqs: Column, merges: Column) -> Column:
-    """HIGHESTMODSEQ when so many merges are done: each is one above what it joins."""
+    """Return HIGHESTMODSEQ after `merges` merges: each is one above the states that it joins."""
     others = F.slice(modseqs, F.lit(2), merges)
     return F.aggregate(others, F.get(modseqs, F.lit(0)), lambda found, one: F.greatest(found, one) + 1)

@@ -1,7 +1,7 @@
-"""What the nodes show differently of each message, by the rule of `resync.differing`.
+"""Classify the differences of each message between nodes, by the rule of `resync.differing`.
 
-Of each version and each node that does not show that placement: if the node has seen the entry that added it, it was
-expunged there, else it is missing there. So a message may be both at one node, where placements of one GUID meet.
+For each version and each node that does not show that placement: if the node has seen the entry that added it, it was
+expunged there, otherwise it is missing there. So a message may be both at one node, where placements of one GUID meet.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from spark.versions import same_placement
 
 TEXT = ("received_ms", "size_bytes", "content_hash")
 MERGED = ("uid", "modseq", "flags", "content_hash", "given")
-"""Of the message when it is joined."""
+"""Columns of the message after joining."""
 
 
 def kinds(folded: DataFrame, nodes: Sequence[str]) -> DataFrame:
-    """One row for each message that is not the same at all `nodes`. `folded`: see `merging`.
+    """Return one row for each message that is not the same at all `nodes`. `folded`: see `merging`.
 
-    `mailbox`, `guid`; `missing_on`, `expunged_on`: arrays of SIDs; `uid_conflict`: shown under a UID that it cannot
-    keep; `flags_differ`; `damage`: two texts of one placement; `only_modseq`: or a claim, and nothing that clients see;
-    and MERGED, null if it is expunged. In a damaged mailbox all that differs is `damage`, and nothing else is said.
+    Columns: `mailbox`, `guid`; `missing_on`, `expunged_on`: arrays of SIDs; `uid_conflict`: shown under a UID that it
+    cannot keep; `flags_differ`; `damage`: two bodies of one placement; `only_modseq`: only the MODSEQ or the claim
+    differs, which clients do not see; and MERGED, null if the message is expunged. In a damaged mailbox every
+    difference is `damage` and nothing else.
     """
     versions = F.col("versions")
     first = F.get(versions, F.lit(0))["row"]
@@ -51,7 +52,10 @@ def kinds(folded: DataFrame, nodes: Sequence[str]) -> DataFrame:
 
 
 def _nothing_believed() -> dict[str, Column]:
-    """In a damaged mailbox: what is missing may have been lost, and nobody can say what a message becomes."""
+    """Return the columns, with those of a damaged mailbox reduced to `damage`.
+
+    Missing messages may have been lost there, and the outcome for a message is unknown.
+    """
     nowhere = F.array().cast("array<string>")
     values = {"missing_on": nowhere, "expunged_on": nowhere, "damage": F.lit(True)}
     values |= dict.fromkeys(("uid_conflict", "flags_differ", "only_modseq"), F.lit(False))
@@ -64,7 +68,7 @@ def _same_text(one: Column, other: Column) -> Column:
 
 
 def _any_two(versions: Column, differ: Callable[[Column, Column], Column]) -> Column:
-    """Whether two versions of one placement differ in this."""
+    """Return True if two versions of one placement differ according to `differ`."""
     return F.exists(
         versions,
         lambda one: F.exists(
@@ -74,7 +78,7 @@ def _any_two(versions: Column, differ: Callable[[Column, Column], Column]) -> Co
 
 
 def _lacking(one: Column, versions: Column) -> Column:
-    """Bits of the states that do not show this version's placement; and all beyond the last state."""
+    """Return bits of the states that do not show this version's placement, with all bits beyond the last state set."""
     showing = F.filter(versions, lambda other: same_placement(one["row"], other["row"]))
     return F.bitwise_not(bits_of(F.transform(showing, lambda other: other["place"])))
 
@@ -84,7 +88,10 @@ def _or_of(versions: Column, bits: Callable[[Column], Column]) -> Column:
 
 
 def _named(bits: Column, nodes: Sequence[str]) -> Column:
-    """The SIDs of the states whose bits are set. Bits in an array are worked out once, and not for each SID."""
+    """Return the SIDs of the states whose bits are set.
+
+    Putting the bits into an array computes them once, not for each SID.
+    """
     sids = F.array(*map(F.lit, nodes))
     named = F.transform(F.array(bits), lambda found: F.filter(sids, lambda _, place: has(found, place)))
     return F.get(named, F.lit(0))

@@ -1,7 +1,7 @@
-"""Running numbers by mailbox, where a single mailbox may have more rows than one task should see.
+"""Number rows by mailbox, even if a single mailbox has more rows than one task should handle.
 
-Rows are spread by ranges of their order, so that a row's place in its part says all but how many of its mailbox came in
-the parts before: sums of a few counts. A window by mailbox would bring all of a mailbox to one task.
+Rows are spread by ranges of their order. A row's number is then its place in its part, plus the mailbox's rows in the
+parts before, which is a sum of a few counts. A window by mailbox would bring a whole mailbox to one task.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pyspark.sql import functions as F
 
 from spark.versions import Keep
 
-_PART_BITS = 33  # of Spark's monotonically increasing ids: above them the partition's number, below it the row's
+_PART_BITS = 33  # of Spark's monotonically increasing ids: the partition's number is above these bits, the row's below
 
 
 def numbered(rows: DataFrame, order: Sequence[str], keep: Keep) -> DataFrame:
-    """With `number`: 0, 1, ... in each `mailbox` by these columns, which are to tell its rows apart.
+    """Add `number`: 0, 1, ... in each `mailbox` by these columns, which must tell its rows apart.
 
-    `keep` is called with `rows` in their places, and must see to it that they stay there: have no more columns than are
+    `keep` is called with `rows` in their places, and must fix them there: `rows` should have no columns that are not
     needed.
     """
     columns = "mailbox", *order

@@ -1,9 +1,9 @@
-"""What two sides make of one GUID: the heart of `resync.merge.merge`, as expressions.
+"""The outcome of two sides' rows of one GUID: the heart of `resync.merge.merge`, as expressions.
 
-The row of what has been joined so far stands in the columns of STATE, all null if there is none, and that of the branch
-that joins is the struct `other`, or null. Of both sides' heads are known `our_bits`, of the states that have been
-joined, `their_bit`, `our_uidnext`, `their_uidnext`, and `merge_modseq`, which a changed row gets. A mailbox that
-`takes_part` in this step has such a branch; all else stays as it is.
+The row joined so far stands in the columns of STATE, all null if there is none; the row of the branch that joins is the
+struct `other`, or null. Known of both sides' heads are `our_bits` (of the states joined so far), `their_bit`,
+`our_uidnext`, `their_uidnext`, and `merge_modseq`, which a changed row gets. A mailbox that `takes_part` in this step
+has such a branch; all others stay as they are.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pyspark.sql import functions as F
 from spark.versions import STATE
 
 AGE = ("seq", "origin", "change")
-"""What tells placements apart, in the order of age."""
+"""The columns that tell placements apart, in the order of age."""
 _CLAIM = ("uid", "claim_origin", "claim_seq")
 _STAMP = ("time", "sid", "set")
 
 
 def joined(paired: DataFrame) -> DataFrame:
-    """The row that survives, if one does, in the columns of STATE, and whether it `moves` to a new UID."""
+    """Return the surviving row, if any, in the columns of STATE, and a flag `moves` if it needs a new UID."""
     rest = [name for name in paired.columns if name not in (*STATE, "other", "their_bit")]
     mine, other = F.col("mine"), F.col("other")
     age, others_age = _part(mine, AGE), _part(other, AGE)
@@ -48,18 +48,18 @@ def _part(row: Column, names: tuple[str, ...]) -> Column:
 
 
 def _has(bits: Column, seen: Column) -> Column:
-    """Whether one of the states of these bits is among those that have seen it."""
+    """Return True if one of the states of these bits has seen it."""
     return seen.bitwiseAND(bits) != 0
 
 
 def _ours_wins(mine: Column, other: Column) -> Column:
-    """Of one placement: the number of the side that knows the other's claim."""
+    """Choose, for one placement, the UID of the side that knows the other's claim."""
     we_know, they_know = _has(F.col("our_bits"), other["claim_seen"]), _has(F.col("their_bit"), mine["claim_seen"])
     return F.when(we_know != they_know, we_know).otherwise(_part(mine, _CLAIM) >= _part(other, _CLAIM))
 
 
 def _is_ours() -> Column:
-    """Whose row the GUID keeps: ours or theirs; null: neither's, it is expunged."""
+    """Return True if the GUID keeps our row, False for theirs, null if the message is expunged."""
     return (
         F.when(~F.col("changes"), F.lit(True))
         .when(F.col("is_one"), F.col("ours_wins"))
@@ -70,7 +70,7 @@ def _is_ours() -> Column:
 
 
 def _survivor(mine: Column, other: Column) -> dict[str, Column]:
-    """Its columns, with the flags of both rows if both stay or are one placement's."""
+    """Return the survivor's columns, with the flags of both rows if both stay or are of one placement."""
     found = {name: F.when(F.col("is_ours"), mine[name]).when(~F.col("is_ours"), other[name]) for name in STATE}
     changes = F.col("changes") & F.col("is_ours").isNotNull()
     both_count = F.col("changes") & (F.col("is_one") | (F.col("ours_stays") & F.col("theirs_stays")))
@@ -80,7 +80,7 @@ def _survivor(mine: Column, other: Column) -> dict[str, Column]:
 
 
 def last(one: Column, other: Column) -> Column:
-    """Each flag as the later of two stamps left it, sorted by flag."""
+    """Return each flag in the state of its later stamp, sorted by flag."""
     states = F.map_zip_with(_by_flag(one), _by_flag(other), lambda _, mine, their: F.greatest(mine, their))
     listed = F.transform(
         F.map_entries(states),
@@ -96,7 +96,7 @@ def _by_flag(flags: Column) -> Column:
 
 
 def _misleads() -> Column:
-    """Whether a client of either side could have seen, or been promised, another message under the row's UID."""
+    """Return True if a client of either side could have seen, or been promised, another message under the row's UID."""
     uid, seen = F.col("uid"), F.col("claim_seen")
     ours = ~_has(F.col("our_bits"), seen) & (uid < F.col("our_uidnext"))
     return ours | (~_has(F.col("their_bit"), seen) & (uid < F.col("their_uidnext")))

@@ -1,4 +1,4 @@
-"""The tables of a repair plan (`resync.plan`), from what was compared; and how they are written."""
+"""Build the tables of a repair plan (`resync.plan`) from a comparison, and write them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ MASTER = PARTITIONS["mailboxes"]
 
 
 class Tables(NamedTuple):
-    """Of a plan."""
+    """Two tables of a plan."""
 
     mailboxes: DataFrame
     messages: DataFrame
 
 
 def mailboxes(related: DataFrame, differing: DataFrame, folders: DataFrame) -> DataFrame:
-    """The table of mailboxes. `related`: of `mailboxes`; `differing`: of `messages`; `folders`: of the inventories."""
+    """Return the table of mailboxes.
+
+    `related`: from `mailboxes`; `differing`: from `messages`; `folders`: from the inventories.
+    """
     unequal = related.where(F.col("relation") != EQUAL).select("*", _master().alias(MASTER))
     counts = differing.groupBy("mailbox").agg(F.count("*").alias("differing"))
     numbers = merging.heads(related, differing).select("mailbox", "uidnext", "highestmodseq")
@@ -50,25 +53,25 @@ def mailboxes(related: DataFrame, differing: DataFrame, folders: DataFrame) -> D
 
 
 def messages(differing: DataFrame, planned: DataFrame) -> DataFrame:
-    """The table of messages. `planned`: that of mailboxes."""
+    """Return the table of messages. `planned`: the table of mailboxes."""
     of_mailboxes = planned.select("mailbox", "user", MASTER)
     return differing.join(of_mailboxes, "mailbox").select(*(column.name for column in TABLES["messages"]), MASTER)
 
 
 def indexes(damaged: DataFrame) -> DataFrame:
-    """The table of indexes. `damaged`: of `projections`."""
+    """Return the table of indexes. `damaged`: from `projections`."""
     return damaged.select(*(column.name for column in TABLES["indexes"]), NODE)
 
 
 def write(rows: DataFrame, table: str, to: str, *order: str) -> None:
-    """A table below `to`, in files of about the same size, each in this order of columns."""
+    """Write a table below `to`, in files of about the same size, each sorted by these columns."""
     partition = PARTITIONS[table]
     spread = rows.hint("rebalance", partition).sortWithinPartitions(partition, *order)
     spread.write.partitionBy(partition).option("compression", "zstd").parquet(f"{to}/{table}")
 
 
 def _master() -> Column:
-    """Who takes himself for it; if no one does, a node that no other one is ahead of."""
+    """Return the node that takes itself for the master, or else a node that no other one is ahead of."""
     leading = F.filter("states", lambda one: one["leads"])
     first = F.get("states", F.get("branches", F.lit(0)))
     return F.coalesce(F.get(leading, F.lit(0))[NODE], first[NODE])

@@ -1,7 +1,7 @@
-"""Each node against itself: the index of GUIDs as its messages say that it should be.
+"""Compare each node with itself: the index of GUIDs with the one that follows from its messages.
 
-The index is in the order of GUIDs, in which a mailbox's rows lie far apart, so sums are kept by buckets of hashes, of
-which each task has few; only rows of buckets whose sums differ are brought together. The messages are believed.
+The index is in the order of GUIDs, in which a mailbox's rows lie far apart. So sums are kept by buckets of hashes, few
+enough for each task; only rows of buckets whose sums differ are compared one by one. The messages are trusted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _POINTER = ("uid", "origin", "seq", "change")
 
 
 def damaged(messages: DataFrame, guids: DataFrame) -> DataFrame:
-    """One row for each wrong row of an index: `node`, `mailbox`, `guid`, `what`, and the UID that should be there.
+    """Return one row for each wrong row of an index: `node`, `mailbox`, `guid`, `what`, and the correct UID.
 
     `what`: `missing`, `different` (another UID or placement), `extra` (of no message; its `uid` is null).
     """
@@ -43,14 +43,14 @@ def damaged(messages: DataFrame, guids: DataFrame) -> DataFrame:
 
 
 def counted(damaged: DataFrame) -> DataFrame:
-    """`node`, `what`, `count`: how many rows of its index are so. A node without any has no row."""
+    """Return `node`, `what`, `count`: the number of such rows in its index. A node without any has no row."""
     return damaged.groupBy(NODE, "what").count()
 
 
 def miscounted(heads: DataFrame, messages: DataFrame) -> DataFrame:
-    """`node`, `count`: how many of its mailboxes say of themselves that they have more or less messages than there are.
+    """Return `node`, `count`: the number of its mailboxes whose message count is wrong.
 
-    Also messages of a mailbox without a head. A node without any has no row.
+    Messages of a mailbox without a head count as well. A node without any has no row.
     """
     there = messages.groupBy(NODE, "mailbox").agg(F.count("*").alias("there"))
     said = heads.select(NODE, "mailbox", F.col("messages").alias("said"))
@@ -64,7 +64,7 @@ def _with_bucket(rows: DataFrame) -> DataFrame:
 
 
 def _unequal(shown: DataFrame, index: DataFrame) -> DataFrame:
-    """Buckets of nodes in which the two do not add up to the same."""
+    """Return the node's buckets in which the sums of the two sides differ."""
     columns = [F.col(name) for name in ("mailbox", "guid", *_POINTER)]
     sides = []
     for sign, side in ((1, shown), (-1, index)):

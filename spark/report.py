@@ -1,8 +1,8 @@
-"""What an audit has found, as one page of HTML that needs nothing else: no script, no font, no address.
+"""An audit's findings as one self-contained page of HTML: no script, no font, no external address.
 
-A page is its skeleton with the style (`page/skeleton.html`), and one section for each question of an operator, in the
-order in which they are asked: is something wrong, where, of what kind, whose is it, who mends it. Each chart is a
-drawing of numbers that stand beside it.
+The page is a skeleton with the style (`page/skeleton.html`), and one section for each question of an operator, in the
+order in which they are asked: whether something is wrong, where, of what kind, for which users, and which nodes repair
+it. Each chart is a drawing of numbers that stand beside it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CODE = re.compile(r"`([^`]*)`")
 
 
 def html(summary: Summary) -> str:
-    """The page, to be written as UTF-8. Names in the summary may be anything."""
+    """Return the page, to be written as UTF-8. Names in the summary may hold any characters."""
     skeleton = Template(files("spark.page").joinpath("skeleton.html").read_text("utf-8"))
     page = element("main", _verdict(summary), *_sections(summary))
     return skeleton.substitute(title=escape(visible(f"Audit of {summary.cluster}")), page=markup(page))
@@ -190,6 +190,6 @@ def _plan(summary: Summary) -> Iterator[Element]:
 
 
 def _with_code(text: str) -> Iterator[Element | str]:
-    """What stands between backquotes as code. For texts of ours: names may hold backquotes."""
+    """Yield the text between backquotes as code. Only for fixed texts: names may hold backquotes."""
     for place, part in enumerate(_CODE.split(text)):
         yield element("code", part) if place % 2 else part

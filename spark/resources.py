@@ -1,4 +1,4 @@
-"""What a job runs on, as operators say it. Known without pyspark, which may be missing."""
+"""The resources of a job, as operators name them. Usable without pyspark, which may be missing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a job runs on.
+    """The resources of a job.
 
-    `master`: None: this machine, or what spark-submit says. `memory`: of the virtual machine that this process starts
-    (`4g`, `900m`); `scratch`: a directory for what does not fit into that; None: Spark's own default. `conf`: settings
-    of Spark's own, which come last.
+    `master`: None means this machine, or the master that spark-submit sets. `memory`: of the virtual machine that this
+    process starts (`4g`, `900m`); `scratch`: a directory for data that does not fit into memory; None means Spark's own
+    default. `conf`: Spark's own settings, which override the others.
     """
 
     master: str | None = None

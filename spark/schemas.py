@@ -44,4 +44,4 @@ SCHEMAS: Final[Mapping[str, StructType]] = {
     table: StructType([StructField(name, _TYPES[kind], nullable) for name, kind, nullable in columns])
     for table, columns in TABLES.items()
 }
-"""By the names of tables."""
+"""Table -> its schema."""

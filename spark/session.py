@@ -1,8 +1,8 @@
-"""A Spark session for one command. What a first run lacks (Java, memory, a master) is told in one line.
+"""A Spark session for one command. A missing prerequisite (Java, memory, a master) is reported in one line.
 
-By default Spark runs in this process's own virtual machine, on all cores. What that writes to its output goes to a
-file, of which the last lines are read if it does not start: operators see what this program says, not Spark's log.
-Under spark-submit there is a virtual machine already, with its own settings.
+By default Spark runs in a virtual machine that this process starts, on all cores. Its output goes to a file, whose last
+lines are read if Spark does not start: operators see this program's messages, not Spark's log. Under spark-submit there
+is a virtual machine already, with its own settings.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pyspark.sql import SparkSession
 from spark.resources import Resources
 from spark.settings import SETTINGS
 
-JAVA_MIN = 17  # of Spark 4
+JAVA_MIN = 17  # the minimum for Spark 4
 JAVA_TIMEOUT_S = 60.0
 EXECUTOR_TIMEOUT_S = 300.0
 EXECUTOR_EVERY_S = 1.0
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # in the environment: spark-submit has started the virtual machine
-MEMORY_SHARE, MEMORY_MAX_GIB = 2, 8  # by default one half of the machine's, and no more than so many GiB
+MEMORY_SHARE, MEMORY_MAX_GIB = 2, 8  # by default half of the machine's memory, and at most this many GiB
 
 _ADVICE = {
     "OutOfMemoryError": "it has no memory left; give it more with --memory, or compare fewer inventories at once",
@@ -54,19 +54,19 @@ _ADVICE = {
 
 
 _THROWN = re.compile(r"^.*?(?:[\w.$]+(?:Exception|Error)): ")
-"""How Java's errors begin; what follows is for people."""
+"""Matches the beginning of Java's errors, before the text for people."""
 
 
 _UNREADABLE = re.compile(r"Encountered error while reading file (\S.*?)\.? +SQLSTATE")
 
 
 class SparkError(Exception):
-    """Spark could not start, or gave up; in one line, with what to do."""
+    """Spark could not start, or gave up; one line with the remedy."""
 
 
 @contextmanager
 def session(name: str, resources: Resources) -> Iterator[SparkSession]:
-    """A session that ends with the block. What Spark raises in it is raised as SparkError."""
+    """Yield a session that ends with the block. Spark's errors within the block are raised as SparkError."""
     with _without_logging(), tempfile.TemporaryFile() as log:
         try:
             started = _start(name, resources, log)
@@ -74,7 +74,7 @@ def session(name: str, resources: Resources) -> Iterator[SparkSession]:
                 with _with_executors(started):
                     yield started
             finally:
-                with suppress(Py4JError, ConnectionError):  # it may be what has failed
+                with suppress(Py4JError, ConnectionError):  # Spark may be what has failed
                     started.stop()
         except (PySparkException, Py4JError, ConnectionError) as error:
             raise SparkError(f"Spark: {_explained(str(error), _tail(log))}") from error
@@ -82,7 +82,7 @@ def session(name: str, resources: Resources) -> Iterator[SparkSession]:
 
 @contextmanager
 def _without_logging() -> Iterator[None]:
-    """Of an interrupt, and of what is raised here anyway, py4j would log tracebacks."""
+    """Disable logging: py4j would log tracebacks of interrupts, and of errors that are raised here anyway."""
     logging.disable(logging.CRITICAL)
     try:
         yield
@@ -105,7 +105,7 @@ def _start(name: str, resources: Resources, log: IO[bytes]) -> SparkSession:
     conf.setAll(list(resources.conf.items()))
     gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]  # ships no types
     started = SparkSession(SparkContext(conf=conf, gateway=gateway))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's own asks the jobs to end, and may fail
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's own handler asks the jobs to end, and may fail
     if started.version != pyspark.__version__:
         where = os.environ.get("SPARK_HOME", "on the PATH")
         raise SparkError(
@@ -116,18 +116,18 @@ def _start(name: str, resources: Resources, log: IO[bytes]) -> SparkSession:
 
 @contextmanager
 def _with_executors(started: SparkSession) -> Iterator[None]:
-    """Spark itself waits for them for ever, without a word, at the start and if all go away. Raises SparkError."""
+    """Raise SparkError if no executors come, or if all go away: Spark itself would wait for ever, silently."""
     master = str(started.sparkContext.master)
     if master.startswith("local") or SUBMITTED in os.environ:  # spark-submit has a console, and queues to wait in
         yield
         return
     has_ended, has_none = threading.Event(), threading.Event()
     arguments = (started, has_ended, has_none)
-    watch = threading.Thread(target=_watch, args=arguments, daemon=True)  # if Spark hangs, so may this
+    watch = threading.Thread(target=_watch, args=arguments, daemon=True)  # a daemon, since it may hang if Spark hangs
     watch.start()
     try:
         yield
-    except Exception as error:  # what came of the jobs that were cancelled: other modules raise their own
+    except Exception as error:  # an error of the cancelled jobs: other modules raise their own
         if not has_none.is_set():
             raise
         what = f"{master} has given no executor for {EXECUTOR_TIMEOUT_S:.0f} s; has it workers with a core and memory"
@@ -138,10 +138,10 @@ def _with_executors(started: SparkSession) -> Iterator[None]:
 
 
 def _watch(started: SparkSession, has_ended: threading.Event, has_none: threading.Event) -> None:
-    """Cancel what waits, once there has been no executor each time that it was looked for, for so long."""
+    """Cancel the waiting jobs once no executor has been found for EXECUTOR_TIMEOUT_S."""
     context = started.sparkContext
     looked = 0
-    with suppress(Py4JError, ConnectionError):  # if Spark has failed, its own error says how
+    with suppress(Py4JError, ConnectionError):  # if Spark has failed, its own error explains it
         tracker = cast("Any", context._jsc).sc().statusTracker()  # noqa: SLF001  # has no name in Python
         while not has_ended.wait(EXECUTOR_EVERY_S):
             has_executor = len(tracker.getExecutorInfos()) > 1  # the first is the driver
@@ -167,7 +167,7 @@ def _default_memory() -> str:
 
 
 def _check_java() -> None:
-    """Raises SparkError."""
+    """Raise SparkError if there is no suitable Java."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
     advice = f"install Java {JAVA_MIN} or later (on Debian: openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME to it"
@@ -192,7 +192,7 @@ def _tail(log: IO[bytes]) -> str:
 
 
 def _explained(error: str, log: str) -> str:
-    """`log`: what the virtual machine said; it counts where that did not start."""
+    """Return an explanation of the error. `log` is the virtual machine's output, used if that did not start."""
     text = log if "JAVA_GATEWAY" in error else error
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by: ")]

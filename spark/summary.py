@@ -1,4 +1,4 @@
-"""What an audit has found, as counts: what `summary.json` says, what is printed, and what the report draws."""
+"""An audit's findings as counts: the contents of `summary.json`, of the printed output, and of the report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True)
 class NodeSummary:
-    """One node's inventory. `lag_entries`: how many entries its log lacked that another node's had.
+    """One node's inventory. `lag_entries`: number of entries that its log lacked and another node's had.
 
-    `behind`: mailboxes of which another node shows more; `missing`, `expunged`: messages that it does not show and
-    another node does, and has never seen, or has removed. `index`: wrong rows of its index of GUIDs by what is wrong
-    (`missing`, `extra`, `different`). `unreadable`: rows that it could not read.
+    `behind`: mailboxes of which another node shows more; `missing`, `expunged`: messages that another node shows and
+    this one has never seen, or has removed. `index`: wrong rows of its index of GUIDs by what is wrong (`missing`,
+    `extra`, `different`). `unreadable`: rows that it could not read.
     """
 
     node: str
@@ -30,7 +30,7 @@ class NodeSummary:
 
 @dataclass(frozen=True, slots=True)
 class PairSummary:
-    """In how many mailboxes two nodes do not show the same."""
+    """The number of mailboxes in which two nodes differ."""
 
     one: str
     other: str
@@ -39,7 +39,7 @@ class PairSummary:
 
 @dataclass(frozen=True, slots=True)
 class UserSummary:
-    """A user with differences: mailboxes and folder trees, and messages."""
+    """A user with differences: the number of mailboxes and folder trees, and of messages."""
 
     user: str
     mailboxes: int
@@ -48,11 +48,11 @@ class UserSummary:
 
 @dataclass(frozen=True, slots=True)
 class IndexSummary:
-    """A node's index of GUIDs, and what its mailboxes count, against its messages, by the kinds of `replicator check`.
+    """A check of a node's index of GUIDs and mailbox counters against its messages, by the kinds of `replicator check`.
 
-    `mailboxes`: and folder trees; `rows`: of both projections. `damage`: `by_guid`, wrong rows of the index, which
-    `index` tells apart by what is wrong (`missing`, `extra`, `different`); `chain`, mailboxes that count other than
-    there is. `unreadable`: rows that the node could not read, by table; if there are some, an absence proves nothing.
+    `mailboxes`: with folder trees; `rows`: of both projections. `damage`: `by_guid` counts wrong rows of the index,
+    which `index` divides by what is wrong (`missing`, `extra`, `different`); `chain` counts mailboxes with a wrong
+    counter. `unreadable`: rows that the node could not read, by table; if there are any, an absence proves nothing.
     """
 
     node: str
@@ -64,17 +64,19 @@ class IndexSummary:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return not sum(self.damage.values()) and not sum(self.unreadable.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`relations`: mailboxes that are `equal`, `behind`, `forked`, `damaged`; `trees`: the same of folder trees.
+    """All counts of an audit.
+
+    `relations`: mailboxes that are `equal`, `behind`, `forked`, `damaged`; `trees`: folder trees.
 
     `kinds`: messages that differ by kind (`missing`, `expunged`, `uid_conflict`, `flags_differ`, `damage`,
-    `only_modseq`); one may be of several, `differing` counts it once. `worst`: users with most differences, the worst
-    first. `plan`: mailboxes and trees that can be made equal, by the node that is to join their branches.
+    `only_modseq`); a message may be of several kinds, `differing` counts it once. `worst`: users with most differences,
+    the worst first. `plan`: mailboxes and trees that can be made equal, by the node that is to join their branches.
     """
 
     cluster: str
@@ -92,7 +94,7 @@ class Summary:
 
     @property
     def is_clean(self) -> bool:
-        """Whether all nodes show the same, and each of them is sound."""
+        """True if all nodes show the same, and each of them is sound."""
         whole = all(not node.unreadable and not sum(node.index.values()) for node in self.nodes)
         unequal = sum(
             count for found in (self.relations, self.trees) for name, count in found.items() if name != "equal"
@@ -100,5 +102,5 @@ class Summary:
         return whole and not unequal
 
     def to_json(self) -> bytes:
-        """The document."""
+        """Return the JSON document."""
         return json.dumps(asdict(self), indent=2).encode() + b"\n"

@@ -1,9 +1,9 @@
-"""Which mailboxes are not equal, without moving their rows: sums of hashes, like the nodes' own fingerprints.
+"""Find the mailboxes that are not equal without moving their rows, by sums of hashes like the nodes' own fingerprints.
 
-A row's hash is two of 64 bits over all its columns, and sums of them do not depend on the order of rows. Each task
-adds up what it reads before anything is shuffled, and a mailbox's rows lie together in an inventory, so what travels is
-about one record a mailbox and node. Halves of 32 bits are added, which do not overflow below 2**31 rows. The hashes
-find accidents, not forgeries: against those stand the nodes' digests, which are compared as well.
+A row has two hashes of 64 bits over all its columns, whose sums do not depend on the order of rows. Each task adds up
+the rows that it reads before anything is shuffled, and a mailbox's rows lie together in an inventory, so about one
+record per mailbox and node is moved. Halves of 32 bits are added, which do not overflow below 2**31 rows. The hashes
+find accidents, not forgeries; against forgeries the nodes' digests are compared as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _LOW = (1 << 32) - 1
 
 
 def halves(columns: Sequence[Column]) -> list[Column]:
-    """Four numbers of 32 bits, named as SUMS: two hashes of all these columns. A leading constant is the seed."""
+    """Return four numbers of 32 bits, named as SUMS: two hashes of all these columns.
+
+    A leading constant is the seed.
+    """
     found: list[Column] = []
     for seed in (1, 2):
         value = F.xxhash64(F.lit(seed), *columns)
@@ -32,12 +35,12 @@ def halves(columns: Sequence[Column]) -> list[Column]:
 
 
 def compared(tables: Mapping[str, DataFrame], nodes: Sequence[str]) -> DataFrame:
-    """One row a mailbox: `mailbox`, `is_tree`, `sums` and `is_equal`. Worth persisting: it is small.
+    """Return one row per mailbox: `mailbox`, `is_tree`, `sums` and `is_equal`. Worth persisting: it is small.
 
     `tables`: of inventories. A folder tree is a mailbox without messages; its folders and subscriptions are hashed.
-    `sums`: of each node that has anything of the mailbox its `node`, whether it `has_head`, what its head `said` to
-    be the number of rows, how many `rows` there are, and `total`, the sums over them. `is_equal`: at each node the same
-    head, with all its numbers, over the same rows, as many as it says.
+    `sums` has for each node with anything of the mailbox: `node`, `has_head`, `said` (the number of rows by its head),
+    `rows` (the actual number), and `total`, the sums over the rows. `is_equal`: every node has the same head, with all
+    its numbers, over the same rows, as many as the head says.
     """
     rows = (_of_messages(tables["messages"]), _of_heads(tables["heads"]), _of_trees(tables))
     one_node = reduce(DataFrame.unionByName, rows).groupBy("mailbox", NODE).agg(
@@ -74,7 +77,7 @@ def _of_messages(messages: DataFrame) -> DataFrame:
 
 
 def _of_trees(tables: Mapping[str, DataFrame]) -> DataFrame:
-    """Folders and subscriptions, as rows of their users' trees; of a user without one, of a tree that has no head."""
+    """Return folders and subscriptions as rows of their users' trees; a user without a tree gets one without a head."""
     trees = tables["heads"].where("uidvalidity = 0").select(NODE, "user", F.col("mailbox").alias("tree"))
     nothing = F.lit(None).cast("long")
     sides = []
@@ -89,7 +92,7 @@ def _of_trees(tables: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _of_heads(heads: DataFrame) -> DataFrame:
-    """Who numbers a mailbox now is no part of its state."""
+    """Return the heads as rows. The current master is left out, because it is not part of a mailbox's state."""
     names = [name for name in SCHEMAS["heads"].names if name not in {"mailbox", "context", "master"}]
     columns = [*map(F.col, names), F.array_sort(F.map_entries("context"))]
     nothing = (F.lit(None).cast("long").alias(name) for name in SUMS)

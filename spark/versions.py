@@ -1,10 +1,10 @@
-"""The versions of each message that a merge may touch, in mailboxes that are not equal, brought together.
+"""Gather the versions of each message that a merge may touch, in mailboxes that are not equal.
 
-A state holds a GUID once, so all that a merge does to one message, but for new UIDs, follows from its versions, of
-which there are no more than nodes. Whether each node has seen the entries that a version names is noted as bits while
-the mailbox's contexts are at hand; after that they do not travel with the rows. In a large mailbox most messages are
-the same everywhere: hashes find those first, and their rows stay where they are. What travels is spread by mailbox and
-GUID, so that a very large mailbox is the work of all.
+A state holds a GUID once, so everything that a merge does to one message, except for new UIDs, follows from its
+versions, of which there are no more than nodes. While the mailbox's contexts are at hand, bits record which nodes have
+seen the entries that a version names; after that the contexts do not travel with the rows. In a large mailbox most
+messages are the same everywhere: hashes find those first, and their rows stay where they are. The moving rows are
+spread by mailbox and GUID, so that all tasks share a very large mailbox.
 """
 
 from __future__ import annotations
@@ -21,41 +21,44 @@ from spark.mailboxes import DAMAGED, EQUAL, Summary
 from spark.schemas import SCHEMAS
 
 Keep: TypeAlias = Callable[[DataFrame], DataFrame]
-"""Is called with what is used more than once."""
+"""A function that is called with each DataFrame that is used more than once."""
 
 ROW = tuple(name for name in SCHEMAS["messages"].names if name not in {"mailbox", "guid"})
 STATE = (*ROW, "dot_seen", "claim_seen")
-"""Of a version's row. Bit n of the last two is set if the n-th state has seen the entry: the placement's, the claim."""
+"""Columns of a version's row.
+
+Bit n of the last two is set if the n-th state has seen the entry: the placement's, the claim.
+"""
 MAILBOX_BYTES, DOT_BYTES = 512, 64
-"""Of what each executor holds of a mailbox, about, and of each entry of its nodes' contexts: an origin and a number."""
+"""Approximate bytes that each executor holds of a mailbox, and of each entry (origin, seq) of its nodes' contexts."""
 PLANS_BYTES_MAX = 128 << 20
-"""If it holds no more than this of all mailboxes that differ, their rows meet it where they are."""
+"""Limit of the bytes that each executor holds of all differing mailboxes; below it, rows meet them without moving."""
 IDS_MAX = 4_000_000
-"""So many mailboxes' ids each executor can hold, some 400 MB; then rows of equal mailboxes stay where they are."""
+"""Limit of the mailbox ids that each executor holds, some 400 MB; below it, rows of equal mailboxes are not moved."""
 
 
 def gathered(
     mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str], relations: Summary, keep: Keep
 ) -> DataFrame:
-    """One row a message: `mailbox`, `guid`, `versions`, `plan`. `mailboxes`, `relations`: see the module `mailboxes`.
+    """Return one row per message: `mailbox`, `guid`, `versions`, `plan`. `mailboxes`, `relations`: see `mailboxes`.
 
-    Messages that are the same everywhere, and stay so, are left out; `keep` is called with those that are not.
-    `versions`: for each node that shows it the node's `place` in `nodes`, and the `row` with the columns of STATE.
-    `plan`: what a merge needs to know of the mailbox, see `_plan`.
+    Messages that are the same everywhere, and stay so, are left out; `keep` is called with the others. `versions`: for
+    each node that shows the message, the node's `place` in `nodes`, and the `row` with the columns of STATE. `plan`:
+    the facts about the mailbox that a merge needs, see `_plan`.
     """
     rows = _with_plans(mailboxes, messages, nodes, relations)
     touched = keep(_touched(rows, len(nodes)))
     return (
         rows.join(touched, ["mailbox", "guid"], "left_semi")
         .select("mailbox", "guid", _version(nodes).alias("version"), "plan")
-        .repartition("mailbox", "guid")  # else all of a mailbox would stay where it met its plan
+        .repartition("mailbox", "guid")  # otherwise a whole mailbox would stay where it met its plan
         .groupBy("mailbox", "guid")
         .agg(F.array_sort(F.collect_list("version")).alias("versions"), F.first("plan").alias("plan"))
     )
 
 
 def _with_plans(mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str], relations: Summary) -> DataFrame:
-    """The rows of mailboxes that are not equal, with what their contexts say of them."""
+    """Return the rows of mailboxes that are not equal, with the facts from their contexts."""
     contexts_seen = F.transform("states", lambda one: one["context"]).alias("contexts")
     differing = mailboxes.where(F.col("relation") != EQUAL).select("mailbox", contexts_seen, _plan().alias("plan"))
     if relations.unequal * MAILBOX_BYTES + relations.dots * DOT_BYTES <= PLANS_BYTES_MAX:
@@ -70,7 +73,7 @@ def _with_plans(mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str],
 
 
 def _touched(rows: DataFrame, count: int) -> DataFrame:
-    """`mailbox` and `guid` of messages that a merge may touch, or that are not the same at all of so many nodes.
+    """Return `mailbox` and `guid` of messages that a merge may touch, or that are not the same at all `count` nodes.
 
     A merge leaves a row alone that both sides have, if they know its claim, whatever their UIDNEXTs.
     """
@@ -91,7 +94,7 @@ def _touched(rows: DataFrame, count: int) -> DataFrame:
 
 
 def same_placement(one: Column, other: Column) -> Column:
-    """Of two rows."""
+    """Return True if two rows are of one placement."""
     return (one["origin"] == other["origin"]) & (one["seq"] == other["seq"]) & (one["change"] == other["change"])
 
 
@@ -109,7 +112,7 @@ def _seen_by(origin: Column, seq: Column, count: int) -> Column:
 
 
 def _plan() -> Column:
-    """Of the branches, in the order of the merge, place, UIDNEXT and HIGHESTMODSEQ. What is damaged has none."""
+    """Return place, UIDNEXT and HIGHESTMODSEQ of the branches, in merge order; a damaged mailbox has no branches."""
     places = F.filter("branches", lambda _: F.col("relation") != DAMAGED)
     branches = F.transform(places, lambda place: F.get("states", place))
     return F.struct(

@@ -16,7 +16,7 @@ from benchmarks.demo.telling import Teller
 from benchmarks.wire import MeasurementError
 
 LIMIT_S = 120
-"""A demo that takes longer has hung."""
+"""Seconds after which a demo is taken for hung."""
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""What the nodes showed, compared: conflicts and what became of them, and whether anything was lost.
+"""Compare what the nodes showed: find conflicts and their outcomes, and check that nothing was lost.
 
-No I/O. A mail is known by its EMAILID (RFC 8474), which stays with it through merges, and by its subject, which the
-demo uses once in a folder.
+The module does no I/O. A mail is identified by its EMAILID (RFC 8474), which stays with it through merges, and by its
+subject, which the demo uses once in a folder.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class Mail:
 
 @dataclass(frozen=True)
 class Folder:
-    """As IMAP shows it. `mails` by UID."""
+    """A folder as IMAP shows it. `mails` by UID."""
 
     uidvalidity: int
     mails: Mapping[int, Mail]
 
 
 Shown = Mapping[str, Folder]
-"""What one node shows of one user at one moment: folders by name."""
+"""A user's mail at one node at one moment: folders by name."""
 
 
 @dataclass
 class Ledger:
-    """What clients have heard OK for: texts of mails that came in, what was expunged, how flags were last set."""
+    """Changes for which clients have heard OK: accepted mails, expunged ones, and the last setting of flags."""
 
     accepted: dict[Place, bytes] = field(default_factory=dict)
     removed: set[Place] = field(default_factory=set)
@@ -46,7 +46,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Conflict:
-    """One row of the table: what each side showed, and what all show now."""
+    """One row of the table: the state on each side, and the state on all nodes now."""
 
     what: str
     left: str
@@ -56,7 +56,7 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Check:
-    """A promise, whether it was kept, and in numbers or names how."""
+    """A promise, the result of checking it, and numbers or names as evidence."""
 
     promise: str
     kept: bool
@@ -67,9 +67,10 @@ class Check:
 
 
 def conflicts(left: Sequence[Shown], right: Sequence[Shown], now: Shown) -> list[Conflict]:
-    """What both sides did to the same thing while they were apart.
+    """Return what both sides did to the same thing while they were apart.
 
-    `left` and `right` are what each side showed, in order: the first from before, the last from just before the heal.
+    `left` and `right` are the states that each side showed, in order: the first from before the cut, the last from just
+    before the heal.
     """
     return [
         *_folder_conflicts(left, right, now),
@@ -80,7 +81,7 @@ def conflicts(left: Sequence[Shown], right: Sequence[Shown], now: Shown) -> list
 
 
 def _uid_conflicts(left: Sequence[Shown], right: Sequence[Shown], now: Shown) -> Iterator[Conflict]:
-    """UIDs that the sides showed for different mails, under the UIDVALIDITY that still stands."""
+    """Yield UIDs that the sides showed for different mails, under a UIDVALIDITY that still stands."""
     ours, theirs = _ever(left), _ever(right)
     for key in sorted(ours.keys() & theirs.keys()):
         (name, uidvalidity, uid), here, there = key, ours[key], theirs[key]
@@ -108,7 +109,7 @@ def _flag_conflicts(left: Shown, right: Shown, now: Shown) -> Iterator[Conflict]
 
 
 def _expunge_conflicts(left: Sequence[Shown], right: Sequence[Shown], now: Shown) -> Iterator[Conflict]:
-    """Mails that one side expunged and whose flags the other changed."""
+    """Yield mails that one side expunged and whose flags the other changed."""
     for name, folder in left[0].items():
         for mail in folder.mails.values():
             ours, theirs = (_state(name, mail, shown[-1]) for shown in (left, right))
@@ -117,7 +118,7 @@ def _expunge_conflicts(left: Sequence[Shown], right: Sequence[Shown], now: Shown
 
 
 def _folder_conflicts(left: Sequence[Shown], right: Sequence[Shown], now: Shown) -> Iterator[Conflict]:
-    """Folders that one side deleted and the other used, and folders that both created."""
+    """Yield folders that one side deleted and the other used, and folders that both created."""
     before = left[0]
     for name in sorted(left[-1].keys() | right[-1].keys()):
         base, ours, theirs = (shown.get(name) for shown in (before, left[-1], right[-1]))
@@ -167,7 +168,7 @@ def _find(shown: Shown, name: str, mail: Mail) -> tuple[int, Mail] | None:
 
 
 def _ever(moments: Sequence[Shown]) -> dict[tuple[str, int, int], Mail]:
-    """(folder, UIDVALIDITY, UID) -> the mail that it last named."""
+    """Return (folder, UIDVALIDITY, UID) -> the mail that it last named."""
     return {
         (name, folder.uidvalidity, uid): mail
         for shown in moments
@@ -188,7 +189,7 @@ def _flags(flags: frozenset[str]) -> str:
 
 
 def nothing_lost(ledger: Ledger, final: Mapping[str, Shown]) -> Check:
-    """Every mail that anyone was told is safe is at every node, once and with its text, unless it was expunged."""
+    """Check that every acknowledged mail is at every node, once and with its body, unless it was expunged."""
     wanted = {place: text for place, text in ledger.accepted.items() if place not in ledger.removed}
     wrong = [
         f"{subject!r} in {name} at {sid}"
@@ -202,7 +203,7 @@ def nothing_lost(ledger: Ledger, final: Mapping[str, Shown]) -> Check:
 
 
 def nothing_back(ledger: Ledger, final: Mapping[str, Shown]) -> Check:
-    """What was expunged is gone everywhere, and nothing is there that nobody sent."""
+    """Check that expunged mail is gone everywhere, and that every mail shown was sent."""
     wanted = ledger.accepted.keys() - ledger.removed
     extra = sorted(
         f"{mail.subject!r} in {name} at {sid}"
@@ -217,7 +218,7 @@ def nothing_back(ledger: Ledger, final: Mapping[str, Shown]) -> Check:
 
 
 def all_alike(final: Mapping[str, Shown], digests: Mapping[str, str], waiting: Mapping[str, int]) -> Check:
-    """All nodes show the same to a client, their digests are equal, and no entry waits."""
+    """Check that all nodes show the same to a client, their digests are equal, and no entry waits."""
     alike = all(one == other for one, other in pairwise(final.values()))
     kept = alike and len(set(digests.values())) == 1 and not any(waiting.values())
     shown = ", ".join(f"{sid} {digest[:8]}" for sid, digest in digests.items())
@@ -226,7 +227,7 @@ def all_alike(final: Mapping[str, Shown], digests: Mapping[str, str], waiting: M
 
 
 def uids_mean_one_mail(moments: Sequence[Mapping[str, Shown]]) -> Check:
-    """At each node, a UID under one UIDVALIDITY never named one mail and then another. `moments` in order."""
+    """Check that at each node a UID under one UIDVALIDITY never named two mails. `moments` in order."""
     broken: list[str] = []
     named: dict[tuple[str, str, int, int], str] = {}
     for sid, shown in chain.from_iterable(moment.items() for moment in moments):
@@ -239,7 +240,7 @@ def uids_mean_one_mail(moments: Sequence[Mapping[str, Shown]]) -> Check:
 
 
 def uidvalidity_kept(before: Shown, now: Shown) -> Check:
-    """Folders that were there before have their UIDVALIDITY still."""
+    """Check that folders that existed before still have their UIDVALIDITY."""
     both = sorted(before.keys() & now.keys())
     changed = [name for name in both if before[name].uidvalidity != now[name].uidvalidity]
     return Check(
@@ -250,7 +251,7 @@ def uidvalidity_kept(before: Shown, now: Shown) -> Check:
 
 
 def flags_kept(ledger: Ledger, final: Mapping[str, Shown]) -> Check:
-    """Every flag is as its last change left it, whichever side made that."""
+    """Check that every flag is as its last change left it, on whichever side that was made."""
     wrong = [
         f"{flag} of {subject!r} at {sid}"
         for sid, shown in final.items()
@@ -262,7 +263,7 @@ def flags_kept(ledger: Ledger, final: Mapping[str, Shown]) -> Check:
 
 
 def session_is_legal(count: int, heard: Sequence[str], final: int) -> Check:
-    """What a client heard that stayed connected, from so many messages on: RFC 3501 sections 7.3.1 and 7.4.1."""
+    """Check the messages that a connected client heard, from `count` mails on: RFC 3501 sections 7.3.1 and 7.4.1."""
     legal = True
     for number, what in chain.from_iterable(re.findall(r"^\* (\d+) (EXISTS|EXPUNGE)$", line) for line in heard):
         legal = legal and (int(number) >= count if what == "EXISTS" else 1 <= int(number) <= count)

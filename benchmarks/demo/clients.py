@@ -1,6 +1,6 @@
-"""A user's mail programs, one at each data centre: they act by LMTP and IMAP and write down what they heard OK for.
+"""A user's mail programs, one at each data centre: they act by LMTP and IMAP and record everything answered by OK.
 
-Plain clients of the standard library; whatever is not OK raises ActionError.
+They are plain clients of the standard library; any answer but OK raises ActionError.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ USER = "alice"
 LISTED = re.compile(rb'^\([^)]*\) "/" "?([^"]+)"?$')
 FETCHED = re.compile(rb"UID (\d+) FLAGS \(([^)]*)\) EMAILID \(([^)]+)\)")
 SUBJECT = re.compile(rb"^Subject: ([^\r]*)\r$", re.MULTILINE)
-LINE_AND_LITERAL = 2  # how imaplib gives a message: a pair of the line before its literal, and the literal
+LINE_AND_LITERAL = 2  # imaplib's form of a message: a pair of the line before its literal, and the literal
 
 
 class ActionError(Exception):
-    """A node refused what the demo needs, and how it put it."""
+    """A node refused an action of the demo; the message quotes it."""
 
 
 class Desk:
@@ -36,7 +36,7 @@ class Desk:
     # ---- acting
 
     def deliver(self, subject: str) -> None:
-        """The mail server outside brings a mail."""
+        """Deliver a mail, as an outside mail server does."""
         text = _text(subject)
         with smtplib.LMTP(*self.node.address("lmtp")) as lmtp:
             try:
@@ -46,7 +46,7 @@ class Desk:
         self._ledger.accepted["INBOX", subject] = text
 
     def append(self, folder: str, subject: str) -> None:
-        """The mail program puts a mail into a folder."""
+        """Put a mail into a folder, as a mail program does."""
         text = _text(subject)
         with self._imap() as imap:
             self._check(imap.append(folder, "", "", text), f"append to {folder}")
@@ -70,7 +70,7 @@ class Desk:
             self._check(imap.create(folder), f"create {folder}")
 
     def delete(self, folder: str) -> None:
-        """Delete a folder with the mail in it that is seen here, and only that."""
+        """Delete a folder with the mail that is seen in it here, and only that."""
         seen = self.shown()[folder]
         with self._imap() as imap:
             self._check(imap.delete(folder), f"delete {folder}")
@@ -79,14 +79,14 @@ class Desk:
     # ---- looking
 
     def shown(self) -> Shown:
-        """All that the user sees here."""
+        """Return everything that the user sees here."""
         with self._imap() as imap:
             _, listed = imap.list()
             names = [match[1].decode() for line in listed if isinstance(line, bytes) and (match := LISTED.match(line))]
             return {name: self._folder(imap, name) for name in names}
 
     def uid(self, subject: str) -> int:
-        """The UID of a mail in INBOX here."""
+        """Return the UID of a mail in INBOX here."""
         with self._imap("INBOX") as imap:
             return int(self._uid(imap, subject))
 

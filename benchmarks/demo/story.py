@@ -1,4 +1,4 @@
-"""The story, scene by scene. What it tells of the nodes' state it asks the nodes, by IMAP and by HTTP."""
+"""The story, scene by scene. Everything it tells of the nodes' state comes from the nodes, by IMAP and by HTTP."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ PARTED_WITHIN_S, EQUAL_WITHIN_S = 20.0, 30.0
 
 
 class Story:
-    """Plays on a running cluster of dc1, dc2 and dc3 with `USER`, whose links go through proxies."""
+    """The play, on a running cluster of dc1, dc2 and dc3 with `USER`, whose links go through proxies."""
 
     def __init__(self, cluster: Cluster, teller: Teller) -> None:
         self._cluster = cluster
         self._tell = teller
         self._ledger = Ledger()
         self._desks = {node.sid: Desk(node, self._ledger) for node in cluster.nodes}
-        self._moments: list[Mapping[str, Shown]] = []  # what each node showed, after each act
+        self._moments: list[Mapping[str, Shown]] = []  # each node's state after each act
 
     def play(self) -> bool:
-        """Whether every promise was kept."""
+        """Play the story. Return True if every promise was kept."""
         self._opening()
         self._ordinary_day()
         before = len(self._moments) - 1

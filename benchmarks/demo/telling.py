@@ -1,4 +1,4 @@
-"""How the demo looks: for a terminal of any width, and as plain text where the output is none."""
+"""Layout of the demo: for a terminal of any width, and as plain text where the output is no terminal."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rich.text import Text
 from benchmarks.demo.account import Check, Conflict, Folder
 
 WIDTH = 110
-"""Of text that goes to no terminal; and no line is longer than that on any."""
+"""Columns of text that goes to no terminal; also the longest line on a terminal."""
 
 
 class Teller:
-    """Numbers the scenes and prints."""
+    """Prints the story and numbers its scenes."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._out = console or Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
@@ -28,7 +28,7 @@ class Teller:
         self._scenes = 0
 
     def _print(self, *parts: RenderableType) -> None:
-        """Without blanks at the end of lines, and at once, also into a pipe."""
+        """Print without blanks at the end of lines, and at once, even into a pipe."""
         with self._out.capture() as captured:
             for part in parts:
                 self._out.print(part)
@@ -49,7 +49,7 @@ class Teller:
             self._print(Text(textwrap.indent(textwrap.fill(text, self._out.width - 3), "   ")))
 
     def act(self, sid: str, what: str, came: str = "") -> None:
-        """One thing that somebody did at a node, and what came of it."""
+        """Print one action at a node, and its result."""
         self._print(f"   [bold]{escape(sid)}[/]  {escape(what):<64}[green]{escape(came)}[/]")
 
     def facts(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -59,7 +59,7 @@ class Teller:
         self._print(table)
 
     def folders(self, name: str, shown: Mapping[str, Folder]) -> None:
-        """One folder as several nodes show it, side by side, a mail a line."""
+        """Print one folder as several nodes show it, side by side, one mail per line."""
         lists = [
             [f"{uid:>3} {mail.subject} {' '.join(sorted(mail.flags))}".rstrip() for uid, mail in folder.mails.items()]
             for folder in shown.values()

@@ -1,5 +1,5 @@
-"""`make bench-spark`: what comparing whole nodes costs at sizes that a test cannot have, and whether it finds all.
+"""`make bench-spark`: cost and correctness of comparing whole nodes, at sizes that a test cannot have.
 
-Inventories of millions of rows are made up, with differences of every kind planted in them; the comparison is run on
-them stage by stage, each in the same process, and what it says is held against what was planted.
+Inventories of millions of rows are generated, with differences of every kind planted in them; the comparison is run on
+them stage by stage, all in the same process, and its results are checked against the planted differences.
 """

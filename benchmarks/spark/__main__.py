@@ -29,13 +29,13 @@ ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "figures.md"
 LIMIT_S = 5400
-"""A run that takes longer has hung."""
+"""Seconds after which a run is taken for hung."""
 
 MILLION = 1_000_000
 SIZES = (1.0, 3.0, 10.0)
 SMALL = 20
 DISK_BYTES = 400
-"""For each message of each node at most: its inventory, and what is shuffled."""
+"""Bytes for each message of each node at most: its inventory, and the shuffled data."""
 AIMS = {10 * MILLION: "under 360 s"}
 
 
@@ -47,7 +47,7 @@ AIMS = {10 * MILLION: "under 360 s"}
 def main(sizes: Sequence[float], *, skew: float, loop: bool, docs: bool) -> None:
     """Audit three nodes of 1, 3 and 10 million messages, each size in a process of its own.
 
-    Asks for 12 GB of disk. The files of a run go when it ends.
+    Needs 12 GB of disk. The files of a run are removed when it ends.
     """
     for number in (signal.SIGALRM, signal.SIGTERM):
         signal.signal(number, _ended)
@@ -92,7 +92,7 @@ def _run(planted: Planted, scratch: Path, *, loop: bool) -> tuple[Done, float | 
 
 
 def _with(recipe: Recipe, use: Callable[[Planted, Path], T]) -> T:
-    """Inventories by the recipe, for as long as they are used."""
+    """Generate inventories by the recipe, and remove them after use."""
     need = DISK_BYTES * len(NODES) * (recipe.rows + recipe.large)
     if (free := shutil.disk_usage(ROOT / "var").free) < need:
         sys.exit(f"benchmarks: {free >> 30} GiB are free in {ROOT / 'var'}, and it takes {need >> 30} GiB")

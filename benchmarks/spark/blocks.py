@@ -1,4 +1,4 @@
-"""Blocks of rows as whole columns, as all nodes had them before they went apart."""
+"""Blocks of rows as whole columns, as all nodes had them before they diverged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLAG_SETS = 1 << 12
 
 
 class Segment(NamedTuple):
-    """Messages of a mailbox with these UIDs. `plan`: None if it is the same everywhere."""
+    """Messages of a mailbox with these UIDs. `plan`: None if the mailbox is the same everywhere."""
 
     mailbox: Mailbox
     plan: Plan | None
@@ -59,7 +59,7 @@ def block_of(segments: Sequence[Segment], rng: random.Random) -> Block:
 
 
 def _of_runs(segments: Sequence[Segment], values: Sequence[object], kind: pa.DataType) -> Array:
-    """A value for each segment, as often as it has rows."""
+    """Return a value for each segment, repeated for each of its rows."""
     places = [place for place, segment in enumerate(segments) for _ in segment.uids]
     return pa.array(values, kind).take(pa.array(places, pa.int32()))
 
@@ -75,7 +75,7 @@ def _random_numbers(below: int, count: int, rng: random.Random) -> Array:
 
 @cache
 def _flag_sets() -> Array:
-    """Of 70 % of messages some are set."""
+    """Return sets of flags, 70 % of which are not empty."""
     rng = random.Random(0)
     names = (("\\Seen",), ("\\Seen",), ("\\Flagged", "\\Seen"), ("$Forwarded", "\\Deleted", "\\Seen"))
     some = [rng.choice(names) if rng.random() < 0.7 else () for _ in range(FLAG_SETS)]

@@ -15,30 +15,30 @@ from replicator.store.inventory.arrays import schema_of
 GUIDS = schema_of("guids")
 
 Edits: TypeAlias = Mapping[int, Change | None]
-"""What a row is otherwise, None: it is not there. By UID, or by place in a block."""
+"""Changed columns of rows, or None for a missing row; by UID, or by place in a block."""
 Added: TypeAlias = Sequence[Change]
 
 
 def messages_of(block: Block, node: str) -> pa.RecordBatch:
-    """As the node shows them."""
+    """Return the messages as the node shows them."""
     return _exchanged(block.rows, *_exchanges(block, node, _of_messages))
 
 
 def pointers_of(block: Block, node: str) -> pa.RecordBatch:
-    """The node's index of what it shows."""
+    """Return the node's index of the messages that it shows."""
     rows = _exchanged(block.rows.select(GUIDS.names), *_exchanges(block, node, _of_index))
     return rows.take(pc.sort_indices(rows.column("guid")))
 
 
 def stray(mailbox: Mailbox) -> bytes:
-    """A GUID that no message has."""
+    """Return a GUID that no message has."""
     return b"stray" + mailbox.number.to_bytes(11)
 
 
 def _exchanges(
     block: Block, node: str, of: Callable[[Segment, Side], tuple[Edits, Added]]
 ) -> tuple[Edits, Mapping[int, Added]]:
-    """By place in the block: what rows are otherwise, and what stands before them besides."""
+    """Return the changed rows and the rows inserted before others, by place in the block."""
     edits: dict[int, Change | None] = {}
     added: dict[int, Added] = {}
     place = 0

@@ -1,8 +1,8 @@
-"""Inventories of as many rows as one likes, written as a node writes them, with known differences between them.
+"""Inventories of any number of rows, written as a node writes them, with known differences between them.
 
 Rows are made a block of whole columns at a time, the same for all nodes; where a node shows something else, single rows
-of the block are exchanged (`planting`). So memory does not grow with the number of rows. Not as in real ones are: the
-digests, which are hashes of a head's numbers and so are equal exactly where those are; and the index of GUIDs, which
+of the block are exchanged (`planting`). So memory does not grow with the number of rows. Two things differ from real
+inventories: the digests are hashes of a head's numbers and so are equal exactly where those are; and the index of GUIDs
 is in the order of GUIDs only within a block.
 """
 
@@ -27,9 +27,10 @@ PLANTED_EVERY = 50
 
 @dataclass(frozen=True)
 class Recipe:
-    """`rows`: messages of a node, about, in mailboxes of `sizes`, log-uniform between these two.
+    """Description of inventories. `rows`: messages per node, roughly, in mailboxes of log-uniform size between `sizes`.
 
-    Of `planted_every` mailboxes one is not the same everywhere. `large`: messages of one more, which is forked.
+    One mailbox in `planted_every` is not the same everywhere. `large`: messages of one additional mailbox, which is
+    forked.
     """
 
     rows: int
@@ -40,7 +41,7 @@ class Recipe:
 
 
 class Relation(NamedTuple):
-    """What a comparison should say of a mailbox."""
+    """The result that a comparison should have for a mailbox."""
 
     relation: str
     uidvalidity_differs: bool
@@ -49,10 +50,10 @@ class Relation(NamedTuple):
 
 @dataclass
 class Planted:
-    """`places` of the inventories by SID, and what is to be found in them and no more.
+    """The `places` of the inventories by SID, and the complete list of differences in them.
 
-    `unequal`: mailboxes by id; `messages` by GUID; `index`: what is wrong, by node and GUID. `mailboxes`, `rows`: how
-    many there are in all, the latter in the base that all nodes began with.
+    `unequal`: mailboxes by id; `messages` by GUID; `index`: the fault, by node and GUID. `mailboxes`, `rows`: the total
+    numbers, the latter in the base with which all nodes began.
     """
 
     places: dict[str, str] = field(default_factory=dict)
@@ -66,7 +67,7 @@ class Planted:
 
 
 def generate(directory: Path, recipe: Recipe) -> Planted:
-    """Inventories of NODES below the directory."""
+    """Write inventories of NODES below the directory."""
     planted = Planted({node: str(directory / node) for node in NODES})
     with ExitStack() as stack:
         nodes = [stack.enter_context(writing(node, directory / node)) for node in NODES]
@@ -80,7 +81,7 @@ def generate(directory: Path, recipe: Recipe) -> Planted:
 
 
 def _mailboxes(recipe: Recipe) -> Iterator[tuple[Mailbox, Plan | None]]:
-    """The large one in the middle. Between two of one origin there is room for what was planted."""
+    """Yield the mailboxes, the large one in the middle. Sequence numbers leave room for the planted entries."""
     rng = random.Random(recipe.seed)
     low, high = recipe.sizes
     rows, seq, number, large = 0, 1, 0, recipe.large
@@ -98,7 +99,7 @@ def _mailboxes(recipe: Recipe) -> Iterator[tuple[Mailbox, Plan | None]]:
 
 
 def _plan(mailbox: Mailbox, every: int) -> Plan | None:
-    """Each kind in its turn."""
+    """Return a plan of the next kind in turn, or None."""
     turn, rest = divmod(mailbox.number, every)
     return None if rest else KINDS[turn % len(KINDS)](mailbox)
 

@@ -1,4 +1,4 @@
-"""What Spark is compared with: the rules of `resync` in a loop over mailboxes, on one core, reading with pyarrow."""
+"""The baseline for Spark: the rules of `resync` in a loop over mailboxes, on one core, reading with pyarrow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Record: TypeAlias = dict[str, Any]
 
 
 def compare_all(planted: Planted) -> float:
-    """Seconds until relations, merges and kinds of all that differs are known; the index is left out."""
+    """Return the seconds until relations, merges and kinds of all differences are known; the index is left out."""
     began = time.perf_counter()
     heads = {node: {one["mailbox"]: one for one in _records(place, "heads")} for node, place in planted.places.items()}
     shown = {node: _Shown(place) for node, place in planted.places.items()}
@@ -48,7 +48,7 @@ class _Shown:
         self._next = next(self._groups, None)
 
     def take(self, mailbox: bytes) -> dict[int, Row]:
-        """Those of this mailbox, if its turn has come."""
+        """Return the messages of this mailbox if it is the next one."""
         if self._next is None or self._next[0] != mailbox:
             return {}
         rows = {one["uid"]: _row(one) for one in self._next[1]}

@@ -1,4 +1,4 @@
-"""What Spark counts of its own work, and how much memory its process takes."""
+"""Spark's own counts of its work, and the memory of its process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ TASKS_MAX = 100_000
 
 
 class Work(NamedTuple):
-    """Of a session so far. `longest_s`, `median_s`, `tasks`: of the stage of most work among those of several tasks."""
+    """Work of a session so far.
+
+    `longest_s`, `median_s`, `tasks`: of the stage with the most work among those of several tasks.
+    """
 
     cpu_s: float
     shuffled_bytes: int
@@ -23,7 +26,7 @@ class Work(NamedTuple):
 
 
 def work(spark: SparkSession) -> Work:
-    """From the store that Spark's pages are drawn from, which is there without them as well."""
+    """Read the counts from the store behind Spark's web pages, which exists without them as well."""
     context = spark.sparkContext
     java = cast("Any", context._jvm)  # noqa: SLF001
     store = cast("Any", context._jsc).sc().statusStore()  # noqa: SLF001
@@ -44,7 +47,7 @@ def work(spark: SparkSession) -> Work:
 
 
 def peak_bytes(spark: SparkSession) -> int:
-    """Resident memory of Spark's process at most (proc(5), VmHWM): here it is driver and executor."""
+    """Return the peak resident memory of Spark's process (proc(5), VmHWM): here it is driver and executor."""
     pid = cast("Any", spark.sparkContext._jvm).java.lang.ProcessHandle.current().pid()  # noqa: SLF001
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024

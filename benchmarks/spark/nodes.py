@@ -23,7 +23,7 @@ UIDVALIDITY = 1_700_000_000
 
 @contextmanager
 def writing(node: str, place: Path) -> Iterator[Node]:
-    """After the block the inventory is whole."""
+    """Yield a node to write to. After the block the inventory is complete."""
     target = Directory(place)
     target.prepare(overwrite=False)
     with ExitStack() as tables:
@@ -38,7 +38,7 @@ def writing(node: str, place: Path) -> Iterator[Node]:
 
 
 class Node:
-    """`context`: of all that it has seen."""
+    """Writer of one node's inventory. `context`: of everything that the node has seen."""
 
     def __init__(self, sid: str, writers: Mapping[str, TableWriter]) -> None:
         self.context: dict[str, int] = {}
@@ -81,7 +81,7 @@ class Node:
 
 
 def _tree(first: Mailbox) -> Mapping[str, object]:
-    """The head of the tree of the user whose first mailbox this is."""
+    """Return the head of the tree of the user whose first mailbox this is."""
     name = origin(first.master)
     return {
         "mailbox": b"tree" + first.number.to_bytes(12), "user": first.user, "uidvalidity": 0, "risen": 0, "uidnext": 1,

@@ -1,7 +1,7 @@
-"""Differences of each kind, as histories of a mailbox that led to them, and what a comparison should say of each.
+"""Differences of each kind, as histories of a mailbox that lead to them, with the expected result of a comparison.
 
-Every mailbox begins as its master numbered it, the same everywhere. Then the nodes go apart: `Side` says what one has
-seen since. `far` is the node that was cut off, `near` are its master and the others.
+Every mailbox begins as its master numbered it, the same everywhere. Then the nodes diverge: `Side` holds what one of
+them has seen since. `far` is the node that was cut off, `near` are its master and the others.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ NODES = ("dc1", "dc2", "dc3")
 BASE_MS = 1_700_000_000_000
 MAILBOXES_OF_USER = 5
 FORKED_SHARE = 100
-"""Of so many rows one is changed on one side of a large fork."""
+"""Rows per change on either side of a large fork."""
 
 Change: TypeAlias = Mapping[str, object]
-"""Columns of a row that are otherwise."""
+"""The changed columns of a row."""
 
 
 class Message(NamedTuple):
-    """What a comparison should say of a message: see `spark.messages.kinds`."""
+    """The result that a comparison should have for a message: see `spark.messages.kinds`."""
 
     missing_on: tuple[str, ...] = ()
     expunged_on: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Mailbox:
-    """With UIDs from 1 on, added by entries from `first_seq` on."""
+    """A mailbox with UIDs from 1 on, added by entries from `first_seq` on."""
 
     number: int
     messages: int
@@ -62,10 +62,10 @@ class Mailbox:
 
 @dataclass
 class Side:
-    """What a node shows of a mailbox. `entries`: those that it has seen since, by who numbered them.
+    """One node's state of a mailbox. `entries`: number of entries that it has seen since the base, by numbering node.
 
-    `unseen`: how many of the base's last entries it has not seen. `edits`: by UID, None: it does not show the message.
-    `index`: by UID, what is wrong with the index. `told`: messages that its head counts and that are not there.
+    `unseen`: number of the base's last entries that it has not seen. `edits`: by UID; None: it does not show the
+    message. `index`: by UID, the fault in the index. `told`: messages that its head counts but that are missing.
     """
 
     entries: dict[str, int] = field(default_factory=dict)
@@ -77,15 +77,15 @@ class Side:
     index: dict[int, str] = field(default_factory=dict)
 
     def shown(self, mailbox: Mailbox) -> int:
-        """How many messages."""
+        """Return the number of messages shown."""
         return mailbox.messages + len(self.added) - sum(change is None for change in self.edits.values())
 
 
 @dataclass
 class Plan:
-    """A mailbox's sides by node, None: it lacks the mailbox; and what is to be found.
+    """A mailbox's sides by node (None: the node lacks the mailbox), and the expected result.
 
-    `messages`: by UID of the base; `added`: those that only some nodes took in, by GUID.
+    `messages`: by UID of the base; `added`: messages that only some nodes took in, by GUID.
     """
 
     kind: str
@@ -101,7 +101,7 @@ def origin(node: str) -> str:
 
 
 def behind(mailbox: Mailbox) -> Plan:
-    """The last messages have not come."""
+    """Plan a mailbox whose last messages have not arrived."""
     uids = range(mailbox.messages - 2, mailbox.messages + 1)
     far = Side(unseen=len(uids), edits=dict.fromkeys(uids))
     return Plan(
@@ -131,19 +131,19 @@ def uidvalidity(mailbox: Mailbox) -> Plan:
 
 
 def lacking(mailbox: Mailbox) -> Plan:
-    """It is only on some nodes."""
+    """Plan a mailbox that exists only on some nodes."""
     all_missing = dict.fromkeys(range(1, mailbox.messages + 1), Message(missing_on=(mailbox.far,)))
     return Plan("lacking", "behind", _sides(mailbox, Side(), None), all_missing)
 
 
 def damaged(mailbox: Mailbox) -> Plan:
-    """Another text, and the head does not know."""
+    """Plan another body that the head does not reflect."""
     far = Side(edits={4: {"content_hash": b"?" * 32}})
     return Plan("damaged", "damaged", _sides(mailbox, Side(), far), {4: Message(damage=True)})
 
 
 def miscounted(mailbox: Mailbox) -> Plan:
-    """A row is lost, and the head does not know."""
+    """Plan a lost row that the head does not reflect."""
     far = Side(told=1, edits={4: None})
     return Plan("miscounted", "damaged", _sides(mailbox, Side(), far), {4: Message(damage=True)})
 
@@ -153,7 +153,7 @@ def index(mailbox: Mailbox) -> Plan:
 
 
 def uid_conflict(mailbox: Mailbox) -> Plan:
-    """Both sides gave the same UID."""
+    """Plan a UID that both sides have given."""
     near, far = Side(), Side()
     plan = Plan("uid_conflict", "forked", _sides(mailbox, near, far), {})
     _conflict(plan, mailbox, near, far, 1)
@@ -161,7 +161,7 @@ def uid_conflict(mailbox: Mailbox) -> Plan:
 
 
 def forked(mailbox: Mailbox) -> Plan:
-    """Of some messages flags were changed here, flags there, and some were expunged here, and there; and conflicts."""
+    """Plan a fork with flags changed on either side, messages expunged on either side, and UID conflicts."""
     near, far = Side(), Side()
     plan = Plan("forked", "forked", _sides(mailbox, near, far), {})
     for turn, uid in enumerate(range(1, mailbox.messages + 1, FORKED_SHARE)):
@@ -192,7 +192,7 @@ def _flagged(mailbox: Mailbox, node: str, entry: int) -> Change:
 
 
 def _conflict(plan: Plan, mailbox: Mailbox, near: Side, far: Side, count: int) -> None:
-    """Both sides take in so many messages, under the same UIDs."""
+    """Add `count` messages on each side, under the same UIDs."""
     lacking: Iterable[tuple[str, Side, tuple[str, ...]]] = (
         (mailbox.master, near, (mailbox.far,)),
         (mailbox.far, far, mailbox.near),
@@ -215,5 +215,5 @@ def _added(mailbox: Mailbox, node: str, uid: int, entry: int, guid: bytes) -> Ch
 
 
 def seq_of(mailbox: Mailbox, node: str, entry: int) -> int:
-    """Of the n-th entry that the node numbered since; of its master 0 is the last of the base."""
+    """Return the seq of the n-th entry that the node numbered since the base; for its master, 0 is the base's last."""
     return mailbox.first_seq + entry + (mailbox.messages - 1 if node == mailbox.master else 0)

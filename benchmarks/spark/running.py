@@ -1,4 +1,4 @@
-"""The audit, as `replicator diff` does it, in a process of its own; and what it says against what was planted."""
+"""Run the audit as `replicator diff` does, in a process of its own, and check its results against the planted ones."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MASTER, MEMORY = "local[2]", "4g"
-"""Of the one process that is driver and executor."""
+"""Settings of the one process that is driver and executor."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """By an audit: `seconds` of its steps, and how many rows of indexes are wrong by node and what."""
+    """Results of an audit: `seconds` of its steps, and `index`, the number of wrong index rows by node and fault."""
 
     seconds: Mapping[str, float]
     mailboxes: Mapping[bytes, Relation]
@@ -37,7 +37,7 @@ class Said:
     index: Mapping[tuple[str, str], int]
 
     def held_against(self, planted: Planted) -> tuple[int, int]:
-        """How much was missed of what was planted, and how much invented; what is said wrongly counts as both."""
+        """Return how many planted differences were missed, and how many were invented; a wrong one counts as both."""
         index = Counter((node, what) for (node, _), what in planted.index.items())
         pairs = (
             _apart(planted.unequal, self.mailboxes),
@@ -64,7 +64,7 @@ class Done:
 
 @dataclass
 class _Watch:
-    """Is told what begins."""
+    """Records the time at which each step begins."""
 
     began: list[tuple[str, float]] = field(default_factory=list)
 
@@ -77,7 +77,7 @@ class _Watch:
 
 
 def run(planted: Planted, scratch: Path) -> Done:
-    """Files are written below `scratch`. The process ends with the call, also where that is interrupted."""
+    """Run the audit. Files are written below `scratch`. The process ends with the call, even if that is interrupted."""
     with multiprocessing.get_context("spawn").Pool(1) as apart:
         return apart.apply(_run, (planted, scratch))
 

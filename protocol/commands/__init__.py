@@ -1,11 +1,11 @@
 r"""Every command and reply that nodes exchange, as typed values (design section 4).
 
-A request travels with a tag and is answered by one reply with the same tag. A log entry travels as one command
-for each of its changes, every one with the `EntryHeader` that places it in its mailbox's history; such commands
-carry no tag and get no reply but, later, an `Ack`.
+A request travels with a tag and is answered by one reply with the same tag. A log entry travels as one command per
+change; each of them has the `EntryHeader` that places it in its mailbox's history. Such commands have no tag and get no
+reply, only an `Ack` later.
 
-Shapes: a mailbox id and a GUID are 16 bytes, a content hash is 32 (SHA-256), times are milliseconds since the
-epoch, sizes are bytes, flags are IMAP flags as text (`\Seen`, `$Forwarded`).
+Shapes: a mailbox id and a GUID are 16 bytes, a content hash is 32 (SHA-256), times are milliseconds since the epoch,
+sizes are bytes, flags are IMAP flags as text (`\Seen`, `$Forwarded`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Content, and how a node gets what it lacks (design section 7)."""
+"""Commands that fetch content, and those by which a node catches up (design section 7)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from protocol.values import Dot
 
 @dataclass(frozen=True, slots=True)
 class SyncNode:
-    """Compare all mailboxes and folder trees. Answered by `Snapshot`, whose context is that of the log."""
+    """Start a comparison of all mailboxes and folder trees.
+
+    Answered by `Snapshot`, whose context is that of the log.
+    """
 
     destination: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SyncMailbox:
-    """Compare one mailbox or folder tree, by its number. Answered by `Snapshot`.
+    """Start a comparison of one mailbox or folder tree, by its number. Answered by `Snapshot`.
 
-    `anew`: hashes are computed from the rows; what lies beside them is not believed.
+    `anew`: compute hashes from the rows instead of trusting the stored ones.
     """
 
     mailbox: int
@@ -28,7 +31,10 @@ class SyncMailbox:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """What the snapshot has in these ranges of keys (`resync.ranges`). Answered by `Content`, in MessagePack."""
+    """Ask for the snapshot's contents in these ranges of keys (`resync.ranges`).
+
+    Answered by `Content`, in MessagePack.
+    """
 
     snapshot: int
     prefixes: tuple[str, ...]
@@ -37,7 +43,7 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The snapshot's rows with these keys, which are MessagePack. Answered by `Content`, in MessagePack."""
+    """Ask for the snapshot's rows with these keys, which are MessagePack. Answered by `Content`, in MessagePack."""
 
     snapshot: int
     keys: bytes = field(repr=False)
@@ -46,7 +52,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class SyncEnd:
-    """The snapshot is of no more use. Answered by `Done`."""
+    """Release the snapshot. Answered by `Done`."""
 
     snapshot: int
     destination: str | None = None
@@ -54,7 +60,7 @@ class SyncEnd:
 
 @dataclass(frozen=True, slots=True)
 class FetchUid:
-    """The text of the message that a mailbox shows under this UID. Answered by `Content`."""
+    """Fetch the body of the message that a mailbox shows under this UID. Answered by `Content`."""
 
     mailbox: int
     uid: int
@@ -62,23 +68,23 @@ class FetchUid:
 
 @dataclass(frozen=True, slots=True)
 class FetchGuid:
-    """The text of the message with this GUID. Answered by `Content`."""
+    """Fetch the body of the message with this GUID. Answered by `Content`."""
 
     guid: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FetchHash:
-    """Content by its hash. Answered by `Content`."""
+    """Fetch content by its hash. Answered by `Content`."""
 
     content_hash: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FetchPart:
-    """A chunk of a part of messages, by the part's hash, from this octet on. Answered by `Content`.
+    """Fetch a chunk of a part of messages, by the part's hash, from this octet on. Answered by `Content`.
 
-    How large chunks are is said by whoever made the recipe (`Parts`): all are but the last, which may be smaller.
+    The author of the recipe (`Parts`) sets the size of the chunks: all have it but the last, which may be smaller.
     """
 
     content_hash: bytes
@@ -87,9 +93,11 @@ class FetchPart:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Send what `context` lacks from here on. Answered by `Done`, then entries; or by `Refused` TOO-OLD.
+    """Ask the peer to send the entries that `context` lacks, from here on.
 
-    `inline`: whole, on this connection; an object that `Remote` has named could not be read.
+    Answered by `Done` and then entries, or by `Refused` TOO-OLD.
+
+    `inline`: send all of them on this connection, because an object that a `Remote` named could not be read.
     """
 
     context: tuple[Dot, ...]
@@ -98,7 +106,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """All of `origin` up to `seq` is on the disk of `sid`, or of the sender. No reply."""
+    """All entries of `origin` up to `seq` are on the disk of `sid`, or of the sender. No reply."""
 
     origin: str
     seq: int

@@ -1,4 +1,4 @@
-"""Links between nodes: who is there, who hears whom (design section 5)."""
+"""Commands about links between nodes: identity, heartbeats and link states (design section 5)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First command of either side. Refused: wrong cluster, same SID, other version, clocks over 5 minutes apart."""
+    """First command of either side.
+
+    Refused for a wrong cluster, the same SID, another version, or clocks that are more than 5 minutes apart.
+    """
 
     version: int
     sid: str
@@ -19,21 +22,21 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Heartbeat; its `Done` proves that the link lives and measures it."""
+    """Heartbeat; its `Done` proves that the link is alive and measures the round trip."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkAdvert:
-    """What one run of a node says of itself and its links. The highest `sequence` of a SID is the valid one."""
+    """A statement of one run of a node about itself and its links. The highest `sequence` of a SID is the valid one."""
 
     origin: str
     priority: int
     sequence: int
-    neighbours: tuple[tuple[str, int], ...]  # (SID, round trip in microseconds), those that are up
+    neighbours: tuple[tuple[str, int], ...]  # (SID, round trip in microseconds) of the links that are up
 
     @property
     def sid(self) -> str:
-        """The node's."""
+        """SID of the advertising node."""
         return self.origin.partition(".")[0]
 
 

@@ -1,4 +1,4 @@
-"""Mailboxes, and all that changes them: requests without, log entries with an `EntryHeader`."""
+"""Commands that number, offer and change mailboxes: requests without, log entries with an `EntryHeader`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from protocol.values import Dot, UidSet
 
 @dataclass(frozen=True, slots=True)
 class EntryHeader:
-    """Where a change stands in history. Only the node that numbered the change sends it.
+    """A change's place in history. Only the node that numbered the change sends it.
 
-    `change` counts the entry's changes from 0 and `changes` is how many there are: an entry is complete, and may
-    be applied, when all have arrived. `modseq` is the MODSEQ that the entry gives. A first entry has no
+    `changes` is the number of changes in the entry and `change` is this one's index, from 0: an entry is complete, and
+    may be applied, when all have arrived. `modseq` is the MODSEQ that the entry gives. A first entry has no
     predecessor, a MERGE has two. `digest` is that of the whole entry, 16 bytes, in the header of each of its changes
-    (`resync.entry.Entry.digest`): whoever receives another entry than it says takes nothing of it.
+    (`resync.entry.Entry.digest`): a receiver whose copy has another digest discards the whole entry.
     """
 
     dot: Dot
@@ -28,11 +28,11 @@ class EntryHeader:
 
 @dataclass(frozen=True, slots=True)
 class Mbox:
-    """Gives a mailbox its number on this connection in this direction, and says what the sender's looks like.
+    """Give a mailbox its number on this connection in this direction, and describe the sender's state of it.
 
-    As a request it compares: answered by `Done` if the receiver's looks the same, else by `Mismatch`. A user's
+    As a request it compares: the receiver answers `Done` if its mailbox looks the same, else `Mismatch`. A user's
     folder tree is the mailbox with the empty name and UIDVALIDITY 0. `destination` is the node that is to compare.
-    `texts`: where its messages have other texts than count, it puts that right before.
+    `texts`: before it compares, that node replaces bodies that are not the ones that count for their messages.
     """
 
     number: int
@@ -51,7 +51,7 @@ class Mbox:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A message that travels whole, behind its SHA-256: whoever receives other octets refuses them.
+    """A message that travels whole, with its SHA-256: a receiver refuses octets that do not match it.
 
     The hash is the one that the message got when it came in from its client.
     """
@@ -62,7 +62,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A message that is put together as its recipe says, of octets in it and of parts, each to be had by `FetchPart`.
+    """A message that is assembled by its recipe from octets in the recipe and from parts, which `FetchPart` fetches.
 
     `content_hash` and `size` are of the whole message. The recipe is MessagePack (design section 6, "content").
     """
@@ -74,9 +74,11 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Fetch a message's parts, and hold them for a while: its entry follows. Answered by `Done` once they are held.
+    """Ask the peer to fetch a message's parts and hold them for a while, since its entry follows.
 
-    While an entry waits for its parts, so does all that its origin has numbered after it.
+    Answered by `Done` once the parts are held.
+
+    While an entry waits for its parts, all later entries of its origin wait too.
     """
 
     message: Parts
@@ -84,9 +86,9 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """A message for one or more mailboxes. From a master, `uid` and `entry` are given and there is one mailbox.
+    """Add a message to one or more mailboxes. From a master, `uid` and `entry` are given and there is one mailbox.
 
-    Answered by `Saved`. Tried again with the same GUID, it gives the UID that the message already has.
+    Answered by `Saved`. A retry with the same GUID gets the UID that the message already has.
     """
 
     mailboxes: tuple[int, ...]
@@ -100,13 +102,13 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """As `Save`, of the messages that `source` shows under `source_uids`, which must have these GUIDs: all or none.
+    """Add the messages that `source` shows under `source_uids`, which must have these GUIDs: all or none, as in `Save`.
 
-    The master takes date and flags from the source. From a master there is one message and the entry stands for
-    itself: no UIDs of the source, the GUID of the new placement (another one if the destination already held the
-    source's), and `content_hash` and `size`, so that nobody needs the source to apply it.
+    The master takes date and flags from the source. From a master there is one message, and the entry is
+    self-contained: it has no UIDs of the source, the GUID of the new placement (a fresh one if the destination already
+    held the source's), and `content_hash` and `size`, so that a node can apply it without the source.
 
-    `once`: a message that the destination holds is not copied again, and its UID there is the answer.
+    `once`: a message that the destination already holds is not copied again; the answer has its UID there.
     """
 
     source: int
@@ -126,7 +128,8 @@ class Copy:
 class Expunge:
     """Remove these messages. Answered by `Stored`.
 
-    `head`: where the sender, which is not the master, sees these UIDs; on another branch they may be other messages.
+    `head`: the head at which the sender, if it is not the master, sees these UIDs; on another branch they may be other
+    messages.
     """
 
     mailbox: int
@@ -139,8 +142,8 @@ class Expunge:
 class Store:
     """Change flags. Answered by `Stored`.
 
-    `seen_modseq`: the highest MODSEQ of these messages at the sender, which is not the master.
-    `unchanged_since`: RFC 7162 section 3.1.3; messages changed after it are refused. `head`: as in `Expunge`.
+    `seen_modseq`: the highest MODSEQ of these messages at the sender, if it is not the master. `unchanged_since`: RFC
+    7162 section 3.1.3; messages changed after it are refused. `head`: as in `Expunge`.
     """
 
     mailbox: int
@@ -155,7 +158,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A folder in the user's tree."""
+    """Add a folder to the user's tree."""
 
     user: str
     name: str
@@ -176,7 +179,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Take the folder `mailbox_id` out of the user's tree."""
+    """Remove the folder `mailbox_id` from the user's tree."""
 
     user: str
     mailbox_id: bytes
@@ -195,7 +198,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """The absolute rows of all that differs between two heads. `rows` is MessagePack."""
+    """Absolute rows of everything that differs between two heads. `rows` is MessagePack."""
 
     mailbox: int
     entry: EntryHeader
@@ -204,9 +207,9 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """An entry of many changes, in an object of the store that both nodes share (design section 6).
+    """An entry of many changes that lies in an object of the store that both nodes share (design section 6).
 
-    `entry` is the header, of change 0, with the digest of what must be found there.
+    `entry` is the header of change 0, with the digest that the object's entry must have.
     """
 
     mailbox: int

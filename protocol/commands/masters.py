@@ -1,4 +1,4 @@
-"""Terms, and who numbers what in them (design section 5)."""
+"""Commands about terms and masters (design section 5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """`sid` masters nothing from before `term`; `context` is what it has."""
+    """A statement that `sid` masters nothing from before `term`; `context` is what that node has."""
 
     term: int
     sid: str
@@ -26,9 +26,9 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who masters `scope` in this term? If nobody does, `candidate` from now on. Answered by `Master`.
+    """Ask for the master of `scope` in this term; if it has none, `candidate` becomes it. Answered by `Master`.
 
-    `former` hands it over: if that node masters it as far as the root knows, `candidate` does from now on.
+    `former` hands the scope over: if the root knows that node as its master, `candidate` becomes the new one.
     """
 
     term: int
@@ -39,9 +39,11 @@ class Who:
 
 @dataclass(frozen=True, slots=True)
 class MasterMove:
-    """Let `destination` master the mailbox. Answered by `Moved`, or by `Refused` if its master is using it.
+    """Ask that `destination` become the mailbox's master.
 
-    `now`: an operator wants it, whoever uses it.
+    Answered by `Moved`, or by `Refused` if its master is using it.
+
+    `now`: an operator asks for the move, so it happens even while the mailbox is in use.
     """
 
     mailbox: int

@@ -1,4 +1,4 @@
-"""What answers a command (design section 4)."""
+"""Replies to commands (design section 4)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from protocol.values import Dot, UidSet
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Done; `dot` names the entry that did it, if one did."""
+    """The command was carried out; `dot` names the entry that did it, if one did."""
 
     dot: Dot | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """The scope's master; `covering` is the wider scope, if it masters it as part of that one."""
+    """The scope's master; `covering` is the wider scope, if the node masters the scope as part of that one."""
 
     sid: str
     covering: str | None = None
@@ -24,7 +24,10 @@ class Master:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Handed over, at this head of the mailbox. `scope` is the mailbox's, or a wider one that covers it."""
+    """The scope was handed over, at this head of the mailbox.
+
+    `scope` is the mailbox's, or a wider one that covers it.
+    """
 
     scope: str
     head: Dot | None
@@ -32,7 +35,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """One UID and entry for each mailbox of the request, in its order; `master` if it is not the one asked."""
+    """One UID and one entry for each mailbox of the request, in order; `master` is given if that is another node."""
 
     uids: tuple[int, ...]
     dots: tuple[Dot, ...]
@@ -41,9 +44,10 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """`refused`: those on which nothing was done. `dot`: the entry, or the head if nothing changed; None: no entries.
+    """Result of a `Store` or `Expunge`. `refused`: the UIDs that were left unchanged.
 
-    UNCHANGEDSINCE kept them from changing, or they are no messages any more: expunged, or under another UID by a merge.
+    They were refused under UNCHANGEDSINCE, or they name no message any more: it was expunged or a merge gave it another
+    UID. `dot`: the entry, or the head if nothing changed; None if the mailbox has no entries.
     """
 
     refused: UidSet
@@ -62,10 +66,10 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a node shows of a mailbox at this moment, or of all of them; `number` names it for `Ranges` and `Rows`.
+    """State that a node shows at this moment of a mailbox, or of all of them; `Ranges` and `Rows` name it by `number`.
 
-    `size` and `total`: how many rows there are, and the sum of their 128-bit hashes. `time`: of the latest stamp
-    that the node has given out or seen, which is not below any of what it shows.
+    `size` is the number of rows and `total` the sum of their 128-bit hashes. `time` is that of the latest stamp that
+    the node has given out or seen, which is not below any stamp in the state.
     """
 
     number: int
@@ -82,14 +86,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Message text, a chunk of a part, or what `Ranges` and `Rows` ask for."""
+    """The body of a message, a chunk of a part, or the answer to `Ranges` or `Rows`."""
 
     message: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The command was understood and is not done. `code` is one of `RefusalCode`; `text` is for people."""
+    """The command was understood but not carried out. `code` is one of `RefusalCode`; `text` is for people."""
 
     code: str
     text: str

@@ -1,7 +1,7 @@
-"""Commands and replies to bytes, as `protocol.lark` has them: one module for each of the grammar's sections.
+"""Format commands and replies as bytes by `protocol.lark`, with one module for each of the grammar's sections.
 
-Every value is checked against the grammar's own terminals and the parser's limits before it goes out: what cannot
-be said is our own misuse, raises ValueError here and never reaches a peer.
+Every value is checked against the grammar's own terminals and the parser's limits before it goes out. A value that
+cannot be expressed is a mistake of this node: it raises ValueError here and never reaches a peer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ __all__ = ["format_item"]
 
 
 def format_item(item: Request | Response, limits: FrameLimits = WIRE_LIMITS) -> bytes:
-    """The item as one frame with its CRLF. Raises ValueError if a value cannot be said or the frame is too large."""
+    """Return the item as one frame with its CRLF.
+
+    Raises ValueError if a value cannot be expressed or the frame is too large.
+    """
     if isinstance(item, Request):
         fields = form(item.command)
         line = "*" if item.tag is None else match("TAG", item.tag)
@@ -47,7 +50,7 @@ def format_item(item: Request | Response, limits: FrameLimits = WIRE_LIMITS) -> 
 
 
 def _check_limits(pieces: list[bytes], limits: FrameLimits) -> None:
-    """Refuse what a reader with these limits would refuse: texts and literals alternate."""
+    """Raise ValueError if a reader with these limits would refuse the frame. `pieces` alternate texts and literals."""
     literals = [len(literal) for literal in pieces[1::2]]
     if sum(map(len, pieces[::2])) - len(b"\r\n") > limits.text:
         raise ValueError(f"the text of {pieces[0][:32]!r} is longer than {limits.text} bytes")

@@ -1,4 +1,4 @@
-"""The form of `protocol.commands.catching_up`, as the grammar has it."""
+"""Formatters of `protocol.commands.catching_up`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form of `protocol.commands.links`, as the grammar has it."""
+"""Formatters of `protocol.commands.links`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form of `protocol.commands.mailboxes`, as the grammar has it."""
+"""Formatters of `protocol.commands.mailboxes`."""
 
 from __future__ import annotations
 

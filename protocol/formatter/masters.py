@@ -1,4 +1,4 @@
-"""The form of `protocol.commands.masters`, as the grammar has it."""
+"""Formatters of `protocol.commands.masters`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form of `protocol.commands.replies`, as the grammar has it."""
+"""Formatters of `protocol.commands.replies`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The parts that the report's page is made of (`spark.report`): elements, tables, charts, words. No pyspark."""
+"""The parts of the report's page (`spark.report`): elements, tables, charts, words. No pyspark."""

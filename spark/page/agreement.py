@@ -1,4 +1,4 @@
-"""How far each two nodes agree: a table of all pairs while that can be read, a heat map and a list for more nodes."""
+"""Agreement of each two nodes: a table of all pairs as long as it is readable, else a heat map and a list."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from spark.page.verdict import mailboxes
 from spark.summary import PairSummary, Summary
 
 TABLE_MAX = 10
-"""So many nodes stand in a table with numbers."""
+"""Nodes up to which a table with numbers is shown."""
 LISTED_MAX = 15
-"""So many pairs are listed below a heat map; the others can be unfolded."""
+"""Pairs listed below a heat map; the others can be unfolded."""
 
 _LEVELS = ("all alike", "up to 0.1 % differ", "up to 1 %", "up to 10 %", "more than 10 %", "not compared")
 _UNKNOWN = len(_LEVELS) - 1
 
 
 def agreement(summary: Summary) -> Iterator[Element]:
-    """The elements of the section."""
+    """Yield the elements of the section."""
     if len(summary.nodes) < 2:
         yield element("p", "It takes two nodes to compare them.")
         return
@@ -46,7 +46,7 @@ def _in_words(summary: Summary, differing: list[PairSummary]) -> str:
 
 
 def _level(summary: Summary, unequal: int | None) -> int:
-    """The place in LEVELS."""
+    """Return the index in `_LEVELS`."""
     if unequal is None:
         return _UNKNOWN
     bounds = (0, summary.mailboxes // 1000, summary.mailboxes // 100, summary.mailboxes // 10)

@@ -8,21 +8,27 @@ from xml.etree.ElementTree import Element
 from spark.page.markup import element
 
 SLIVER = 0.8
-"""Percent of a bar's length that anything but nothing has, so that it is seen."""
+"""Percent of a bar's length that any non-zero value gets, so that it is visible."""
 
 _CELL, _GAP, _LABEL = 12, 1, 130
 _NAME_SHOWN = 18
 
 
 def bar(value: int, most: int) -> Element:
-    """How much this is of the most. Its number stands beside it, so screen readers pass over the drawing."""
+    """Draw a value as a share of the largest.
+
+    Its number stands beside it, so the drawing is hidden from screen readers.
+    """
     width = max(SLIVER, 100 * value / most) if value else 0
     filled = element("rect", class_="fill", width=f"{width:.2f}", height="8")
     return _stretched("bar", element("rect", class_="rail", width="100", height="8"), filled, aria_hidden="true")
 
 
 def parts(counts: Mapping[str, int], says: str) -> Element:
-    """One bar, divided as the counts are; each part has the class `is-NAME`. `says`: the same in words."""
+    """Draw one bar divided in proportion to the counts; each part has the class `is-NAME`.
+
+    `says`: the same in words.
+    """
     total = sum(counts.values())
     widths = {name: max(SLIVER, 100 * count / total) for name, count in counts.items() if count}
     scale, left = 100 / (sum(widths.values()) or 1), 0.0
@@ -35,7 +41,10 @@ def parts(counts: Mapping[str, int], says: str) -> Element:
 
 
 def heat_map(names: Sequence[str], cells: Mapping[tuple[int, int], tuple[str, str]], says: str) -> Element:
-    """A square for each pair of names: by row and column its class, and what is said of it. `says`: all in words."""
+    """Draw a square for each pair of names. `cells`: its class and its text, by row and column.
+
+    `says`: all in words.
+    """
     side = _LABEL + len(names) * _CELL
     labels = [label for place, name in enumerate(names) for label in _labels(place, name)]
     drawn = [
@@ -55,7 +64,7 @@ def heat_map(names: Sequence[str], cells: Mapping[tuple[int, int], tuple[str, st
 
 
 def _labels(place: int, name: str) -> tuple[Element, Element]:
-    """Of a name's row and of its column, which is read from below."""
+    """Return the labels of a name's row and of its column; the column's is read from below."""
     shown = name if len(name) <= _NAME_SHOWN else name[: _NAME_SHOWN - 1] + "…"
     middle, end = str(_LABEL + place * _CELL + 9), str(_LABEL - 5)
     row = element("text", shown, x=end, y=middle, text_anchor="end")
@@ -63,5 +72,5 @@ def _labels(place: int, name: str) -> tuple[Element, Element]:
 
 
 def _stretched(kind: str, *drawn: Element, **attributes: str) -> Element:
-    """As wide as there is room."""
+    """Return a drawing that is as wide as the room it has."""
     return element("svg", *drawn, class_=kind, viewBox="0 0 100 8", preserveAspectRatio="none", **attributes)

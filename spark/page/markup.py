@@ -1,7 +1,7 @@
-"""Elements of a page, and how numbers, shares and times are written.
+"""Elements of a page, and the notation of numbers, shares and times.
 
-All text goes through `element`, and a tree is written by ElementTree, so nothing that a name holds can become markup.
-What cannot be seen (controls, marks that turn the direction of writing) is spelled out: a name looks like what it is.
+All text goes through `element`, and ElementTree writes the tree, so no character of a name can become markup. Invisible
+characters (controls, marks of writing direction) are spelled out, so that a name looks like what it is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def element(tag: str, *children: Element | str, **attributes: str) -> Element:
-    """An element. Of names of attributes `_` becomes `-`, and is left out at the end: `class_`, `aria_label`."""
+    """Return an element. In names of attributes `_` becomes `-`, and is dropped at the end: `class_`, `aria_label`."""
     made = Element(tag, {key.rstrip("_").replace("_", "-"): visible(value) for key, value in attributes.items()})
     for child in children:
         if isinstance(child, Element):
@@ -26,29 +26,32 @@ def element(tag: str, *children: Element | str, **attributes: str) -> Element:
 
 
 def markup(one: Element) -> str:
-    """HTML that is well-formed XML as well. No element is written as an empty one: HTML knows that of a few only."""
+    """Return HTML that is also well-formed XML.
+
+    Every element gets an end tag: HTML has few that are empty without one.
+    """
     return tostring(one, encoding="unicode", short_empty_elements=False)
 
 
 def visible(text: str) -> str:
-    """The text, with each character that shows nothing as its escape in Python."""
+    """Return the text with each character that shows nothing replaced by its Python escape."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def number(value: int) -> str:
-    """With separators of thousands."""
+    """Return the number with separators of thousands."""
     return f"{value:,}"
 
 
 def count(value: int, noun: str, plural: str = "") -> str:
-    """`1 mailbox`, `2 mailboxes`."""
+    """Return `1 mailbox`, `2 mailboxes`."""
     return f"{number(value)} {noun if value == 1 else plural or noun + 's'}"
 
 
 def share(part: int, whole: int) -> str:
-    """In percent, rounded down, so that 100 % is all of it and 0 % nothing. Of nothing all is 100 %."""
+    """Return the share in percent, rounded down: 100 % means all, 0 % nothing. All of an empty whole is 100 %."""
     if part >= whole:
         return "100 %"
     if part <= 0:
@@ -58,7 +61,7 @@ def share(part: int, whole: int) -> str:
 
 
 def moment(ms: int) -> str:
-    """Milliseconds since the epoch, as a date and a time of day in UTC."""
+    """Return milliseconds since the epoch as a date and a time of day in UTC."""
     try:
         return f"{_EPOCH + timedelta(milliseconds=ms):%Y-%m-%d %H:%M:%S} UTC"
     except OverflowError:
@@ -66,7 +69,7 @@ def moment(ms: int) -> str:
 
 
 def span(ms: int) -> str:
-    """How long, in the two largest units that it takes."""
+    """Return a duration in its two largest units."""
     if ms < 1000:
         return f"{ms} ms" if ms else "0 s"
     parts, rest = [], ms // 1000
@@ -78,7 +81,7 @@ def span(ms: int) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """`a`, `a and b`, `a, b and c`; of many the first ones and how many more."""
+    """Return `a`, `a and b`, `a, b and c`; of a long list the first ones and the number of the others."""
     if len(names) > 6:
         names = [*names[:5], f"{number(len(names) - 5)} more"]
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

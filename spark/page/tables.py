@@ -1,4 +1,4 @@
-"""Tables: one row a thing, its name first. What is too wide for a screen is scrolled beside the name, which stays."""
+"""Tables: one row per thing, its name first. A wide table scrolls sideways while the names stay in view."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark.page.markup import element, number
 
 
 class Measure(NamedTuple):
-    """A number that is written in another way than with separators."""
+    """A number that is not written with separators."""
 
     value: int
     shown: str
@@ -21,7 +21,7 @@ Cell: TypeAlias = int | str | Measure
 
 
 def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[Cell]], *, bars: bool = False) -> Element:
-    """A table of at least one row. `bars`: below each number how much it is of the largest in its column."""
+    """Return a table of at least one row. `bars`: below each number, its share of the largest in its column."""
     body = [list(row) for row in rows]
     most = [max((_value(cell) for cell in column), default=0) for column in zip(*body, strict=True)] if bars else []
     return scrolling(
@@ -33,12 +33,12 @@ def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[Cell]],
 
 
 def scrolling(label: str, *children: Element) -> Element:
-    """A table of these, which the keyboard can scroll too."""
+    """Return a table of these elements that the keyboard can scroll too."""
     return element("div", element("table", *children), class_="scroll", role="region", tabindex="0", aria_label=label)
 
 
 def _heading(heading: str, below: Cell) -> Element:
-    """On the side on which the cells below it stand."""
+    """Return a heading on the same side as the cells below it."""
     return element("th", heading, scope="col", class_="words" if isinstance(below, str) else "number")
 
 

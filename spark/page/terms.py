@@ -1,4 +1,4 @@
-"""What the words of an audit mean, in a line each, for those who read them for the first time.
+"""The terms of an audit, explained in a line each for readers who meet them for the first time.
 
 Keys are those of `spark.summary.Summary`, which `spark.mailboxes` and `spark.messages` define.
 """
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 
 class Term(NamedTuple):
-    """What it means, and what mail clients notice of it."""
+    """The meaning of a term, and its effect on mail clients."""
 
     meaning: str
     clients: str

@@ -1,4 +1,4 @@
-"""What an audit comes to, in one sentence, and what is to be done about it."""
+"""The result of an audit in one sentence, and the steps to take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INVENTORY, COMPARE = "replicator inventory", "replicator diff"
 
 
 def sentence(summary: Summary) -> str:
-    """The verdict, in plain words."""
+    """Return the verdict in plain words."""
     if not summary.nodes:
         return "No inventory was compared, so nothing is known."
     differ, damage = _differ(summary), _damage(summary)
@@ -22,7 +22,7 @@ def sentence(summary: Summary) -> str:
 
 
 def steps(summary: Summary) -> Iterator[str]:
-    """What to do, in this order."""
+    """Yield the steps to take, in order."""
     if not summary.nodes:
         yield f"Run `{INVENTORY}` at each node, and `{COMPARE}` over what they write."
         return
@@ -47,12 +47,12 @@ def steps(summary: Summary) -> Iterator[str]:
 
 
 def unequal(counts: Mapping[str, int]) -> int:
-    """How many there are of all relations but `equal`."""
+    """Return the number of all relations other than `equal`."""
     return sum(amount for relation, amount in counts.items() if relation != "equal")
 
 
 def index_rows(node: NodeSummary) -> int:
-    """How many rows of its index are wrong."""
+    """Return the number of wrong rows in its index."""
     return sum(node.index.values())
 
 
@@ -64,7 +64,7 @@ def _same(summary: Summary) -> str:
 
 
 def _differ(summary: Summary) -> str:
-    """Empty if nothing does."""
+    """Return the differences in words; empty if there are none."""
     trees = sum(summary.trees.values())
     found = []
     if some := unequal(summary.relations):
@@ -77,7 +77,7 @@ def _differ(summary: Summary) -> str:
 
 
 def _damage(summary: Summary) -> str:
-    """Empty if each node is sound."""
+    """Return the damage in words; empty if each node is sound."""
     unread, wrong = (sum(map(what, summary.nodes)) for what in (lambda node: node.unreadable, index_rows))
     found = [f"{count(unread, 'row')} could not be read"] if unread else []
     if wrong:
@@ -90,12 +90,12 @@ def _damaged_rows(node: NodeSummary) -> int:
 
 
 def _of(summary: Summary, *relations: str) -> str:
-    """How many mailboxes and trees are of these relations; empty if none is."""
+    """Return the mailboxes and trees of these relations in words; empty if there are none."""
     some, trees = (sum(counts.get(one, 0) for one in relations) for counts in (summary.relations, summary.trees))
     found = [mailboxes(some)] if some else []
     return " and ".join([*found, count(trees, "folder tree")] if trees else found)
 
 
 def mailboxes(some: int) -> str:
-    """`1 mailbox`, `1,502 mailboxes`."""
+    """Return `1 mailbox`, `1,502 mailboxes`."""
     return count(some, "mailbox", "mailboxes")

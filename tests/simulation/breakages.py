@@ -1,7 +1,7 @@
-"""Does the simulator notice mistakes? `python -m tests.simulation.breakages [--jobs N] [NAME ...]`
+"""Measure whether the simulator notices mistakes: `python -m tests.simulation.breakages [--jobs N] [NAME ...]`
 
 Each breakage is made in a copy of the program, and seeds run on it until one fails. Prints the table of
-docs/testing.md: how many seeds that took, and what the first failure said.
+docs/testing.md: the number of seeds needed, and the message of the first failure.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "master_election", "resync", "replicator", "tests")
-MAX_SEEDS = 1000  # without a failure: the simulator has missed it
+MAX_SEEDS = 1000  # without a failure: the simulator has missed the breakage
 FAILURE = re.compile(r"(?:Error|Exception): (?!.*sub-exception)(?!seed)(.+)")
 
 
 class Breakage(NamedTuple):
-    """A mistake: in `path`, `right` becomes `wrong`. `scenario`: the test that is to fail, rather than a seed."""
+    """A mistake: in `path`, `right` becomes `wrong`. `scenario`: the test that should fail, instead of a seed."""
 
     name: str
     what: str
@@ -172,7 +172,7 @@ BREAKAGES = (
 
 
 def measure(breakage: Breakage, jobs: int) -> tuple[str, str]:
-    """How many seeds it took to notice, and what was noticed."""
+    """Return the number of seeds that it took to notice the breakage, and the failure's message."""
     with TemporaryDirectory(prefix="breakage-") as directory:
         copy = Path(directory)
         for package in PACKAGES:
@@ -198,7 +198,7 @@ def measure(breakage: Breakage, jobs: int) -> tuple[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 1 if a breakage was missed."""
+    """Run the breakages. Return exit code 1 if one was missed."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.breakages", description=__doc__)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("names", nargs="*", choices=[[], *(breakage.name for breakage in BREAKAGES)])

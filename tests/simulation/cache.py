@@ -1,7 +1,8 @@
-"""What a client remembers of a mailbox, and how it comes up to date again (QRESYNC, RFC 7162 section 3.2).
+"""A client's cache of a mailbox, and its update after an absence (QRESYNC, RFC 7162 section 3.2).
 
-On coming back it hears which of its UIDs are gone and which messages have changed since its MODSEQ, and nothing else.
-What it then has must be what a client has that fetches all anew: the promises about UIDs and MODSEQs are for this.
+A returning client only hears which of its UIDs are gone and which messages have changed since its MODSEQ. Its updated
+cache must equal that of a client that fetches everything anew: this is the purpose of the promises about UIDs and
+MODSEQs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from replicator.view import MailboxView, Message
 
 
 class Known(NamedTuple):
-    """What a client knows of a message."""
+    """A client's knowledge of a message."""
 
     guid: bytes
     content_hash: bytes
@@ -26,10 +27,10 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class Cache:
-    """A mailbox as a client was shown it. `context`: what the node had seen of it by then."""
+    """A mailbox as a client was shown it. `context`: the entries that the node had seen by then."""
 
     user: str
-    name: str  # of the folder, as it was then
+    name: str  # of the folder, at that time
     mailbox_id: bytes
     uidvalidity: int
     uidnext: int
@@ -39,14 +40,14 @@ class Cache:
 
     @classmethod
     def fetch(cls, name: str, view: MailboxView, context: dict[str, int]) -> Cache:
-        """All anew."""
+        """Return a cache of everything, fetched anew."""
         messages = {uid: Known.of(message) for uid, message in view.messages.items()}
         return cls(
             view.user, name, view.mailbox_id, view.uidvalidity, view.uidnext, view.highestmodseq, messages, context
         )
 
     def resync(self, view: MailboxView, context: dict[str, int]) -> Cache:
-        """By what has changed since. The view is of the same UIDVALIDITY."""
+        """Return the cache updated by the changes since then. The view has the same UIDVALIDITY."""
         assert view.uidvalidity == self.uidvalidity
         assert view.highestmodseq >= self.modseq, "HIGHESTMODSEQ was lowered"
         assert view.uidnext >= self.uidnext, "UIDNEXT was lowered"

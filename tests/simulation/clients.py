@@ -1,4 +1,4 @@
-"""Clients of a simulated cluster: they change mail at every node, and hold each node to what it told them."""
+"""Clients of a simulated cluster: they change mail at every node, and check each node against what it told them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tests.simulation.world import World
 FOLDERS = (INBOX, "Work", "Work/Done", "Trash")
 FOLDER_WEIGHTS = (6, 2, 1, 1)
 FLAGS = ("\\Seen", "\\Flagged", "$Later")
-SESSION_S = 6 * REQUEST_TIMEOUT_S  # of some commands, each of a few changes
+SESSION_S = 6 * REQUEST_TIMEOUT_S  # enough for some commands, each of a few changes
 
 Action = Callable[[Node, MailboxView], Awaitable[str]]
 
 
 class Client:
-    """One user's mail program. It hops between nodes and keeps a cache of each mailbox at each."""
+    """One user's mail program. It moves between nodes and keeps a cache of each mailbox at each node."""
 
     def __init__(self, world: World, number: int) -> None:
         self._world = world
@@ -62,12 +62,12 @@ class Client:
         return [*self._caches.values(), *self.old_caches]
 
     def forget(self, sid: str) -> None:
-        """The node has another disk: what it showed it may have forgotten."""
+        """Set the node's caches aside: it has another disk, and may have forgotten what it showed."""
         for key in [key for key in self._caches if key[0] == sid]:
             self.old_caches.append(self._caches.pop(key))
 
     async def run(self) -> None:
-        """Sessions, until cancelled."""
+        """Run sessions until cancelled."""
         while True:
             await trio.sleep(self._dice.uniform(0.01, self._pause_s))
             if self._dice.random() < 0.3 or not self._machine.is_up:
@@ -82,7 +82,7 @@ class Client:
                 self._say(f"at {self._machine.sid}: {type(error).__name__}: {error}")
 
     async def insist(self, machine: Machine) -> None:
-        """All is well: a mail is taken, at once."""
+        """Save a mail in a healthy cluster: the node must take it at once."""
         began = trio.current_time()
         await machine.call(self._insist)
         assert trio.current_time() - began < REQUEST_TIMEOUT_S / 2
@@ -92,7 +92,7 @@ class Client:
         self._say(f"at {node.sid}: {await self._save(node, view)}")
 
     async def insist_on_undelete(self, machine: Machine, other: Machine) -> None:
-        """All is well: what is expunged at one node comes back at the other one."""
+        """Expunge some mail at one node of a healthy cluster, and bring it back at another one."""
         chosen = await machine.call(self._expunge_some)
         await self._world.settle()
         told = await other.call(self._bring_back)
@@ -101,7 +101,7 @@ class Client:
         assert not left, f"{other.sid} does not undelete {left}"
 
     async def _expunge_some(self, node: Node) -> list[bytes]:
-        """GUIDs."""
+        """Expunge some messages and return their GUIDs."""
         view = await self._open(node, INBOX)
         chosen = self._some(view)
         self._ledger.asks_to_remove(view.mailbox_id, chosen)
@@ -110,7 +110,7 @@ class Client:
         return [message.guid for message in chosen]
 
     async def _bring_back(self, node: Node) -> dict[bytes, str | None]:
-        """GUID -> why it was left, if it was."""
+        """Undelete messages. Return GUID -> the reason why it was left, or None."""
         job = LedgerUndelete(UndeleteOptions(self.user, INBOX), node, self._ledger)
         await job.run()
         self._say(f"at {node.sid}: {job.status.summary()}")
@@ -136,7 +136,7 @@ class Client:
                 assert waited_s <= SESSION_S + 1, f"a session at {node.sid} took {waited_s:.1f} s"
 
     async def _open(self, node: Node, name: str) -> MailboxView:
-        """The folder, which is created if it is not there. A name and a UIDVALIDITY name one mailbox for good."""
+        """Open the folder, creating it if needed. A name and a UIDVALIDITY name one mailbox for good."""
         try:
             folder = await node.mail.folder(self.user, name)
         except FolderNotFoundError:
@@ -173,7 +173,7 @@ class Client:
         whole = self._message(text.encode(), size)
         content_hash = self._ledger.asks_to_save(whole)
         saved = await node.mail.save(folder, NewMessage(whole, flags))
-        is_same = saved.uidvalidity == view.uidvalidity  # it follows its name to what has taken its place
+        is_same = saved.uidvalidity == view.uidvalidity  # else it follows its name to another mailbox
         if self._hears(node):
             self._ledger.promised(view.mailbox_id if is_same else None, [content_hash])
         shown = view.messages.get(saved.uid) if is_same else None
@@ -181,7 +181,7 @@ class Client:
         return f"saves {text}: UID {saved.uid} of {view.mailbox_id.hex()[:4]}"
 
     def _message(self, text: bytes, size: int) -> bytes:
-        """Half of them have a part that other messages have as well."""
+        """Return a message; half of them have a part that other messages have as well."""
         if self._dice.random() < 0.5:
             return text + b"." * size
         logo = b"%d" % self._dice.randrange(3) * (100 + size)
@@ -203,7 +203,7 @@ class Client:
         return f"{'sets' if value else 'clears'} {sorted(flags)} of {_uids(chosen)} in {view.mailbox_id.hex()[:4]}"
 
     async def _flag_unchanged(self, node: Node, view: MailboxView) -> str:
-        """With UNCHANGEDSINCE: what the client has seen changed must be refused."""
+        """Store flags with UNCHANGEDSINCE: the change of a message that the client has seen changed must be refused."""
         chosen = self._some(view)
         if not chosen:
             return "finds nothing to flag"
@@ -249,7 +249,7 @@ class Client:
         copied = await transfer(view, _uids(chosen), folder)
         self._note_transfer(node, view, chosen, to, moves=moves)
         texts = {message.uid: message.content_hash for message in chosen}
-        for source, destination in copied.uids if copied.shown else ():  # else no client is told of them
+        for source, destination in copied.uids if copied.shown else ():  # otherwise no client is told of them
             shown = to.messages.get(destination)
             assert shown is None or shown.content_hash == texts[source], f"UID {source} was copied as another message"
         if moves and _shows_all(node, view, began):
@@ -299,7 +299,7 @@ class Client:
     def _check_flags(
         self, view: MailboxView, chosen: list[Message], flags: frozenset[str], before: dict[str, int], *, value: bool
     ) -> None:
-        """A client sees its own writes, unless somebody has changed the same flag whom the node had not heard of."""
+        """Check that a client sees its own changes, unless another client changed the same flag unknown to the node."""
         here = {placement_of(message): message for message in view.messages.values()}
         for message in chosen:
             shown = here.get(placement_of(message))
@@ -325,7 +325,7 @@ class Client:
         return self._dice.sample(messages, min(len(messages), self._dice.randint(1, 3)))
 
     def _hears(self, node: Node) -> bool:
-        """Whether what a node answers leaves it: not if it ends just then."""
+        """Return True if the client hears the node's answer: not if the node ends just then."""
         life = self._world[node.sid].life
         return life is not None and life.node is node
 
@@ -343,16 +343,18 @@ def _context(node: Node, view: MailboxView) -> dict[str, int]:
 
 
 def _check_view(node: Node, view: MailboxView) -> None:
-    """What is in memory is what is on disk."""
+    """Check that the view in memory equals the rows on disk."""
     if node.store.views._views.get(view.mailbox_id) is not view:
-        return  # the mailbox has become another one since it was opened
+        return  # the folder has become another mailbox since it was opened
     chain, messages, _ = queries.messages(node.store._connection, view.mailbox_id)
     assert list(view.messages.values()) == messages, f"a view of {node.sid} is not what is on its disk"
     assert (view.uidnext, view.highestmodseq) == ((chain.uidnext, chain.highestmodseq) if chain else (1, 0))
 
 
 def _shows_all(node: Node, view: MailboxView, began: float) -> bool:
-    """Whether what was begun then and is done is in sight: not if the mailbox is another one now, nor if the node is
-    so far behind that it has answered without.
+    """Return True if a change begun at `began` must be visible by now.
+
+    It need not be if the folder is another mailbox now, or if the node was so far behind that it answered without
+    waiting.
     """
     return node.store.views._views.get(view.mailbox_id) is view and trio.current_time() - began < SHOW_TIMEOUT_S

@@ -1,7 +1,7 @@
-"""What a node may show that has lost its disk, or has an older copy of it, and reaches others: no mailbox without mail
-that all other nodes showed when it came back.
+"""Rule for nodes that have lost their disk, or have an older copy of it, and reach other nodes.
 
-Its clients have it in their caches under the UIDVALIDITY that the mailbox still has, and would drop it.
+Such a node must not show a mailbox without mail that all other nodes showed when it came back. Its clients have that
+mail in their caches under the UIDVALIDITY that the mailbox still has, and would drop it.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ Shown = set[tuple[bytes, bytes]]
 
 
 class ComingBack:
-    """`others`: the databases of all nodes but one; None where one of them does not run."""
+    """Checks the rule. `others`: returns the databases of all nodes but one, or None if one of them does not run."""
 
     def __init__(self, others: Callable[[str], Sequence[sqlite3.Connection] | None]) -> None:
         self._others = others
         self._due: dict[str, Shown] = {}
-        self._unwanted: dict[bytes, set[bytes]] = defaultdict(set)  # by mailbox: that clients have asked to expunge
+        self._unwanted: dict[bytes, set[bytes]] = defaultdict(set)  # mailbox -> GUIDs asked to be expunged
         self.checked = 0
 
     def disk_lost(self) -> None:
-        """Another node may be the only one that had something: what is due to come back is not known any more."""
+        """Forget what is due to come back: another node with a lost disk may have been the only one that had it."""
         self._due.clear()
 
     def begins(self, sid: str) -> None:
-        """The node starts with an empty disk, or an older copy of its own."""
+        """Note that the node starts with an empty disk, or an older copy of its own."""
         others = self._others(sid)
         if others:
             self._due[sid] = set.intersection(*map(_shown, others))
 
     def expunges(self, mailbox_id: bytes, messages: Iterable[Message]) -> None:
-        """A client asks for this: who is asked may have done it before others hear of it."""
+        """Note that a client asks to expunge these: the node that it asks may do so before other nodes hear of it."""
         self._unwanted[mailbox_id].update(message.guid for message in messages)
 
     def check(self, sid: str, view: MailboxView) -> None:
-        """A client of the node selects the mailbox. What others do not show any more need not be there."""
+        """Check a mailbox that a client of the node selects. Mail that other nodes no longer show need not be there."""
         due = {guid for mailbox_id, guid in self._due.get(sid, ()) if mailbox_id == view.mailbox_id}
         due -= self._unwanted[view.mailbox_id]
         others = self._others(sid) if due else None
@@ -55,8 +55,10 @@ class ComingBack:
 
 
 def _shown(connection: sqlite3.Connection) -> Shown:
-    """But for mailboxes that have forked, which may lose by a merge what this node has merged before others, and
-    for deleted folders, whose mail goes elsewhere.
+    """Return the messages shown, without those of mailboxes that may rightly lose some.
+
+    Forked mailboxes may lose by a merge what this node has merged before others, and the mail of deleted folders moves
+    away.
     """
     return set(
         connection.execute(

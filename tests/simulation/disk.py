@@ -1,8 +1,8 @@
-"""A machine's disk: what of `node.db` survives a power cut, and how writing fails.
+"""A machine's disk: the part of `node.db` that survives a power cut, and failures of writes.
 
-What was synced when COMMIT returned survives; of what the writer was about to write then, any part. A full disk and
-one that fails refuse what is written and give what is read. Each run of a node that follows a loss of power, or of the
-disk, gets a directory of its own, so that what the old run still does as it unwinds concerns nobody.
+Everything that was synced when COMMIT returned survives, and any part of what the writer was about to write then. A
+full disk and a broken one refuse writes but allow reads. Each run of a node that follows a loss of power, or of the
+disk, gets a directory of its own, so that the old run cannot disturb the new one while it unwinds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PowerCutError(Exception):
 
 
 class DiskFault(Enum):
-    """Why nothing can be written: the text and the code of SQLite's error."""
+    """A reason for which nothing can be written: the text and the code of SQLite's error."""
 
     FULL = ("database or disk is full", sqlite3.SQLITE_FULL)
     BROKEN = ("disk I/O error", sqlite3.SQLITE_IOERR)
@@ -48,11 +48,11 @@ class DiskFault(Enum):
 
 
 class Disk:
-    """Outlives the runs of its node."""
+    """A disk, which outlives the runs of its node."""
 
     def __init__(self, root: Path, sid: str, dice: random.Random) -> None:
         self._fault: DiskFault | None = None
-        self.latency_s = 0.001  # on average, of one sync
+        self.latency_s = 0.001  # mean duration of one sync
         self.dice = dice
         self._root, self._sid = root, sid
         self._directories = 0
@@ -63,7 +63,7 @@ class Disk:
 
     @property
     def fault(self) -> DiskFault | None:
-        """Why nothing can be written, if it cannot."""
+        """The reason for which nothing can be written, if any."""
         return self._fault
 
     @fault.setter
@@ -81,16 +81,16 @@ class Disk:
         return self.directory / DATABASE
 
     def mount(self) -> Mount:
-        """The disk as the next run of the node sees it."""
+        """Return the disk as the next run of the node sees it."""
         self._mount = Mount(self)
         return self._mount
 
     def power_cut(self) -> None:
-        """Go back to what is certain to survive, with some of what is not."""
+        """Go back to the data that is certain to survive, with some of the rest."""
         assert self._mount is not None
         old, mount = self.directory, self._mount
         mount.lose_power()
-        self._files = self._files.copy()  # what the old run still does as it unwinds concerns nobody
+        self._files = self._files.copy()  # isolated from the old run while that unwinds
         self._files.crash(self.dice)
         self.fault = self._fault
         self.directory = self._new_directory()
@@ -104,7 +104,7 @@ class Disk:
             (self.directory / wal.name).write_bytes(written[:kept] + torn)
 
     def copy(self) -> Path | None:
-        """A consistent copy of the database as it is now, as a backup would take it; None: there is nothing yet."""
+        """Take a consistent copy of the database, as a backup would; None if there is none yet."""
         if not self.path.exists():
             return None
         self._directories += 1
@@ -116,7 +116,10 @@ class Disk:
         return target if is_set_up else None
 
     def restore(self, copy: Path | None) -> dict[str, int]:
-        """Hold what the copy holds; None: nothing. The node is down. The context of the log that it has then."""
+        """Replace the contents by those of the copy, or by nothing; the node must be down.
+
+        Return the log's context then.
+        """
         self.directory = self._new_directory()
         self._files = MemoryFiles()
         if copy is None:
@@ -127,7 +130,7 @@ class Disk:
             return queries.log_context(connection)
 
     def restore_of(self, other: Disk) -> None:
-        """Hold what another disk, which has a database, holds now. The node is down."""
+        """Replace the contents by those of another disk, which has a database; the node must be down."""
         copy = other.copy()
         assert copy is not None
         self._copied_files[copy] = other._copied_files[copy]
@@ -141,7 +144,7 @@ class Disk:
 
 
 class Mount:
-    """What one run of a node does with its disk; the disk's part of its `Environment`."""
+    """The use of its disk by one run of a node; the disk's part of its `Environment`."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -154,7 +157,7 @@ class Mount:
         self._started = 0
 
     async def run(self, work: Callable[[], T]) -> T:
-        """As a thread would: not abandoned on cancellation."""
+        """Run the work as a thread would: not abandoned on cancellation."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._started += 1
         number = self._started
@@ -177,20 +180,20 @@ class Mount:
         return connection
 
     def check(self) -> None:
-        """Something is written. Raises sqlite3.OperationalError."""
+        """Raise sqlite3.OperationalError if a write fails now."""
         fault = self._disk.fault
         if fault is not None and not self._dead and self._disk.dice.random() < 0.9:
             raise fault.error()
 
     def committed(self, connection: sqlite3.Connection) -> None:
-        """COMMIT has returned: that is a promise only if it has synced."""
+        """Note that COMMIT has returned: the data is safe only if SQLite has synced it."""
         mode: int = connection.execute("PRAGMA synchronous").fetchone()[0]
         if mode >= SYNCHRONOUS_FULL:
             with suppress(FileNotFoundError):
                 self.synced_bytes = self._wal.stat().st_size
 
     def lose_power(self) -> None:
-        """What the writer was about to write may be on its way to the disk."""
+        """Cut the power; the data that the writer was about to write may reach the disk."""
         self._dead = True
         for work in self._pending.values():
             if (writer := _writer_of(work)) is not None:
@@ -200,7 +203,7 @@ class Mount:
 
 
 def _writer_of(work: Callable[[], object]) -> Writer | None:
-    """Whose batch the work is; None: it is something else."""
+    """Return the writer whose batch the work is, or None for any other work."""
     owner = getattr(work.func, "__self__", None) if isinstance(work, partial) else None
     return owner if isinstance(owner, Writer) else None
 

@@ -1,4 +1,4 @@
-"""The seeds that failed in earlier runs, in a file with a seed in each line: the next run tries them first."""
+"""Seeds that failed in earlier runs, kept in a file with one seed per line: the next run tries them first."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 
 class FailingSeeds:
-    """Those of a file, which need not be there. A line that is no number raises ValueError with its place."""
+    """The seeds of a file, which need not exist. A line that is not a number raises ValueError with its place."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.seeds: list[int] = []  # the ones that failed first come first
+        self.seeds: list[int] = []  # in the order of their failures
         lines = path.read_text().splitlines() if path.exists() else []
         for number, line in enumerate(lines, 1):
             if not line.strip().isascii() or not line.strip().isdigit():
@@ -19,7 +19,7 @@ class FailingSeeds:
                 self.seeds.append(int(line))
 
     def note(self, seed: int, *, has_failed: bool) -> None:
-        """A seed that fails is kept, and one that passes leaves the file."""
+        """Keep a seed that fails, and remove one that passes from the file."""
         if has_failed == (seed in self.seeds):
             return
         if has_failed:

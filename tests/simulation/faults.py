@@ -1,6 +1,6 @@
-"""What goes wrong: each kind of fault is a function of the chaos that it is part of.
+"""Faults: each kind is a function of the chaos to which it belongs.
 
-Those that last end by themselves after a while, or at the heal. The table `KINDS` is the list of them.
+Lasting faults end by themselves after a while, or at the heal. The table `KINDS` lists the kinds.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ MAX_PAUSE_S = 150.0
 MAX_DOWN_S = 15.0
 MAX_CUT_S = 20.0
 DRIFT_S = 10.0  # of a clock, at most, in one run
-RESTORED = 0.9  # of the lost disks of which there are copies
+RESTORED = 0.9  # share of lost disks that are replaced by a copy, if there is one
 
 
 class Chaos:
-    """Draws faults from the world's seed. What lasts runs in `nursery`."""
+    """Draws faults from the world's seed. Lasting faults run in `nursery`."""
 
     def __init__(self, world: World, clients: list[Client], nursery: trio.Nursery) -> None:
         self.world = world
-        self.dice = self._dice_of("none")  # of the fault that happens
+        self.dice = self._dice_of("none")  # of the current fault
         self.nursery = nursery
         self.disks_lost = 0
         self.copies: dict[str, list[Path]] = {sid: [] for sid in world.sids}
         self._clients = clients
 
     async def run(self) -> None:
-        """One fault after the other until cancelled."""
+        """Make one fault after the other until cancelled."""
         self.nursery.start_soon(self._back_up)
         plan = self.world.plan
         weights = {name: weight for name, weight in plan.weights.items() if weight}
@@ -53,11 +53,11 @@ class Chaos:
                 await ALL_KINDS[name](self)
 
     def _dice_of(self, fault: object) -> random.Random:
-        """Each fault has its own: without it, the others are as they were."""
+        """Return a generator of the fault's own, so that leaving one fault out does not change the others."""
         return random.Random(f"fault {fault} {self.world.plan.seed}")
 
     async def _back_up(self) -> None:
-        """Each machine once, early: a copy that is restored is to lack something."""
+        """Copy each disk once, early: a restored copy should lack something."""
         dice = self._dice_of("copies")
         for machine in self.world.machines.values():
             await trio.sleep(dice.uniform(0, self.world.plan.chaos_s / 4 / len(self.world.machines)))
@@ -72,7 +72,7 @@ class Chaos:
         self.world.story.say(what)
 
     def some_group(self) -> list[str]:
-        """At least one node, and not all."""
+        """Return at least one node, and not all."""
         sids = self.world.sids
         return sorted(self.dice.sample(sids, self.dice.randint(1, len(sids) - 1)))
 
@@ -80,13 +80,13 @@ class Chaos:
         return self.dice.choice(self.world.pairs)
 
     def a_node(self) -> Machine | None:
-        """One that runs, and does not stand still; mostly only if more than half of them do."""
+        """Return a node that runs and is not frozen, or None; mostly only if more than half of the nodes run."""
         running = [machine for machine in self.world.up() if machine.life and not machine.life.owner.frozen]
         are_enough = 2 * len(running) > len(self.world.sids) or self.dice.random() < 0.2
         return self.dice.choice(running) if running and are_enough else None
 
     def mend_later(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """These links, and not what else is broken: so nodes that were apart meet one after the other."""
+        """Mend only these links later, so that separated nodes meet one after the other."""
         mended = list(pairs)
 
         async def mend() -> None:
@@ -96,7 +96,7 @@ class Chaos:
         self.later(MAX_CUT_S, mend)
 
     def later(self, at_most_s: float, work: Callable[[], Awaitable[None]]) -> None:
-        """Do it after a while; mostly a short one."""
+        """Do the work after a while, mostly a short one."""
         delay_s = min(at_most_s, self.dice.expovariate(4 / at_most_s))
 
         async def wait() -> None:
@@ -113,7 +113,7 @@ class Chaos:
         self.later(MAX_DOWN_S, start)
 
     def replace_disk(self, machine: Machine, copy: Path | None) -> None:
-        """While the node is down. Its clients begin anew there, as the node does."""
+        """Replace the disk of a node that is down. Its clients begin anew there, as the node does."""
         machine.restore(copy)
         self.world.forget(machine.sid)
         for client in self._clients:
@@ -150,7 +150,7 @@ async def part_silently(chaos: Chaos) -> None:
 
 
 async def part_all(chaos: Chaos) -> None:
-    """They meet again in pairs, each in its time."""
+    """Separate all nodes. They meet again in pairs, each at its own time."""
     chaos.say("all are apart")
     chaos.world.cut(chaos.world.pairs)
     for pair in chaos.world.pairs:
@@ -204,7 +204,7 @@ async def delay(chaos: Chaos) -> None:
 
 
 async def mutate(chaos: Chaos) -> None:
-    """Single fields of commands change on the way, in both directions of some links."""
+    """Change single fields of commands in transit, in both directions of some links."""
     pairs = chaos.dice.sample(chaos.world.pairs, chaos.dice.randint(1, min(3, len(chaos.world.pairs))))
     rate = chaos.dice.choice((0.01, 0.05, 0.2))
     chaos.say(f"one in {1 / rate:.0f} commands is changed on {pairs}")
@@ -242,7 +242,7 @@ async def stand_still(chaos: Chaos) -> None:
 
 
 async def turn_clock(chaos: Chaos) -> None:
-    """Mostly as far as it may go without parting the nodes: what it says must matter in no other way."""
+    """Set a clock, mostly as far off as it may be without separating the nodes: it must have no other effect."""
     low, high = _window(chaos.world.plan)
     machine = chaos.dice.choice(list(chaos.world.machines.values()))
     ahead_s = chaos.dice.choice((low, high, chaos.dice.uniform(low, high)))
@@ -252,7 +252,7 @@ async def turn_clock(chaos: Chaos) -> None:
 
 
 def _window(plan: Plan) -> tuple[float, float]:
-    """Where all clocks may be at once, however they drift: see `plan.CLOCK_WINDOW_S`."""
+    """Return the range in which all clocks may lie at once, however they drift: see `plan.CLOCK_WINDOW_S`."""
     low, high = plan.clocks_s
     if high - low < CLOCK_WINDOW_S:
         low, high = -CLOCK_WINDOW_S / 2, CLOCK_WINDOW_S / 2
@@ -279,7 +279,7 @@ async def copy_disk(chaos: Chaos) -> None:
 
 
 async def lose_disk(chaos: Chaos) -> None:
-    """No more of them than a mail must survive that was reported OK; the reckoning is in `History`."""
+    """Lose a disk, but never more disks than acknowledged mail must survive; `History` keeps count of that mail."""
     machine = chaos.a_node()
     if machine is None or (not chaos.copies[machine.sid] and chaos.dice.random() < RESTORED):
         return
@@ -301,4 +301,4 @@ KINDS: Mapping[str, Fault] = {
 }  # fmt: skip
 
 ALL_KINDS: Mapping[str, Fault] = {**KINDS, mutate.__name__: mutate}
-"""With those that only some seeds have: see `Plan.mutates`."""
+"""All kinds, with the one that only some seeds have: see `Plan.mutates`."""

@@ -1,4 +1,4 @@
-"""Expunged mail: its undelete, of which the ledger hears, and the end of the time for which it is kept."""
+"""Expunged mail: its undelete, which the ledger records, and its removal at the end of the retention."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.simulation.ledger import Ledger
 from tests.simulation.machine import Machine
 from tests.simulation.texts import holds_texts
 
-SKEW_S = 600.0  # of clocks, and of what was stamped when they were ahead
+SKEW_S = 600.0  # of clocks, and of stamps given out by clocks that were ahead
 
 
 class LedgerUndelete(Undelete):
-    """`hears`: whether what the node answers leaves it."""
+    """An undelete that the ledger records. `hears`: returns True if the node's answer reaches the client."""
 
     def __init__(
         self, options: UndeleteOptions, node: Node, ledger: Ledger, hears: Callable[[], bool] = lambda: True
@@ -36,19 +36,19 @@ class LedgerUndelete(Undelete):
 
 
 async def forget_all(machines: list[Machine], keep_s: float) -> None:
-    """The time has come for all that was expunged. It goes, with all texts that nobody has any more, and no others."""
+    """End the retention of all expunged mail, and check that all bodies without a message go, and no others."""
     held = {machine.sid: _held(machine) for machine in machines}
     for machine in machines:
         await machine.node.coordinator.retention.keep_unnamed()
         machine.clock.ahead_s += keep_s + SKEW_S
-    await trio.sleep(1)  # only as time goes by, clocks are followed
+    await trio.sleep(1)  # the retention follows clocks only as time goes by
     for machine in machines:
         await machine.node.coordinator.retention.expire()
         _check(machine, held[machine.sid])
 
 
 def _held(machine: Machine) -> list[bytes]:
-    """The texts of messages that are on this disk."""
+    """Return the hashes of the messages shown whose bodies are on this disk."""
     shown = _hashes(machine.node.store._connection, "SELECT DISTINCT content_hash FROM by_uid")
     return [content_hash for content_hash in shown if holds_texts(machine, [content_hash])]
 

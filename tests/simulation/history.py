@@ -1,7 +1,7 @@
-"""The one true history: what was numbered where, which disks hold it, and what clients were told is safe.
+"""The true history: where each entry was numbered, which disks hold it, and what clients were told is safe.
 
-Nodes tell it at each commit. An origin's entries come to a disk in order, so what a disk holds of them is a number.
-From all this follows, by rules that know nothing of chains and merges, what must be there in the end.
+Nodes report to it at each commit. An origin's entries come to a disk in order, so one number says which of them a disk
+holds. From this follows, by rules that know nothing of chains and merges, what must be there in the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Placement = tuple[Dot, int]
 
 
 class Added(NamedTuple):
-    """A placement."""
+    """A placement that was added."""
 
     user: str
     mailbox_id: bytes
@@ -43,7 +43,7 @@ class Added(NamedTuple):
 
 
 class FlagChange(NamedTuple):
-    """One flag of one placement; ordered by stamp."""
+    """A change of one flag of one placement; ordered by stamp."""
 
     stamp: Stamp
     dot: Dot
@@ -61,51 +61,51 @@ class TreeChange(NamedTuple):
 
 @dataclass
 class History:
-    unnoticed_s: float  # how long a node may be gone before others know
-    has_limits: bool = False  # logs are cut while clients wait: limits are hurried, and clients are not
-    entries: dict[Dot, bytes] = field(default_factory=dict)  # a hash of each
-    chain_of: dict[Dot, bytes] = field(default_factory=dict)  # the mailbox or tree of each
+    unnoticed_s: float  # time for which a node may be gone before others know
+    has_limits: bool = False  # logs are cut while clients wait: limits are shortened, and clients' waits are not
+    entries: dict[Dot, bytes] = field(default_factory=dict)  # hash of each entry
+    chain_of: dict[Dot, bytes] = field(default_factory=dict)  # mailbox or tree of each entry
     added: dict[Placement, Added] = field(default_factory=dict)
-    brought: dict[Dot, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))  # an entry's texts
+    brought: dict[Dot, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))  # an entry's bodies
     expunged: dict[Placement, list[Dot]] = field(default_factory=lambda: defaultdict(list))
     flagged: dict[tuple[Placement, str], list[FlagChange]] = field(default_factory=lambda: defaultdict(list))
     merges: set[Dot] = field(default_factory=set)
-    moved: dict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))  # GUID -> where nodes put it
+    moved: dict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))  # GUID -> where nodes moved it
     emptied: set[bytes] = field(default_factory=set)  # folders that a merge took out of the tree: mail leaves them
     tree: list[TreeChange] = field(default_factory=list)
-    acknowledged: dict[Dot, str] = field(default_factory=dict)  # and what it was
-    lost: set[Dot] = field(default_factory=set)  # acknowledged, and then every disk was lost that held it
-    abandoned: dict[Dot, bytes] = field(default_factory=dict)  # entry -> chain: it stood on what lost disks had alone
+    acknowledged: dict[Dot, str] = field(default_factory=dict)  # entry -> its description for messages
+    lost: set[Dot] = field(default_factory=set)  # acknowledged, but later every disk that held it was lost
+    abandoned: dict[Dot, bytes] = field(default_factory=dict)  # entry -> chain: its predecessor was on lost disks alone
     shown: dict[tuple[bytes, int, int], set[tuple[Placement, Dot]]] = field(default_factory=lambda: defaultdict(set))
     _held: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))  # SID -> origin -> seq
     _passed: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))  # as `_held`
-    _losses: list[tuple[float, str, dict[str, int]]] = field(default_factory=list)  # when, whose disk, what it held
+    _losses: list[tuple[float, str, dict[str, int]]] = field(default_factory=list)  # time, SID, what the disk held
 
     # ---- what nodes do
 
     def on_disk(self, sid: str, entry: Entry) -> None:
-        """A node has synced an entry."""
+        """Record that a node has synced an entry."""
         fingerprint = blake2b(_without_texts(entry).pack(), digest_size=16).digest()
         assert self.entries.setdefault(entry.dot, fingerprint) == fingerprint, f"{entry.dot} names two entries"
         held = self._held[sid]
         held[entry.dot.origin] = max(held.get(entry.dot.origin, 0), entry.dot.seq)
 
     def passed_over(self, sid: str, context: Mapping[str, int]) -> None:
-        """A node shows what these entries did, and takes them for its own."""
+        """Record that a node shows the effects of these entries and counts them as its own."""
         self._passed[sid].update(context)
 
     def abandons(self, sid: str, chains: Mapping[Dot, bytes]) -> None:
-        """A node will never apply these entries, each of a chain."""
+        """Record that a node will never apply these entries, each of a chain."""
         assert self.has_lost_disks or not chains, f"{sid} abandons {sorted(chains)}, although no disk was lost"
         self.abandoned.update(chains)
 
     def revives(self, dots: Iterable[Dot]) -> None:
-        """What these entries stand on has come after all."""
+        """Record that the missing predecessors of these entries have come after all."""
         for dot in dots:
             self.abandoned.pop(dot, None)
 
     def numbered(self, entry: Entry, placements: Mapping[int, Placement]) -> None:
-        """A node has numbered an entry where UIDs meant these placements."""
+        """Record that a node has numbered an entry at which UIDs meant these placements."""
         self.chain_of[entry.dot] = entry.mailbox_id
         for number, change in enumerate(entry.changes):
             match change:
@@ -137,13 +137,13 @@ class History:
                 self.flagged[placement, flag].append(FlagChange(entry.stamp, entry.dot, value))
 
     def disk_is(self, sid: str, context: Mapping[str, int]) -> None:
-        """What a disk holds as its node starts."""
+        """Record the contents of a disk as its node starts."""
         gone = {origin: seq for origin, seq in self._held[sid].items() if context.get(origin, 0) < seq}
         assert not gone, f"{sid} had {gone} on its disk and does not any more"
         self._held[sid] = dict(context)
 
     def disk_replaced(self, sid: str, context: Mapping[str, int]) -> None:
-        """The disk is another one, or an older copy, that holds this."""
+        """Record that the disk was replaced by another one, or by an older copy, with these contents."""
         self._losses.append((trio.current_time(), sid, self._held[sid]))
         self._held[sid] = dict(context)
         self._passed.pop(sid, None)
@@ -151,7 +151,7 @@ class History:
 
     @property
     def has_lost_disks(self) -> bool:
-        """Whether any disk was replaced."""
+        """True if any disk was replaced."""
         return bool(self._losses)
 
     # ---- what clients are told
@@ -166,12 +166,13 @@ class History:
         holds_texts: Callable[[str, list[bytes]], bool],
         showing: Callable[[bytes, Dot], set[str]],
     ) -> None:
-        """A client hears that it is safe. `holds_texts`: whether these texts are whole on a node's disk.
+        """Record that a client hears that an entry is safe, and check that enough disks have it.
 
-        `showing`: whose disks show what an entry of a mailbox or tree did, be it by a state that was taken over.
+        `holds_texts`: returns True if these bodies are whole on a node's disk. `showing`: returns the nodes whose disks
+        show the effect of an entry on a mailbox or tree, even if by a state that was taken over.
 
-        A disk counts that was lost during the request, or so shortly before that nobody can have noticed: it is one
-        of the losses that the other copies are for.
+        A disk that was lost during the request, or so shortly before that no node can have noticed, counts as having
+        the entry: it is one of the losses against which the other copies protect.
         """
         since = began - self.unnoticed_s
         texts = self._texts_of(dot)
@@ -187,16 +188,16 @@ class History:
             self.lost.add(dot)
 
     def _texts_of(self, dot: Dot) -> list[bytes]:
-        """Those of its messages that nobody has expunged."""
+        """Return the bodies of the entry's messages that no client has expunged."""
         brought = self.brought.get(dot, {})
         return [text for number, text in brought.items() if not self.expunged.get((dot, number))]
 
     def holders(self, dot: Dot) -> list[str]:
-        """Whose disks hold an entry now."""
+        """Return the nodes whose disks hold an entry now."""
         return [sid for sid, held in self._held.items() if held.get(dot.origin, 0) >= dot.seq]
 
     def flag_changes(self, mailbox_id: bytes, guid: bytes, flags: Iterable[str]) -> list[FlagChange]:
-        """All changes of these flags of a message, under whatever placement."""
+        """Return all changes of these flags of a message, under any placement."""
         placements = [
             placement for placement, one in self.added.items() if (one.mailbox_id, one.guid) == (mailbox_id, guid)
         ]
@@ -204,6 +205,6 @@ class History:
 
 
 def _without_texts(entry: Entry) -> Entry:
-    """As it is where its texts are not: one that goes without them says so, and is the same entry."""
+    """Return the entry as a node without its bodies has it: it says so, but is the same entry."""
     changes = (change._replace(copied=True) if isinstance(change, MailAdd) else change for change in entry.changes)
     return replace(entry, changes=tuple(changes))

@@ -1,4 +1,4 @@
-"""What nodes do every few seconds or hours they do in fractions of a second: a simulation lasts for some seconds."""
+"""Shorten nodes' intervals of seconds or hours to fractions of a second: a simulation lasts for some seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from replicator.replication.writes import prestage
 
 @contextmanager
 def hurried() -> Iterator[None]:
-    """Checkpoints, what nodes say of what they have settled, and what they forget of expunged mail.
+    """Hurry checkpoints, statements about settled entries, and the removal of expunged mail.
 
     Objects are not synced: they lose no power.
     """

@@ -1,7 +1,8 @@
-"""What clients asked for and were told, and whether it is so in the end.
+"""Clients' requests and the answers to them, compared with the state in the end.
 
-`History` and `verify` go by what nodes have numbered: a node that numbers what nobody asked for is not refuted by its
-own entries. This is kept by the clients alone. Mail is known by its text, which no client saves twice.
+`History` and `verify` rely on what nodes have numbered: the entries of a node that numbers something unasked do not
+reveal it. The ledger is kept by the clients alone. Mail is identified by its body, since no client saves the same one
+twice.
 """
 
 from __future__ import annotations
@@ -21,63 +22,66 @@ _DELETES_FOLDER: ContextVar[bool] = ContextVar("_DELETES_FOLDER", default=False)
 
 
 class _Promise(NamedTuple):
-    """When it was made, and for a mail that was moved: from which mailbox, which its removal there does not excuse."""
+    """The time of a promise, and for moved mail the mailbox that it left: its removal from there excuses no loss."""
 
     note: int
     moved_from: bytes | None
 
 
 class Ledger:
-    """Texts are named by their SHA-256. What is asked for is noted before it is asked for, OK when it is heard."""
+    """The requests and promises. Bodies are named by their SHA-256.
+
+    A request is noted before it is made, OK when it is heard.
+    """
 
     def __init__(self) -> None:
-        self._asked: Counter[bytes] = Counter()  # how often it may be there
-        self._promised: dict[tuple[bytes | None, bytes], _Promise] = {}  # mailbox and text; None: in any mailbox
+        self._asked: Counter[bytes] = Counter()  # number of times that it may exist
+        self._promised: dict[tuple[bytes | None, bytes], _Promise] = {}  # mailbox and body; None: in any mailbox
         self._unwanted: dict[bytes, dict[bytes, int]] = defaultdict(
             dict
-        )  # text -> mailbox it is to be gone from -> when
+        )  # body -> mailbox that it should leave -> note
         self._notes = 0
         self._gone: set[tuple[bytes, Placement]] = set()  # removed with OK
-        self._restored: dict[bytes, int] = {}  # text -> when it was asked for again, which was done with OK
+        self._restored: dict[bytes, int] = {}  # body -> note of the undelete that was done with OK
 
     def asks_to_save(self, text: bytes) -> bytes:
-        """The name of the text."""
+        """Note a save, and return the body's name."""
         content_hash = sha256(text).digest()
         self._asked[content_hash] += 1
         return content_hash
 
     def asks_to_copy(self, messages: Iterable[Message]) -> None:
-        """Each once."""
+        """Note one copy of each message."""
         self._asked.update(message.content_hash for message in messages)
 
     def promised(self, mailbox_id: bytes | None, texts: Iterable[bytes], moved_from: bytes | None = None) -> None:
-        """OK: they are in that mailbox; None: in one that has taken its place."""
+        """Note OK: the bodies are in that mailbox; None: in one that has taken its place."""
         self._notes += 1
         self._promised |= {(mailbox_id, text): _Promise(self._notes, moved_from) for text in texts}
 
     def asks_to_restore(self, text: bytes) -> int:
-        """It may be there once more: what the node that is asked does not see. For `restored`."""
+        """Note an undelete: the body may exist once more. Return the note for `restored`."""
         self._asked[text] += 1
         self._notes += 1
         return self._notes
 
     def restored(self, text: bytes, asked: int) -> None:
-        """OK: it is there again, unless somebody wants it removed who may have seen that."""
+        """Note OK: the body is back, unless a client that may have seen it back wants it removed."""
         self._restored[text] = asked
 
     def asks_to_remove(self, mailbox_id: bytes, messages: Iterable[Message]) -> None:
-        """These, which the client sees there."""
+        """Note that a client asks to remove these messages, which it sees there."""
         self._notes += 1
         for message in messages:
             self._unwanted[message.content_hash][mailbox_id] = self._notes
 
     def removed(self, mailbox_id: bytes, messages: Iterable[Message]) -> None:
-        """OK: they are not there any more."""
+        """Note OK: the messages are gone."""
         self._gone.update((mailbox_id, (message.dot, message.change)) for message in messages)
 
     @contextmanager
     def deletes_folder(self) -> Iterator[None]:
-        """What goes with a folder is what its node shows as that is deleted: `expunges` hears of it."""
+        """Note a folder's deletion: `expunges` hears of the mail that its node shows at that time."""
         token = _DELETES_FOLDER.set(True)
         try:
             yield
@@ -85,7 +89,7 @@ class Ledger:
             _DELETES_FOLDER.reset(token)
 
     def expunges(self, mailbox_id: bytes, messages: Iterable[Message]) -> None:
-        """A node is about to ask the master for this, on behalf of the client whose task this is."""
+        """Note that a node is about to ask the master for this, on behalf of the client whose task this is."""
         if _DELETES_FOLDER.get():
             self.asks_to_remove(mailbox_id, messages)
 
@@ -96,12 +100,13 @@ class Ledger:
         is_lost: Callable[[bytes | None, bytes], bool],
         apart: Counter[bytes],
     ) -> None:
-        """All is as clients were told. `rows` by mailbox; mail of mailboxes that are not `standing` is elsewhere.
+        """Check that everything is as clients were told.
 
-        `is_lost`: whether a mail may be gone from a mailbox, or from all, because disks were lost. `apart`: how often a
-        mail was moved once more on another side of a cut: nodes that do so themselves may move it to different folders.
+        `rows` are by mailbox; mail of mailboxes that are not `standing` is elsewhere. `is_lost`: returns True if a mail
+        may be gone from a mailbox, or from all, because disks were lost. `apart`: number of additional moves of a mail
+        on another side of a cut, since nodes that move mail by themselves may move it to different folders.
         """
-        there: dict[bytes, Counter[bytes]] = defaultdict(Counter)  # text -> how often in which mailbox
+        there: dict[bytes, Counter[bytes]] = defaultdict(Counter)  # body -> number of times that it is in each mailbox
         for mailbox_id, found in rows.items():
             for row in found:
                 there[row.content_hash][mailbox_id] += 1
@@ -120,13 +125,16 @@ class Ledger:
             assert there[text] or is_unwanted or is_lost(None, text), f"ledger: {text.hex()} was undeleted and is gone"
 
     def _is_unwanted(self, place: bytes | None, text: bytes, promise: _Promise) -> bool:
-        """Whether a client may have had it removed from where it was promised, or from where that went."""
+        """Return True if a client may have had the body removed from the promised mailbox, or from a later one."""
         unwanted = self._unwanted[text]
         if place is not None:
             return place in unwanted
         return any(note > promise.note or mailbox_id != promise.moved_from for mailbox_id, note in unwanted.items())
 
     def check_gone(self, rows: Mapping[bytes, Collection[Placement]]) -> None:
-        """What was removed with OK has not stayed. Where no disk was lost, with which that may have gone."""
+        """Check that mail removed with OK has not stayed.
+
+        Only valid if no disk was lost, since removals may be lost with it.
+        """
         left = [placement for mailbox_id, placement in self._gone if placement in rows.get(mailbox_id, ())]
         assert not left, f"ledger: removed with OK, and there: {left}"

@@ -38,7 +38,7 @@ from tests.simulation.story import Story
 from tests.simulation.watch import Watch
 from tests.store.consistency import check_file
 
-RESTART_S = 1.0  # of a node whose disk does not take its name
+RESTART_S = 1.0  # pause of a node whose disk does not accept its name
 
 T = TypeVar("T")
 
@@ -48,34 +48,34 @@ class NodeGoneError(Exception):
 
 
 class Observer(Protocol):
-    """Who is told of the changes that clients ask for."""
+    """Receiver of the changes that clients ask for."""
 
     async def submit(self, machine: Machine, submit: Callable[[], Awaitable[Reply]]) -> Reply:
-        """Called in the place of `submit`, which it calls."""
+        """Wrap `submit`, which this method must call."""
         ...
 
     def moves(self, mailbox_id: bytes, guids: Sequence[bytes]) -> None:
-        """A node is about to ask for this itself: mail goes to the folder that has its folder's name."""
+        """Note that a node itself is about to move mail to the folder that has its folder's name."""
         ...
 
     def expunges(self, mailbox_id: bytes, messages: Sequence[Message]) -> None:
-        """A client's node asks for this."""
+        """Note that a client's node asks to expunge these messages."""
         ...
 
     def disk_replaced(self) -> None:
-        """A node that is down gets another disk."""
+        """Note that a node that is down gets another disk."""
         ...
 
     def begins_anew(self, machine: Machine) -> None:
-        """A node starts that has lost its disk."""
+        """Note that a node starts that has lost its disk."""
         ...
 
     def selects(self, machine: Machine, view: MailboxView) -> None:
-        """A client's node shows it a mailbox."""
+        """Note that a client's node shows it a mailbox."""
         ...
 
     def may_still_number(self, machine: Machine) -> list[str]:
-        """Other nodes that may number what this one masters now: none, if elections are what they promise."""
+        """Return other nodes that may number what this one masters now: none, if elections keep their promise."""
         ...
 
 
@@ -109,7 +109,7 @@ class _ObservedMail(ClusterMailStore):
 
 @dataclass(eq=False)
 class _Box(Generic[T]):
-    """What becomes of work at a node."""
+    """The result of work at a node."""
 
     done: trio.Event = field(default_factory=trio.Event)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -124,19 +124,19 @@ class Life:
     owner: Owner
     node: Node
     nursery: trio.Nursery
-    is_up: bool = True  # to clients, and to who watches
+    is_up: bool = True  # for clients and observers
     began: float = field(default_factory=trio.current_time)
-    term: int = 0  # as of when it last wrote
+    term: int = 0  # at its last write
     term_began: float = 0.0
     rivals: list[str] = field(default_factory=list)  # see `Observer.may_still_number`
 
 
 class Clock:
-    """A wall clock: so far ahead, and so much too fast."""
+    """A wall clock that is ahead by some seconds and drifts."""
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
-        self.drift = 0.0  # seconds a second
+        self.drift = 0.0  # seconds per second
         self._since = 0.0
 
     def set(self, ahead_s: float, drift: float = 0.0) -> None:
@@ -148,10 +148,10 @@ class Clock:
 
 
 class Machine:
-    """Hardware that nodes run on. `config` is that of a node with this data directory.
+    """Hardware on which nodes run. `config` returns the configuration of a node with this data directory.
 
-    `name`: of the machine where it is not its node's own, but has a copy of that one's disk. Then a run that finds out
-    that another one is the node ends, and says why in `gave_way`.
+    `name`: of a machine that is not its node's own, but has a copy of that one's disk. A run on it ends when it finds
+    that another run is the node, and notes the reason in `gave_way`.
     """
 
     def __init__(
@@ -183,8 +183,8 @@ class Machine:
         self._observer, self._config = observer, config
         self._objects = (directory / f"objects-{self.name}").as_uri() if collects else None
         self.is_starting = False
-        self._was_emptied = False  # its database is new, and that of a node which was there before
-        self.ended = trio.Event()  # the last run, and all that it did as it unwound
+        self._was_emptied = False  # its database is new, but its node existed before
+        self.ended = trio.Event()  # set when the last run has ended and unwound
         self.ended.set()
 
     @property
@@ -193,7 +193,7 @@ class Machine:
 
     @property
     def node(self) -> Node:
-        """The node that runs. Raises NodeGoneError."""
+        """The running node. Raises NodeGoneError."""
         if self.life is None:
             raise NodeGoneError(f"{self.name} is down")
         return self.life.node
@@ -212,9 +212,9 @@ class Machine:
             self.is_starting = False
 
     async def stop(self) -> None:
-        """As SIGTERM does it; its database is checked."""
+        """Stop the node as SIGTERM does, and check its database."""
         life = self._end("stops")
-        self.disk.fault = None  # a node that cannot write at its end has died, and that is another fault
+        self.disk.fault = None  # a node that cannot write at its end has died, which is another fault
         life.owner.thaw()
         life.node.scope.cancel()
         await life.node.stopped.wait()
@@ -222,7 +222,7 @@ class Machine:
         check_file(self.disk.path)
 
     def crash(self, *, silently: bool = False) -> None:
-        """The process is gone; silently: the whole machine, so that nobody is told."""
+        """End the process; if `silently`, the whole machine, so that no peer is notified."""
         life = self._end("loses its power" if silently else "crashes")
         life.owner.is_dead = True
         self.disk.power_cut()
@@ -231,7 +231,7 @@ class Machine:
         life.node.scope.cancel()
 
     def restore(self, copy: Path | None) -> None:
-        """The next run begins with this copy of the disk; None: with an empty one."""
+        """Let the next run begin with this copy of the disk, or with an empty one."""
         assert self.life is None
         self.story.say(f"{self.name} gets {'an older copy of its' if copy else 'an empty'} disk")
         self._was_emptied = copy is None
@@ -239,7 +239,7 @@ class Machine:
         self.watch.disk_replaced(self.disk.restore(copy))
 
     def copy_disk_of(self, other: Machine) -> None:
-        """Begin with a copy of the other one's disk, as it is now; that one may run."""
+        """Begin with a copy of the other machine's disk, as it is now; that machine may be running."""
         assert self.life is None
         self.story.say(f"{self.name} gets a copy of the disk of {other.name}")
         self.disk.restore_of(other.disk)
@@ -309,14 +309,17 @@ class Machine:
             stopped.set()
 
     async def _is_new(self, store: Store) -> bool:
-        """The first nodes begin a cluster, as with --new-cluster; one that has lost its disk waits for the others."""
+        """Return True if the node has to wait for the others because it lost its disk.
+
+        The first nodes begin a cluster, as with --new-cluster.
+        """
         row = await store.read(lambda reader: reader.execute("SELECT begun FROM identity").fetchone())
-        if row is not None:  # its disk may take nothing now
+        if row is not None:  # its disk may refuse writes now
             return not row[0]
         while True:
             try:
                 await store.write(self._claim)
-            except MailError as error:  # whoever runs it would start it again
+            except MailError as error:  # its supervisor would start it again
                 self.story.say(f"{self.name} cannot start: {error}")
                 await trio.sleep(RESTART_S)
             else:
@@ -328,13 +331,13 @@ class Machine:
             schema.begin(tx.connection)
 
     def _archive(self, environment: Environment) -> Archive | None:
-        """Of this node alone, on a disk that is never lost."""
+        """Return an archive for this node alone, on a disk that is never lost."""
         if self._objects is None:
             return None
         return Archive(ObjectStore(self._objects, environment), Home("mail", self.sid))
 
     def _note_term(self) -> None:
-        """The writer is about to number, in this term or not at all."""
+        """Note the term in which the writer is about to number."""
         if (life := self.life) is not None:
             term = life.node.coordinator.mastership.masters.term
             if term != life.term:
@@ -359,13 +362,13 @@ class Machine:
 
     @property
     def frozen_s(self) -> float:
-        """For how long the present run has stood still."""
+        """Seconds for which the present run has stood still."""
         return self.life.owner.frozen_s if self.life else 0.0
 
     async def call(self, work: Callable[[Node], Awaitable[T]]) -> T:
-        """Do a client's work at the node; what it returns it returned before the node's end.
+        """Do a client's work at the node. A result counts only if it was returned before the node's end.
 
-        Raises MailError, sqlite3.Error, NodeGoneError. Cancelled, the client is disconnected.
+        Raises MailError, sqlite3.Error, NodeGoneError. If cancelled, the client is disconnected.
         """
         life = self.life
         if life is None:

@@ -1,6 +1,7 @@
-"""What a plan has less of than its seed draws, as text: `clients=1,size=2,chaos_s=3.5,faults=0+4`.
+"""Reductions of the plan that a seed draws, as text: `clients=1,size=2,chaos_s=3.5,faults=0+4`.
 
-A smaller plan of a seed is a story of its own: who is left out draws nothing, and the others draw what they drew.
+A smaller plan of a seed is a story of its own: an omitted client draws nothing, and the others draw what they drew
+before.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ READ: Mapping[str, Callable[[str], Any]] = {
 
 
 def with_overrides(plan: Plan, text: str) -> Plan:
-    """The plan with these. Raises ValueError that says what is wrong."""
+    """Return the plan with these overrides. Raises ValueError that names the fault."""
     for item in filter(None, text.split(",")):
         name, is_set, value = item.partition("=")
         if name not in READ or not is_set:
@@ -40,7 +41,10 @@ def with_overrides(plan: Plan, text: str) -> Plan:
 
 
 def with_override(plan: Plan, name: str, value: Any) -> Plan:
-    """The plan with another value, and what must go with it. Raises ValueError if it cannot be."""
+    """Return the plan with another value, and with the values that depend on it.
+
+    Raises ValueError if that is impossible.
+    """
     least = {"size": 2, "users": 1}.get(name, 0)
     if not isinstance(value, frozenset) and value < least:
         raise ValueError(f"at least {least}")
@@ -57,12 +61,12 @@ def with_override(plan: Plan, name: str, value: Any) -> Plan:
 
 
 def value_of(plan: Plan, name: str) -> Any:
-    """As `with_override` takes it."""
+    """Return the value as `with_override` takes it."""
     return len(plan.users) if name == "users" else getattr(plan, name)
 
 
 def overrides(drawn: Plan, plan: Plan) -> str:
-    """What makes the plan of the one that its seed draws."""
+    """Return the overrides that turn the drawn plan into this one."""
     changed = [(name, value_of(plan, name)) for name in READ if value_of(plan, name) != value_of(drawn, name)]
     return ",".join(f"{name}={_text(value)}" for name, value in changed)
 

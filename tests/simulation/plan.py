@@ -1,4 +1,4 @@
-"""What a seed makes of a simulation: the cluster, its network, its load, and which faults there are."""
+"""Plans drawn from seeds: the cluster, its network, its load, and its faults."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from replicator.config import (
     WhenShort,
 )
 
-CLOCK_WINDOW_S = 290.0  # nodes farther apart than five minutes refuse to link: that is a scenario of its own
+CLOCK_WINDOW_S = 290.0  # nodes farther apart than five minutes refuse to link, which a scenario tests
 
-MUTATING = 0.1  # of the seeds
-LONG = 0.05  # of the seeds of at most three nodes: each costs as much as ten others, and finds as much
+MUTATING = 0.1  # share of the seeds
+LONG = 0.05  # share of the seeds of at most three nodes: each costs as much as ten others, and finds as much
 
 NO_LIMIT_S = 1e6  # longer than any simulation
 
 
 @dataclass(frozen=True)
 class Plan:
-    """As a scenario would like it, unless it says otherwise."""
+    """One simulation; the defaults are for scenarios."""
 
     seed: str = "scenario"
     size: int = 3
     durability: DurabilityConfig = field(default_factory=DurabilityConfig)
     mastership: MastershipConfig = field(default_factory=MastershipConfig)
     conflict: ConflictConfig = field(default_factory=ConflictConfig)
-    log: LogConfig | None = None  # None: nothing ever leaves it
+    log: LogConfig | None = None  # None: no entry ever leaves it
     content: ContentConfig = field(default_factory=ContentConfig)
-    undeletes: bool = False  # whether clients bring back what was expunged, and in the end its time has come
+    undeletes: bool = False  # clients bring back expunged mail, and its retention ends at last
     priorities: tuple[int, ...] = ()  # of the nodes in order; 0 where there is none
-    delay_s: tuple[float, float] = (0.0, 0.0)  # of a road: at least, at most
+    delay_s: tuple[float, float] = (0.0, 0.0)  # of one direction of a link: minimum, maximum
     jitter_s: float = 0.0
     sync_s: float = 0.001
-    clocks_s: tuple[float, float] = (0.0, 0.0)  # how far clocks may be ahead: at least, at most
+    clocks_s: tuple[float, float] = (0.0, 0.0)  # seconds that clocks may be ahead: minimum, maximum
     clients: int = 0
     readers: int = 0  # by IMAP
     users: tuple[str, ...] = ("alice",)
-    pause_s: float = 1.0  # of a client between two sessions, at most
+    pause_s: float = 1.0  # maximum pause of a client between two sessions
     chaos_s: float = 0.0
     weights: dict[str, float] = field(default_factory=dict)  # of the kinds of faults
-    faults: frozenset[int] | None = None  # the numbers of those that happen; None: all
-    fault_pause_s: float = 4.0  # between two faults, at most
-    mutates: bool = False  # whether links change what they carry: then an ACK may be false, and a ROOT
-    reads_wire: bool = False  # whether all that crossed is understood afterwards
+    faults: frozenset[int] | None = None  # the numbers of the faults that happen; None: all
+    fault_pause_s: float = 4.0  # maximum pause between two faults
+    mutates: bool = False  # links change what they carry, so that an ACK or a ROOT may be false
+    reads_wire: bool = False  # everything that crossed the links is parsed afterwards
 
     @property
     def has_limits(self) -> bool:
-        """Whether logs are cut although nodes may lack what goes."""
+        """True if logs are cut although nodes may lack the removed entries."""
         return self.log is not None and self.log.keep_s < NO_LIMIT_S
 
     @property
     def forgets_early(self) -> bool:
-        """Whether expunged mail is kept for less long than nodes may be parted: a text may be gone then."""
+        """True if expunged mail is kept for less time than nodes may be separated: a body may be gone then."""
         return self.content.keep_expunged_s < NO_LIMIT_S
 
     def __str__(self) -> str:
@@ -81,7 +81,10 @@ class Plan:
 
 
 def draw(seed: int, kinds: tuple[str, ...], *, mutates: bool = False) -> Plan:
-    """The plan of a seed. `kinds`: of faults. `mutates`: whether links change what they carry, if the seed has none."""
+    """Return the plan of a seed. `kinds`: of faults.
+
+    `mutates`: links change what they carry, even if the seed does not say so.
+    """
     dice = random.Random(f"plan {seed}")
     size = dice.choices(range(2, 10), (15, 52, 17, 10, 3, 1, 1, 1))[0]
     copies = dice.choices((1, 2, 3), (2, 6, 2))[0]
@@ -120,7 +123,10 @@ def draw(seed: int, kinds: tuple[str, ...], *, mutates: bool = False) -> Plan:
 
 
 def _mutating(plan: Plan) -> Plan:
-    """No disk is lost: whoever was told of more copies than there are can not know. Mostly nothing ends links."""
+    """Return the plan with links that change what they carry.
+
+    No disk is lost: a client that was told of more copies than there are cannot know. Mostly no other fault ends links.
+    """
     is_alone = random.Random(f"mutating alone {plan.seed}").random() < 0.7
     weights = {kind: 0.0 if is_alone or kind == "lose_disk" else weight for kind, weight in plan.weights.items()}
     weights["mutate"] = 6.0
@@ -128,18 +134,21 @@ def _mutating(plan: Plan) -> Plan:
 
 
 def _content(seed: int) -> ContentConfig:
-    """Mostly, parts of small messages are attachments."""
+    """Return limits at which, mostly, parts of small messages are attachments."""
     dice = random.Random(f"content {seed}")
     return replace(ContentConfig(), inline_max_bytes=dice.choice((1, 64, 1 << 10, 1 << 16)))
 
 
 def _keep_expunged_s(seed: int) -> float | None:
-    """None: nobody asks for it back, and it is kept."""
+    """Return the retention of expunged mail, or None if no client asks for it back, and it is kept."""
     return random.Random(f"expunged {seed}").choice((None, None, None, None, NO_LIMIT_S, NO_LIMIT_S, 0.5, 3.0))
 
 
 def _log(seed: int, weights: dict[str, float]) -> LogConfig | None:
-    """How long the log is kept. Where disks are lost, nothing goes that a node needs: what nobody shows is in logs."""
+    """Return how long the log is kept; None: for ever.
+
+    Where disks are lost, no entry goes that a node needs: what no node shows is in logs only.
+    """
     dice = random.Random(f"log {seed}")
     if dice.random() < 0.4:
         return None

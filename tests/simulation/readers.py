@@ -1,6 +1,6 @@
-"""IMAP sessions, through the real door: clients that look at a mailbox while all else happens.
+"""IMAP sessions through the real door: clients that look at a mailbox while everything else happens.
 
-Each believes what it is told, and sees to it that it may be told so (`tests.replication.follower`).
+Each client believes what it is told, and checks that it may be told so (`tests.replication.follower`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IDLE_S = 3.0
 
 
 class Reader:
-    """One user's INBOX, at one node after the other."""
+    """A reader of one user's INBOX, at one node after the other."""
 
     def __init__(self, world: World, number: int) -> None:
         self._world = world
@@ -42,7 +42,7 @@ class Reader:
         self._user = self._dice.choice(world.plan.users)
 
     async def run(self) -> None:
-        """Sessions, until cancelled."""
+        """Run sessions until cancelled."""
         while True:
             await trio.sleep(self._dice.uniform(0.01, self._world.plan.pause_s))
             machine = self._dice.choice(list(self._world.machines.values()))
@@ -52,7 +52,7 @@ class Reader:
                 self._say(f"{error}")
 
     async def insist(self, machine: Machine) -> None:
-        """All is well: what is told is what the node shows."""
+        """Check in a healthy cluster that a client is told what the node shows."""
         await machine.call(partial(self._look, machine))
 
     async def _look(self, machine: Machine, node: Node) -> None:
@@ -87,7 +87,7 @@ class Reader:
             self._say(f"at {node.sid}: the server has closed the connection")
 
     async def _select(self, machine: Machine, node: Node, client: Client) -> Follower | None:
-        """None: the mailbox cannot be opened now."""
+        """Select INBOX. Return None if it cannot be opened now."""
         *told, answer = await client.run("SELECT INBOX")
         if "OK" not in answer:
             self._say(f"at {node.sid}: {answer}")

@@ -1,4 +1,4 @@
-"""What named scenarios have in common: a cluster that runs, clients in one line each, and the checks at the end."""
+"""Common parts of named scenarios: a running cluster, clients in one line each, and the checks at the end."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.simulation.world import World, simulated
 
 @asynccontextmanager
 async def running(directory: Path, clock: MockClock, plan: Plan | None = None) -> AsyncIterator[World]:
-    """A cluster that runs and is at rest. In the end all is healed, and everything is checked that a swarm checks.
+    """Yield a running cluster at rest. Afterwards everything is healed, and checked as in a swarm.
 
-    `clock`: of the run of trio that this is in.
+    `clock`: of the enclosing run of trio.
     """
     assert clock.autojump_threshold == 0, "time is virtual"
     async with simulated(directory, plan or Plan()) as world:
@@ -30,17 +30,20 @@ async def running(directory: Path, clock: MockClock, plan: Plan | None = None) -
 
 
 async def save(machine: Machine, *texts: str) -> list[int]:
-    """Into INBOX; their UIDs."""
+    """Save texts into INBOX and return their UIDs."""
     return [await machine.call(lambda node, text=text: node.save(text)) for text in texts]  # type: ignore[misc]
 
 
 async def texts(machine: Machine) -> list[str]:
-    """Of INBOX, sorted."""
+    """Return the texts of INBOX, sorted."""
     return sorted((await machine.call(lambda node: node.texts())).values())
 
 
 async def reach(world: World, *sids: str, at: Iterable[Machine] | None = None) -> None:
-    """Return when these nodes reach each other and nobody else, and agree on their masters. `at`: they, or copies."""
+    """Wait until these nodes reach each other and no other node, and agree on their masters.
+
+    `at`: their machines, or copies.
+    """
     machines = [world[sid] for sid in sids] if at is None else list(at)
 
     def settled(node: Node) -> bool:
@@ -51,7 +54,7 @@ async def reach(world: World, *sids: str, at: Iterable[Machine] | None = None) -
 
 
 async def have(world: World, count: int, sids: Iterable[str]) -> None:
-    """Return when these nodes have so many messages in INBOX."""
+    """Wait until these nodes have `count` messages in INBOX."""
     for sid in sids:
         view = await world[sid].call(lambda node: node.view())
         await until(lambda view=view: len(view.messages) == count)  # type: ignore[misc]

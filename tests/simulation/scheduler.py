@@ -1,12 +1,12 @@
-"""An order of tasks that follows from a seed, tasks that can stand still, and time that jumps to what is next.
+"""Deterministic scheduling: an order of tasks drawn from a seed, tasks that can be frozen, and time that jumps ahead.
 
-Trio leaves to chance which of the tasks runs first that could run at once; inside `deterministic` a seed decides. A
-task belongs to an `Owner` or to nobody, and so do the tasks that it starts. While its owner is frozen a task does not
-run; what woke it is kept until the owner thaws, as it is for a process that was sent SIGSTOP.
+Trio leaves it to chance which of several runnable tasks runs first; inside `deterministic` a seed decides. A task may
+belong to an `Owner`, and the tasks that it starts then belong to the same one. While its owner is frozen a task does
+not run; its wake-up is kept until the owner thaws, as for a process that was sent SIGSTOP.
 
-Time is a number there, which `MockClock` works out from the real time, and the program waits for no file descriptor.
-Nor does trio look for instruments, or go through a generator when a cancel scope begins and ends. All of these cost
-more than most of what tasks do between two jumps.
+Inside `deterministic`, time is a plain number (`MockClock` itself would compute it from the real time), the program
+waits for no file descriptor, and trio neither looks for instruments nor uses a generator when a cancel scope begins and
+ends. Each of these would cost more than most of what tasks do between two jumps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trio.testing import MockClock
 
 
 class Owner:
-    """Whoever tasks belong to."""
+    """The owner of tasks, such as a node."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -41,7 +41,7 @@ class Owner:
         return self._frozen_at is not None
 
     def keep(self, task: Task) -> None:
-        """The task would run now."""
+        """Keep a task that would run now."""
         self._kept.append(task)
 
     def freeze(self) -> None:
@@ -70,7 +70,7 @@ class _RunQueue(deque[Task]):
 
 
 class _Time:
-    """What a `MockClock` does that jumps as soon as nothing is left to do; see `rule`."""
+    """The methods of a `MockClock` that jumps as soon as nothing is left to do; see `rule`."""
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -79,7 +79,7 @@ class _Time:
 
     @contextmanager
     def rule(self, clock: MockClock) -> Iterator[None]:
-        """Take the place of the clock's methods."""
+        """Replace the clock's methods."""
         began, methods = self._now, (self.current_time, self.deadline_to_sleep_time, self._autojump)
         vars(clock).update({method.__name__: method for method in methods})
         try:
@@ -96,7 +96,7 @@ class _Time:
         return 0 if deadline <= self._now else math.inf
 
     def _autojump(self) -> None:
-        """Called by trio's loop when nothing is left to do."""
+        """Jump to the next deadline. Called by trio's loop when nothing is left to do."""
         deadline: float = _run.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline()
         upcoming = min(deadline, self._sleepers[0][0]) if self._sleepers else deadline
         if upcoming < math.inf:
@@ -105,14 +105,14 @@ class _Time:
             trio.lowlevel.reschedule(heapq.heappop(self._sleepers)[2])
 
     async def sleep(self, seconds: float) -> None:
-        """Not abandoned on cancellation."""
+        """Sleep, not abandoned on cancellation."""
         self._slept += 1
         heapq.heappush(self._sleepers, (self._now + seconds, self._slept, trio.lowlevel.current_task()))
         await trio.lowlevel.wait_task_rescheduled(lambda _: Abort.FAILED)
 
 
 class _NoInstruments(dict[str, object]):
-    """None, in a dictionary that is asked faster than trio's."""
+    """An empty set of instruments, in a dictionary that is faster to query than trio's."""
 
     def call(self, *_: object) -> None:
         raise AssertionError("there are no instruments")
@@ -125,7 +125,7 @@ class _Dice(random.Random):
 
 
 class _Registering:
-    """What `CancelScope._might_change_registered_deadline` returns, without a generator."""
+    """Replacement for the result of `CancelScope._might_change_registered_deadline`, without a generator."""
 
     __slots__ = ("_scope",)
 
@@ -156,12 +156,12 @@ _TIME: ContextVar[_Time] = ContextVar("_TIME")
 
 
 async def sleep_shielded(seconds: float) -> None:
-    """`trio.sleep` in a shielded scope, for a fraction of what that costs. Inside `deterministic`."""
+    """Sleep as `trio.sleep` in a shielded scope, for a fraction of its cost. Only inside `deterministic`."""
     await _TIME.get().sleep(seconds)
 
 
 class _Idle:
-    """Trio's wait for file descriptors, of which there are none but that of Ctrl-C: a look now and then is enough."""
+    """Trio's wait for file descriptors, of which only that of Ctrl-C exists: an occasional look is enough."""
 
     LOOK_EVERY = 500
 
@@ -183,7 +183,7 @@ class _Idle:
 
 @contextmanager
 def deterministic(seed: str) -> Iterator[None]:
-    """For the block, inside a run of trio whose clock jumps."""
+    """Make the block deterministic, inside a run of trio whose clock jumps."""
     runner = _run.GLOBAL_RUN_CONTEXT.runner
     clock, manager = runner.clock, runner.io_manager
     assert isinstance(clock, MockClock)

@@ -1,4 +1,4 @@
-"""Whether a cluster has come to rest: all linked, all equal, nothing left to do, nothing left in memory."""
+"""Checks that a cluster has come to rest: all linked, all equal, nothing left to do, nothing left in memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from tests.replication.cluster import Node
 from tests.simulation.machine import Machine
 from tests.simulation.story import Story
 
-SETTLE_S = 180.0  # after all is healed
+SETTLE_S = 180.0  # after everything is healed
 POLL_S = 0.25
 REST_S = 15.0  # for what is left in memory to go; heartbeats go on
-REST_UNANSWERED_S = REPLY_LONG_S + REST_S  # where replies came under other tags: who waits for one gives up in the end
+REST_UNANSWERED_S = REPLY_LONG_S + REST_S  # where replies came under other tags: their waiters give up in the end
 
 
 async def settled(machines: list[Machine], story: Story, rest_s: float = REST_S) -> None:
-    """Return when they have; fails after `SETTLE_S`, and says why not. Then what is left in memory has `rest_s`."""
+    """Wait until the nodes are equal and idle; fail after `SETTLE_S` with the reason.
+
+    Then memory has `rest_s` to empty.
+    """
     with trio.move_on_after(SETTLE_S):
         while why_not(machines):  # noqa: ASYNC110 - many conditions, in virtual time
             await trio.sleep(POLL_S)
@@ -35,7 +38,7 @@ async def settled(machines: list[Machine], story: Story, rest_s: float = REST_S)
 
 
 def why_not(machines: list[Machine]) -> str:
-    """Why the nodes, which all run, are not equal and idle; empty if they are."""
+    """Return the reason why the nodes, which all run, are not equal and idle; empty if they are."""
     nodes = [machine.node for machine in machines]
     everybody = sorted(node.sid for node in nodes)
     for node in nodes:
@@ -73,7 +76,7 @@ def _digests(node: Node) -> dict[bytes, bytes]:
 
 
 def left_over(machines: list[Machine]) -> list[str]:
-    """What is held in memory for somebody, and should not be once nobody wants anything."""
+    """Return what is still held in memory although no client or task wants anything."""
     found = []
     for machine in machines:
         node = machine.node

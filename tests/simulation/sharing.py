@@ -1,7 +1,7 @@
-"""Pure work that the nodes of a cluster do alike is done once: what frames and rows of the database mean.
+"""Cache pure work that the nodes of a cluster repeat: parsing frames and rows of the database.
 
 Most frames cross more than one link, and most rows are at all nodes and are read again and again. The first of equal
-ones goes to the program's own function, and what comes of it cannot change. One that is refused is looked at each time.
+inputs goes to the program's own function, whose result is immutable. Inputs that are refused are not cached.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from replicator.store.db.message_rows import row_from
 
 FRAMES = 2_000
 ROWS = 20_000
-"""So many are remembered, the latest ones."""
+"""Numbers of cached results, the latest ones."""
 
 
 @contextmanager
 def shared() -> Iterator[None]:
-    """For the block."""
+    """Share the work within the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "parse", lru_cache(FRAMES)(parse))
         patch.setattr(queries, "row_from", lru_cache(ROWS)(row_from))

@@ -1,6 +1,7 @@
-"""A smaller plan that breaks the same promise as a large one: what a failure needs, and little else.
+"""Search for a smaller plan that breaks the same promise as a large one, with little beyond what the failure needs.
 
-Greedy: what can be left out is left out, the large pieces first, as long as the plan still fails in the same way.
+The search is greedy: it leaves out as much as possible, the large pieces first, as long as the plan still fails in the
+same way.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _NUMBERED = re.compile(r"[\w.:$-]*\d[\w.:$-]*")
 
 
 def kind_of(error: BaseException) -> str:
-    """What a failure says, without what differs between two stories: numbers, names with numbers, lists.
+    """Return a failure's message without what differs between two stories: numbers, names with numbers, lists.
 
-    Of several failures that came together, the first.
+    If several failures came together, the first one counts.
     """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -33,10 +34,10 @@ def kind_of(error: BaseException) -> str:
 
 
 def shrunk(plan: Plan, drawn: int, fails: Callable[[Plan], int | None], tries: int = TRIES) -> Plan:
-    """The smallest plan found. `drawn`: how many faults the plan has had, which fails.
+    """Return the smallest plan found. `drawn`: the number of faults that the given plan, which fails, has had.
 
-    `fails`: how many faults a plan has had that breaks the same promise; None: it does not. Called `tries` times at
-    most, and for the same plans each time.
+    `fails`: returns the number of faults that a plan has had if it breaks the same promise, else None. It is called
+    `tries` times at most, and for the same plans each time.
     """
     plan = _without_undrawn(plan, drawn)
     tried = {repr(plan)}
@@ -51,13 +52,13 @@ def shrunk(plan: Plan, drawn: int, fails: Callable[[Plan], int | None], tries: i
 
 
 def _without_undrawn(plan: Plan, drawn: int) -> Plan:
-    """The same story: faults that its time was too short for need no name."""
+    """Return the plan of the same story that names only the faults for which there was time."""
     numbers = frozenset(range(drawn))
     return with_override(plan, "faults", numbers if plan.faults is None else plan.faults & numbers)
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
-    """What to try next, the largest steps first."""
+    """Yield the plans to try next, the largest steps first."""
     for size in _less(plan.size, 2):
         yield with_override(plan, "size", size)
     if plan.chaos_s >= 2 * LEAST_CHAOS_S:
@@ -73,12 +74,12 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
 
 
 def _less(value: int, least: int) -> list[int]:
-    """The least, half as many, one less."""
+    """Return the least value, half as many, and one less."""
     return sorted({least, (value + least) // 2, value - 1} & set(range(least, value)))
 
 
 def _fewer(numbers: list[int]) -> Iterator[frozenset[int]]:
-    """None; then without one half, the other one, each quarter and so on: the late ones go first."""
+    """Yield the empty set; then the set without one half, the other one, each quarter and so on, late faults first."""
     size = len(numbers)
     while size:
         for start in reversed(range(0, len(numbers), size)):

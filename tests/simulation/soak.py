@@ -1,7 +1,7 @@
-"""Any number of seeds on all cores: `python -m tests.simulation.soak [--seeds N] [--first N] [--jobs N]`.
+"""Run any number of seeds on all cores: `python -m tests.simulation.soak [--seeds N] [--first N] [--jobs N]`.
 
-Of a seed that fails a smaller plan is looked for that fails alike, and its story is printed with the command that tells
-it again. `--seed N [--with OVERRIDES]` runs one seed and prints its story in any case. Seeds that failed are tried
+For a seed that fails, a smaller plan that fails alike is searched for, and its story is printed with the command that
+repeats it. `--seed N [--with OVERRIDES]` runs one seed and prints its story in any case. Seeds that failed are tried
 first by the next run.
 """
 
@@ -30,12 +30,12 @@ from tests.simulation.swarm import SeedFailedError, plan_of, run
 MEMORY = Path("/dev/shm")  # these clusters sync thousands of times, and disks are tested elsewhere
 KEPT = Path(__file__).parents[2] / ".soak" / "failing-seeds"
 PROGRESS_EVERY_S = 10.0
-SHRINK_S = 60.0  # of a core, for the plans that are tried; one of them may take longer
+SHRINK_S = 60.0  # seconds of a core for the plans that are tried; one of them may take longer
 SEEDS_OF_A_COMMIT = 1000
 
 
 class Attempt(NamedTuple):
-    """What became of a seed. `took_s`: of a core, without the search for a smaller plan."""
+    """The result of a seed. `took_s`: seconds of a core, without the search for a smaller plan."""
 
     took_s: float
     story: str
@@ -43,7 +43,7 @@ class Attempt(NamedTuple):
 
 
 def attempt(seed: int, changes: str = "", tries: int = 0, *, mutates: bool = False) -> Attempt:
-    """Run one seed. `changes`: overrides; `tries`: of smaller plans, if it fails; `mutates`: see `draw`."""
+    """Run one seed. `changes`: overrides; `tries`: number of smaller plans, if it fails; `mutates`: see `draw`."""
     began = time.process_time()
     plan = plan_of(seed, changes, mutates=mutates)
     found = _failure(plan)
@@ -60,7 +60,7 @@ def attempt(seed: int, changes: str = "", tries: int = 0, *, mutates: bool = Fal
 
 
 def _failure(plan: Plan) -> SeedFailedError | str:
-    """The story, if nothing was broken."""
+    """Return the failure, or the story if no promise was broken."""
     with TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None, prefix="soak-") as directory:
         try:
             return run(plan, Path(directory))
@@ -69,7 +69,7 @@ def _failure(plan: Plan) -> SeedFailedError | str:
 
 
 def _shortest(plan: Plan, failure: SeedFailedError, tries: int) -> tuple[Plan, SeedFailedError]:
-    """The smallest plan found that fails like that, and how it does."""
+    """Return the smallest plan found that fails alike, and its failure."""
     kind, began, failures = _kind(failure), time.process_time(), {repr(plan): failure}
 
     def fails(smaller: Plan) -> int | None:
@@ -96,7 +96,7 @@ def _told(failure: SeedFailedError) -> str:
 def soak(
     seeds: Sequence[int], jobs: int, stop_at: int, tries: int, kept: FailingSeeds, *, mutates: bool = False
 ) -> list[int]:
-    """Run the seeds that are kept, and these; those that failed."""
+    """Run the kept seeds and these. Return those that failed."""
     ordered = list(dict.fromkeys((*kept.seeds, *seeds)))
     failed: list[int] = []
     began = said = time.monotonic()
@@ -126,7 +126,7 @@ def soak(
 
 
 def first_of_commit() -> int:
-    """The first seed that CI tries of HEAD: the first 7 digits of its hash as a number, times 1000."""
+    """Return the first seed that CI tries of HEAD: the first 7 digits of its hash as a number, times 1000."""
     head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, cwd=KEPT.parents[1], capture_output=True, text=True)
     return int(head.stdout[:7], 16) * SEEDS_OF_A_COMMIT
 
@@ -137,7 +137,7 @@ def _say(what: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 1 if a seed failed."""
+    """Run the command. Return exit code 1 if a seed failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.soak", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this one, and print its story")
     parser.add_argument("--with", dest="changes", default="", help="with --seed: clients=1,size=2,chaos_s=3,faults=0+4")

@@ -1,4 +1,4 @@
-"""What happened in a simulation, for whoever looks into a failure, and a hash of all that happened."""
+"""The events of a simulation, for people who look into a failure, with a hash of all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Story:
 
     def __init__(self, directory: Path) -> None:
         self.lines: list[str] = []
-        self.defects: list[str] = []  # that the program has noticed itself
+        self.defects: list[str] = []  # found by the program itself
         self._directory = str(directory)
         self._hash = blake2b(digest_size=16)
 
@@ -29,7 +29,7 @@ class Story:
         self._hash.update(line.encode())
 
     def fold(self, what: bytes) -> None:
-        """What is too much for a line goes into the hash alone."""
+        """Add to the hash what is too much for a line."""
         self._hash.update(what)
 
     def text(self) -> str:
@@ -37,7 +37,7 @@ class Story:
 
     @contextmanager
     def told_by_logs(self) -> Iterator[None]:
-        """What nodes log is part of the story; a defect that they log makes the simulation fail."""
+        """Make the nodes' logs part of the story; a defect that they log makes the simulation fail."""
         logger, handler = logging.getLogger("replicator"), _Handler(self)
         level, propagate = logger.level, logger.propagate
         logger.addHandler(handler)

@@ -1,4 +1,4 @@
-"""One seed, from its plan to its end: chaos first, then all is healed, and the cluster must become equal."""
+"""One seed, from its plan to its end: first chaos, then everything is healed, and the cluster must become equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.simulation.plan import Plan, draw
 from tests.simulation.readers import Reader
 from tests.simulation.world import World, simulated
 
-LIMIT_S = 100.0  # of a core, for one seed: a hundred times what the average takes
+LIMIT_S = 100.0  # seconds of a core for one seed: a hundred times the average
 
 
 class SeedFailedError(AssertionError):
@@ -25,21 +25,21 @@ class SeedFailedError(AssertionError):
 
     def __init__(self, text: str, faults: int = 0) -> None:
         super().__init__(text)
-        self.faults = faults  # that there were
+        self.faults = faults  # number of faults that happened
 
 
 def plan_of(seed: int, overrides: str = "", *, mutates: bool = False) -> Plan:
-    """What the seed draws, with these; `mutates`: see `draw`. Raises ValueError."""
+    """Return the plan that the seed draws, with these overrides; `mutates`: see `draw`. Raises ValueError."""
     return with_overrides(draw(seed, tuple(KINDS), mutates=mutates), overrides)
 
 
 def run_seed(seed: int, directory: Path) -> str:
-    """The story of a seed. Raises SeedFailedError."""
+    """Return the story of a seed. Raises SeedFailedError."""
     return run(plan_of(seed), directory)
 
 
 def run(plan: Plan, directory: Path) -> str:
-    """The story of a plan. Raises SeedFailedError."""
+    """Return the story of a plan. Raises SeedFailedError."""
     try:
         with _limited():
             return trio.run(run_plan, plan, directory, clock=MockClock(autojump_threshold=0))
@@ -49,7 +49,7 @@ def run(plan: Plan, directory: Path) -> str:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """A cluster that goes round in circles without time passing must not keep the tests from their end."""
+    """Limit the processor time: a cluster that loops without time passing must not keep the tests from ending."""
 
     def end(*_: object) -> None:
         raise AssertionError(f"no end after {LIMIT_S:.0f} s of a core")
@@ -64,7 +64,7 @@ def _limited() -> Iterator[None]:
 
 
 async def run_plan(plan: Plan, directory: Path) -> str:
-    """The story of a plan. Raises SeedFailedError."""
+    """Return the story of a plan. Raises SeedFailedError."""
     worlds: list[World] = []
     failure: ExceptionGroup[Exception] | None = None
     try:

@@ -1,4 +1,4 @@
-"""A seed tells the same story each time, to the last byte; its last line is a hash of all that happened."""
+"""A seed tells the same story each time, to the last byte; its last line is a hash of all events."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def told_elsewhere(seed: int) -> str:
-    """In another process, whose sets have another order."""
+    """Return the story from another process, whose sets have another order."""
     command = [sys.executable, "-m", "tests.simulation.soak", "--seed", str(seed)]
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     return subprocess.run(command, check=True, cwd=ROOT, env=environment, text=True, capture_output=True).stdout

@@ -1,4 +1,4 @@
-"""What operators are afraid of, one at a time. Each ends with all that a swarm checks: see `scenario.running`."""
+"""Events that operators fear, one at a time. Each scenario ends with all checks of a swarm: see `scenario.running`."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -224,12 +224,12 @@ async def remember(machine: Machine, cache: Cache | None = None) -> Cache:
 
 
 def links_of(world: World, *sids: str) -> list[PeerLink]:
-    """All links of these nodes."""
+    """Return all links of these nodes."""
     return [link for sid in sids for link in world[sid].node.coordinator.connections.links]
 
 
 async def end(copy: Machine, original: str) -> None:
-    """Return when the copy has found out that another run is the node."""
+    """Wait until the copy has found out that another run is the node."""
     with trio.move_on_after(4 * TIMEOUT_S):
         await copy.ended.wait()
     assert copy.gave_way is not None, f"{copy.name} goes on beside the node"
@@ -237,7 +237,7 @@ async def end(copy: Machine, original: str) -> None:
 
 
 async def take_place(world: World, copy: Machine) -> None:
-    """The node ends, and the copy is the node."""
+    """End the node, and let the copy take its place."""
     await world[copy.sid].stop()
     world.take_place(copy)
     await copy.start()
@@ -270,7 +270,7 @@ async def test_a_copy_of_a_node_that_runs_ends_and_may_take_its_place_when_that_
 async def test_a_copy_that_a_part_of_the_cluster_took_for_the_node_ends_when_the_parts_meet(
     tmp_path: Path, autojump_clock: MockClock, roads: list[tuple[str, str]]
 ) -> None:
-    """`roads`: that are mended first. The copy's part is it and dc3."""
+    """`roads`: the links that are mended first. The copy's part consists of the copy and dc3."""
     async with running(tmp_path, autojump_clock) as world:
         original = world["dc1"].node.store.origin
         await save(world["dc1"], "before")
@@ -443,7 +443,7 @@ async def test_a_master_that_stands_still_for_three_minutes_is_replaced_and_come
 async def test_a_master_that_stood_still_numbers_nothing_of_its_past(
     tmp_path: Path, autojump_clock: MockClock, seed: str, still_s: float
 ) -> None:
-    """What waited there, at its doors or for its disk, is done once it has links: nothing forks, UIDs stay as told."""
+    """Work that waited there, at its doors or its disk, is done once it has links: no fork, and UIDs stay as told."""
     plan = Plan(seed, delay_s=(0.0001, 0.01), sync_s=0.02)
     async with running(tmp_path, autojump_clock, plan) as world:
         told = {"makes dc1 the master": await save(world["dc1"], "makes dc1 the master")}
@@ -550,7 +550,7 @@ async def test_a_request_is_answered_in_time_whatever_happens(tmp_path: Path, au
 
 
 async def test_terms_change_without_a_fork_where_all_can_talk(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Nobody numbers before all have dropped what they mastered, and a new master knows what the last one did."""
+    """No node numbers before all have dropped what they mastered, and a new master knows what the last one did."""
     async with running(tmp_path, autojump_clock, Plan(size=4, delay_s=(0.001, 0.2), jitter_s=0.1)) as world:
 
         async def client(sid: str) -> None:

@@ -17,7 +17,7 @@ PLAN = Plan(size=7, clients=6, readers=2, users=("alice", "bob"), chaos_s=12.0)
 
 
 def needs(size: int = 2, clients: int = 1, chaos_s: float = 0.0, faults: frozenset[int] = frozenset()):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    """Fails as long as all that is there."""
+    """Return a predicate that fails plans with at least all this, and the list of the plans tried."""
     tried: list[Plan] = []
 
     def fails(plan: Plan) -> int | None:
@@ -89,7 +89,7 @@ def test_one_kind_of_failure_is_told_from_another_by_all_but_names_and_numbers()
 
 
 def test_a_mistake_of_the_program_is_found_and_told_by_a_smaller_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Durability, "_durable", lambda _self, _origin: inf)  # OK, whoever has it
+    monkeypatch.setattr(Durability, "_durable", lambda _self, _origin: inf)  # OK, whichever nodes have it
     seed = next(seed for seed in range(20) if plan_of(seed).durability.copies > 1)
     found = attempt(seed, tries=10)
     assert found.has_failed

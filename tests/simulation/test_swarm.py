@@ -1,4 +1,4 @@
-"""Many seeds; a failure tells what happened. `python -m tests.simulation.soak` runs others."""
+"""Many seeds; a failure prints its story. `python -m tests.simulation.soak` runs others."""
 
 import pytest
 

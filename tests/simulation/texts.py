@@ -1,6 +1,6 @@
-"""Whether a message's text is whole on a machine's disk, with all its parts, and would be after any loss of power.
+"""Check that a message's body is whole on a machine's disk, with all its parts, and would survive any loss of power.
 
-Looks at the disk and not at what the node says of it.
+The check reads the disk and does not trust the node's own statements.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.simulation.machine import Machine
 
 
 def holds_texts(machine: Machine, texts: list[bytes]) -> bool:
-    """Whether all texts of these hashes are whole there. The machine may be down."""
+    """Return True if all bodies of these hashes are whole there. The machine may be down."""
     with _database(machine) as connection:
         return all(_is_whole(connection, machine.disk.files, content_hash) for content_hash in texts)
 
@@ -55,7 +55,7 @@ def _octets(recipe: Recipe, parts: Mapping[bytes, bytes | None]) -> Iterator[byt
 
 
 def _part(files: MemoryFiles, holding: Holding) -> bytes | None:
-    """None: a loss of power may take its holder or its content."""
+    """Return a part's octets, or None if a loss of power may take its holder or its content."""
     place = names.s_name(holding.holder) if holding.kept else names.Algorithms().h_name(holding.hash)
     listed = files.certain(place)
     content = linking.content_in(listed) if isinstance(listed, frozenset) else None

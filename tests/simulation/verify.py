@@ -1,8 +1,8 @@
-"""What must be there in the end, by rules that know nothing of chains and merges.
+"""Check the final state by rules that know nothing of chains and merges.
 
-From `History` alone: a message is there if it was added and nobody expunged it; a flag is as its last stamp says; a
-folder is there unless somebody deleted it. What was on disks that are all lost is left out of the reckoning; a client
-was told that it was safe only if so many disks had to be lost for that (`History.acknowledge`).
+They use `History` alone: a message is there if it was added and no client expunged it; a flag is as its last stamp
+says; a folder is there unless a client deleted it. Entries that were only on lost disks are left out; a client was told
+that they were safe only if that many disks had to be lost (`History.acknowledge`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-LET_GO_S = 120.0  # longer than anyone holds what is not recorded, where nothing goes wrong any more
+LET_GO_S = 120.0  # longer than any task holds an unrecorded attachment, once no more faults happen
 
 
 async def verify(world: World, caches: Iterable[Cache]) -> None:
-    """All nodes run, are equal and at rest."""
+    """Check a world in which all nodes run, are equal and at rest."""
     history = world.history
     for machine in world.up():
         node = machine.node
@@ -80,7 +80,7 @@ def _rows(node: Node) -> dict[bytes, dict[Placement, Row]]:
 
 
 class _Known:
-    """The history as far as it is not lost: what these logs have."""
+    """The part of the history that is not lost: the entries in these logs."""
 
     def __init__(self, history: History, context: dict[str, int], chains: dict[bytes, Chain]) -> None:
         self.history = history
@@ -136,7 +136,7 @@ def _flags_of(known: _Known) -> dict[Placement, frozenset[str]]:
 
 
 def _check_once(history: History) -> None:
-    """A SAVE that was tried again, or undeleted, made one mail: clients never save a text twice."""
+    """Check that a SAVE that was retried, or undeleted, made one mail: clients never save the same body twice."""
     copies = {added.guid for added in history.added.values() if added.copied}
     guids: dict[bytes, set[bytes]] = defaultdict(set)
     for added in history.added.values():
@@ -147,7 +147,7 @@ def _check_once(history: History) -> None:
 
 
 def _check_uids(known: _Known, node: Node, rows: dict[bytes, dict[Placement, Row]]) -> None:
-    """P3: a UID that was ever shown for two messages, at whatever nodes, is out of use."""
+    """Check P3: a UID that was ever shown for two messages, at any nodes, is out of use."""
     for mailbox_id, found in rows.items():
         uidvalidity = uidvalidity_of(node.store._connection, mailbox_id)
         for placement, row in found.items():
@@ -157,7 +157,7 @@ def _check_uids(known: _Known, node: Node, rows: dict[bytes, dict[Placement, Row
 
 
 def _moved_along(changes: Sequence[TreeChange], mailbox_id: bytes) -> bool:
-    """Whether what named the folder last was the renaming of a folder above it. `changes`: by stamp."""
+    """Return True if the folder was last named by the renaming of a folder above it. `changes`: by stamp."""
     renames = [(item.dot, item.change) for item in changes if isinstance(item.change, FolderRename)]
     own = [(dot, change.name) for dot, change in renames if change.mailbox_id == mailbox_id]
     if not own:
@@ -192,7 +192,8 @@ def _check_trees(known: _Known, node: Node) -> None:
             name, is_gone = row
             last = last_name[item.change.mailbox_id]
             assert name == last, f"a folder of {item.user} is called {name} and was last called {last}"
-            # One that was united and is in sight for its mail moves along with a parent, and goes with its last mail.
+            # A united folder that is visible because of its mail moves along with a parent, and goes with its last
+            # mail.
             names = names_of[item.change.mailbox_id] if _moved_along(changes, item.change.mailbox_id) else {name}
             sharing = set[bytes]().union(*(named[item.user, one] for one in names)) - {item.change.mailbox_id}
             united = queries.folder(connection, item.user, name) or sharing
@@ -203,7 +204,7 @@ def _check_trees(known: _Known, node: Node) -> None:
 
 
 def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dict[Placement, Row]]) -> None:
-    """What clients asked for and were told, whatever nodes have numbered."""
+    """Check the requests and promises of clients, independently of what nodes have numbered."""
     lost: set[tuple[bytes | None, bytes]] = set()
     for placement, added in known.history.added.items():
         if not known.has(placement[0]):
@@ -221,7 +222,7 @@ def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dic
 
 
 def _check_lacking(world: World, *, may_lack: bool) -> None:
-    """What a node has yet to fetch is whole on another one's disk."""
+    """Check that every body that a node has yet to fetch is whole on another node's disk."""
     for machine in world.up():
         query = "SELECT DISTINCT hash FROM lacking"
         for (text,) in machine.node.store._connection.execute(query).fetchall():
@@ -230,7 +231,7 @@ def _check_lacking(world: World, *, may_lack: bool) -> None:
 
 
 async def _check_sight(node: Node, rows: dict[bytes, dict[Placement, Row]], *, may_lack: bool) -> None:
-    """Every message is in a folder that its user can see, and its text can be read unless it `may_lack`."""
+    """Check that every message is in a folder that its user can see, and its body is readable unless it `may_lack`."""
     in_sight: set[bytes] = set()
     for user in queries.users(node.store._connection):
         folders: Iterable[Folder] = await node.mail.folders(user)
@@ -241,20 +242,20 @@ async def _check_sight(node: Node, rows: dict[bytes, dict[Placement, Row]], *, m
             for message in list(view.messages.values()):
                 try:
                     await read_all(await node.mail.read_text(message))
-                except ContentUnavailableError:  # a checkpoint may know of mail whose text was on a lost disk alone
+                except ContentUnavailableError:  # a checkpoint may list mail whose body was on a lost disk alone
                     assert may_lack, "a text is gone"
     hidden = [mailbox_id.hex() for mailbox_id, found in rows.items() if found and mailbox_id not in in_sight]
     assert not hidden, f"mail in mailboxes that cannot be seen: {hidden}"
 
 
 async def _check_attachments(node: Node) -> None:
-    """What crashes left is found, and then each attachment is held by those that are recorded and by nobody else."""
+    """Check that, after a sweep of what crashes left, each attachment is held by exactly the recorded holders."""
     recorded, attachments = Recorded(node.store._connection), node.store.attachments
     with trio.move_on_after(LET_GO_S):
-        while attachments.in_flight():  # noqa: ASYNC110 - nothing of the node tells of its end
+        while attachments.in_flight():  # noqa: ASYNC110 - no event of the node marks its end
             await trio.sleep(1)
     assert not attachments.in_flight(), f"nobody has recorded or let go of {attachments.in_flight()}"
-    for _ in range(2):  # who has nothing any more is seen by the second
+    for _ in range(2):  # an attachment whose last holder goes is seen by the second sweep
         for _ in sweep(attachments, recorded, repair=True):
             pass
     left = [finding for part in sweep(attachments, recorded, repair=False) for finding in part.found]
@@ -268,17 +269,17 @@ async def _check_attachments(node: Node) -> None:
 
 
 async def _check_caches(known: _Known, world: World, caches: Iterable[Cache]) -> None:
-    """A cache of whatever node becomes right at any, by what has changed since."""
+    """Check that a cache from any node becomes right at any node, by the changes since then."""
     nodes = [machine.node for machine in world.up()]
     for number, cache in enumerate(caches):
         if not all(known.has(Dot(*item)) for item in cache.context.items()):
-            continue  # it knows of what is lost with the disks that held it
+            continue  # it includes entries that were lost with the disks that held them
         node = nodes[number % len(nodes)]
         connection = node.store._connection
         fits = uidvalidity_of(connection, cache.mailbox_id) == cache.uidvalidity
         mailboxes = {cache.mailbox_id} if fits else set()
         folder = queries.folder(connection, cache.user, cache.name)
-        is_believed = folder is not None and folder.uidvalidity == cache.uidvalidity  # all that its client can see
+        is_believed = folder is not None and folder.uidvalidity == cache.uidvalidity  # as its client can tell
         if folder is not None and is_believed and not known.history.has_lost_disks:
             mailboxes.add(folder.mailbox_id)
         for mailbox_id in sorted(mailboxes):
@@ -286,7 +287,7 @@ async def _check_caches(known: _Known, world: World, caches: Iterable[Cache]) ->
 
 
 def check_wire(world: World) -> None:
-    """At most one answer to a request, and no two requests of one name."""
+    """Check that each request has at most one answer, and that no two requests have the same tag."""
     for one, other in world.pairs:
         for pair in ((one, other), (other, one)):
             for sent in world.network.road(*pair).sent:

@@ -1,7 +1,7 @@
-"""What one node shows, and that it keeps the promises of design section 3 with every commit.
+"""One node's state as shown, checked against the promises of design section 3 at every commit.
 
-Outlives the runs of the node, for what a client was shown before a crash binds the node after it. Only where the disk
-was lost, or went back to an older copy, does the node begin anew.
+It outlives the runs of the node, because what a client was shown before a crash binds the node after it. The node
+begins anew only where the disk was lost, or went back to an older copy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def placement_of(message: Message) -> Placement:
 
 
 def uidvalidity_of(connection: sqlite3.Connection, mailbox_id: bytes) -> int:
-    """What clients see: a folder's may have risen since its mailbox's first entry, and the other way round."""
+    """Return the UIDVALIDITY that clients see: the higher one of the folder and of its mailbox's chain."""
     chain = chains.load(connection, mailbox_id)
     return max(queries.uidvalidity(connection, mailbox_id) or 0, chain.uidvalidity if chain else 0)
 
@@ -39,7 +39,7 @@ class Shown:
     uidnext: int = 1
     modseq: int = 0
     rows: dict[int, Message] = field(default_factory=dict)
-    guids: Counter[bytes] = field(default_factory=Counter)  # of the rows; none is 0
+    guids: Counter[bytes] = field(default_factory=Counter)  # of the rows; no count is 0
 
     @classmethod
     def read(cls, connection: sqlite3.Connection, mailbox_id: bytes) -> Shown:
@@ -52,7 +52,7 @@ class Shown:
         return shown
 
     def apply(self, change: ViewChange) -> None:
-        """Show what the node shows now."""
+        """Take over a change that the node shows now."""
         for uid in (*change.expunged, *(message.uid for message in change.changed)):
             if (before := self.rows.pop(uid, None)) is not None:
                 self.guids[before.guid] -= 1
@@ -64,7 +64,7 @@ class Shown:
 
 
 class Watch:
-    """Of one machine. `note` is a listener of the store of its present run."""
+    """The watch of one machine. `note` is a listener of the store of its present run."""
 
     def __init__(self, sid: str, history: History) -> None:
         self._sid = sid
@@ -79,13 +79,13 @@ class Watch:
         self._gone: set[tuple[bytes, Placement]] = set()
 
     def disk_replaced(self, context: Mapping[str, int]) -> None:
-        """The next run of the node begins with a disk that holds this, and no more."""
+        """Note that the next run of the node begins with a disk that holds this context, and no more."""
         self._begin_anew()
         self._origin = ""
         self._history.disk_replaced(self._sid, context)
 
     def begin(self, connection: sqlite3.Connection, origin: str) -> None:
-        """A run of the node begins with this database."""
+        """Note that a run of the node begins with this database."""
         self._note_unpublished(connection)
         self._connection, self._origin = connection, origin
         self._history.disk_is(self._sid, queries.log_context(connection))
@@ -101,7 +101,7 @@ class Watch:
         assert not missing, f"{self._sid} showed mailboxes that are not on its disk"
 
     def _note_unpublished(self, connection: sqlite3.Connection) -> None:
-        """What was numbered and synced as the power went, and nobody heard of."""
+        """Note entries that were numbered and synced as the power went, before any observer heard of them."""
         placements: dict[bytes, dict[int, Placement]] = {}
         rows = connection.execute("SELECT seq, body FROM log WHERE origin = ? ORDER BY seq", (self._origin,))
         for seq, body in rows.fetchall():
@@ -174,7 +174,7 @@ class Watch:
                 assert message.modseq > shown.modseq, "P4: a change appeared at a MODSEQ that was shown"
 
     def _check_step(self, mailbox_id: bytes, before: Shown, now: Shown) -> None:
-        """A node that has started again shows what it showed, and perhaps what it was about to."""
+        """Check that a restarted node shows what it showed, perhaps with what it was about to show."""
         expunged = tuple(sorted(before.rows.keys() - now.rows.keys()))
         changed = tuple(message for uid, message in now.rows.items() if before.rows.get(uid) != message)
         if now.modseq == before.modseq:

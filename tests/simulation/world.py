@@ -1,7 +1,7 @@
-"""A simulated cluster: machines, the network between them, the watch over them, and the way to its end.
+"""A simulated cluster: machines, the network between them, the checks on them, and the way to its end.
 
-Everything is as `Plan` says, in virtual time. Named scenarios and random swarms use it alike: they make faults happen,
-let clients work, and then `heal` and `verify`.
+Everything follows `Plan`, in virtual time. Named scenarios and random swarms use it alike: they make faults happen, let
+clients work, and then `heal` and `verify`.
 """
 
 from __future__ import annotations
@@ -42,12 +42,15 @@ from tests.simulation.texts import holds_texts
 from tests.simulation.verify import check_wire, verify
 from tests.simulation.watch import Watch
 
-RESTART_S = 5.0  # before a term: whoever has started since may have dropped in the run before that
-SLACK_S = 1.0  # of a deadline: for the disk, and for what the scheduler does in between
+RESTART_S = 5.0  # before a term: a node that has started since may have dropped in its previous run
+SLACK_S = 1.0  # tolerance of a deadline: for the disk, and for tasks that the scheduler runs in between
 
 
 class Standing(NamedTuple):
-    """A node's term, whom it can reach in it, and how many disks it may wait for: some may have yet to catch up."""
+    """A node's term, the nodes that it reaches in it, and the number of disks for which it may wait.
+
+    Some of the nodes may have yet to catch up.
+    """
 
     term: int
     component: tuple[str, ...]
@@ -55,7 +58,7 @@ class Standing(NamedTuple):
 
 
 class World:
-    """Use `simulated`. Also the observer of all changes that clients ask for: see `machine.Observer`."""
+    """The cluster. Use `simulated`. Also the observer of all changes that clients ask for: see `machine.Observer`."""
 
     def __init__(self, plan: Plan, directory: Path, nursery: trio.Nursery) -> None:
         self.plan = plan
@@ -68,8 +71,8 @@ class World:
         self.sids = [f"dc{number + 1}" for number in range(plan.size)]
         self._directory, self._nursery = directory, nursery
         self.machines = {sid: self._machine(sid, sid) for sid in self.sids}
-        self.copies: dict[str, Machine] = {}  # by name: of nodes, on machines and disks of their own
-        self.faults = 0  # that have been drawn
+        self.copies: dict[str, Machine] = {}  # by name: copies of nodes, on machines and disks of their own
+        self.faults = 0  # number of faults drawn
         self.names: dict[tuple[str, str, str, int], bytes] = {}  # SID, user, folder, UIDVALIDITY -> mailbox id
         self.ids_by_uid: dict[tuple[str, bytes, int], dict[int, str]] = {}  # SID, mailbox, UIDVALIDITY -> EMAILIDs
         self.pairs = list(combinations(self.sids, 2))
@@ -98,7 +101,7 @@ class World:
         )
 
     def copy(self, sid: str) -> Machine:
-        """Another machine that runs as this node, with a copy of its disk; not started, and nobody calls it."""
+        """Return another machine that runs as this node, with a copy of its disk; not started, and without clients."""
         name = f"{sid}-copy{len(self.copies) + 1}"
         machine = self.copies[name] = self._machine(sid, name)
         machine.disk.latency_s = self.plan.sync_s
@@ -106,7 +109,7 @@ class World:
         return machine
 
     def take_place(self, copy: Machine) -> None:
-        """The copy has its node's address from now on, and the disk that the node had is gone. Both are down."""
+        """Give the node's address to the copy; the disk that the node had is gone. Both must be down."""
         original = self[copy.sid]
         assert not original.is_up
         assert not copy.is_up
@@ -114,11 +117,11 @@ class World:
         copy.address, self.machines[copy.sid] = original.address, copy
 
     def _all(self) -> dict[str, Machine]:
-        """By name."""
+        """Return all machines by name."""
         return {**{machine.name: machine for machine in self.machines.values()}, **self.copies}
 
     def _run(self, origin: str | None) -> Machine | None:
-        """The machine on which this run of a node goes on."""
+        """Return the machine on which this run of a node goes on."""
         runs = (machine for machine in self._all().values() if machine.life is not None)
         return next((machine for machine in runs if machine.node.store.origin == origin), None)
 
@@ -129,7 +132,7 @@ class World:
         return [machine for machine in self.machines.values() if not machine.is_up and not machine.is_starting]
 
     async def start(self) -> None:
-        """Start all that are down."""
+        """Start all nodes that are down."""
         for machine in self.down():
             await machine.start()
 
@@ -151,7 +154,7 @@ class World:
     # ---- the network
 
     def mend_roads(self, pairs: Iterable[tuple[str, str]] | None = None) -> None:
-        """These links, or all, are as the plan has them."""
+        """Reset these links, or all, to the plan's values."""
         chosen = self.pairs if pairs is None else list(pairs)
         self.network.mend(*chosen)
         for sender, receiver in (way for pair in chosen for way in permutations(pair)):
@@ -164,25 +167,25 @@ class World:
         self.network.cut(*pairs)
 
     def hold(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Silence in both directions."""
+        """Make the links silent in both directions."""
         for one, other in pairs:
             self.network.road(one, other).hold()
             self.network.road(other, one).hold()
 
     def between(self, group: Iterable[str]) -> list[tuple[str, str]]:
-        """The links between the group and all others."""
+        """Return the links between the group and all other nodes."""
         inside = set(group)
         return [pair for pair in self.pairs if (pair[0] in inside) != (pair[1] in inside)]
 
     def forget(self, sid: str) -> None:
-        """The node begins anew: what it showed before it may have forgotten."""
+        """Forget what the node showed: it begins anew."""
         self.names = {key: mailbox_id for key, mailbox_id in self.names.items() if key[0] != sid}
         self.ids_by_uid = {key: ids for key, ids in self.ids_by_uid.items() if key[0] != sid}
 
     # ---- as the observer of changes
 
     async def submit(self, machine: Machine, submit: Callable[[], Awaitable[Reply]]) -> Reply:
-        """See `Observer`: every wait is bounded, and OK means as many disks as it says."""
+        """See `Observer`. Checks that every wait is bounded, and that OK means as many disks as promised."""
         life, began, frozen_s = machine.life, trio.current_time(), machine.frozen_s
         before = {name: _standing(one) for name, one in self._all().items()}
         try:
@@ -223,19 +226,19 @@ class World:
         self.coming_back.check(machine.sid, view)
 
     def _others(self, sid: str) -> list[sqlite3.Connection] | None:
-        """The databases of all other nodes; None if not all run, or some write."""
+        """Return the databases of all other nodes, or None if not all run, or some write."""
         lives = [machine.life for other, machine in self.machines.items() if other != sid]
         found = [life.node.store._connection for life in lives if life is not None and life.is_up]
         return found if len(found) == len(lives) and not any(one.in_transaction for one in found) else None
 
     def may_still_number(self, machine: Machine) -> list[str]:
-        """See `Observer`: nodes of its component that are in an earlier term than it is (design section 5).
+        """See `Observer`. Return nodes of its component that are in an earlier term (design section 5).
 
-        One that has started again since has nothing to drop.
+        A node that has restarted since has nothing to drop.
         """
         life = machine.life
         assert life is not None
-        if self.plan.mutates:  # then a root can be told what is not so; design section 3, promise 5
+        if self.plan.mutates:  # a root may then be told something false; design section 3, promise 5
             return []
         table = life.node.coordinator.mastership.table
         rivals = [self._run(table.origin_of(sid)) for sid in table.component if sid != machine.sid]
@@ -249,7 +252,7 @@ class World:
         ]
 
     def _showing(self, chain_id: bytes, dot: Dot) -> set[str]:
-        """Nodes that run and show what the entry did."""
+        """Return the running nodes that show the entry's effect."""
         running = {name: machine for name, machine in self._all().items() if machine.is_up}
         found = {name: chains.load(machine.node.store._connection, chain_id) for name, machine in running.items()}
         return {name for name, chain in found.items() if chain is not None and chain.has_seen(dot)}
@@ -258,20 +261,23 @@ class World:
         return not texts or holds_texts(self._all()[name], texts)
 
     def _copies_needed(self, machine: Machine, author: Machine | None, before: Mapping[str, Standing | None]) -> int:
-        """How many disks must have what this node calls safe. `before`: all nodes', when the change was asked for."""
+        """Return the number of disks that must have what this node calls safe.
+
+        `before`: all nodes' standings when the change was requested.
+        """
         durability = self.plan.durability
         if durability.when_short is WhenShort.REFUSE:
             return durability.copies if not self.plan.mutates else 1
         at, by = before.get(machine.name), before.get(author.name) if author else None
         stands = at == _standing(machine) and author is not None and by == _standing(author)
         if at is None or by is None or not stands or at[:2] != by[:2] or self.plan.mutates:
-            return 1  # whoever was master may rightly have reached fewer nodes than there are now
+            return 1  # the master then may rightly have reached fewer nodes than there are now
         return min(durability.copies, by.reachable)
 
     # ---- the end
 
     async def heal(self) -> None:
-        """All faults end; return when all nodes are equal, which must not take long."""
+        """End all faults; return when all nodes are equal, which must not take long."""
         self.story.say("all is healed")
         self.mend_roads()
         for machine in self.machines.values():
@@ -288,9 +294,9 @@ class World:
         self.story.say(f"all are equal after {trio.current_time() - began:.2f} s")
 
     async def verify(self, caches: Iterable[Cache] = ()) -> None:
-        """See `verify.verify`; all nodes run and are equal. Then they are stopped and their databases checked.
+        """Run `verify.verify`; all nodes run and are equal. Then stop them and check their databases.
 
-        `caches`: of clients, of whatever node; they must become right at any node by what has changed since.
+        `caches`: of clients, from any node; they must become right at any node by the changes since then.
         """
         await verify(self, caches)
         assert not self.story.defects, "\n".join(self.story.defects)
@@ -319,8 +325,8 @@ def _standing(machine: Machine) -> Standing | None:
 
 @asynccontextmanager
 async def simulated(directory: Path, plan: Plan) -> AsyncIterator[World]:
-    """A world in which nothing runs yet. In a run of trio with a mock clock."""
-    gc.disable()  # when it runs is no business of the story
+    """Yield a world in which no node runs yet. Needs a run of trio with a mock clock."""
+    gc.disable()  # its timing must not influence the story
     try:
         async with trio.open_nursery() as nursery:
             with deterministic(plan.seed), hurried(), shared():
