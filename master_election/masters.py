@@ -30,7 +30,7 @@ class Standing(StrEnum):
     GIVING = "giving"  # it goes to another node as soon as its numbered entries are on disk; changes wait
 
 
-class Happening(StrEnum):
+class Event(StrEnum):
     """Event that changes a scope's standing."""
 
     ROOT_NAMES_US = "the root names us"
@@ -47,23 +47,23 @@ class Happening(StrEnum):
     NEW_TERM = "a new term"
 
 
-TRANSITIONS: Mapping[tuple[Standing, Happening], Standing] = {
-    (Standing.UNKNOWN, Happening.ROOT_NAMES_US): Standing.OURS,
-    (Standing.UNKNOWN, Happening.ROOT_NAMES_OTHER): Standing.ELSEWHERE,
-    (Standing.UNKNOWN, Happening.TAKEN): Standing.OURS,  # a part of the scope that was asked for
-    (Standing.ELSEWHERE, Happening.ROOT_NAMES_US): Standing.OURS,
-    (Standing.ELSEWHERE, Happening.ROOT_NAMES_OTHER): Standing.ELSEWHERE,
-    (Standing.ELSEWHERE, Happening.BOUNCED): Standing.UNKNOWN,
-    (Standing.ELSEWHERE, Happening.WANTED): Standing.TAKING,
-    (Standing.ELSEWHERE, Happening.TAKEN): Standing.OURS,
-    (Standing.TAKING, Happening.TAKEN): Standing.OURS,
-    (Standing.TAKING, Happening.PART_TAKEN): Standing.ELSEWHERE,
-    (Standing.TAKING, Happening.REFUSED): Standing.ELSEWHERE,
-    (Standing.TAKING, Happening.LOST): Standing.UNKNOWN,  # it may be ours: the root knows
-    (Standing.OURS, Happening.PROMISED): Standing.GIVING,
-    (Standing.GIVING, Happening.GIVEN): Standing.ELSEWHERE,
-    (Standing.GIVING, Happening.KEPT): Standing.OURS,
-    **{(standing, Happening.NEW_TERM): Standing.UNKNOWN for standing in Standing},
+TRANSITIONS: Mapping[tuple[Standing, Event], Standing] = {
+    (Standing.UNKNOWN, Event.ROOT_NAMES_US): Standing.OURS,
+    (Standing.UNKNOWN, Event.ROOT_NAMES_OTHER): Standing.ELSEWHERE,
+    (Standing.UNKNOWN, Event.TAKEN): Standing.OURS,  # a part of the scope that was asked for
+    (Standing.ELSEWHERE, Event.ROOT_NAMES_US): Standing.OURS,
+    (Standing.ELSEWHERE, Event.ROOT_NAMES_OTHER): Standing.ELSEWHERE,
+    (Standing.ELSEWHERE, Event.BOUNCED): Standing.UNKNOWN,
+    (Standing.ELSEWHERE, Event.WANTED): Standing.TAKING,
+    (Standing.ELSEWHERE, Event.TAKEN): Standing.OURS,
+    (Standing.TAKING, Event.TAKEN): Standing.OURS,
+    (Standing.TAKING, Event.PART_TAKEN): Standing.ELSEWHERE,
+    (Standing.TAKING, Event.REFUSED): Standing.ELSEWHERE,
+    (Standing.TAKING, Event.LOST): Standing.UNKNOWN,  # it may be ours: the root knows
+    (Standing.OURS, Event.PROMISED): Standing.GIVING,
+    (Standing.GIVING, Event.GIVEN): Standing.ELSEWHERE,
+    (Standing.GIVING, Event.KEPT): Standing.OURS,
+    **{(standing, Event.NEW_TERM): Standing.UNKNOWN for standing in Standing},
 }
 """All transitions.
 
@@ -191,7 +191,7 @@ class Masters:
         if moves not in (None, self.moves(scope)):
             return False
         covering = covering or scope
-        happening = Happening.ROOT_NAMES_US if master == self.sid else Happening.ROOT_NAMES_OTHER
+        happening = Event.ROOT_NAMES_US if master == self.sid else Event.ROOT_NAMES_OTHER
         if covering not in self._untold and self._step(covering, happening):
             if master == self.sid:
                 self._comes(covering, scope)
@@ -205,7 +205,7 @@ class Masters:
         covering = self.covering(scope)
         if covering in self._untold:
             return  # the root would name us
-        if covering is not None and self._step(covering, Happening.BOUNCED):
+        if covering is not None and self._step(covering, Event.BOUNCED):
             self._elsewhere.pop(covering, None)
         if not self.is_moving(scope):
             self._covering.pop(scope, None)
@@ -216,7 +216,7 @@ class Masters:
         Return the master that has to be asked for it, or None if there is nothing to ask for.
         """
         covering = self.covering(scope)
-        if covering is None or not self._step(covering, Happening.WANTED):
+        if covering is None or not self._step(covering, Event.WANTED):
             return None
         self._taking[scope] = covering
         return self._elsewhere[covering]
@@ -229,8 +229,8 @@ class Masters:
         if asked_in != self.term or (covering := self._taking.pop(scope, None)) is None:
             return False
         if given != covering:
-            self._step(covering, Happening.PART_TAKEN)
-        self._step(given, Happening.TAKEN)
+            self._step(covering, Event.PART_TAKEN)
+        self._step(given, Event.TAKEN)
         self._comes(given, scope)
         self._cover(scope, given)
         self._untold.discard(given)
@@ -240,7 +240,7 @@ class Masters:
         """End a request for the scope: the master keeps it (`refused`), or there was no answer."""
         if asked_in != self.term or (covering := self._taking.pop(scope, None)) is None:
             return
-        self._step(covering, Happening.REFUSED if refused else Happening.LOST)
+        self._step(covering, Event.REFUSED if refused else Event.LOST)
         if not refused:
             self._elsewhere.pop(covering, None)
 
@@ -259,11 +259,11 @@ class Masters:
             self._cover(scope, part)
             self._hold(part, Standing.OURS)
             self._splitting.add(part)
-        return self._step(part, Happening.PROMISED)
+        return self._step(part, Event.PROMISED)
 
     def give(self, part: str, destination: str, asked_in: int) -> bool:
         """Hand over a promised part. Return False if the term has ended meanwhile, and all mastership with it."""
-        if asked_in != self.term or not self._step(part, Happening.GIVEN):
+        if asked_in != self.term or not self._step(part, Event.GIVEN):
             return False
         self._given[part] += 1
         self._remember(part, destination)
@@ -281,7 +281,7 @@ class Masters:
 
         One that was to be split off stays part of the wider scope.
         """
-        if asked_in != self.term or not self._step(part, Happening.KEPT) or part not in self._splitting:
+        if asked_in != self.term or not self._step(part, Event.KEPT) or part not in self._splitting:
             return
         self._splitting.discard(part)
         self._held.pop(part)
@@ -315,7 +315,7 @@ class Masters:
             return Standing.UNKNOWN
         return self._held.get(scope) or (Standing.ELSEWHERE if scope in self._elsewhere else Standing.UNKNOWN)
 
-    def _step(self, scope: str, happening: Happening) -> bool:
+    def _step(self, scope: str, happening: Event) -> bool:
         """Apply the transition and return True if there is one.
 
         A caller that makes a scope ELSEWHERE must remember its master, one that makes it UNKNOWN must forget the

@@ -76,7 +76,7 @@ class TextSink(Protocol):
         ...
 
 
-class Text(Protocol):
+class BodyReader(Protocol):
     """A stored message body, wherever its octets lie."""
 
     @property
@@ -229,18 +229,18 @@ class MailStore(Protocol):
         """Remove the messages that exist, whatever their flags."""
         ...
 
-    async def read_text(self, message: Message) -> Text:
+    async def read_text(self, message: Message) -> BodyReader:
         """Return the message's body, byte for byte as received. Raises ContentUnavailableError."""
         ...
 
 
-async def read_all(text: Text) -> bytes:
+async def read_all(text: BodyReader) -> bytes:
     """Return a whole body in memory. Raises ContentUnavailableError."""
     async with aclosing(text.read(0, text.skeleton.size_bytes)) as chunks:
         return b"".join([chunk async for chunk in chunks])
 
 
-def needs_whole(text: Text, *, with_structure: bool) -> bool:
+def needs_whole(text: BodyReader, *, with_structure: bool) -> bool:
     """Return True if the skeleton lacks what is needed, so that the whole body must be read.
 
     A skeleton lacks the structure of a message with thousands of small parts, and the header if that is huge.

@@ -1,7 +1,7 @@
 """Objects in a directory or an S3 bucket: written whole, read in parts, listed by prefix, deleted.
 
 The work is done by obstore, whose blocking calls run in the environment's threads. Each of these calls makes one or two
-requests, which end by themselves (`Patience`). A call here can be cancelled between them, so the caller sets the
+requests, which end by themselves (`RetryPolicy`). A call here can be cancelled between them, so the caller sets the
 deadline around a whole put, get or listing.
 
 Guarantees: an object appears whole or not at all. When `put` returns, the object is durable. S3 guarantees that itself;
@@ -51,7 +51,7 @@ class ObjectMissingError(ObjectStoreError):
     """The object does not exist or, in S3, the bucket does not."""
 
 
-class Patience(NamedTuple):
+class RetryPolicy(NamedTuple):
     """Timeouts and retries for a server: 5xx, a broken connection or a timeout is retried at growing intervals."""
 
     connect_s: float = 5.0
@@ -92,14 +92,14 @@ class ObjectStore:
         url: str,
         environment: Environment,
         endpoint: str | None = None,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
         settings: str = "`checkpoint.url` and `checkpoint.endpoint`",
     ) -> None:
         self._url = url.rstrip("/")
         self._environment = environment
         is_local = urlsplit(url).scheme == "file"
         self._directory = Path(unquote(urlsplit(url).path)) if is_local else None
-        self._endpoint, self._patience, self._settings = endpoint, patience or Patience(), settings
+        self._endpoint, self._patience, self._settings = endpoint, patience or RetryPolicy(), settings
         self._opened: LocalStore | S3Store | None = None
 
     async def put(self, name: str, data: Iterable[bytes]) -> None:
@@ -251,7 +251,7 @@ def _delete(store: LocalStore | S3Store, names: Sequence[str]) -> None:
             continue
 
 
-def _s3_store(url: str, endpoint: str | None, patience: Patience) -> S3Store:
+def _s3_store(url: str, endpoint: str | None, patience: RetryPolicy) -> S3Store:
     client: obstore.store.ClientConfig = {
         "connect_timeout": timedelta(seconds=patience.connect_s),
         "read_timeout": timedelta(seconds=patience.silence_s),

@@ -25,7 +25,7 @@ T = TypeVar("T")
 _JOINED = Dot("", 1)  # a made-up name for the merge of the two sides
 
 
-class Kind(StrEnum):
+class DifferenceKind(StrEnum):
     """Kinds of differences between messages, except for the last two.
 
     Some also apply to a tree's folders and subscriptions.
@@ -71,8 +71,8 @@ class Side:
 class Differing(NamedTuple):
     """The differences between two sides: the kinds by the keys of rows, and the number of rows of each kind."""
 
-    by_row: dict[bytes, frozenset[Kind]]
-    by_kind: Counter[Kind]
+    by_row: dict[bytes, frozenset[DifferenceKind]]
+    by_kind: Counter[DifferenceKind]
 
 
 def differing(ours: Side, theirs: Side) -> Differing:
@@ -80,17 +80,17 @@ def differing(ours: Side, theirs: Side) -> Differing:
     by_row = kinds(ours, theirs)
     if ours.head == theirs.head or ours.context == theirs.context:
         is_same = not by_row and _numbers(ours) == _numbers(theirs)
-        return Differing(by_row, Counter({} if is_same else {Kind.DAMAGE: max(1, len(by_row))}))
-    return Differing(by_row, count(by_row) or Counter({Kind.CONTEXT: 1}))
+        return Differing(by_row, Counter({} if is_same else {DifferenceKind.DAMAGE: max(1, len(by_row))}))
+    return Differing(by_row, count(by_row) or Counter({DifferenceKind.CONTEXT: 1}))
 
 
-def count(by_row: Mapping[bytes, Iterable[Kind]]) -> Counter[Kind]:
+def count(by_row: Mapping[bytes, Iterable[DifferenceKind]]) -> Counter[DifferenceKind]:
     """Return the number of rows of each kind, in the order of kinds."""
     counted = Counter(kind for some in by_row.values() for kind in some)
-    return Counter({kind: counted[kind] for kind in Kind if counted[kind]})
+    return Counter({kind: counted[kind] for kind in DifferenceKind if counted[kind]})
 
 
-def kinds(ours: Side, theirs: Side) -> dict[bytes, frozenset[Kind]]:
+def kinds(ours: Side, theirs: Side) -> dict[bytes, frozenset[DifferenceKind]]:
     """Return the kinds of differences by the keys of rows.
 
     CONTEXT never occurs, and DAMAGE only for differences that no two valid histories can have.
@@ -99,13 +99,13 @@ def kinds(ours: Side, theirs: Side) -> dict[bytes, frozenset[Kind]]:
     differing = [key for key in keys if ours.rows.get(key) != theirs.rows.get(key)]
     merged = merge(ours.mailbox(), theirs.mailbox(), _JOINED)  # rows that are equal on both sides take no part in it
     uids = {row.guid: row.uid for row in merged.rows.values()}
-    found: dict[bytes, frozenset[Kind]] = {}
+    found: dict[bytes, frozenset[DifferenceKind]] = {}
     for key in differing:
         mine, other = ours.rows.get(key), theirs.rows.get(key)
         match mine or other:
             case Row():
                 some = frozenset(_of_message(_as(Row, mine), _as(Row, other), ours, theirs))
-                found[key] = some | _of_uids(mine, other, uids.get(key)) or frozenset({Kind.MODSEQ})
+                found[key] = some | _of_uids(mine, other, uids.get(key)) or frozenset({DifferenceKind.MODSEQ})
             case FolderState():
                 found[key] = frozenset(_of_folder(_as(FolderState, mine), _as(FolderState, other)))
             case _:
@@ -124,39 +124,39 @@ def _numbers(side: Side) -> tuple[object, ...]:
     return side.head, side.uidnext, side.modseq, side.context, side.risen
 
 
-def _of_message(mine: Row | None, other: Row | None, ours: Side, theirs: Side) -> Iterator[Kind]:
+def _of_message(mine: Row | None, other: Row | None, ours: Side, theirs: Side) -> Iterator[DifferenceKind]:
     if mine is None or other is None or placement(mine) != placement(other):
         if mine is not None:
-            yield Kind.EXPUNGED_THERE if theirs.has_seen(mine.dot) else Kind.MISSING_THERE
+            yield DifferenceKind.EXPUNGED_THERE if theirs.has_seen(mine.dot) else DifferenceKind.MISSING_THERE
         if other is not None:
-            yield Kind.EXPUNGED_HERE if ours.has_seen(other.dot) else Kind.MISSING_HERE
+            yield DifferenceKind.EXPUNGED_HERE if ours.has_seen(other.dot) else DifferenceKind.MISSING_HERE
     elif mine[7:] != other[7:]:  # date, size and body, which no entry changes
-        yield Kind.DAMAGE
+        yield DifferenceKind.DAMAGE
     elif mine.flags != other.flags:
-        yield Kind.FLAGS
+        yield DifferenceKind.FLAGS
 
 
-def _of_uids(mine: Item | None, other: Item | None, merged: int | None) -> frozenset[Kind]:
+def _of_uids(mine: Item | None, other: Item | None, merged: int | None) -> frozenset[DifferenceKind]:
     shown = {row.uid for row in (mine, other) if isinstance(row, Row)}
-    return frozenset({Kind.UID} if merged is not None and shown != {merged} else ())
+    return frozenset({DifferenceKind.UID} if merged is not None and shown != {merged} else ())
 
 
-def _of_folder(mine: FolderState | None, other: FolderState | None) -> Iterator[Kind]:
+def _of_folder(mine: FolderState | None, other: FolderState | None) -> Iterator[DifferenceKind]:
     if mine is None or other is None:
-        yield Kind.MISSING_HERE if mine is None else Kind.MISSING_THERE
+        yield DifferenceKind.MISSING_HERE if mine is None else DifferenceKind.MISSING_THERE
         return
     if mine.deleted != other.deleted:
-        yield Kind.EXPUNGED_HERE if mine.deleted else Kind.EXPUNGED_THERE
+        yield DifferenceKind.EXPUNGED_HERE if mine.deleted else DifferenceKind.EXPUNGED_THERE
     if mine.uidvalidity != other.uidvalidity:
-        yield Kind.UID
+        yield DifferenceKind.UID
     if mine.name != other.name or (mine.deleted, mine.uidvalidity) == (other.deleted, other.uidvalidity):
-        yield Kind.RENAMED
+        yield DifferenceKind.RENAMED
 
 
-def _of_subscription(mine: Item | None, other: Item | None) -> Kind:
+def _of_subscription(mine: Item | None, other: Item | None) -> DifferenceKind:
     if mine is None:
-        return Kind.MISSING_HERE
-    return Kind.MISSING_THERE if other is None else Kind.SUBSCRIPTION
+        return DifferenceKind.MISSING_HERE
+    return DifferenceKind.MISSING_THERE if other is None else DifferenceKind.SUBSCRIPTION
 
 
 def _as(kind: type[T], item: Item | None) -> T | None:

@@ -103,7 +103,7 @@ def part_name(table: str, number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class InventoryManifest:
     """The contents of `inventory.json`. `context`: that of the node's log as a whole, when the snapshot was taken.
 
     `rows`: the number of rows of each table; a table without rows has one file without rows. `unreadable`: the number
@@ -124,13 +124,13 @@ class Manifest:
         return json.dumps(asdict(self), indent=2, sort_keys=True).encode() + b"\n"
 
 
-def manifest_from(document: bytes) -> Manifest:
-    """Parse the output of `Manifest.to_json`, ignoring unknown members and tables. Raises ValueError."""
+def manifest_from(document: bytes) -> InventoryManifest:
+    """Parse the output of `InventoryManifest.to_json`, ignoring unknown members and tables. Raises ValueError."""
     try:
         fields = cast("dict[str, Any]", json.loads(document))
         if (found := fields["format"]) != FORMAT:
             raise ValueError(f"it is of format {found!r}, this program reads {FORMAT}")
-        manifest = Manifest(
+        manifest = InventoryManifest(
             cluster=_text(fields["cluster"]),
             node=_text(fields["node"]),
             origin=_text(fields["origin"]),

@@ -88,7 +88,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class PlanManifest:
     """The contents of `plan.json`. `nodes`: by SID.
 
     `mailboxes`: rows of that table by master; other tables: all rows.
@@ -106,8 +106,8 @@ class Manifest:
         return json.dumps(asdict(self), indent=2, sort_keys=True).encode() + b"\n"
 
 
-def manifest_from(document: bytes) -> Manifest:
-    """Parse the output of `Manifest.to_json`, ignoring unknown members. Raises ValueError."""
+def manifest_from(document: bytes) -> PlanManifest:
+    """Parse the output of `PlanManifest.to_json`, ignoring unknown members. Raises ValueError."""
     try:
         fields = cast("dict[str, Any]", json.loads(document))
         if (found := fields["format"]) != FORMAT:
@@ -115,7 +115,7 @@ def manifest_from(document: bytes) -> Manifest:
         nodes = {str(sid): Taken(str(one["origin"]), _number(one["taken_ms"])) for sid, one in fields["nodes"].items()}
         mailboxes = {str(sid): _number(count) for sid, count in fields["mailboxes"].items()}
         counts = _number(fields["messages"]), _number(fields.get("indexes", 0))
-        return Manifest(str(fields["cluster"]), nodes, mailboxes, *counts)
+        return PlanManifest(str(fields["cluster"]), nodes, mailboxes, *counts)
     except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError(f"{MANIFEST} is not what a plan ends with: {error!r}") from error
 

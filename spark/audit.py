@@ -81,7 +81,7 @@ def _make_room(spark: SparkSession, to: str) -> None:
         files.remove(spark, f"{to}/{name}")
 
 
-def _write_plan(read: Inventories, related: DataFrame, relations: mailboxes.Summary, to: str) -> plans.Tables:
+def _write_plan(read: Inventories, related: DataFrame, relations: mailboxes.MailboxCounts, to: str) -> plans.Tables:
     gathered = versions.gathered(related, read.tables["messages"], read.nodes, relations, keep)
     differing = keep(messages.kinds(merging.folded(gathered, relations.steps, keep), read.nodes))
     planned = keep(plans.mailboxes(related, differing, read.tables["folders"]))
@@ -90,9 +90,9 @@ def _write_plan(read: Inventories, related: DataFrame, relations: mailboxes.Summ
     return plans.Tables(planned, differing)
 
 
-def _manifest(read: Inventories, planned: DataFrame, found: Summary) -> plan.Manifest:
+def _manifest(read: Inventories, planned: DataFrame, found: Summary) -> plan.PlanManifest:
     nodes = {sid: plan.Taken(manifest.origin, manifest.taken_ms) for sid, manifest in read.manifests.items()}
     counts = planned.groupBy(plans.MASTER).count().collect()
     mailboxes = {one[plans.MASTER]: one["count"] for one in sorted(counts)}
     wrong = sum(sum(node.index.values()) for node in found.nodes)
-    return plan.Manifest(found.cluster, nodes, mailboxes, found.differing, wrong)
+    return plan.PlanManifest(found.cluster, nodes, mailboxes, found.differing, wrong)

@@ -8,12 +8,12 @@ from itertools import combinations
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from resync.inventory import Manifest
+from resync.inventory import InventoryManifest
 from spark import plans, projections
 from spark.bits import has
 from spark.inventories import NODE, Inventories
 from spark.mailboxes import DAMAGED, EQUAL
-from spark.mailboxes import Summary as Relations
+from spark.mailboxes import MailboxCounts as Relations
 from spark.plans import MASTER
 from spark.summary import IndexSummary, NodeSummary, PairSummary, Summary, UserSummary
 
@@ -105,7 +105,7 @@ def _by_node(named: DataFrame) -> dict[str, int]:
     return {one[NODE]: one["count"] for one in named.groupBy(NODE).count().collect()}
 
 
-def _lag(manifest: Manifest, manifests: Iterable[Manifest]) -> int:
+def _lag(manifest: InventoryManifest, manifests: Iterable[InventoryManifest]) -> int:
     """Return the number of entries that this node lacks of all that any node has."""
     newest: dict[str, int] = {}
     for other in manifests:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from resync.inventory import MANIFEST, MANIFEST_BYTES_MAX, Manifest, manifest_from
+from resync.inventory import MANIFEST, MANIFEST_BYTES_MAX, InventoryManifest, manifest_from
 from spark.footers import footers
 from spark.schemas import SCHEMAS
 
@@ -42,7 +42,7 @@ class Inventories:
     """Tables of several nodes, each with the column NODE. `nodes`: their SIDs, sorted."""
 
     nodes: tuple[str, ...]
-    manifests: Mapping[str, Manifest]
+    manifests: Mapping[str, InventoryManifest]
     tables: Mapping[str, DataFrame]
 
 
@@ -76,7 +76,7 @@ def read(spark: SparkSession, places: Mapping[str, str]) -> Inventories:
     return Inventories(tuple(manifests), manifests, tables)
 
 
-def _manifest(spark: SparkSession, sid: str, place: str) -> Manifest:
+def _manifest(spark: SparkSession, sid: str, place: str) -> InventoryManifest:
     path = f"{place}/{MANIFEST}"
     document = F.when(F.col("length") <= MANIFEST_BYTES_MAX, F.col("content")).alias("document")
     try:
@@ -115,7 +115,7 @@ def _check_files(
     spark: SparkSession,
     parts: Mapping[tuple[str, str], DataFrame],
     places: Mapping[str, str],
-    manifests: Mapping[str, Manifest],
+    manifests: Mapping[str, InventoryManifest],
 ) -> None:
     """Check that the files have all columns and all rows. A missing column would be read as null.
 

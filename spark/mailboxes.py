@@ -26,7 +26,7 @@ _NUMBERS = ("uidvalidity", "head_origin", "head_seq", "digest", *_RISING)
 _INITIAL = {"uidnext": 1, "highestmodseq": 0, "risen": 0}
 
 
-class Summary(NamedTuple):
+class MailboxCounts(NamedTuple):
     """Counts over all mailboxes. `mailboxes`, `trees`: how many have each relation.
 
     `steps`: number of merges in the longest fold; damaged mailboxes are not folded. `dots`: number of entries in the
@@ -94,7 +94,7 @@ def _folders_that_differ(folders: DataFrame) -> DataFrame:
     return seen.where("folder_differs")
 
 
-def summary(classified: DataFrame) -> Summary:
+def summary(classified: DataFrame) -> MailboxCounts:
     """Count the relations in one pass."""
     most = F.max(F.when(F.col("relation") != DAMAGED, F.size("branches"))).alias("most")
     sizes = F.aggregate("states", F.lit(0).cast("long"), lambda found, one: found + F.size(one["context"]))
@@ -106,7 +106,7 @@ def summary(classified: DataFrame) -> Summary:
         {relation: counts[is_tree, relation] for relation in RELATIONS if (is_tree, relation) in counts}
         for is_tree in (False, True)
     )
-    return Summary(others, trees, max(0, branches - 1), sum(one["dots"] or 0 for one in found))
+    return MailboxCounts(others, trees, max(0, branches - 1), sum(one["dots"] or 0 for one in found))
 
 
 def _state(sid: Column, place: Column) -> Column:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from spark import contexts
 from spark.inventories import NODE
-from spark.mailboxes import DAMAGED, EQUAL, Summary
+from spark.mailboxes import DAMAGED, EQUAL, MailboxCounts
 from spark.schemas import SCHEMAS
 
 Keep: TypeAlias = Callable[[DataFrame], DataFrame]
@@ -38,7 +38,7 @@ IDS_MAX = 4_000_000
 
 
 def gathered(
-    mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str], relations: Summary, keep: Keep
+    mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str], relations: MailboxCounts, keep: Keep
 ) -> DataFrame:
     """Return one row per message: `mailbox`, `guid`, `versions`, `plan`. `mailboxes`, `relations`: see `mailboxes`.
 
@@ -57,7 +57,7 @@ def gathered(
     )
 
 
-def _with_plans(mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str], relations: Summary) -> DataFrame:
+def _with_plans(mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str], relations: MailboxCounts) -> DataFrame:
     """Return the rows of mailboxes that are not equal, with the facts from their contexts."""
     contexts_seen = F.transform("states", lambda one: one["context"]).alias("contexts")
     differing = mailboxes.where(F.col("relation") != EQUAL).select("mailbox", contexts_seen, _plan().alias("plan"))

@@ -15,7 +15,7 @@ from benchmarks.spark.planting import BASE_MS, MAILBOXES_OF_USER, Mailbox, Plan,
 from replicator.store.inventory.arrays import schema_of
 from replicator.store.inventory.parquet import TableWriter, table_writer
 from replicator.store.inventory.targets import Directory
-from resync.inventory import MANIFEST, TABLES, Manifest
+from resync.inventory import MANIFEST, TABLES, InventoryManifest
 
 CLUSTER = "made-up"
 UIDVALIDITY = 1_700_000_000
@@ -31,7 +31,7 @@ def writing(node: str, place: Path) -> Iterator[Node]:
         written = Node(node, writers)
         yield written
     rows = {table: writer.rows for table, writer in writers.items()}
-    manifest = Manifest(CLUSTER, node, origin(node), BASE_MS, written.context, rows)
+    manifest = InventoryManifest(CLUSTER, node, origin(node), BASE_MS, written.context, rows)
     with target.writing(MANIFEST) as file:
         file.write(manifest.to_json())
     written.size_bytes = target.size_bytes

@@ -15,7 +15,7 @@ from replicator.addresses import is_loopback, network_of
 
 
 @dataclass(slots=True)
-class Connections:
+class ConnectionLimits:
     """Open connections: their total, those not logged in by network, and the others by user."""
 
     limit: int = 1000
@@ -51,7 +51,7 @@ class Connections:
 class Place:
     """One connection's place: counted by network until the client logs in, by user afterwards."""
 
-    def __init__(self, connections: Connections, counter: Counter[str], key: str) -> None:
+    def __init__(self, connections: ConnectionLimits, counter: Counter[str], key: str) -> None:
         self._connections = connections
         self._counter, self._key = counter, key
         counter[key] += 1

@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from replicator.imap.limits import Connections
+from replicator.imap.limits import ConnectionLimits
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.wire.command_parser import CommandParser
 from replicator.mailstore import MESSAGE_BYTES_MAX, MailStore
@@ -42,6 +42,6 @@ class ImapServices:
     name: str = "mail-replicator"
     version: str | None = None
     parser: CommandParser = field(default_factory=CommandParser)
-    connections: Connections = field(default_factory=Connections)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     parsing: Parsing = field(default_factory=Parsing)
     metrics: ImapMetrics = field(default_factory=ImapMetrics)

@@ -26,13 +26,13 @@ from replicator.errors import (
 )
 from replicator.mailstore import (
     INBOX,
+    BodyReader,
     CopiedMessages,
     Folder,
     FolderStatus,
     NewMessage,
     SavedMessage,
     StoreResult,
-    Text,
     TextSink,
     check_folder_name,
 )
@@ -299,7 +299,7 @@ class ClusterMailStore:
         for some in _batches(wanted, CHANGE_AT_ONCE):
             await self._uid_retry.expunge(key, head, some)
 
-    async def read_text(self, message: Message) -> Text:
+    async def read_text(self, message: Message) -> BodyReader:
         """See `MailStore`. A body that is missing or damaged here is fetched from another node and kept."""
         text = await self._texts.open(message.content_hash)
         if text is None:

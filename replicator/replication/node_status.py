@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 from protocol.values import Dot, covers
 from replicator.environment import Environment
 from replicator.errors import MailError
-from replicator.replication.bodies.orphan_sweep import Held
+from replicator.replication.bodies.orphan_sweep import AttachmentTotals
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.connections import PeerState
 from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
@@ -401,7 +401,7 @@ class _Metrics:
         self._expunged.set(messages)
         self._expunged_bytes.set(size_bytes)
 
-    def refresh_attachments(self, held: Held | None, to_heal: int) -> None:
+    def refresh_attachments(self, held: AttachmentTotals | None, to_heal: int) -> None:
         """Set the metrics of attachments, to the last counts."""
         self._held.set(_or_nan(held.attachments if held else None))
         self._held_bytes.set(_or_nan(held.size_bytes if held else None))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from replicator.store.attachments import linking, names
-from replicator.store.attachments.files import Files, MissingError, Outcome
+from replicator.store.attachments.files import Files, MissingError, StepOutcome
 from replicator.store.attachments.steps import Algorithm, Answer, ListDirectory
 from tests.attachments.explorer import Actor, Hold
 from tests.attachments.helpers import PLACE, TEXT
@@ -21,8 +21,8 @@ class OpenNew:
         try:
             files.open_new(self.name)
         except MissingError:
-            return Outcome.MISSING
-        return Outcome.DONE
+            return StepOutcome.MISSING
+        return StepOutcome.DONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Write:
         assert isinstance(files, ModelFiles)
         if self.name in files.tree:  # else it was removed, and what is written goes nowhere
             files.tree[self.name] = TEXT
-        return Outcome.DONE
+        return StepOutcome.DONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Read:
         try:
             return frozenset({files.read(self.name, 0, len(TEXT) + 1).decode()})
         except MissingError:
-            return Outcome.MISSING
+            return StepOutcome.MISSING
 
 
 def _holder(number: int) -> str:
@@ -138,7 +138,7 @@ def read(number: int) -> Actor:
     def start() -> Algorithm[None]:
         yield Hold(PLACE)
         found = yield ListDirectory(PLACE)
-        assert not isinstance(found, Outcome)
+        assert not isinstance(found, StepOutcome)
         content = linking.content_in(found)
         assert content is not None
         assert (yield Read(f"{PLACE}/{content}")) == frozenset({TEXT.decode()})
@@ -152,7 +152,7 @@ def heal(number: int) -> Actor:
 
     def start() -> Algorithm[None]:
         new = f"{PLACE}/{names.NEW_PREFIX}{replacement}"
-        if (yield OpenNew(new)) is Outcome.DONE:
+        if (yield OpenNew(new)) is StepOutcome.DONE:
             yield Write(new)
             yield from linking.put_in_place(PLACE, replacement)
 

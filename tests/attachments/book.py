@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.store import Attachments
-from replicator.store.attachments.sweep import Finding, sweep
+from replicator.store.attachments.sweep import SweepFinding, sweep
 
 
 class Book:
@@ -32,5 +32,5 @@ def _key(holding: Holding) -> tuple[bytes, str]:
     return holding.hash, holding.holder
 
 
-def swept(store: Attachments, book: Book, *, repair: bool = True) -> list[Finding]:
+def swept(store: Attachments, book: Book, *, repair: bool = True) -> list[SweepFinding]:
     return [finding for part in sweep(store, book, repair=repair) for finding in part.found]

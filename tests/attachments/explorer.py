@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from replicator.store.attachments import linking, names, states
-from replicator.store.attachments.files import Files, MissingError, Outcome
+from replicator.store.attachments.files import Files, MissingError, StepOutcome
 from replicator.store.attachments.states import State
 from replicator.store.attachments.steps import Algorithm, Answer, Pause, Step, SyncDirectory, run
 from tests.attachments.model import ModelFiles
@@ -31,9 +31,9 @@ class Hold:
 
     place: str | None
 
-    def on(self, files: Files) -> Outcome:
+    def on(self, files: Files) -> StepOutcome:
         del files
-        return Outcome.DONE
+        return StepOutcome.DONE
 
 
 class Actor(NamedTuple):
@@ -227,9 +227,9 @@ def _replayed(actor: Actor, answers: Sequence[Answer]) -> Standing:
         while True:
             if isinstance(step, Hold):
                 held = step.place
-                step = steps.send(Outcome.DONE)
+                step = steps.send(StepOutcome.DONE)
             elif isinstance(step, SyncDirectory | Pause):  # nobody else sees it, so its moment makes no difference
-                step = steps.send(Outcome.DONE)
+                step = steps.send(StepOutcome.DONE)
             elif (answer := next(told, None)) is not None:
                 step = steps.send(answer)
             else:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from replicator.store.attachments.files import MissingError, Outcome
+from replicator.store.attachments.files import MissingError, StepOutcome
 
 UNSYNCED_MAX = 200
 """Changes that were not synced: older ones are written back, as by any kernel after a while."""
@@ -64,55 +64,55 @@ class MemoryFiles:
 
     # ---- Files
 
-    def make_directory(self, name: str) -> Outcome:
-        return self._create(name, Node(names={})) if name else Outcome.EXISTS
+    def make_directory(self, name: str) -> StepOutcome:
+        return self._create(name, Node(names={})) if name else StepOutcome.EXISTS
 
-    def create_file(self, name: str) -> Outcome:
+    def create_file(self, name: str) -> StepOutcome:
         return self._create(name, Node())
 
     def open_new(self, name: str) -> MemoryWriter:
         node = Node()
         match self._create(name, node):
-            case Outcome.MISSING:
+            case StepOutcome.MISSING:
                 raise MissingError(name)
-            case Outcome.EXISTS:
+            case StepOutcome.EXISTS:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         return MemoryWriter(self, node)
 
-    def rename(self, old: str, new: str) -> Outcome:
+    def rename(self, old: str, new: str) -> StepOutcome:
         with self._lock:
             self._check(adds=False)
             source, target = self._above(old), self._above(new)
             if source is None or target is None or (node := source[0].get(source[2])) is None:
-                return Outcome.MISSING
+                return StepOutcome.MISSING
             there = target[0].get(target[2])
             if there is not None and node.names is not None:
                 if there.names is None:
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), new)
                 if there.names or not self.replaces_empty:
-                    return Outcome.EXISTS
+                    return StepOutcome.EXISTS
             elif there is not None and there.names is not None:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), new)
             self._change((source[1], source[2], None), (target[1], target[2], node))
-            return Outcome.DONE
+            return StepOutcome.DONE
 
-    def remove_file(self, name: str) -> Outcome:
+    def remove_file(self, name: str) -> StepOutcome:
         return self._remove(name, is_directory=False)
 
-    def remove_directory(self, name: str) -> Outcome:
+    def remove_directory(self, name: str) -> StepOutcome:
         return self._remove(name, is_directory=True)
 
-    def sync_directory(self, name: str) -> Outcome:
+    def sync_directory(self, name: str) -> StepOutcome:
         with self._lock:
             self._check(adds=False)
             node = self._find(name)
             if node is None:
-                return Outcome.MISSING
+                return StepOutcome.MISSING
             safe = self._with_what_came_before(node)
             for change in safe:
                 _make_safe(change)
             self._changes = [change for change in self._changes if change not in safe]
-            return Outcome.DONE
+            return StepOutcome.DONE
 
     def names(self, name: str) -> Iterator[str]:
         with self._lock:
@@ -195,29 +195,29 @@ class MemoryFiles:
             node.safe_data = node.data
             self._unsynced = [one for one in self._unsynced if one is not node]
 
-    def _create(self, name: str, node: Node) -> Outcome:
+    def _create(self, name: str, node: Node) -> StepOutcome:
         with self._lock:
             self._check(adds=True)
             above = self._above(name)
             if above is None:
-                return Outcome.MISSING
+                return StepOutcome.MISSING
             if above[2] in above[0]:
-                return Outcome.EXISTS
+                return StepOutcome.EXISTS
             self._change((above[1], above[2], node))
-            return Outcome.DONE
+            return StepOutcome.DONE
 
-    def _remove(self, name: str, *, is_directory: bool) -> Outcome:
+    def _remove(self, name: str, *, is_directory: bool) -> StepOutcome:
         with self._lock:
             self._check(adds=False)
             above = self._above(name)
             if above is None or (node := above[0].get(above[2])) is None:
-                return Outcome.MISSING
+                return StepOutcome.MISSING
             if (node.names is not None) != is_directory:
                 raise OSError(errno.EPERM, os.strerror(errno.EPERM), name)
             if node.names:
-                return Outcome.EXISTS
+                return StepOutcome.EXISTS
             self._change((above[1], above[2], None))
-            return Outcome.DONE
+            return StepOutcome.DONE
 
     def _change(self, *entries: tuple[Node, str, Node | None]) -> None:
         for directory, leaf, node in entries:

@@ -9,7 +9,7 @@ import errno
 import os
 from collections.abc import Iterator
 
-from replicator.store.attachments.files import MissingError, Outcome
+from replicator.store.attachments.files import MissingError, StepOutcome
 
 DIRECTORY = None
 
@@ -38,47 +38,47 @@ class ModelFiles:
     def copy(self) -> ModelFiles:
         return ModelFiles(dict(self.tree), replaces_empty=self.replaces_empty)
 
-    def make_directory(self, name: str) -> Outcome:
-        return self._create(name, DIRECTORY) if name else Outcome.EXISTS
+    def make_directory(self, name: str) -> StepOutcome:
+        return self._create(name, DIRECTORY) if name else StepOutcome.EXISTS
 
-    def create_file(self, name: str) -> Outcome:
+    def create_file(self, name: str) -> StepOutcome:
         return self._create(name, b"")
 
     def open_new(self, name: str) -> ModelWriter:
         match self._create(name, b""):
-            case Outcome.MISSING:
+            case StepOutcome.MISSING:
                 raise MissingError(name)
-            case Outcome.EXISTS:
+            case StepOutcome.EXISTS:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         return ModelWriter(self.tree, name)
 
-    def rename(self, old: str, new: str) -> Outcome:
+    def rename(self, old: str, new: str) -> StepOutcome:
         if old not in self.tree or not self._is_directory(new.rpartition("/")[0]):
-            return Outcome.MISSING
+            return StepOutcome.MISSING
         is_directory = self.tree[old] is DIRECTORY
         if new in self.tree and is_directory and (self._below(new) or not self.replaces_empty):
-            return Outcome.EXISTS
+            return StepOutcome.EXISTS
         for name in [old, *self._below(old)]:
             self.tree[new + name[len(old) :]] = self.tree.pop(name)
-        return Outcome.DONE
+        return StepOutcome.DONE
 
-    def remove_file(self, name: str) -> Outcome:
+    def remove_file(self, name: str) -> StepOutcome:
         if name not in self.tree:
-            return Outcome.MISSING
+            return StepOutcome.MISSING
         assert self.tree[name] is not DIRECTORY
         del self.tree[name]
-        return Outcome.DONE
+        return StepOutcome.DONE
 
-    def remove_directory(self, name: str) -> Outcome:
+    def remove_directory(self, name: str) -> StepOutcome:
         if not self._is_directory(name):
-            return Outcome.MISSING
+            return StepOutcome.MISSING
         if self._below(name):
-            return Outcome.EXISTS
+            return StepOutcome.EXISTS
         del self.tree[name]
-        return Outcome.DONE
+        return StepOutcome.DONE
 
-    def sync_directory(self, name: str) -> Outcome:
-        return Outcome.DONE if self._is_directory(name) else Outcome.MISSING
+    def sync_directory(self, name: str) -> StepOutcome:
+        return StepOutcome.DONE if self._is_directory(name) else StepOutcome.MISSING
 
     def names(self, name: str) -> Iterator[str]:
         if not self._is_directory(name):
@@ -98,13 +98,13 @@ class ModelFiles:
     def free_bytes(self) -> int | None:
         return None
 
-    def _create(self, name: str, what: bytes | None) -> Outcome:
+    def _create(self, name: str, what: bytes | None) -> StepOutcome:
         if not self._is_directory(name.rpartition("/")[0]):
-            return Outcome.MISSING
+            return StepOutcome.MISSING
         if name in self.tree:
-            return Outcome.EXISTS
+            return StepOutcome.EXISTS
         self.tree[name] = what
-        return Outcome.DONE
+        return StepOutcome.DONE
 
     def _is_directory(self, name: str) -> bool:
         return not name or self.tree.get(name, b"") is DIRECTORY

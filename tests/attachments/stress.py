@@ -28,7 +28,7 @@ import click
 from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.files import Files, MissingError
 from replicator.store.attachments.store import Attachments
-from replicator.store.attachments.sweep import Kind
+from replicator.store.attachments.sweep import SweepFindingKind
 from tests.attachments.book import Book, swept
 from tests.attachments.helpers import everything
 from tests.attachments.kinds import KINDS
@@ -146,7 +146,7 @@ class Worker:
             return construction.finish()
 
 
-LOSSES = {Kind.NO_ATTACHMENT, Kind.NO_CONTENT, Kind.NO_HOLDER}
+LOSSES = {SweepFindingKind.NO_ATTACHMENT, SweepFindingKind.NO_CONTENT, SweepFindingKind.NO_HOLDER}
 
 
 def verify(store: Attachments, holding: Holding) -> None:

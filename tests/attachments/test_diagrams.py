@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from replicator.store.attachments.states import H_TRANSITIONS, S_TRANSITIONS, Happening, State
+from replicator.store.attachments.states import H_TRANSITIONS, S_TRANSITIONS, Event, State
 
 PAGE = Path(__file__).parents[2] / "docs" / "attachments.md"
 REWRITE = "REWRITE_DOCS" in os.environ
 
-Transitions = Mapping[tuple[State, Happening], State]
+Transitions = Mapping[tuple[State, Event], State]
 
 
 def diagram(transitions: Transitions) -> str:
@@ -25,7 +25,7 @@ def diagram(transitions: Transitions) -> str:
 def table(transitions: Transitions) -> str:
     states = [state for state in State if any(state is before for before, _ in transitions)]
     rows = []
-    for happening in Happening:
+    for happening in Event:
         after = [transitions.get((before, happening)) for before in states]
         if any(after):
             rows.append(

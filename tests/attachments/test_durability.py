@@ -10,7 +10,7 @@ import pytest
 
 from replicator.store.attachments import linking, names
 from replicator.store.attachments.construction import Holding
-from replicator.store.attachments.files import Outcome
+from replicator.store.attachments.files import StepOutcome
 from replicator.store.attachments.store import Attachments
 from tests.attachments.book import Book, swept
 from tests.attachments.helpers import HASH, PLACE, TEXT, everything, is_all, opened, stored
@@ -34,23 +34,23 @@ class Recording(MemoryFiles):
         super().sync_file(node)
         self.done.append(f"sync {self._opened[id(node)]}")
 
-    def sync_directory(self, name: str) -> Outcome:
+    def sync_directory(self, name: str) -> StepOutcome:
         self.done.append(f"sync {name}")
         return super().sync_directory(name)
 
-    def create_file(self, name: str) -> Outcome:
+    def create_file(self, name: str) -> StepOutcome:
         self.done.append(f"create {name}")
         return super().create_file(name)
 
-    def rename(self, old: str, new: str) -> Outcome:
+    def rename(self, old: str, new: str) -> StepOutcome:
         self.done.append(f"rename {new}")
         return super().rename(old, new)
 
-    def remove_file(self, name: str) -> Outcome:
+    def remove_file(self, name: str) -> StepOutcome:
         self.done.append(f"remove {name}")
         return super().remove_file(name)
 
-    def remove_directory(self, name: str) -> Outcome:
+    def remove_directory(self, name: str) -> StepOutcome:
         self.done.append(f"remove {name}")
         return super().remove_directory(name)
 
@@ -259,14 +259,14 @@ def test_a_loss_of_power_right_after_another_one_published() -> None:
     for seed in range(100):
         files = MemoryFiles()
         first, second = opened(files), opened(files, "dc2")
-        assert _publish_without_sync(files, first) is Outcome.DONE
+        assert _publish_without_sync(files, first) is StepOutcome.DONE
         linked = second.link(HASH)
         assert linked is not None
         files.crash(random.Random(seed))
         assert is_all(second, linked)
 
 
-def _publish_without_sync(files: MemoryFiles, store: Attachments) -> Outcome:
+def _publish_without_sync(files: MemoryFiles, store: Attachments) -> StepOutcome:
     """All steps of a store up to the rename, and no further."""
     construction = store.build()
     construction.write(TEXT)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from replicator.store.attachments.disk import DiskFiles
-from replicator.store.attachments.files import Files, MissingError, Outcome
+from replicator.store.attachments.files import Files, MissingError, StepOutcome
 from tests.attachments.kinds import KINDS
 from tests.attachments.memory import MemoryFiles
 
-DONE, MISSING, EXISTS = Outcome.DONE, Outcome.MISSING, Outcome.EXISTS
+DONE, MISSING, EXISTS = StepOutcome.DONE, StepOutcome.MISSING, StepOutcome.EXISTS
 
 
 def write(files: Files, name: str, data: bytes) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from replicator.store.attachments import linking, names
-from replicator.store.attachments.files import Outcome
+from replicator.store.attachments.files import StepOutcome
 from replicator.store.attachments.steps import (
     Algorithm,
     CreateFile,
@@ -28,13 +28,13 @@ def clear_by_what_is_there_now(place: str) -> Algorithm[None]:
     """List and remove until it is gone: also what was renamed onto the directory when it was empty."""
     while True:
         found = yield ListDirectory(place)
-        if isinstance(found, Outcome):
+        if isinstance(found, StepOutcome):
             return
         for name in sorted(found - {names.HOLDERS}):
             yield RemoveFile(f"{place}/{name}")
         if names.HOLDERS in found:
             held = yield ListDirectory(names.holders(place))
-            for name in sorted(held) if not isinstance(held, Outcome) else ():
+            for name in sorted(held) if not isinstance(held, StepOutcome) else ():
                 yield RemoveFile(f"{place}/holders/{name}")
             yield RemoveDirectory(names.holders(place))
         yield RemoveDirectory(place)
@@ -42,7 +42,7 @@ def clear_by_what_is_there_now(place: str) -> Algorithm[None]:
 
 def clear_without_looking_for_holders(place: str) -> Algorithm[None]:
     found = yield ListDirectory(place)
-    for name in sorted(found) if not isinstance(found, Outcome) else ():
+    for name in sorted(found) if not isinstance(found, StepOutcome) else ():
         if names.is_ours(name):
             yield RemoveFile(f"{place}/{name}")
     yield RemoveDirectory(place)
@@ -50,7 +50,7 @@ def clear_without_looking_for_holders(place: str) -> Algorithm[None]:
 
 def clear_and_leave_the_directory(place: str) -> Algorithm[None]:
     found = yield ListDirectory(place)
-    if not isinstance(found, Outcome) and names.HOLDERS not in found:
+    if not isinstance(found, StepOutcome) and names.HOLDERS not in found:
         for name in sorted(found):
             yield RemoveFile(f"{place}/{name}")
 
@@ -61,7 +61,7 @@ def content_of_one_name(_holder: str) -> str:
 
 def link_whatever_is_there(place: str, holder: str) -> Algorithm[bool]:
     yield MakeDirectory(names.holders(place))
-    return (yield CreateFile(f"{names.holders(place)}/{holder}")) is not Outcome.MISSING
+    return (yield CreateFile(f"{names.holders(place)}/{holder}")) is not StepOutcome.MISSING
 
 
 def publish_and_believe(built: str, place: str, _holder: str) -> Algorithm[bool]:
@@ -71,7 +71,7 @@ def publish_and_believe(built: str, place: str, _holder: str) -> Algorithm[bool]
 
 def publish_once(built: str, place: str, holder: str) -> Algorithm[bool]:
     """Does not try again after what was in deletion, and does not keep what was built."""
-    if (yield Rename(built, place)) is not Outcome.DONE:
+    if (yield Rename(built, place)) is not StepOutcome.DONE:
         yield from linking.link(place, holder)
         yield from linking.drop(built)
     return True
@@ -82,7 +82,7 @@ def unlink_content_first(place: str, holder: str) -> Algorithm[None]:
     held = yield ListDirectory(names.holders(place))
     if held == frozenset():
         found = yield ListDirectory(place)
-        assert not isinstance(found, Outcome)
+        assert not isinstance(found, StepOutcome)
         yield RemoveFile(f"{place}/{linking.content_in(found)}")
         yield from linking.remove_unheld(place)
 
@@ -97,7 +97,7 @@ def finish_by_holders_anew(place: str) -> Algorithm[None]:
 def replace_what_is_there(place: str, replacement: str) -> Algorithm[bool]:
     """Does not look whether it was removed meanwhile."""
     found = yield ListDirectory(place)
-    content = None if isinstance(found, Outcome) else linking.content_in(found)
+    content = None if isinstance(found, StepOutcome) else linking.content_in(found)
     yield Rename(f"{place}/new.{replacement}", f"{place}/{content or names.content(replacement)}")
     return True
 
@@ -136,7 +136,7 @@ def test_a_mistake_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 def removed_aside(number: int, counter: int) -> Algorithm[None]:
     """Whoever removed `holders/` renames the attachment to a name of its own, and removes it there."""
-    if (yield RemoveDirectory(HOLDERS)) is Outcome.DONE:
+    if (yield RemoveDirectory(HOLDERS)) is StepOutcome.DONE:
         aside = names.s_name(names.new_holder(f"{number:032x}", counter << 16))
         yield Rename(PLACE, aside)
         yield from linking.drop(aside)
@@ -148,7 +148,7 @@ def take_over(number: int) -> Actor:
 
     def start() -> Algorithm[None]:
         yield MakeDirectory(HOLDERS)
-        if (yield CreateFile(f"{HOLDERS}/{holder}")) is Outcome.DONE:
+        if (yield CreateFile(f"{HOLDERS}/{holder}")) is StepOutcome.DONE:
             yield RemoveFile(f"{HOLDERS}/{holder}")
             yield from removed_aside(number, 1)
 

@@ -10,7 +10,7 @@ import pytest
 
 from replicator.store.attachments import linking, names
 from replicator.store.attachments.construction import Holding
-from replicator.store.attachments.files import Files, MissingError, Outcome
+from replicator.store.attachments.files import Files, MissingError, StepOutcome
 from replicator.store.attachments.names import SHA256, Algorithm, Algorithms
 from replicator.store.attachments.steps import RemoveDirectory
 from replicator.store.attachments.store import Attachments
@@ -221,7 +221,7 @@ def test_a_rename_whose_answer_was_lost() -> None:
     """NFS asks again, and is told that there is no such directory any more."""
 
     class Forgetful(MemoryFiles):
-        def rename(self, old: str, new: str) -> Outcome:
+        def rename(self, old: str, new: str) -> StepOutcome:
             super().rename(old, new)
             return super().rename(old, new)
 

@@ -11,13 +11,13 @@ from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.files import Files
 from replicator.store.attachments.steps import Algorithm
 from replicator.store.attachments.store import Attachments
-from replicator.store.attachments.sweep import SLICE, Kind, sweep
+from replicator.store.attachments.sweep import SLICE, SweepFindingKind, sweep
 from tests.attachments.book import Book, swept
 from tests.attachments.helpers import HASH, PLACE, TEXT, everything, is_all, new_owner, opened, stored
 from tests.attachments.memory import MemoryFiles
 
 
-def kinds(store: Attachments, book: Book, *, repair: bool = True) -> list[Kind]:
+def kinds(store: Attachments, book: Book, *, repair: bool = True) -> list[SweepFindingKind]:
     return [finding.kind for finding in swept(store, book, repair=repair)]
 
 
@@ -68,7 +68,7 @@ def test_holders_that_are_not_recorded_are_let_go_of(files: Files, *, is_settled
     assert mine is not None
     if is_settled:
         store.settle(mine.holder)
-    expected = [Kind.STRAY_HOLDER] * (2 if is_settled else 1)
+    expected = [SweepFindingKind.STRAY_HOLDER] * (2 if is_settled else 1)
     tree = everything(files)
     assert kinds(store, Book(recorded), repair=False) == expected
     assert everything(files) == tree
@@ -87,7 +87,7 @@ def test_what_a_broken_disk_did_not_let_go_is_let_go_of_later() -> None:
         store.unlink(holding)
     files.is_broken = False
     assert store.in_flight() == set()
-    assert kinds(store, Book()) == [Kind.STRAY_HOLDER]
+    assert kinds(store, Book()) == [SweepFindingKind.STRAY_HOLDER]
     assert everything(files) == set()
 
 
@@ -96,9 +96,9 @@ def test_an_attachment_that_only_strays_hold_goes(files: Files) -> None:
     stored(before)
     stored(before)
     store = restarted(files)
-    assert kinds(store, Book()) == [Kind.STRAY_HOLDER] * 2
+    assert kinds(store, Book()) == [SweepFindingKind.STRAY_HOLDER] * 2
     assert everything(files) == set()
-    assert kinds(store, Book()) == [Kind.OLD_OWNER]
+    assert kinds(store, Book()) == [SweepFindingKind.OLD_OWNER]
     assert kinds(store, Book()) == []
     assert list(files.names("owners")) == [f"dc1.{store.owner}"]
 
@@ -112,7 +112,7 @@ def test_what_died_while_it_was_built_goes(files: Files) -> None:
     whole.write(TEXT)
     store = restarted(files)
     found = kinds(store, Book(), repair=False)
-    assert set(found) == {Kind.STRAY_BUILD}
+    assert set(found) == {SweepFindingKind.STRAY_BUILD}
     assert kinds(store, Book()) == found
     assert everything(files) == set()
 
@@ -125,7 +125,12 @@ def test_an_unlinker_that_dies_at_any_step(files: Files) -> None:
         was_cut_short = died(files, linking.unlink(PLACE, holding.holder), steps)
         store = restarted(files)
         found = kinds(store, Book())
-        assert set(found) <= {Kind.DEAD, Kind.UNHELD, Kind.STRAY_HOLDER, Kind.OLD_OWNER}
+        assert set(found) <= {
+            SweepFindingKind.DEAD,
+            SweepFindingKind.UNHELD,
+            SweepFindingKind.STRAY_HOLDER,
+            SweepFindingKind.OLD_OWNER,
+        }
         assert everything(files) == set()
         if not was_cut_short:
             break
@@ -142,9 +147,9 @@ def test_a_kept_attachment_stays_while_it_is_recorded(files: Files) -> None:
     holding = stored(before)
     assert holding.kept
     store = restarted(files)
-    assert kinds(store, Book(holding)) == [Kind.DEAD]
+    assert kinds(store, Book(holding)) == [SweepFindingKind.DEAD]
     assert is_all(store, holding)
-    assert Kind.STRAY_BUILD in kinds(store, Book())
+    assert SweepFindingKind.STRAY_BUILD in kinds(store, Book())
     assert everything(files) == {PLACE, f"{PLACE}/.nfs0001"}
 
 
@@ -155,8 +160,8 @@ def test_replacements_that_were_not_finished(files: Files) -> None:
     theirs = other.replace(HASH)
     store = restarted(files)
     mine = store.replace(HASH)
-    assert kinds(store, Book(holding), repair=False) == [Kind.STRAY_REPLACEMENT]
-    assert kinds(store, Book(holding)) == [Kind.STRAY_REPLACEMENT]
+    assert kinds(store, Book(holding), repair=False) == [SweepFindingKind.STRAY_REPLACEMENT]
+    assert kinds(store, Book(holding)) == [SweepFindingKind.STRAY_REPLACEMENT]
     assert kinds(store, Book(holding)) == []
     for replacement in (mine, theirs):
         replacement.write(TEXT)
@@ -176,9 +181,9 @@ def test_recorded_holdings_that_have_lost_something(files: Files) -> None:
     book = Book(unheld, gone, bare)
     found = {finding.holding: finding for finding in swept(store, book, repair=False)}
     assert {holding: finding.kind for holding, finding in found.items()} == {
-        unheld: Kind.NO_HOLDER,
-        gone: Kind.NO_ATTACHMENT,
-        bare: Kind.NO_CONTENT,
+        unheld: SweepFindingKind.NO_HOLDER,
+        gone: SweepFindingKind.NO_ATTACHMENT,
+        bare: SweepFindingKind.NO_CONTENT,
     }
     assert not any(finding.mended for finding in found.values())
     mended = {finding.holding: finding.mended for finding in swept(store, book)}
@@ -191,7 +196,7 @@ def test_what_has_lost_its_only_holder_gets_it_back(files: Files) -> None:
     holding = stored(opened(files))
     files.remove_file(f"{PLACE}/holders/{holding.holder}")
     store = restarted(files)
-    assert kinds(store, Book(holding)) == [Kind.NO_HOLDER]
+    assert kinds(store, Book(holding)) == [SweepFindingKind.NO_HOLDER]
     assert kinds(store, Book(holding)) == []
     assert is_all(store, holding)
 
@@ -217,7 +222,7 @@ def test_owners_go_when_nothing_is_theirs(files: Files) -> None:
     kept = stored(first)
     recorded = Holding(bytes(32), names.new_holder(second.owner, 9))  # of what is lost
     store = restarted(files)
-    assert Kind.OLD_OWNER in kinds(store, Book(kept, recorded))
+    assert SweepFindingKind.OLD_OWNER in kinds(store, Book(kept, recorded))
     left = {leaf for leaf in files.names("owners") if leaf.startswith("dc1.")}
     assert left == {f"dc1.{one.owner}" for one in (first, second, store)}
     assert other.owner not in "".join(left)
@@ -282,7 +287,7 @@ def test_a_holder_that_comes_after_the_listing() -> None:
         store.settle(linked.holder)
 
     book.act = come
-    assert kinds(store, book) == [Kind.STRAY_HOLDER]
+    assert kinds(store, book) == [SweepFindingKind.STRAY_HOLDER]
     assert is_all(store, late[0])
 
 

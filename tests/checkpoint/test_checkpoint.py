@@ -19,8 +19,8 @@ from replicator.store.checkpoints.checkpoint import (
     write_mailbox,
     write_tree,
 )
-from replicator.store.checkpoints.container import Kind, UnreadableError, seal
-from replicator.store.db.entry_validation import Head, head_of
+from replicator.store.checkpoints.container import ContainerKind, UnreadableError, seal
+from replicator.store.db.entry_validation import NamedHead, head_of
 from resync.entry import FolderState, Merge, SubscriptionState, TreeMerge, pack_change, tree_id
 from resync.row import Row
 from resync.state import MailboxState
@@ -29,30 +29,30 @@ from tests.resync import test_merge, test_tree
 
 HOME = Home("mail", "dc1")
 DOT = Dot("dc1.x", 9)
-HEAD = Head("alice", b"m" * 16, 7, DOT, 5, 100 << 16)
+HEAD = NamedHead("alice", b"m" * 16, 7, DOT, 5, 100 << 16)
 CONTEXT = (("dc1.x", 9), ("dc2.y", 3))
 ROW = Row(1, Dot("dc2.y", 3), 0, b"g" * 16, DOT, 5, {"\\Seen": (5 << 16, "dc1", True)}, 1000, 10, b"h" * 32)
 MERGE = Merge(4, 2, (), (ROW,), ())
-TREE_HEAD = Head("alice", tree_id("alice"), 0, DOT, 5, 100 << 16)
+TREE_HEAD = NamedHead("alice", tree_id("alice"), 0, DOT, 5, 100 << 16)
 FOLDER = FolderState(b"f" * 16, "alice", "Work", 1024, deleted=False, time=5, sid="dc1")
 SUBSCRIPTION = SubscriptionState("alice", "Work", True, 5, "dc1")  # noqa: FBT003
 TREE_MERGE = TreeMerge((), (FOLDER,), (SUBSCRIPTION,))
 
 
-def read(head: Head, *pieces: bytes) -> list[Merge | TreeMerge]:
+def read(head: NamedHead, *pieces: bytes) -> list[Merge | TreeMerge]:
     reader = CheckpointReader("mail/a", head)
     changes = [change for piece in pieces for change in reader.receive(piece)]
     reader.finish()
     return changes
 
 
-def write(head: Head, state: MailboxState | TreeState) -> Iterable[bytes]:
+def write(head: NamedHead, state: MailboxState | TreeState) -> Iterable[bytes]:
     if isinstance(state, TreeState):
         return write_tree(head, state)
     return write_mailbox(head, state, (state.rows[uid] for uid in sorted(state.rows)))
 
 
-def check_round_trip(head: Head, state: MailboxState | TreeState) -> None:
+def check_round_trip(head: NamedHead, state: MailboxState | TreeState) -> None:
     again = state_of(head, read(head, *write(head, state)))
     assert again == state
     assert type(again) is type(state)
@@ -123,11 +123,11 @@ def test_a_checkpoint_that_is_damaged_is_refused() -> None:
                 read(HEAD, bad)
 
 
-def hostile(head: Head, first: object, *changes: Merge | TreeMerge | bytes) -> None:
+def hostile(head: NamedHead, first: object, *changes: Merge | TreeMerge | bytes) -> None:
     """Sealed as it should be, whatever it holds."""
     frames = [first if isinstance(first, bytes) else msgpack.packb(first)]
     frames += [change if isinstance(change, bytes) else pack_change(change) for change in changes]
-    read(head, *seal(Kind.CHECKPOINT, frames))
+    read(head, *seal(ContainerKind.CHECKPOINT, frames))
 
 
 def test_the_examples_of_what_is_refused_are_sound_otherwise() -> None:
@@ -246,7 +246,7 @@ def test_a_name_says_whose_and_of_when() -> None:
 
 @given(st.text(min_size=1, max_size=320), st.text(max_size=400), st.integers(1, 2**62 - 1), st.integers(1, 2**62 - 1))
 def test_every_name_can_be_one(user: str, origin: str, modseq: int, time: int) -> None:
-    name = checkpoint_name(HOME, Head(user, b"m" * 16, 7, Dot(origin, modseq), modseq, time))
+    name = checkpoint_name(HOME, NamedHead(user, b"m" * 16, 7, Dot(origin, modseq), modseq, time))
     assert name.isascii()
     levels = name.split("/")
     assert len(levels) == 6

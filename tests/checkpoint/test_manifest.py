@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from protocol.values import Dot
 from replicator.store.checkpoints.checkpoint import Home, date, ms_of
-from replicator.store.checkpoints.container import Kind, UnreadableError, seal
+from replicator.store.checkpoints.container import ContainerKind, UnreadableError, seal
 from replicator.store.checkpoints.manifest import (
     DATE_MAX_MS,
     HEADS_AT_ONCE,
@@ -18,21 +18,21 @@ from replicator.store.checkpoints.manifest import (
     newest_first,
     write_manifest,
 )
-from replicator.store.db.entry_validation import Head
+from replicator.store.db.entry_validation import NamedHead
 from resync.entry import tree_id
 
 HOME = Home("mail", "dc1")
 MANIFEST = Manifest(HOME, 1_795_228_205_123, (Dot("dc1.x", 9), Dot("dc2.y", 3)))
-HEAD = Head("alice", b"m" * 16, 7, Dot("dc1.x", 9), 5, 100 << 16)
+HEAD = NamedHead("alice", b"m" * 16, 7, Dot("dc1.x", 9), 5, 100 << 16)
 
 
-def read(name: str, *pieces: bytes) -> tuple[Manifest, list[Head]]:
+def read(name: str, *pieces: bytes) -> tuple[Manifest, list[NamedHead]]:
     reader = ManifestReader(name)
     heads = [head for piece in pieces for head in reader.receive(piece)]
     return reader.finish(), heads
 
 
-def some_heads(count: int) -> list[Head]:
+def some_heads(count: int) -> list[NamedHead]:
     return [HEAD._replace(mailbox_id=number.to_bytes(16), modseq=number) for number in range(1, count + 1)]
 
 
@@ -83,7 +83,7 @@ FIRST = (MANIFEST.home, MANIFEST.made_ms, MANIFEST.context)
 def test_a_manifest_that_cannot_be_is_refused(frames: list[object], problem: str) -> None:
     packed = (frame if isinstance(frame, bytes) else msgpack.packb(frame) for frame in frames)
     with pytest.raises(UnreadableError, match=f"damaged: .*{problem}"):
-        read(MANIFEST.name, *seal(Kind.MANIFEST, packed))
+        read(MANIFEST.name, *seal(ContainerKind.MANIFEST, packed))
 
 
 def test_a_name_says_of_which_node_and_when() -> None:

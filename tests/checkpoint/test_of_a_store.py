@@ -11,7 +11,7 @@ import pytest
 from protocol.values import Dot
 from replicator.store.checkpoints.checkpoint import CheckpointReader, state_of, write_mailbox, write_tree
 from replicator.store.db import queries
-from replicator.store.db.entry_validation import Head, head_of
+from replicator.store.db.entry_validation import NamedHead, head_of
 from replicator.store.store import Store
 from resync.entry import Entry
 from resync.state import MailboxState, replay
@@ -50,9 +50,9 @@ async def change_at_random(store: Store, rng: random.Random) -> None:
     await store.write(subscribing("Work 2"))
 
 
-def checkpoints(connection: sqlite3.Connection) -> dict[Head, bytes]:
+def checkpoints(connection: sqlite3.Connection) -> dict[NamedHead, bytes]:
     """Of all that the database shows."""
-    made: dict[Head, bytes] = {}
+    made: dict[NamedHead, bytes] = {}
     for chain in list(queries.chains_of(connection, None)):
         assert chain.head is not None
         entry = queries.entry_at(connection, chain.head)
@@ -66,7 +66,7 @@ def checkpoints(connection: sqlite3.Connection) -> dict[Head, bytes]:
     return made
 
 
-def read(head: Head, data: bytes) -> MailboxState | TreeState:
+def read(head: NamedHead, data: bytes) -> MailboxState | TreeState:
     reader = CheckpointReader("mail/a", head)
     state = state_of(head, list(reader.receive(data)))
     reader.finish()

@@ -13,17 +13,17 @@ from replicator.store.checkpoints.container import (
     FRAME_BYTES_MAX,
     MAGIC,
     VERSION,
-    Kind,
+    ContainerKind,
     UnreadableError,
     Unsealer,
     seal,
 )
 
 FRAMES = st.lists(st.binary(min_size=1, max_size=300), max_size=8)
-HEAD = MAGIC + Kind.CHECKPOINT.value + VERSION.to_bytes(2)
+HEAD = MAGIC + ContainerKind.CHECKPOINT.value + VERSION.to_bytes(2)
 
 
-def unseal(*pieces: bytes, kind: Kind = Kind.CHECKPOINT) -> list[bytes]:
+def unseal(*pieces: bytes, kind: ContainerKind = ContainerKind.CHECKPOINT) -> list[bytes]:
     reader = Unsealer("mail/a", kind)
     frames = [frame for piece in pieces for frame in reader.receive(piece)]
     reader.finish()
@@ -31,7 +31,7 @@ def unseal(*pieces: bytes, kind: Kind = Kind.CHECKPOINT) -> list[bytes]:
 
 
 def sealed(*frames: bytes) -> bytes:
-    return b"".join(seal(Kind.CHECKPOINT, frames))
+    return b"".join(seal(ContainerKind.CHECKPOINT, frames))
 
 
 def with_checksum(data: bytes) -> bytes:
@@ -83,7 +83,7 @@ def test_the_error_says_which_and_what_to_do() -> None:
     ):
         unseal(sealed(b"x")[:-1])
     with pytest.raises(UnreadableError, match="it is no manifest"):
-        unseal(sealed(b"x"), kind=Kind.MANIFEST)
+        unseal(sealed(b"x"), kind=ContainerKind.MANIFEST)
     with pytest.raises(UnreadableError, match="does not begin as an object of mail-replicator"):
         unseal(b"PAR1" * 20)
     with pytest.raises(UnreadableError, match="ends too early"):
@@ -121,7 +121,7 @@ def test_a_window_larger_than_ours_is_refused() -> None:
 def test_what_unpacks_to_far_more_is_refused_after_a_frame_of_it() -> None:
     compressor = zstandard.ZstdCompressor().compressobj()
     bomb = compressor.compress(FRAME_BYTES_MAX.to_bytes(4) + bytes(4 * FRAME_BYTES_MAX)) + compressor.flush()
-    reader = Unsealer("mail/a", Kind.CHECKPOINT)
+    reader = Unsealer("mail/a", ContainerKind.CHECKPOINT)
     frames = reader.receive(with_checksum(HEAD + bomb))
     assert next(frames) == bytes(FRAME_BYTES_MAX)
     with pytest.raises(UnreadableError, match="something follows its last frame"):
@@ -143,7 +143,7 @@ def test_sealing_takes_frames_as_they_come() -> None:
             taken += 1
             yield b"".join(sha256(bytes([number, part])).digest() for part in range(250)) * 4
 
-    pieces = seal(Kind.CHECKPOINT, frames())
+    pieces = seal(ContainerKind.CHECKPOINT, frames())
     next(pieces)
     assert taken == 0
     next(pieces)

@@ -16,7 +16,7 @@ from benchmarks.cluster import Cluster
 from replicator.cli.client import INVENTORY, NodeClient
 from replicator.cli.target import parse_url
 from replicator.replication.tasks import inventory
-from replicator.replication.tasks.inventory import COMMAND, Inventory, environment
+from replicator.replication.tasks.inventory import COMMAND, InventoryTask, environment
 from replicator.store.db import schema
 from replicator.store.inventory.conversation import line_of
 from resync.inventory import MANIFEST
@@ -107,14 +107,14 @@ def test_a_row_that_is_damaged(filled: ServedNode, invoke: Invoke, tmp_path: Pat
 def test_its_process_is_killed_half_way(
     filled: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killing(_job: Inventory, _name: object) -> None:
+    def killing(_job: InventoryTask, _name: object) -> None:
         for process in writers():
             process.kill()
             while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                 pass  # so that the answer meets a broken pipe
 
     with monkeypatch.context() as patch:
-        patch.setattr(Inventory, "_master_of", killing)
+        patch.setattr(InventoryTask, "_master_of", killing)
         result = invoke("inventory", "--to", tmp_path / "to", "--url", filled.url)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "inventory failed: the process that writes it was killed by SIGKILL" in result.stderr

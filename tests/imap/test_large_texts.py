@@ -15,7 +15,7 @@ from replicator.imap.matching import message_reader
 from replicator.imap.matching.message_reader import LARGE_TEXT_BYTES, Parsing
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import Connection
-from replicator.mailstore import NewMessage, Text, read_all
+from replicator.mailstore import BodyReader, NewMessage, read_all
 from tests.imap.client import connected, fill
 from tests.one_node import HookedMail
 
@@ -80,7 +80,7 @@ async def test_whole_texts_are_in_memory_in_turns(
     await mail.save(await mail.folder("alice", "INBOX"), NewMessage(HUGE_PART))
     read, threads, go_on = 0, 0, trio.Event()
 
-    async def counting(text: Text) -> bytes:
+    async def counting(text: BodyReader) -> bytes:
         nonlocal read
         read += 1
         return await read_all(text)

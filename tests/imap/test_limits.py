@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from replicator.imap.limits import Connections
+from replicator.imap.limits import ConnectionLimits
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from tests.imap.client import LOOPBACK, Client, connected
@@ -88,7 +88,7 @@ async def test_small_literals_cannot_fill_the_memory_together(served: ImapServic
 
 
 async def test_a_user_has_so_many_connections_and_no_more(served: ImapServices) -> None:
-    served = dataclasses.replace(served, connections=Connections(limit=3, limit_per_user=1))
+    served = dataclasses.replace(served, connections=ConnectionLimits(limit=3, limit_per_user=1))
     async with connected(served) as first, connected(served) as second, connected(served):
         await first.log_in("alice")
         assert (await second.run("LOGIN alice ecila"))[-1].startswith("t NO [LIMIT] ")
@@ -111,7 +111,7 @@ async def refused(served: ImapServices, address: str) -> bool:
 
 
 async def test_strangers_have_a_part_of_all_places_and_of_that_a_part_each(served: ImapServices) -> None:
-    few = Connections(limit_strangers=6, limit_strangers_per_address=2, limit_strangers_on_loopback=3)
+    few = ConnectionLimits(limit_strangers=6, limit_strangers_per_address=2, limit_strangers_on_loopback=3)
     served = dataclasses.replace(served, connections=few)
     async with AsyncExitStack() as open_ones:
 

@@ -14,7 +14,7 @@ from replicator.errors import DiskFullError
 from replicator.imap.handlers.fetch import SLICE_BYTES, SLICE_MESSAGES
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
-from replicator.mailstore import Folder, NewMessage, Text
+from replicator.mailstore import BodyReader, Folder, NewMessage
 from replicator.view import SEEN, MailboxView, Message
 from tests.imap.client import LOOPBACK, Client, connected, fill
 from tests.one_node import HookedMail, nothing
@@ -141,7 +141,7 @@ async def test_what_is_here_does_not_wait_for_all_that_is_far_away(
     _, view = await texts_of(mail, b"\r\n1", b"\r\n2", b"\r\n3")
     read_text = mail.read_text
 
-    async def slow(message: Message) -> Text:
+    async def slow(message: Message) -> BodyReader:
         if message.uid > 1:
             await trio.sleep(SLOW_S)
         return await read_text(message)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from resync.plan import MANIFEST, TABLES, Manifest, Taken
+from resync.plan import MANIFEST, TABLES, PlanManifest, Taken
 
 Row = dict[str, Any]
 Head = tuple[str, int] | None
@@ -51,6 +51,6 @@ def write_plan(
         pq.write_table(pa.Table.from_pylist(some, schema), folder / "part-0.zstd.parquet", row_group_size=100)
         (folder / "_SUCCESS").touch()
     taken = {sid: Taken(f"{sid}.a", taken_ms) for sid in nodes}
-    manifest = Manifest(cluster, taken, {master: len(some) for master, some in rows.items()}, 0)
+    manifest = PlanManifest(cluster, taken, {master: len(some) for master, some in rows.items()}, 0)
     (to / MANIFEST).write_bytes(manifest.to_json())
     return to

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from replicator.store.inventory.conversation import Event, MailboxName, Order, Unreadable
 from replicator.store.inventory.room import LookAt
 from replicator.store.inventory.targets import Directory, Target
-from replicator.store.inventory.writing import Inventory
-from resync.inventory import FORMAT, FORMAT_KEY, MANIFEST, TABLES, Manifest, manifest_from, part_name
+from replicator.store.inventory.writing import InventoryWriter
+from resync.inventory import FORMAT, FORMAT_KEY, MANIFEST, TABLES, InventoryManifest, manifest_from, part_name
 
 Rows = list[dict[str, Any]]
 
@@ -28,7 +28,7 @@ class Taken:
     """What came of it. `told`: by the process."""
 
     tables: dict[str, Rows]
-    manifest: Manifest
+    manifest: InventoryManifest
     told: list[Event]
 
     @property
@@ -73,12 +73,12 @@ def take(
     target: Target = Directory(to, look_at)
     target.prepare(overwrite=False)
     listener = listener or Listener()
-    Inventory(connection, target, listener, dc7).write(ORDER)
+    InventoryWriter(connection, target, listener, dc7).write(ORDER)
     files = {str(path.relative_to(to)): path.read_bytes() for path in to.rglob("*") if path.is_file()}
     return Taken(*read_back(files), listener.events)
 
 
-def read_back(files: dict[str, bytes]) -> tuple[dict[str, Rows], Manifest]:
+def read_back(files: dict[str, bytes]) -> tuple[dict[str, Rows], InventoryManifest]:
     """The tables of an inventory, by the names of its files; nothing else is there."""
     manifest = manifest_from(files.pop(MANIFEST))
     tables: dict[str, Rows] = {}

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from replicator.replication.tasks import inventory
-from replicator.replication.tasks.inventory import COMMAND, Inventory, environment
+from replicator.replication.tasks.inventory import COMMAND, InventoryTask, environment
 from replicator.store.inventory.conversation import (
     KEEP,
     Done,
@@ -99,7 +99,7 @@ async def run_cancelled(tmp_path: Path, scope: trio.CancelScope) -> tuple[bool, 
     (tmp_path / "node").mkdir()
     async with one_node(tmp_path / "node") as mail:
         options = InventoryOptions(to=str(tmp_path / "new" / "to"), endpoint=None, overwrite=False)
-        job = Inventory(options, mail._store, mail._coordinator)
+        job = InventoryTask(options, mail._store, mail._coordinator)
         with scope:
             await job.run()
         return scope.cancelled_caught, job.status.taken_ms is not None
@@ -125,14 +125,14 @@ def test_cancelled_means_that_nothing_is_there(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_is_done_cannot_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scope, note = trio.CancelScope(), Inventory._note
+    scope, note = trio.CancelScope(), InventoryTask._note
 
-    def cancelling(job: Inventory, event: Event) -> None:
+    def cancelling(job: InventoryTask, event: Event) -> None:
         if isinstance(event, Done):
             scope.cancel()
         note(job, event)
 
-    monkeypatch.setattr(Inventory, "_note", cancelling)
+    monkeypatch.setattr(InventoryTask, "_note", cancelling)
     assert trio.run(run_cancelled, tmp_path, scope) == (False, True)
     assert files_of(tmp_path / "new" / "to") == ALL
 

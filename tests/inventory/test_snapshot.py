@@ -21,8 +21,8 @@ from replicator.store.inventory.conversation import Begun, MailboxName
 from replicator.store.inventory.errors import TargetError
 from replicator.store.inventory.tables import HEADS_AT_ONCE, SOURCES
 from replicator.store.inventory.targets import Directory
-from replicator.store.inventory.writing import Inventory
-from resync.inventory import Manifest
+from replicator.store.inventory.writing import InventoryWriter
+from resync.inventory import InventoryManifest
 from tests.inventory import expected
 from tests.inventory.reading_back import ORDER, Listener, take
 from tests.store.harness import INBOX, expunging, flagging, guid, open_store, save, saving
@@ -104,7 +104,7 @@ def test_heads_are_read_and_asked_for_a_few_at_a_time(tmp_path: Path) -> None:
 
     target = Directory(tmp_path / "to")
     target.prepare(overwrite=False)
-    Inventory(node.connection, target, Listener(), masters).write(ORDER)
+    InventoryWriter(node.connection, target, Listener(), masters).write(ORDER)
     assert asked == [HEADS_AT_ONCE, 1]
     assert pq.read_table(tmp_path / "to" / "heads").num_rows == HEADS_AT_ONCE + 1
     node.connection.close()
@@ -179,7 +179,7 @@ async def test_one_that_was_cut_off_at_its_end_can_be_begun_anew(
     with closing(schema.open_reader(tmp_path / "node.db")) as connection:
         with monkeypatch.context() as patch, suppress(ZeroDivisionError):
             patch.setattr(Path, "unlink", lambda *_, **__: None)
-            patch.setattr(Manifest, "to_json", lambda _: 1 // 0)
+            patch.setattr(InventoryManifest, "to_json", lambda _: 1 // 0)
             take(connection, tmp_path / "to")
         assert (tmp_path / "to" / ".inventory.json.unfinished").exists()
         with pytest.raises(TargetError, match="`--overwrite`"):

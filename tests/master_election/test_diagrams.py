@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from master_election.masters import TRANSITIONS, Happening, Standing
+from master_election.masters import TRANSITIONS, Event, Standing
 
 PAGE = Path(__file__).parents[2] / "docs" / "state-machines.md"
 REWRITE = "REWRITE_DOCS" in os.environ
@@ -26,25 +26,25 @@ nothing. A new term makes every scope unknown, from wherever it was.
 """
 
 
-def diagram(transitions: Mapping[tuple[Standing, Happening], Standing]) -> str:
+def diagram(transitions: Mapping[tuple[Standing, Event], Standing]) -> str:
     arrows = [
         f"    {before.name} --> {after.name}: {happening.value}"
         for (before, happening), after in transitions.items()
-        if happening is not Happening.NEW_TERM
+        if happening is not Event.NEW_TERM
     ]
     return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> UNKNOWN", *arrows, "```", ""])
 
 
-def table(transitions: Mapping[tuple[Standing, Happening], Standing]) -> str:
+def table(transitions: Mapping[tuple[Standing, Event], Standing]) -> str:
     rows = [
         "| " + " | ".join([happening.value, *(_after(transitions, before, happening) for before in Standing)]) + " |"
-        for happening in Happening
+        for happening in Event
     ]
     head = "| what happens | " + " | ".join(Standing) + " |"
     return "\n".join([head, "|---" * (len(Standing) + 1) + "|", *rows, ""])
 
 
-def _after(transitions: Mapping[tuple[Standing, Happening], Standing], before: Standing, happening: Happening) -> str:
+def _after(transitions: Mapping[tuple[Standing, Event], Standing], before: Standing, happening: Event) -> str:
     after = transitions.get((before, happening))
     return "" if after is None else after.value
 

@@ -11,7 +11,7 @@ from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home, checkpoint_name, state_of, write_mailbox, write_tree
 from replicator.store.checkpoints.container import UnreadableError
 from replicator.store.checkpoints.manifest import Manifest, write_manifest
-from replicator.store.db.entry_validation import Head
+from replicator.store.db.entry_validation import NamedHead
 from resync.entry import FolderState, SubscriptionState, tree_id
 from resync.row import Row
 from resync.state import MailboxState
@@ -20,8 +20,8 @@ from tests.objects.test_objects import read
 
 HOME = Home("mail", "dc1")
 DOT = Dot("dc1.x", 9)
-HEAD = Head("alice@example.org", b"m" * 16, 7, DOT, 5, 100 << 16)
-TREE_HEAD = Head("alice@example.org", tree_id("alice@example.org"), 0, DOT, 5, 100 << 16)
+HEAD = NamedHead("alice@example.org", b"m" * 16, 7, DOT, 5, 100 << 16)
+TREE_HEAD = NamedHead("alice@example.org", tree_id("alice@example.org"), 0, DOT, 5, 100 << 16)
 ROW = Row(1, DOT, 0, b"g" * 16, DOT, 5, {"\\Seen": (5 << 16, "dc1", True)}, 1000, 10, b"h" * 32)
 MAILBOX = MailboxState(uidnext=9000, modseq=5, context={"dc1.x": 9}, rows={1: ROW}, risen=2)
 TREE = TreeState(
@@ -37,7 +37,7 @@ def archive(store: ObjectStore) -> Archive:
     return Archive(store, HOME)
 
 
-async def publish(archive: Archive, context: Context, heads: Iterable[Head], now_ms: int) -> Manifest:
+async def publish(archive: Archive, context: Context, heads: Iterable[NamedHead], now_ms: int) -> Manifest:
     made = await archive.next_manifest(context, now_ms)
     await archive.publish(made, write_manifest(made, heads))
     return made
@@ -97,7 +97,7 @@ async def test_the_newest_manifest_that_is_whole_counts(
 
 
 async def test_a_manifest_that_is_not_finished_is_not_there(archive: Archive) -> None:
-    def breaks_off() -> Iterator[Head]:
+    def breaks_off() -> Iterator[NamedHead]:
         for number in range(1, 5000):
             yield HEAD._replace(mailbox_id=number.to_bytes(16))
         raise RuntimeError("of the node")

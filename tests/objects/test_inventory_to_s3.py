@@ -19,7 +19,7 @@ from replicator.store.inventory import parquet
 from replicator.store.inventory.conversation import Done
 from replicator.store.inventory.errors import TargetError
 from replicator.store.inventory.targets import Bucket, target_of, whole_or_nothing
-from replicator.store.inventory.writing import Inventory
+from replicator.store.inventory.writing import InventoryWriter
 from resync.inventory import MANIFEST
 from tests.inventory import expected
 from tests.inventory.reading_back import ORDER, Listener, dc7, read_back
@@ -68,7 +68,7 @@ def test_it_is_there_whole_and_nothing_is_written_over_it(
     assert isinstance(target, Bucket)
     target.prepare(overwrite=False)
     listener = Listener()
-    Inventory(node.connection, target, listener, dc7).write(ORDER)
+    InventoryWriter(node.connection, target, listener, dc7).write(ORDER)
     found = trio.run(objects, ObjectStore(url, Environment(), endpoint))
     size = sum(map(len, found.values()))
     assert (listener.events[-1].__class__, target.files, target.size_bytes) == (Done, len(found), size)
@@ -95,7 +95,7 @@ def test_one_that_breaks_off_is_removed(node: MemoryNode, server: Address, url: 
 
     broken.writing = writing  # type: ignore[method-assign, assignment]
     with pytest.raises(ObjectStoreError, match="the server is gone"):
-        Inventory(node.connection, broken, Listener(), dc7).write(ORDER)
+        InventoryWriter(node.connection, broken, Listener(), dc7).write(ORDER)
     assert MARK.fullmatch(before.pop(0)), before
     assert before == [
         "folders/part-00000.parquet", "heads/part-00000.parquet", "heads/part-00007.parquet",
@@ -118,7 +118,7 @@ def test_what_a_killed_one_leaves_can_be_begun_anew(
     assert MARK.fullmatch(mark)
     with pytest.raises(TargetError, match="`--overwrite`"):  # or one that was killed before its first file
         target_of(url, endpoint, tmp_path).prepare(overwrite=False)
-    Inventory(node.connection, target, Listener(), dc7).write(ORDER)
+    InventoryWriter(node.connection, target, Listener(), dc7).write(ORDER)
     assert read_back(trio.run(objects, store))[0]["messages"]
 
 
@@ -138,7 +138,7 @@ def test_two_that_begin_in_one_place_do_not_mix(
     monkeypatch.setattr(second._store, "put", put_late)
     with pytest.raises(TargetError, match="another inventory has just been begun in s3://"):
         second.prepare(overwrite=False)
-    Inventory(node.connection, first, Listener(), dc7).write(ORDER)
+    InventoryWriter(node.connection, first, Listener(), dc7).write(ORDER)
     found = trio.run(objects, store)
     assert (len(found), read_back(found)[0]) == (first.files, expected.tables(node.connection))
 

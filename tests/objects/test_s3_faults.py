@@ -13,19 +13,19 @@ from obstore.exceptions import GenericError
 from benchmarks.proxy import Proxy
 from benchmarks.wire import Address
 from replicator.environment import Environment
-from replicator.objects import PART_BYTES, ObjectMissingError, ObjectStore, ObjectStoreError, Patience
+from replicator.objects import PART_BYTES, ObjectMissingError, ObjectStore, ObjectStoreError, RetryPolicy
 from tests.objects.faulty_line import UNAVAILABLE, Fault, faulty_line
 from tests.objects.s3_server import BUCKET, SECRET, needs_rclone
 from tests.objects.test_objects import names, read
 
 pytestmark = needs_rclone
 
-IMPATIENT = Patience(connect_s=1.0, silence_s=0.5, retries=1, retry_s=5.0)
-HOPELESS = Patience(retries=0)
+IMPATIENT = RetryPolicy(connect_s=1.0, silence_s=0.5, retries=1, retry_s=5.0)
+HOPELESS = RetryPolicy(retries=0)
 PREFIX = str(uuid4())
 
 
-def open_store(endpoint: str, patience: Patience | None = None, bucket: str = BUCKET) -> ObjectStore:
+def open_store(endpoint: str, patience: RetryPolicy | None = None, bucket: str = BUCKET) -> ObjectStore:
     return ObjectStore(f"s3://{bucket}/{PREFIX}", Environment(), endpoint, patience)
 
 

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from protocol.values import Dot, UidSet
 from resync.bulk import Item, key_of
-from resync.differing import Kind, Side, differing, kinds
+from resync.differing import DifferenceKind, Side, differing, kinds
 from resync.entry import FlagAdd, FolderState, MailAdd, MailDel, SubscriptionState
 from resync.merge import merge
 from resync.row import Row
 from resync.state import MailboxState, placement
 from tests.resync.test_merge import Node, World, mail
 
-EXPUNGED = {Kind.EXPUNGED_HERE, Kind.EXPUNGED_THERE}
+EXPUNGED = {DifferenceKind.EXPUNGED_HERE, DifferenceKind.EXPUNGED_THERE}
 GUID = b"g" * 16
 
 
@@ -40,11 +40,11 @@ def only_what_differs(one: Node, other: Node) -> tuple[Side, Side]:
     )
 
 
-def mirrored(kind: Kind) -> Kind:
+def mirrored(kind: DifferenceKind) -> DifferenceKind:
     here, there = "_here", "_there"
     if kind.endswith(here):
-        return Kind(kind.removesuffix(here) + there)
-    return Kind(kind.removesuffix(there) + here) if kind.endswith(there) else kind
+        return DifferenceKind(kind.removesuffix(here) + there)
+    return DifferenceKind(kind.removesuffix(there) + here) if kind.endswith(there) else kind
 
 
 def check_against_merge(one: Node, other: Node) -> None:
@@ -63,23 +63,23 @@ def check_against_merge(one: Node, other: Node) -> None:
             continue
         assert (after is None) == (some <= EXPUNGED), "what is expunged goes, and nothing else does"
         shown = {row.uid for row in (mine, their) if row is not None}
-        assert (Kind.UID in some) == (after is not None and shown != {after.uid})
+        assert (DifferenceKind.UID in some) == (after is not None and shown != {after.uid})
         if mine is None:
-            assert (Kind.MISSING_HERE in some) == (after is not None)
+            assert (DifferenceKind.MISSING_HERE in some) == (after is not None)
         if their is None:
-            assert (Kind.MISSING_THERE in some) == (after is not None)
+            assert (DifferenceKind.MISSING_THERE in some) == (after is not None)
         if mine is not None and their is not None and placement(mine) == placement(their):
-            assert (Kind.FLAGS in some) == (mine.flags != their.flags)
-            assert some <= {Kind.FLAGS, Kind.UID, Kind.MODSEQ}
-        assert Kind.DAMAGE not in some
-        assert (Kind.MODSEQ in some) == (same_to_clients(mine, their) and Kind.UID not in some)
+            assert (DifferenceKind.FLAGS in some) == (mine.flags != their.flags)
+            assert some <= {DifferenceKind.FLAGS, DifferenceKind.UID, DifferenceKind.MODSEQ}
+        assert DifferenceKind.DAMAGE not in some
+        assert (DifferenceKind.MODSEQ in some) == (same_to_clients(mine, their) and DifferenceKind.UID not in some)
     counted = differing(ours, theirs).by_kind
     if one.state == other.state:
         assert not counted
     elif found:
         assert counted.total() == sum(map(len, found.values()))
     else:
-        assert counted == {Kind.CONTEXT: 1}
+        assert counted == {DifferenceKind.CONTEXT: 1}
 
 
 def same_to_clients(mine: Row | None, their: Row | None) -> bool:
@@ -114,7 +114,7 @@ def two_apart() -> tuple[Node, Node]:
     return one, other
 
 
-def counted(one: Node, other: Node) -> dict[Kind, int]:
+def counted(one: Node, other: Node) -> dict[DifferenceKind, int]:
     return dict(differing(*only_what_differs(one, other)).by_kind)
 
 
@@ -126,29 +126,40 @@ def test_what_each_side_did_is_told_apart() -> None:
     other.number(MailDel(UidSet.of([3])))
     other.number(mail(4, b"w"))
     assert counted(one, other) == {
-        Kind.EXPUNGED_HERE: 1, Kind.FLAGS: 1, Kind.EXPUNGED_THERE: 1, Kind.MISSING_HERE: 1,
-    }  # fmt: skip
+        DifferenceKind.EXPUNGED_HERE: 1,
+        DifferenceKind.FLAGS: 1,
+        DifferenceKind.EXPUNGED_THERE: 1,
+        DifferenceKind.MISSING_HERE: 1,
+    }
 
 
 def test_one_uid_for_two_messages_is_a_conflict_of_both() -> None:
     one, other = two_apart()
     one.number(mail(4, b"v"))
     other.number(mail(4, b"w"))
-    assert counted(one, other) == {Kind.MISSING_HERE: 1, Kind.MISSING_THERE: 1, Kind.UID: 2}
+    assert counted(one, other) == {
+        DifferenceKind.MISSING_HERE: 1,
+        DifferenceKind.MISSING_THERE: 1,
+        DifferenceKind.UID: 2,
+    }
 
 
 def test_a_message_that_was_saved_on_both_sides_is_missing_at_both_under_its_uid() -> None:
     one, other = two_apart()
     for node in (one, other):
         node.number(mail(4, b"v"))
-    assert counted(one, other) == {Kind.MISSING_HERE: 1, Kind.MISSING_THERE: 1, Kind.UID: 1}
+    assert counted(one, other) == {
+        DifferenceKind.MISSING_HERE: 1,
+        DifferenceKind.MISSING_THERE: 1,
+        DifferenceKind.UID: 1,
+    }
 
 
 def test_the_same_mail_with_another_history() -> None:
     one, other = two_apart()
     one.number(MailAdd(4, GUID, 0, (), 1, b"h" * 32, copied=False))
     one.number(MailDel(UidSet.of([4])))
-    assert counted(one, other) == {Kind.CONTEXT: 1}
+    assert counted(one, other) == {DifferenceKind.CONTEXT: 1}
 
 
 def test_other_rows_or_numbers_of_one_history_are_damage() -> None:
@@ -157,9 +168,9 @@ def test_other_rows_or_numbers_of_one_history_are_damage() -> None:
     rows = dict(by_guid(other.state))
     del rows[b"x" * 16]
     rows[b"y" * 16] = rows[b"y" * 16]._replace(flags={"a": (9, "b", True)})
-    assert differing(whole, side_of(other, rows)).by_kind == {Kind.DAMAGE: 2}
+    assert differing(whole, side_of(other, rows)).by_kind == {DifferenceKind.DAMAGE: 2}
     other.state.uidnext += 1
-    assert differing(whole, side_of(other)).by_kind == {Kind.DAMAGE: 1}
+    assert differing(whole, side_of(other)).by_kind == {DifferenceKind.DAMAGE: 1}
 
 
 def test_another_text_of_one_placement_is_damage_whatever_the_history() -> None:
@@ -167,13 +178,16 @@ def test_another_text_of_one_placement_is_damage_whatever_the_history() -> None:
     other.number(mail(4, b"w"))
     rows = dict(by_guid(other.state))
     rows[b"y" * 16] = rows[b"y" * 16]._replace(content_hash=b"?" * 32)
-    assert differing(side_of(one), side_of(other, rows)).by_kind == {Kind.DAMAGE: 1, Kind.MISSING_HERE: 1}
+    assert differing(side_of(one), side_of(other, rows)).by_kind == {
+        DifferenceKind.DAMAGE: 1,
+        DifferenceKind.MISSING_HERE: 1,
+    }
 
 
 def test_one_head_with_another_context_is_damage() -> None:
     one, _ = two_apart()
     bent = Side(Dot("a.x", 3), 4, 3, {"a.x": 3, "c.x": 1}, {})
-    assert differing(side_of(one, {}), bent).by_kind == {Kind.DAMAGE: 1}
+    assert differing(side_of(one, {}), bent).by_kind == {DifferenceKind.DAMAGE: 1}
 
 
 # ---- trees -------------------------------------------------------------------------------------------------------
@@ -189,17 +203,17 @@ def tree(origin: str, *items: Item) -> Side:
 
 def test_kinds_of_folders() -> None:
     plain = folder("Work")
-    pairs: list[tuple[list[FolderState], list[FolderState], dict[Kind, int]]] = [
-        ([plain], [], {Kind.MISSING_THERE: 1}),
-        ([], [plain], {Kind.MISSING_HERE: 1}),
-        ([folder("Work", deleted=True, time=2)], [plain], {Kind.EXPUNGED_HERE: 1}),
-        ([plain], [folder("Work", deleted=True, time=2)], {Kind.EXPUNGED_THERE: 1}),
-        ([plain], [folder("Play", time=2)], {Kind.RENAMED: 1}),
-        ([plain], [folder("Work", time=2)], {Kind.RENAMED: 1}),
-        ([plain], [folder("Work", uidvalidity=2048)], {Kind.UID: 1}),
-        ([plain], [folder("Play", uidvalidity=2048, time=2)], {Kind.UID: 1, Kind.RENAMED: 1}),
-        ([plain, folder("News", number=2)], [plain], {Kind.MISSING_THERE: 1}),
-        ([plain], [plain], {Kind.CONTEXT: 1}),
+    pairs: list[tuple[list[FolderState], list[FolderState], dict[DifferenceKind, int]]] = [
+        ([plain], [], {DifferenceKind.MISSING_THERE: 1}),
+        ([], [plain], {DifferenceKind.MISSING_HERE: 1}),
+        ([folder("Work", deleted=True, time=2)], [plain], {DifferenceKind.EXPUNGED_HERE: 1}),
+        ([plain], [folder("Work", deleted=True, time=2)], {DifferenceKind.EXPUNGED_THERE: 1}),
+        ([plain], [folder("Play", time=2)], {DifferenceKind.RENAMED: 1}),
+        ([plain], [folder("Work", time=2)], {DifferenceKind.RENAMED: 1}),
+        ([plain], [folder("Work", uidvalidity=2048)], {DifferenceKind.UID: 1}),
+        ([plain], [folder("Play", uidvalidity=2048, time=2)], {DifferenceKind.UID: 1, DifferenceKind.RENAMED: 1}),
+        ([plain, folder("News", number=2)], [plain], {DifferenceKind.MISSING_THERE: 1}),
+        ([plain], [plain], {DifferenceKind.CONTEXT: 1}),
     ]
     for ours, theirs, expected in pairs:
         assert differing(tree("dc1.x", *ours), tree("dc2.x", *theirs)).by_kind == expected
@@ -207,6 +221,6 @@ def test_kinds_of_folders() -> None:
 
 def test_kinds_of_subscriptions() -> None:
     one, other = (SubscriptionState("alice", "News", subscribed, 1, "dc1") for subscribed in (True, False))
-    assert differing(tree("dc1.x", one), tree("dc2.x", other)).by_kind == {Kind.SUBSCRIPTION: 1}
-    assert differing(tree("dc1.x"), tree("dc2.x", other)).by_kind == {Kind.MISSING_HERE: 1}
-    assert differing(tree("dc1.x", one), tree("dc2.x")).by_kind == {Kind.MISSING_THERE: 1}
+    assert differing(tree("dc1.x", one), tree("dc2.x", other)).by_kind == {DifferenceKind.SUBSCRIPTION: 1}
+    assert differing(tree("dc1.x"), tree("dc2.x", other)).by_kind == {DifferenceKind.MISSING_HERE: 1}
+    assert differing(tree("dc1.x", one), tree("dc2.x")).by_kind == {DifferenceKind.MISSING_THERE: 1}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import trio
 
-from replicator.replication.tasks.undelete import Undelete
+from replicator.replication.tasks.undelete import UndeleteTask
 from replicator.store.bodies.body_rows import StoredText
 from replicator.store.gc.expunged import Kept
 from replicator.tasks import UndeleteOptions
@@ -19,7 +19,7 @@ from tests.simulation.texts import holds_texts
 SKEW_S = 600.0  # of clocks, and of stamps given out by clocks that were ahead
 
 
-class LedgerUndelete(Undelete):
+class LedgerUndelete(UndeleteTask):
     """An undelete that the ledger records. `hears`: returns True if the node's answer reaches the client."""
 
     def __init__(

@@ -174,7 +174,9 @@ def test_the_plan_says_which_rows_of_indexes_are_wrong(done: Path) -> None:
 
 def test_the_manifest_counts_what_is_there(done: Path) -> None:
     manifest = plan.manifest_from((done / plan.MANIFEST).read_bytes())
-    assert manifest == plan.Manifest("test", {sid: plan.Taken(f"{sid}.x", 0) for sid in "ab"}, {"a": 3, "b": 1}, 6, 1)
+    assert manifest == plan.PlanManifest(
+        "test", {sid: plan.Taken(f"{sid}.x", 0) for sid in "ab"}, {"a": 3, "b": 1}, 6, 1
+    )
 
 
 def test_the_tables_have_the_columns_of_their_format(done: Path) -> None:

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from replicator.store.inventory.conversation import Order
 from replicator.store.inventory.targets import Directory
-from replicator.store.inventory.writing import Inventory
+from replicator.store.inventory.writing import InventoryWriter
 from tests.inventory.reading_back import dc7
 from tests.replication.cluster import cluster
 from tests.replication.tasks.test_check import DAMAGES, fill, run
@@ -58,4 +58,4 @@ def write(connection: sqlite3.Connection, sid: str, to: Path) -> None:
     target = Directory(to)
     target.prepare(overwrite=False)
     order = Order("node.db", str(to), None, str(to), overwrite=False, cluster="mail", node=sid, origin=f"{sid}.a")
-    Inventory(connection, target, lambda _: None, dc7).write(order)
+    InventoryWriter(connection, target, lambda _: None, dc7).write(order)

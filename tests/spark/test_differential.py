@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
-from resync.differing import Kind, Side, kinds
+from resync.differing import DifferenceKind, Side, kinds
 from resync.merge import merge_all
 from resync.row import Row
 from spark import inventories, mailboxes, merging, messages, sums, versions
@@ -156,23 +156,23 @@ def check_kinds_of_two(clusters: Sequence[Cluster], found: Done) -> None:
         said = found.kinds.get(one.mailbox, {})
         assert {guid: as_kinds(kind) for guid, kind in said.items()} == expected
         seen |= set().union(*expected.values())
-    message_kinds = set(Kind) - {Kind.RENAMED, Kind.SUBSCRIPTION, Kind.CONTEXT}
+    message_kinds = set(DifferenceKind) - {DifferenceKind.RENAMED, DifferenceKind.SUBSCRIPTION, DifferenceKind.CONTEXT}
     assert seen == message_kinds
 
 
-def as_kinds(said: Record) -> frozenset[Kind]:
+def as_kinds(said: Record) -> frozenset[DifferenceKind]:
     missing, expunged = said["missing_on"], said["expunged_on"]
     assert isinstance(missing, list)
     assert isinstance(expunged, list)
     names = {
-        Kind.MISSING_HERE: "a" in missing,
-        Kind.MISSING_THERE: "b" in missing,
-        Kind.EXPUNGED_HERE: "a" in expunged,
-        Kind.EXPUNGED_THERE: "b" in expunged,
-        Kind.UID: said["uid_conflict"],
-        Kind.FLAGS: said["flags_differ"],
-        Kind.MODSEQ: said["only_modseq"],
-        Kind.DAMAGE: said["damage"],
+        DifferenceKind.MISSING_HERE: "a" in missing,
+        DifferenceKind.MISSING_THERE: "b" in missing,
+        DifferenceKind.EXPUNGED_HERE: "a" in expunged,
+        DifferenceKind.EXPUNGED_THERE: "b" in expunged,
+        DifferenceKind.UID: said["uid_conflict"],
+        DifferenceKind.FLAGS: said["flags_differ"],
+        DifferenceKind.MODSEQ: said["only_modseq"],
+        DifferenceKind.DAMAGE: said["damage"],
     }
     return frozenset(kind for kind, holds in names.items() if holds)
 

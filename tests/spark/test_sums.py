@@ -15,7 +15,7 @@ from protocol.values import Dot
 from replicator.store.db import queries
 from replicator.store.inventory.conversation import Order
 from replicator.store.inventory.targets import Directory
-from replicator.store.inventory.writing import Inventory
+from replicator.store.inventory.writing import InventoryWriter
 from resync.row import Row
 from resync.state import MailboxState
 from spark import inventories, mailboxes, sums, versions
@@ -52,7 +52,7 @@ def test_mailboxes_are_equal_where_the_digests_of_the_nodes_are(spark: SparkSess
         target = Directory(Path(place))
         target.prepare(overwrite=False)
         order = Order("node.db", place, None, place, overwrite=False, cluster="mail", node=sid, origin=f"{sid}.a")
-        Inventory(node.connection, target, lambda _: None, dc7).write(order)
+        InventoryWriter(node.connection, target, lambda _: None, dc7).write(order)
         places[sid] = place
         for head in queries.chains_of(node.connection, None):
             digests.setdefault(head.id, []).append(head.digest())

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from protocol.values import Dot
 from replicator.store.db.chain import Chain
-from resync.inventory import COMPRESSION, MANIFEST, TABLES, Manifest, part_name
+from resync.inventory import COMPRESSION, MANIFEST, TABLES, InventoryManifest, part_name
 from resync.row import Row
 from resync.state import MailboxState
 
@@ -37,7 +37,7 @@ def write(to: Path, node: str, tables: Mapping[str, Sequence[Record]], cluster: 
         schema = pa.schema([pa.field(c.name, _TYPES[c.type], c.nullable) for c in TABLES[table]])
         pq.write_table(pa.Table.from_arrays(arrays, schema=schema), to / part_name(table, 0), compression=COMPRESSION)
     counts = {table: len(tables.get(table, ())) for table in TABLES}
-    (to / MANIFEST).write_bytes(Manifest(cluster, node, f"{node}.x", 0, {}, counts).to_json())
+    (to / MANIFEST).write_bytes(InventoryManifest(cluster, node, f"{node}.x", 0, {}, counts).to_json())
 
 
 def head_record(

@@ -14,7 +14,7 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.log import forks
 from replicator.store.log.replay import past_at
 from replicator.store.repair.head_evidence import log_lacks
-from replicator.store.repair.mailbox_check import Comparison, chain_ids, exhausted
+from replicator.store.repair.mailbox_check import LogComparison, chain_ids, exhausted
 from replicator.store.repair.row_repair import compare_and_mend, mend
 from replicator.store.repair.table_check import FIRST, stray_pointers, stray_rows, strays_of_trees, unseen_chains
 from resync.entry import tree_id
@@ -27,7 +27,7 @@ from tests.store.test_branches import World
 def damages(node: MemoryNode) -> list[tuple[str, str]]:
     """All that a check finds."""
     connection = node.connection
-    compared = [exhausted(Comparison(connection, chain_id)) for chain_id in chain_ids(connection)]
+    compared = [exhausted(LogComparison(connection, chain_id)) for chain_id in chain_ids(connection)]
     found = [damage for comparison in compared for damage in comparison.damages]
     found += strays_of_trees(connection)
     found += stray_rows(connection, FIRST).found
@@ -72,7 +72,7 @@ def test_a_mailbox_that_has_gone_on_is_not_mended_by_an_old_comparison() -> None
     for number in (1, 2):
         node.write(saving(b"text", guid(number)))
     node.connection.execute("DELETE FROM by_uid WHERE uid = 1")
-    comparison = exhausted(Comparison(node.connection, INBOX.mailbox_id))
+    comparison = exhausted(LogComparison(node.connection, INBOX.mailbox_id))
     node.write(flagging(2, added=["\\Seen"]))
     assert node.write(partial(mend, comparison=comparison)) is False
     assert ("by_uid", "is missing") in damages(node)
@@ -87,7 +87,7 @@ def test_what_is_mended_with_a_change_in_one_batch_has_seen_it() -> None:
     for number in (1, 2):
         node.write(saving(b"text", guid(number)))
     node.connection.execute("DELETE FROM by_uid WHERE uid = 1")
-    comparison = exhausted(Comparison(node.connection, INBOX.mailbox_id))
+    comparison = exhausted(LogComparison(node.connection, INBOX.mailbox_id))
     node.write_together([expunging(2), partial(mend, comparison=comparison)])
     assert ("by_uid", "is missing") in damages(node)
     node.write_together([saving(b"text", guid(3)), partial(compare_and_mend, chain_id=INBOX.mailbox_id, doubted=False)])
@@ -191,7 +191,7 @@ def test_a_log_in_which_two_branches_count_as_applied_is_not_believed() -> None:
     node.take(other.log()[0])
     node.connection.execute("UPDATE log SET applied = 1")
     node.connection.execute("DELETE FROM chain")
-    (damage,) = exhausted(Comparison(node.connection, INBOX.mailbox_id)).damages
+    (damage,) = exhausted(LogComparison(node.connection, INBOX.mailbox_id)).damages
     assert (damage.kind, damage.can_be_mended) == ("log", False)
 
 
@@ -242,7 +242,7 @@ def test_a_log_without_its_end_does_not_take_a_mailbox_back() -> None:
         node.write(saving(b"text", guid(number)))
     node.connection.execute("DELETE FROM log WHERE seq = 2")
     assert log_lacks(node.connection) == 1
-    (damage,) = exhausted(Comparison(node.connection, INBOX.mailbox_id)).damages
+    (damage,) = exhausted(LogComparison(node.connection, INBOX.mailbox_id)).damages
     assert (damage.kind, damage.can_be_mended) == ("log", False)
     node.write(partial(compare_and_mend, chain_id=INBOX.mailbox_id, doubted=False))
     assert node.connection.execute("SELECT COUNT(*) FROM by_uid").fetchone() == (2,)
@@ -253,7 +253,7 @@ def test_a_log_that_cannot_be_read_is_said_to_be_so(body: bytes) -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1)))
     node.connection.execute("UPDATE log SET body = ?", (body,))
-    (damage,) = exhausted(Comparison(node.connection, INBOX.mailbox_id)).damages
+    (damage,) = exhausted(LogComparison(node.connection, INBOX.mailbox_id)).damages
     assert (damage.kind, damage.can_be_mended) == ("log", False)
 
 
@@ -304,13 +304,13 @@ def test_comparing_does_not_keep_the_writer_from_writing(tmp_path: Path) -> None
     node.write(creating("INBOX", INBOX.mailbox_id))
     node.write(subscribing("INBOX"))
     node.connection.backup(writer)
-    comparison = Comparison(reader, tree_id(ALICE))
+    comparison = LogComparison(reader, tree_id(ALICE))
     steps = comparison.steps()
     next(steps)
     writer.execute("DELETE FROM folder")
     assert list(steps)
     assert comparison.damages == [], "it sees what was there when it began"
-    assert exhausted(Comparison(reader, tree_id(ALICE))).damages != []
+    assert exhausted(LogComparison(reader, tree_id(ALICE))).damages != []
     assert comparison.past is not None
     assert comparison.past.head == Dot("dc1.a", 5)
     writer.close()

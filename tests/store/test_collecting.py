@@ -17,14 +17,14 @@ from replicator.store.checkpoints.catalog import Round
 from replicator.store.checkpoints.checkpoint import CheckpointReader, state_of
 from replicator.store.db import chain as chains
 from replicator.store.db import queries, schema, settled_rows
-from replicator.store.db.entry_validation import Head
+from replicator.store.db.entry_validation import NamedHead
 from replicator.store.db.message_rows import DamagedRowError
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.writer import _last_time
 from replicator.store.log import entry_removal, forks
 from replicator.store.log.replay import Base, base_for, past_at
 from replicator.store.repair.head_evidence import log_lacks
-from replicator.store.repair.mailbox_check import Comparison, chain_ids, exhausted
+from replicator.store.repair.mailbox_check import LogComparison, chain_ids, exhausted
 from replicator.store.repair.table_check import FIRST, stray_pointers, stray_rows, strays_of_trees, unseen_chains
 from resync.clock import COUNTER_BITS
 from resync.state import MailboxState
@@ -40,8 +40,8 @@ class Keeper:
 
     def __init__(self, node: MemoryNode) -> None:
         self.node = node
-        self.objects: dict[Head, bytes] = {}
-        self.manifests: dict[int, list[Head]] = {}
+        self.objects: dict[NamedHead, bytes] = {}
+        self.manifests: dict[int, list[NamedHead]] = {}
 
     def base_of(self, chain_id: bytes, head: Dot | None = None) -> Base | None:
         saved = base_for(self.node.connection, chain_id, head)
@@ -93,7 +93,7 @@ class Keeper:
         found = [] if log_lacks(connection) == 0 else ["lacking"]
         for chain_id in chain_ids(connection):
             chain = next(chain for chain in queries.chains_of(connection, None) if chain.id == chain_id)
-            compared = exhausted(Comparison(connection, chain_id, base=self.base_of(chain_id, chain.head)))
+            compared = exhausted(LogComparison(connection, chain_id, base=self.base_of(chain_id, chain.head)))
             found += ["unproven"] if compared.unproven else [damage.what for damage in compared.damages]
         found += [damage.what for damage in strays_of_trees(connection)]
         found += [damage.what for damage in stray_rows(connection, FIRST).found]
@@ -101,7 +101,7 @@ class Keeper:
         return found + [chain_id.hex() for chain_id in unseen_chains(connection, 0).found]
 
 
-def read(head: Head, data: bytes) -> MailboxState:
+def read(head: NamedHead, data: bytes) -> MailboxState:
     reader = CheckpointReader("test", head)
     state = state_of(head, list(reader.receive(data)))
     reader.finish()

@@ -7,7 +7,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from replicator.store.db import queries, views
 from replicator.store.db.chain import Chain
-from replicator.store.db.queries import MailboxKey, Snapshot
+from replicator.store.db.queries import ChainSnapshot, MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.db.views import Views
 from replicator.view import SEEN
@@ -36,7 +36,7 @@ class SlowDisk:
         self.loads = 0
         self.answer = trio.Event()
 
-    async def load(self, mailbox_id: bytes) -> Snapshot:
+    async def load(self, mailbox_id: bytes) -> ChainSnapshot:
         self.loads += 1
         snapshot = queries.messages(self._node.connection, mailbox_id)
         await self.answer.wait()
@@ -162,9 +162,9 @@ async def test_a_load_that_is_cancelled_leaves_the_others_to_load() -> None:
     assert not first.cancelled_caught
 
 
-async def instantly(mailbox_id: bytes) -> Snapshot:
+async def instantly(mailbox_id: bytes) -> ChainSnapshot:
     await trio.lowlevel.checkpoint()
-    return Snapshot(Chain(mailbox_id, ALICE, 7), [], None)
+    return ChainSnapshot(Chain(mailbox_id, ALICE, 7), [], None)
 
 
 def mailbox(number: int) -> MailboxKey:
@@ -175,7 +175,7 @@ async def test_views_that_nobody_uses_go_least_recently_used_first(monkeypatch: 
     monkeypatch.setattr(views, "MAX_IDLE_MESSAGES", 3 * views.VIEW_COST)
     loaded: list[bytes] = []
 
-    async def load(mailbox_id: bytes) -> Snapshot:
+    async def load(mailbox_id: bytes) -> ChainSnapshot:
         loaded.append(mailbox_id)
         return await instantly(mailbox_id)
 

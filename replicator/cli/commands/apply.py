@@ -26,7 +26,7 @@ from replicator.tasks import (
     PlannedMailbox,
     Undone,
 )
-from resync.plan import Manifest
+from resync.plan import PlanManifest
 
 
 @click.command()
@@ -104,14 +104,14 @@ def _endpoint(plan: str, server: str | None, config_file: Path | None) -> str | 
         raise click.BadParameter(str(error), param_hint="--endpoint") from error
 
 
-def _masters(manifest: Manifest, only: str | None) -> list[str]:
+def _masters(manifest: PlanManifest, only: str | None) -> list[str]:
     if only is not None and only not in manifest.mailboxes:
         masters = ", ".join(sorted(manifest.mailboxes)) or "none"
         raise click.BadParameter(f"{only} is no master in this plan; these are: {masters}", param_hint="--only-master")
     return sorted(manifest.mailboxes) if only is None else [only]
 
 
-def _check_node(node: NodeUrl, status: NodeStatus, manifest: Manifest) -> None:
+def _check_node(node: NodeUrl, status: NodeStatus, manifest: PlanManifest) -> None:
     if status.cluster != manifest.cluster:
         raise CommandError(f"{node.name} is of cluster {status.cluster!r}, and the plan of {manifest.cluster!r}")
     if status.sid not in manifest.nodes:
@@ -119,7 +119,7 @@ def _check_node(node: NodeUrl, status: NodeStatus, manifest: Manifest) -> None:
         raise CommandError(f"{status.sid} is no node of the plan, which is of {nodes}; ask one of those")
 
 
-def _settle(manifest: Manifest, status: NodeStatus, settle_s: float) -> None:
+def _settle(manifest: PlanManifest, status: NodeStatus, settle_s: float) -> None:
     """Wait until changes on their way during the last inventory have most likely arrived."""
     taken_ms = max((taken.taken_ms for taken in manifest.nodes.values()), default=0)
     left_s = settle_s - (status.clock_ms - taken_ms) / 1000

@@ -19,7 +19,7 @@ from replicator.cli.target import CommandError
 from replicator.environment import Environment
 from replicator.objects import ObjectMissingError, ObjectStore, ObjectStoreError
 from replicator.tasks import PlannedMailbox, Undone
-from resync.plan import MANIFEST, MANIFEST_BYTES_MAX, PARTITIONS, Manifest, manifest_from
+from resync.plan import MANIFEST, MANIFEST_BYTES_MAX, PARTITIONS, PlanManifest, manifest_from
 
 if TYPE_CHECKING:
     from replicator.cli.plans.plan_rows import PlanFile
@@ -81,7 +81,7 @@ class Plan:
             file.seek(0)
             yield self._open(file, f"{self._place}/{name}", self.manifest.nodes.keys())
 
-    def _read_manifest(self) -> Manifest:
+    def _read_manifest(self) -> PlanManifest:
         with tempfile.TemporaryFile() as file:
             try:
                 self._fetch(MANIFEST, file, MANIFEST_BYTES_MAX)

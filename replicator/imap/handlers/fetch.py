@@ -38,7 +38,7 @@ from replicator.imap.wire.fetch_items import (
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import fetch_response, without_text
 from replicator.imap.wire.sequence_set import SequenceSet
-from replicator.mailstore import Text
+from replicator.mailstore import BodyReader
 from replicator.view import SEEN, Message
 
 RANGES_NAMED = 10  # of UIDs, in a one-line answer
@@ -76,7 +76,7 @@ class _Found(NamedTuple):
 
     number: int
     message: Message
-    text: Text | None = None
+    text: BodyReader | None = None
     values: _Values | None = None
 
 
@@ -189,7 +189,7 @@ async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: Uid
     await trio.lowlevel.checkpoint()
 
 
-async def _said(session: Session, plan: _Plan, message: Message, text: Text) -> _Values:
+async def _said(session: Session, plan: _Plan, message: Message, text: BodyReader) -> _Values:
     """Return the values of the items, and check that octets to be sent later can be read, before the message is marked.
 
     Raises ContentUnavailableError.
@@ -203,7 +203,7 @@ async def _said(session: Session, plan: _Plan, message: Message, text: Text) -> 
     return values
 
 
-async def _send(session: Session, text: Text, chunks: list[bytes | Span]) -> None:
+async def _send(session: Session, text: BodyReader, chunks: list[bytes | Span]) -> None:
     """Send an answer; octets of a large body are read while they are sent.
 
     If they cannot be read after all, the connection ends, because their length was already announced (RFC 3501 section

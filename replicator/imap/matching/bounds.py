@@ -74,7 +74,7 @@ class ReadableText:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class SearchScope:
     """The messages to test: all up to `last`, or those `chosen`; with the text if there is only one."""
 
     view: MailboxView
@@ -135,7 +135,7 @@ class Test(Protocol):
         """The most expensive data that the test reads."""
         ...
 
-    def bounds(self, scope: Scope) -> Bounds:
+    def bounds(self, scope: SearchScope) -> Bounds:
         """Return bounds on the scope's messages that pass."""
         ...
 
@@ -147,7 +147,7 @@ class Within:
     uids: UidSet
     cost: Cost = Cost.UIDS
 
-    def bounds(self, scope: Scope) -> Bounds:
+    def bounds(self, scope: SearchScope) -> Bounds:
         """See `Test`."""
         return Bounds.exact(scope.within(self.uids))
 
@@ -159,7 +159,7 @@ class Having:
     flags: tuple[str, ...]
     cost: Cost = Cost.FLAGS
 
-    def bounds(self, scope: Scope) -> Bounds:
+    def bounds(self, scope: SearchScope) -> Bounds:
         """See `Test`."""
         return Bounds.exact(set().union(*(scope.having(flag) for flag in self.flags)))
 
@@ -171,7 +171,7 @@ class OfRow:
     matches: Callable[[Message], bool]
     cost: Cost = Cost.ROWS
 
-    def bounds(self, scope: Scope) -> Bounds:
+    def bounds(self, scope: SearchScope) -> Bounds:
         """See `Test`."""
         messages = scope.view.messages
         return Bounds.exact({uid for uid in scope.everything() if self.matches(messages[uid])})
@@ -184,7 +184,7 @@ class OfText:
     matches: Callable[[ReadableText], bool]
     cost: Cost = Cost.HEADER
 
-    def bounds(self, scope: Scope) -> Bounds:
+    def bounds(self, scope: SearchScope) -> Bounds:
         """See `Test`."""
         if scope.text is None:
             return Bounds(set(), scope.everything())
@@ -202,7 +202,7 @@ class AllOf:
         """The cost of the most expensive test."""
         return self.tests[-1].cost if self.tests else Cost.UIDS
 
-    def bounds(self, scope: Scope) -> Bounds:
+    def bounds(self, scope: SearchScope) -> Bounds:
         """See `Test`."""
         sure = None
         for test in self.tests:
@@ -225,7 +225,7 @@ class AnyOf:
         """The cost of the most expensive test."""
         return self.tests[-1].cost if self.tests else Cost.UIDS
 
-    def bounds(self, scope: Scope) -> Bounds:
+    def bounds(self, scope: SearchScope) -> Bounds:
         """See `Test`."""
         sure: set[int] = set()
         possible: set[int] = set()
@@ -248,7 +248,7 @@ class NoneOf:
         """The cost of the inner test."""
         return self.test.cost
 
-    def bounds(self, scope: Scope) -> Bounds:
+    def bounds(self, scope: SearchScope) -> Bounds:
         """See `Test`."""
         sure, possible = self.test.bounds(scope)
         everything = scope.everything()

@@ -13,7 +13,7 @@ from protocol.units import KIB
 from replicator.environment import ThreadRunner, run_in_thread
 from replicator.imap.matching.bounds import is_text
 from replicator.imap.rendering.fetch_answers import MessageText
-from replicator.mailstore import Text, needs_whole, read_all
+from replicator.mailstore import BodyReader, needs_whole, read_all
 from replicator.mime.skeleton import Skeleton
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Parsing:
 
     @asynccontextmanager
     async def opened(
-        self, text: Text, *, with_structure: bool, with_bodies: bool = False
+        self, text: BodyReader, *, with_structure: bool, with_bodies: bool = False
     ) -> AsyncIterator[MessageText]:
         """Open a body with its header; also with its structure and its searchable parts, if asked for.
 

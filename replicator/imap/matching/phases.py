@@ -24,7 +24,7 @@ from replicator.imap.matching.bounds import (
     OfRow,
     OfText,
     ReadableText,
-    Scope,
+    SearchScope,
     Test,
     Within,
 )
@@ -44,7 +44,7 @@ class Search:
     """
 
     def __init__(self, program: keys.SearchProgram, view: MailboxView, uids: Sequence[int], recent: UidSet) -> None:
-        self._scope = Scope(view, uids[-1] if uids else 0)
+        self._scope = SearchScope(view, uids[-1] if uids else 0)
         self._test = _Compiler(view, uids, recent, _codec(program.charset)).test_of(program.key)
 
     def decide(self) -> tuple[set[int], list[int]]:
@@ -59,7 +59,7 @@ class Search:
 
     def matches(self, message: Message, text: MessageText) -> bool:
         """Return True if the message matches. Uses no mutable state, so it may run in a thread."""
-        return bool(self._test.bounds(Scope.of_one(message, ReadableText(text))).sure)
+        return bool(self._test.bounds(SearchScope.of_one(message, ReadableText(text))).sure)
 
 
 def _codec(charset: str | None) -> str:

@@ -19,13 +19,13 @@ import trio
 from protocol.commands import Parts
 from replicator.environment import Environment
 from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
-from replicator.mailstore import ReceivedText, Text
+from replicator.mailstore import BodyReader, ReceivedText
 from replicator.metrics import AttachmentMetrics
 from replicator.replication.bodies.attachments import PartStore, Source
 from replicator.replication.bodies.download import Downloader
 from replicator.replication.bodies.peer_fetch import Fetched, Links, fetch, fetch_chunk
 from replicator.replication.bodies.reader import PartedText, PlainText, recipe_of
-from replicator.replication.bodies.upload import Received, Room, Sink
+from replicator.replication.bodies.upload import Room, Sink, UploadedBody
 from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.attachment_ranges import Attached
 from replicator.store.bodies.body_rows import (
@@ -85,7 +85,7 @@ class BodyStore:
     @asynccontextmanager
     async def prepared(self, text: bytes | ReceivedText) -> AsyncIterator[StoredText]:
         """Prepare a body, given as octets or as a sink's result, for writing within the block. Raises MailError."""
-        if isinstance(text, Received):
+        if isinstance(text, UploadedBody):
             await self.downloader.displace_lost(text.stored)
             yield text.stored
             return
@@ -136,7 +136,7 @@ class BodyStore:
                 await self._store.write(partial(_replace, stored))
             return bool(taken)
 
-    async def fetch_to_read(self, content_hash: bytes) -> Text | None:
+    async def fetch_to_read(self, content_hash: bytes) -> BodyReader | None:
         """Fetch a body that is not here from a neighbour, and store it if possible. Raises MailError.
 
         The attachments of a large body arrive as they are read; the body is also queued to be fetched whole.
@@ -197,7 +197,7 @@ class BodyStore:
 
     # ---- reading
 
-    async def open(self, content_hash: bytes) -> Text | None:
+    async def open(self, content_hash: bytes) -> BodyReader | None:
         """Open a body for reading; None: it is not here or its recipe is damaged. Reading heals damaged attachments."""
         message, found = await self._kept(content_hash)
         if message is None or isinstance(message, bytes):

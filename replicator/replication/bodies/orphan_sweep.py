@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import trio
 
 from replicator.errors import MailError
-from replicator.store.attachments.sweep import Slice, sweep
+from replicator.store.attachments.sweep import SweepSlice, sweep
 from replicator.store.bodies.attachment_references import Recorded
 from replicator.store.store import Reader, Store
 
@@ -27,7 +27,7 @@ REST_S = 0.02  # minimum rest between two slices
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class AttachmentTotals:
     """Attachments that this node's bodies refer to, each counted once. Other nodes may share them."""
 
     attachments: int
@@ -42,7 +42,7 @@ class OrphanSweep:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.held: Held | None = None
+        self.held: AttachmentTotals | None = None
 
     async def run(self) -> None:
         """Sweep at intervals, until cancelled.
@@ -69,11 +69,13 @@ class OrphanSweep:
                 await trio.sleep(max(REST_S, part.size / RATE))
         return mended
 
-    async def swept(self, reader: Reader) -> AsyncGenerator[Slice, None]:
+    async def swept(self, reader: Reader) -> AsyncGenerator[SweepSlice, None]:
         """Yield the slices of one sweep, and set `held` at its end. Raises OSError, sqlite3.Error, MailError."""
-        slices: list[Iterator[Slice]] = []  # created in the reader's thread, since the sweep reads by that connection
+        slices: list[
+            Iterator[SweepSlice]
+        ] = []  # created in the reader's thread, since the sweep reads by that connection
 
-        def next_slice(connection: sqlite3.Connection) -> Slice | None:
+        def next_slice(connection: sqlite3.Connection) -> SweepSlice | None:
             if not slices:
                 slices.append(sweep(self._store.attachments, Recorded(connection), repair=True))
             return next(slices[0], None)
@@ -83,4 +85,4 @@ class OrphanSweep:
             attachments += part.attachments
             size_bytes += part.size_bytes
             yield part
-        self.held = Held(attachments, size_bytes)
+        self.held = AttachmentTotals(attachments, size_bytes)

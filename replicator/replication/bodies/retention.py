@@ -22,7 +22,7 @@ from replicator.store.bodies import deletion_candidates
 from replicator.store.bodies.deletion_candidates import Removed
 from replicator.store.db.transaction import Transaction
 from replicator.store.gc import body_references, expunged, orphaned_bodies
-from replicator.store.gc.body_references import Key, Look, Slice
+from replicator.store.gc.body_references import Key, ReferenceScan, ReferenceSlice
 from replicator.store.store import Reader, Store
 
 log = logging.getLogger(__name__)
@@ -124,11 +124,11 @@ class Retention:
             await _rest(began)
         return total
 
-    async def _spare_named(self, reader: Reader, look: Look) -> None:
+    async def _spare_named(self, reader: Reader, look: ReferenceScan) -> None:
         after: Key | None = body_references.FIRST
         while after is not None:
             began = trio.current_time()
-            part: Slice = await reader.read(partial(look, after=after))
+            part: ReferenceSlice = await reader.read(partial(look, after=after))
             if part.found:
                 await self._store.write(partial(_spare, found=part.found))
             after = part.after

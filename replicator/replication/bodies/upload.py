@@ -25,7 +25,7 @@ from replicator.store.bodies.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class UploadedBody:
     """See `replicator.mailstore.ReceivedText`."""
 
     stored: StoredText
@@ -71,19 +71,19 @@ class Sink:
         if len(self._waiting) > max(self._inline_max_bytes, CHUNK_BYTES):
             await self._pass_on()
 
-    async def finish(self) -> Received:
+    async def finish(self) -> UploadedBody:
         """See `TextSink`."""
         if self._intake is None and len(self._waiting) <= self._inline_max_bytes:
-            return Received(StoredText.of(bytes(self._waiting)))
+            return UploadedBody(StoredText.of(bytes(self._waiting)))
         await self._pass_on()
         assert self._intake is not None
         with told():
             taken_in = await self._run_in_thread(self._intake.finish)
         self.holdings = taken_in.holdings
         if not taken_in.recipe.attached:  # its parts are too small, or none can be cut out
-            return Received(StoredText.of(b"".join(_inline(taken_in.recipe))))
+            return UploadedBody(StoredText.of(b"".join(_inline(taken_in.recipe))))
         parts = Parts(taken_in.content_hash, taken_in.size_bytes, taken_in.recipe.pack())
-        return Received(StoredText.of_parts(parts, taken_in.holdings))
+        return UploadedBody(StoredText.of_parts(parts, taken_in.holdings))
 
     async def close(self) -> None:
         """Discard an unfinished body. May be called again."""

@@ -24,7 +24,7 @@ from replicator.store.checkpoints.container import UnreadableError
 from replicator.store.checkpoints.manifest import Manifest
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
-from replicator.store.db.entry_validation import Head
+from replicator.store.db.entry_validation import NamedHead
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.snapshot_install import Adoption, DamageError, adopt
@@ -77,7 +77,7 @@ class Bootstrap:
         log.info("this node begins with the %d checkpoints of %s", self.total, manifest.name)
         failed: list[Exception] = []
 
-        async def take_over(head: Head) -> None:
+        async def take_over(head: NamedHead) -> None:
             try:
                 await self._adopt(manifest.home, head)
             except _ERRORS as error:
@@ -95,23 +95,23 @@ class Bootstrap:
         context = {dot.origin: dot.seq for dot in manifest.context}
         await self._store.write(lambda tx: tx.begin_log_after(context))
 
-    async def _adopt(self, home: Home, head: Head) -> None:
+    async def _adopt(self, home: Home, head: NamedHead) -> None:
         with deadline(READ_TIMEOUT_S):
             async with aclosing(self._archive.changes(home, head)) as parts:
                 changes = [change async for change in parts]
         await self._store.write(partial(_adopt, head=head, change=_joined(changes)))
 
 
-async def _slice(heads: AsyncGenerator[Head, None]) -> list[Head]:
+async def _slice(heads: AsyncGenerator[NamedHead, None]) -> list[NamedHead]:
     """Return the next few heads of a manifest; empty at its end. Raises the errors of `Archive.heads`."""
-    found: list[Head] = []
+    found: list[NamedHead] = []
     with deadline(READ_TIMEOUT_S):
         while len(found) < SLICE and (head := await anext(heads, None)) is not None:
             found.append(head)
     return found
 
 
-def _adopt(tx: Transaction, head: Head, change: Merge | TreeMerge) -> None:
+def _adopt(tx: Transaction, head: NamedHead, change: Merge | TreeMerge) -> None:
     """Install a checkpoint, unless a newer state from a peer arrived meanwhile. Raises HistoryError, DamageError."""
     context = {dot.origin: dot.seq for dot in change.context}
     here = tx.chain(head.mailbox_id)
@@ -123,7 +123,7 @@ def _adopt(tx: Transaction, head: Head, change: Merge | TreeMerge) -> None:
     adopt(tx, Adoption(key, None, _chain(head, context, change), change, head.time))
 
 
-def _chain(head: Head, context: Context, change: Merge | TreeMerge) -> Chain:
+def _chain(head: NamedHead, context: Context, change: Merge | TreeMerge) -> Chain:
     """Return the chain at this head, with the numbers that a digest needs."""
     chain = Chain(head.mailbox_id, head.user, head.uidvalidity, head=head.dot)
     chain.highestmodseq, chain.context = head.modseq, dict(context)

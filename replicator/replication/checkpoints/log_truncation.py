@@ -33,7 +33,7 @@ from replicator.store.checkpoints import catalog
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.catalog import Round
 from replicator.store.checkpoints.container import UnreadableError
-from replicator.store.db.entry_validation import Head
+from replicator.store.db.entry_validation import NamedHead
 from replicator.store.log import entry_removal
 from replicator.store.store import Store
 
@@ -282,7 +282,7 @@ class LogTruncation:
             await self._archive.delete_all_but(self._heads_of)
         self._litter = False
 
-    async def _heads_of(self, chain_ids: Sequence[bytes]) -> list[Head]:
+    async def _heads_of(self, chain_ids: Sequence[bytes]) -> list[NamedHead]:
         return await self._store.read(partial(catalog.are_saved, chain_ids=chain_ids))
 
 

@@ -27,7 +27,7 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
 from resync import differing
 from resync.bulk import Item
-from resync.differing import Kind, Side
+from resync.differing import DifferenceKind, Side
 from resync.entry import FolderState
 
 LAST_RESORT = "and where that does not mend it, `replicator rebuild --from-peers`"
@@ -36,14 +36,14 @@ LOOK_AGAIN_S = 0.2  # most entries in transit arrive in this time
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class NodeComparison:
     """One mailbox or tree at two nodes at one moment. Without kinds, both show the same."""
 
     ours: Chain
     theirs: Chain
     rows: int = 0  # number of rows compared
-    by_row: Mapping[bytes, frozenset[Kind]] = field(default_factory=dict)
-    by_kind: Counter[Kind] = field(default_factory=Counter)
+    by_row: Mapping[bytes, frozenset[DifferenceKind]] = field(default_factory=dict)
+    by_kind: Counter[DifferenceKind] = field(default_factory=Counter)
     damage: str | None = None  # description and remedy; the nodes must not be joined
     can_restore: bool = False  # this node is damaged, and the other one still shows the undamaged rows
     other_texts: int = 0  # messages with different bodies under one GUID
@@ -55,7 +55,7 @@ class Look:
         return self.ours.head, self.theirs.head
 
 
-async def standing(store: Store, mastership: Mastership, sid: str, key: MailboxKey) -> Look:
+async def standing(store: Store, mastership: Mastership, sid: str, key: MailboxKey) -> NodeComparison:
     """Look several times, and return the differences that are not merely in transit. Raises the errors of `look`."""
     last = await look(store, mastership, sid, key)
     stands = dict(last.by_row)
@@ -73,13 +73,13 @@ async def standing(store: Store, mastership: Mastership, sid: str, key: MailboxK
     return replace(last, by_row=stands, by_kind=differing.count(stands))
 
 
-async def look(store: Store, mastership: Mastership, sid: str, key: MailboxKey) -> Look:
+async def look(store: Store, mastership: Mastership, sid: str, key: MailboxKey) -> NodeComparison:
     """Compare a mailbox or tree once. Raises UnavailableError, LinkDownError as `sync_client.learn`."""
     try:
         learned, rows = await _learned(store, mastership, sid, key)
     except (sync_client.DamagedError, DamagedRowError) as error:
         nothing = Chain(key.mailbox_id, key.user, key.uidvalidity)
-        return Look(nothing, nothing, by_kind=Counter({Kind.DAMAGE: 1}), damage=str(error))
+        return NodeComparison(nothing, nothing, by_kind=Counter({DifferenceKind.DAMAGE: 1}), damage=str(error))
     return _look(learned, rows, sid)
 
 
@@ -99,7 +99,7 @@ async def _learned(
     return learned, _kept(learned)
 
 
-def _look(learned: Learned, rows: Mapping[bytes, Item], sid: str) -> Look:
+def _look(learned: Learned, rows: Mapping[bytes, Item], sid: str) -> NodeComparison:
     ours, theirs = learned.ours.chain, learned.theirs
     by_row, by_kind = differing.differing(_side(ours, rows), _side(theirs, learned.items))
     damage = None
@@ -109,15 +109,15 @@ def _look(learned: Learned, rows: Mapping[bytes, Item], sid: str) -> Look:
         pass  # no head here counts the rows, if there are any: the mailbox is new, or to be adopted
     elif not learned.ours.adds_up:
         damage = f"what this node shows is not what it counts; run `replicator check --repair` here, {LAST_RESORT}"
-        by_kind = Counter({Kind.DAMAGE: max(1, len(by_row))})
+        by_kind = Counter({DifferenceKind.DAMAGE: max(1, len(by_row))})
     elif other_texts:
         damage = f"of {other_texts} messages the two have different texts under one GUID; a resync puts that right"
-    elif by_kind[Kind.DAMAGE]:
+    elif by_kind[DifferenceKind.DAMAGE]:
         what = "both have seen the same, and show other things"
         damage = f"{what}; run `replicator check --repair` here and at {sid}, {LAST_RESORT}"
     folders = tuple(item for item in learned.items.values() if isinstance(item, FolderState))
     compared = len(learned.ours.fingerprints) + len(learned.items)
-    return Look(ours, theirs, compared, by_row, by_kind, damage, can_restore(learned), other_texts, folders)
+    return NodeComparison(ours, theirs, compared, by_row, by_kind, damage, can_restore(learned), other_texts, folders)
 
 
 def _side(chain: Chain, rows: Mapping[bytes, Item]) -> Side:

@@ -171,7 +171,7 @@ class ForkScheduler:
                     await self._move(stray)
         return not await self._store.read(partial(forks.strays, user=user))
 
-    async def _move(self, stray: forks.Stray) -> None:
+    async def _move(self, stray: forks.StrayMail) -> None:
         for start in range(0, len(stray.to_copy), GATHER_AT_ONCE):
             uids, guids = zip(*stray.to_copy[start : start + GATHER_AT_ONCE], strict=True)
             # With spare GUIDs equal to the GUIDs, a retry before the first try is shown here adds no copy.

@@ -22,7 +22,7 @@ from protocol.units import KIB, MIB
 from protocol.values import Context
 from replicator.config import CheckpointConfig
 from replicator.environment import Environment
-from replicator.objects import ObjectStore, ObjectStoreError, Patience
+from replicator.objects import ObjectStore, ObjectStoreError, RetryPolicy
 from replicator.replication.links.entry_codec import Announced
 from replicator.replication.links.link import PeerLink
 from replicator.store.checkpoints.container import UnreadableError
@@ -41,7 +41,7 @@ TIMEOUT_S = 10.0  # for one object: the peer's log waits for it
 REST_S = 60.0  # after a failure, before an object is written again
 CAPABILITY = "REMOTE-"  # followed by a hash of the object store's URL
 INLINE_S = 600.0  # after a failure to read, during which the peer sends all entries on the link
-PATIENCE = Patience(connect_s=2.0, silence_s=5.0, request_s=TIMEOUT_S, retries=0)
+PATIENCE = RetryPolicy(connect_s=2.0, silence_s=5.0, request_s=TIMEOUT_S, retries=0)
 
 
 def capability(checkpoint: CheckpointConfig) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import receive
 from replicator.store.repair import table_check
-from replicator.store.repair.damaged_database import DamagedDatabase, Salvaged
+from replicator.store.repair.damaged_database import DamagedDatabase, ReadableSlice
 from replicator.store.store import Store
 from replicator.tasks import CheckStatus, Finding
 from resync.entry import Entry, MailAdd
@@ -346,7 +346,7 @@ def _unseen(connection: sqlite3.Connection, heads: dict[MailboxKey, Dot]) -> dic
 
 
 def _take_in(
-    tx: Transaction, part: Salvaged, texts: Sequence[StoredText], came: Mapping[str, int]
+    tx: Transaction, part: ReadableSlice, texts: Sequence[StoredText], came: Mapping[str, int]
 ) -> tuple[int, dict[Dot, Entry]]:
     """Apply salvaged entries; return the number of new ones, and those that could not be applied."""
     count, untaken = 0, dict[Dot, Entry]()

@@ -22,7 +22,7 @@ from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
 from replicator.store.repair.damaged_database import DamagedDatabase
-from replicator.store.repair.unlogged_mail import Stray, of_entries, strays
+from replicator.store.repair.unlogged_mail import UnloggedMail, of_entries, strays
 from replicator.store.store import Store
 from resync.entry import Entry
 
@@ -66,7 +66,7 @@ class Redelivery:
                 delivered, failed = delivered + (done is True), failed + (done is False)
         return delivered, failed
 
-    async def _deliver(self, stray: Stray) -> bool | None:
+    async def _deliver(self, stray: UnloggedMail) -> bool | None:
         """Deliver a message; return True if that worked. None: it is shown already."""
         add = stray.add
         if await self._shows(add.guid, stray.mailbox_id):
@@ -77,7 +77,7 @@ class Redelivery:
         ) as taken:
             return await self._save(stray, taken[0]) if taken else False
 
-    async def _save(self, stray: Stray, stored: StoredText) -> bool | None:
+    async def _save(self, stray: UnloggedMail, stored: StoredText) -> bool | None:
         add = stray.add
         try:
             key = await self._destination(stray)
@@ -102,7 +102,7 @@ class Redelivery:
             message = await self._store.read(partial(read_text, content_hash=content_hash))
         return message
 
-    async def _destination(self, stray: Stray) -> MailboxKey:
+    async def _destination(self, stray: UnloggedMail) -> MailboxKey:
         """Return the message's mailbox, else the folder of the same name, else INBOX if the name is unknown.
 
         Raises MailError.

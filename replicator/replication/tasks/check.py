@@ -15,16 +15,16 @@ from replicator.store.bodies.attachment_references import lost_parts
 from replicator.store.log.replay import Base
 from replicator.store.repair import table_check
 from replicator.store.repair.head_evidence import log_lacks
-from replicator.store.repair.mailbox_check import Comparison, Damage, chain_ids, readable_chain
+from replicator.store.repair.mailbox_check import Defect, LogComparison, chain_ids, readable_chain
 from replicator.store.repair.row_repair import compare_and_mend, mend
-from replicator.store.repair.table_check import Slice
+from replicator.store.repair.table_check import TableSlice
 from replicator.store.store import Store
 from replicator.tasks import CheckOptions, CheckStatus
 
 TRIES = 3  # tries to repair a mailbox that changes meanwhile; after that the writer waits for the repair
 
 
-class Check:
+class CheckTask:
     """The job of `replicator check`. See `Job`."""
 
     def __init__(
@@ -58,7 +58,7 @@ class _Check:
         entries, messages, _ = await self._reader.read(table_check.sizes)
         self._status.total = entries + 3 * messages
         if lacking := await self._reader.read(log_lacks):
-            await self._work.note(Damage("log", f"{lacking} entries that came are not in the log any more", None), None)
+            await self._work.note(Defect("log", f"{lacking} entries that came are not in the log any more", None), None)
         doubted = await self._unseen_chains()
         for chain_id in sorted(doubted):
             await self._compare(chain_id, doubted=True)
@@ -81,14 +81,14 @@ class _Check:
             look = partial(lost_parts, attachments=self._work.store.attachments, after=after)
             size, after, texts = await self._reader.read(look)
             for text in texts:
-                await self._work.heal_parts(Damage("content", "a part of its text is missing", None, content_hash=text))
+                await self._work.heal_parts(Defect("content", "a part of its text is missing", None, content_hash=text))
             await self._work.pace(size)
 
     async def _unseen_chains(self) -> set[bytes]:
         found: set[bytes] = set()
         at: int | None = 0
         while at is not None:
-            part: Slice[int, bytes] = await self._reader.read(partial(table_check.unseen_chains, after=at))
+            part: TableSlice[int, bytes] = await self._reader.read(partial(table_check.unseen_chains, after=at))
             found.update(part.found)
             if len(found) > SUSPECTS_MAX:
                 raise TaskError(f"more than {SUSPECTS_MAX} mailboxes are behind the log")
@@ -120,11 +120,11 @@ class _Check:
         for damage in comparison.damages:
             await self._work.note(damage, FROM_LOG if mended and damage.can_be_mended else None)
 
-    async def _read_both(self, chain_id: bytes, *, doubted: bool) -> Comparison:
+    async def _read_both(self, chain_id: bytes, *, doubted: bool) -> LogComparison:
         base = await self._base_of(chain_id)
 
-        def begin(connection: sqlite3.Connection) -> Comparison:
-            return Comparison(connection, chain_id, doubted, base)
+        def begin(connection: sqlite3.Connection) -> LogComparison:
+            return LogComparison(connection, chain_id, doubted, base)
 
         comparison = await self._reader.read(begin)
         steps = comparison.steps()
@@ -147,7 +147,7 @@ class _Check:
         at: table_check.Key | None = table_check.FIRST
         while at is not None:
             query = partial(table_check.stray_pointers, after=at)
-            part: Slice[table_check.Key, Damage] = await self._reader.read(query)
+            part: TableSlice[table_check.Key, Defect] = await self._reader.read(query)
             if part.found:
                 part = await self._reader.read(query)
             await self._work.mend_strays(part.found)

@@ -11,7 +11,7 @@ from functools import partial
 
 from replicator.store.db import queries
 from replicator.store.repair import table_check
-from replicator.store.repair.table_check import Showing, Slice
+from replicator.store.repair.table_check import Showing, TableSlice
 from replicator.store.store import Reader
 from replicator.tasks import Finding, ShownAt
 
@@ -42,7 +42,9 @@ async def _shown(texts: Container[bytes], reader: Reader, pace: Pace) -> dict[st
     shown: dict[str, _Shown] = {}
     at: table_check.Key | None = table_check.FIRST
     while at is not None:
-        part: Slice[table_check.Key, Showing] = await reader.read(partial(table_check.showing, after=at, texts=texts))
+        part: TableSlice[table_check.Key, Showing] = await reader.read(
+            partial(table_check.showing, after=at, texts=texts)
+        )
         for mailbox, user, uid, content_hash in part.found:
             of_text = shown.setdefault(content_hash.hex(), _Shown())
             if len(of_text.first) == NAMED_MAX:

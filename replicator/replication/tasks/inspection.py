@@ -23,9 +23,9 @@ from replicator.store.db import queries
 from replicator.store.db.damage import REMEDY
 from replicator.store.db.entry_validation import HASH_BYTES
 from replicator.store.repair import table_check
-from replicator.store.repair.mailbox_check import Damage
+from replicator.store.repair.mailbox_check import Defect
 from replicator.store.repair.row_repair import mend_strays
-from replicator.store.repair.table_check import Slice
+from replicator.store.repair.table_check import TableSlice
 from replicator.store.store import Reader, Store
 from replicator.tasks import CheckStatus, Finding
 
@@ -66,7 +66,7 @@ class Inspection:
         if self.status.rate is not None:
             await trio.sleep(size / self.status.rate)
 
-    async def note(self, damage: Damage, done: str | None, what: str | None = None) -> None:
+    async def note(self, damage: Defect, done: str | None, what: str | None = None) -> None:
         """Report damage; `done` says how it was repaired, None that it was not."""
         status = self.status
         status.damage[damage.kind] = status.damage.get(damage.kind, 0) + 1
@@ -84,7 +84,7 @@ class Inspection:
             self._left_chains |= {key for key in (damage.mailbox_id, damage.user) if key is not None}
         status.findings.append(_finding(damage, name, what or damage.what, done))
 
-    async def mend_strays(self, damages: Sequence[Damage]) -> None:
+    async def mend_strays(self, damages: Sequence[Defect]) -> None:
         """Delete and report rows that belong to nothing, except those that only follow from damage known before."""
         damages = [damage for damage in damages if not self._is_known(damage)]
         if damages and self.status.repair:
@@ -97,7 +97,7 @@ class Inspection:
         at: table_check.Key | None = table_check.FIRST
         while at is not None:
             query = partial(table_check.stray_rows, after=at, suspects=suspects)
-            part: Slice[table_check.Key, Damage] = await self.reader.read(query)
+            part: TableSlice[table_check.Key, Defect] = await self.reader.read(query)
             if part.found:
                 part = await self.reader.read(query)
             found = [damage for damage in part.found if not self._is_known(damage)]
@@ -112,9 +112,9 @@ class Inspection:
     async def heal_rest(self, suspects: set[bytes]) -> None:
         """Heal the suspects that no message has led to."""
         for content_hash in suspects - self._healed.keys():
-            await self.heal(Damage("content", "its text is damaged", None, content_hash=content_hash))
+            await self.heal(Defect("content", "its text is damaged", None, content_hash=content_hash))
 
-    async def heal(self, damage: Damage) -> None:
+    async def heal(self, damage: Defect) -> None:
         """Fetch a body from other nodes, once, and report it once, however many messages have it."""
         content_hash = damage.content_hash
         assert content_hash is not None
@@ -139,7 +139,7 @@ class Inspection:
             return
         await self.note(damage, FROM_PEER)
 
-    async def heal_parts(self, damage: Damage) -> None:
+    async def heal_parts(self, damage: Defect) -> None:
         """Fetch missing attachments of a body that is here."""
         assert damage.content_hash is not None
         is_healed = self.status.repair and await self._heal_text(damage.content_hash)
@@ -149,7 +149,7 @@ class Inspection:
         """Add the owners to the findings about damaged bodies."""
         self.status.findings = await named(self.status.findings, self.reader, self.pace)
 
-    def _is_known(self, damage: Damage) -> bool:
+    def _is_known(self, damage: Defect) -> bool:
         """Return True if this damage only follows from damage that was reported before and not repaired."""
         if damage.kind in {"by_uid", "folder", "subscription"}:
             return damage.mailbox_id in self._left_chains or damage.user in self._left_chains
@@ -157,7 +157,7 @@ class Inspection:
         return any((damage.mailbox_id, key) in self._left for key in keys if key is not None)
 
 
-def _is_needed(connection: sqlite3.Connection, damage: Damage) -> bool:
+def _is_needed(connection: sqlite3.Connection, damage: Defect) -> bool:
     """Return True if the message still has this body, or for damage without a message, if the body is still here."""
     if damage.mailbox_id is None or damage.uid is None:
         return damage.content_hash is not None and is_here(connection, damage.content_hash)
@@ -165,7 +165,7 @@ def _is_needed(connection: sqlite3.Connection, damage: Damage) -> bool:
     return shown == damage.content_hash
 
 
-def _finding(damage: Damage, name: str | None, what: str, done: str | None) -> Finding:
+def _finding(damage: Defect, name: str | None, what: str, done: str | None) -> Finding:
     """Build the finding. Damaged columns may hold anything, so values of the wrong type are left out."""
     folder = _as(str, name) or _hexadecimal(damage.mailbox_id)
     guid = _hexadecimal(damage.content_hash) or _hexadecimal(damage.guid)

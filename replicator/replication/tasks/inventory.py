@@ -47,7 +47,7 @@ KILLED_S = 5.0  # for its exit after a kill; a process that is blocked by a disk
 ERRORS_BYTES = 2000  # bytes kept of the process's last error output, for an exit by a defect
 
 
-class Inventory:
+class InventoryTask:
     """The job of `replicator inventory`. See `Job`."""
 
     def __init__(self, options: InventoryOptions, store: Store, coordinator: Coordinator) -> None:

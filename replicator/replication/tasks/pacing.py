@@ -26,7 +26,7 @@ class Pace:
             await trio.sleep_until(self._busy_until)
 
 
-class Patience:
+class ConvergenceWait:
     """A wait for nodes, brief for those that were too slow before."""
 
     def __init__(self) -> None:

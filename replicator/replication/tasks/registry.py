@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from replicator.environment import Environment
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.tasks.check import Check
-from replicator.replication.tasks.inventory import Inventory
-from replicator.replication.tasks.repair_plan import Apply
-from replicator.replication.tasks.resync import Resync
+from replicator.replication.tasks.check import CheckTask
+from replicator.replication.tasks.inventory import InventoryTask
+from replicator.replication.tasks.repair_plan import RepairPlanTask
+from replicator.replication.tasks.resync import ResyncTask
 from replicator.replication.tasks.runner import Job, TaskRunner
-from replicator.replication.tasks.scrub import Scrub
-from replicator.replication.tasks.undelete import Undelete
+from replicator.replication.tasks.scrub import ScrubTask
+from replicator.replication.tasks.undelete import UndeleteTask
 from replicator.store.store import Store
 from replicator.tasks import (
     ApplyOptions,
@@ -34,12 +34,12 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
     def job_for(options: TaskOptions) -> Job:
         match options:
             case CheckOptions():
-                return Check(options, store, environment, coordinator.bodies.heal, coordinator.checkpoints)
+                return CheckTask(options, store, environment, coordinator.bodies.heal, coordinator.checkpoints)
             case ScrubOptions():
-                return Scrub(options, store, coordinator.bodies, coordinator.orphan_sweep)
+                return ScrubTask(options, store, coordinator.bodies, coordinator.orphan_sweep)
             case ResyncOptions():
                 peers = (peer.id for peer in coordinator.config.peers)
-                return Resync(
+                return ResyncTask(
                     options,
                     store=store,
                     mastership=coordinator.mastership,
@@ -48,11 +48,11 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
                     peers=peers,
                 )
             case UndeleteOptions():
-                return Undelete(options, store, coordinator, environment)
+                return UndeleteTask(options, store, coordinator, environment)
             case InventoryOptions():
-                return Inventory(options, store, coordinator)
+                return InventoryTask(options, store, coordinator)
             case ApplyOptions():
-                return Apply(
+                return RepairPlanTask(
                     options,
                     store=store,
                     mastership=coordinator.mastership,

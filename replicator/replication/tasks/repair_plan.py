@@ -25,7 +25,7 @@ from replicator.replication.convergence.reconciliation import Outcome, Reconcili
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.parallel import in_turns
-from replicator.replication.tasks.pacing import SHOW_TIMEOUT_S, Pace, Patience
+from replicator.replication.tasks.pacing import SHOW_TIMEOUT_S, ConvergenceWait, Pace
 from replicator.replication.tasks.runner import TaskError
 from replicator.replication.writes.head_exchange import ask
 from replicator.store.bodies.body_rows import lacking_count
@@ -58,7 +58,7 @@ class _LeftError(Exception):
         self.outcome = outcome
 
 
-class Apply:
+class RepairPlanTask:
     """The job of `replicator apply`. See `Job`."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Apply:
         self._other_texts = other_texts
         self._reconciling = trio.Semaphore(RECONCILED_AT_ONCE)
         self._pace = Pace(options.rate)
-        self._patience = Patience()
+        self._patience = ConvergenceWait()
 
     async def run(self) -> None:
         """Apply the plan, trees before mailboxes, since trees name the folders. Raises TaskError, sqlite3.Error."""

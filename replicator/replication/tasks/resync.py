@@ -19,12 +19,12 @@ from protocol.values import covers
 from replicator.errors import MailError, UnavailableError
 from replicator.replication.convergence import diff, sync_client
 from replicator.replication.convergence.body_conflicts import BodyConflicts
-from replicator.replication.convergence.diff import LAST_RESORT, Look
+from replicator.replication.convergence.diff import LAST_RESORT, NodeComparison
 from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.parallel import in_turns
-from replicator.replication.tasks.pacing import SHOW_TIMEOUT_S, Pace, Patience
+from replicator.replication.tasks.pacing import SHOW_TIMEOUT_S, ConvergenceWait, Pace
 from replicator.replication.tasks.runner import TaskError
 from replicator.replication.writes.head_exchange import ask
 from replicator.store.db import chain as chains
@@ -33,7 +33,7 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.log import pending_resync
 from replicator.store.store import Store
 from replicator.tasks import Difference, ResyncOptions, ResyncStatus
-from resync.differing import Kind
+from resync.differing import DifferenceKind
 from resync.entry import tree_id
 from resync.tree import GIVEN_UP
 
@@ -45,7 +45,7 @@ TRIES, TRY_AGAIN_S = 4, 0.5  # comparisons of a mailbox that is too busy to be c
 _DONE = {Outcome.SAME: "equal by now", Outcome.ADOPTED: "adopted here", Outcome.AHEAD: "adopted there"}
 
 
-class Resync:
+class ResyncTask:
     """The job of `replicator resync`. See `Job`."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Resync:
         self._other_texts = other_texts
         self._configured = frozenset(peers)
         self._pace = Pace(options.rate)
-        self._patience = Patience()
+        self._patience = ConvergenceWait()
         self._names: dict[bytes, str] = {}  # names of folders that only other nodes have
         self._is_anything_known = False
 
@@ -130,9 +130,9 @@ class Resync:
         """
         await in_turns(partial(self._resync, sid=sid), keys, AT_ONCE)
 
-    async def _resync(self, key: MailboxKey, sid: str) -> Look | None:
+    async def _resync(self, key: MailboxKey, sid: str) -> NodeComparison | None:
         """Compare and repair one mailbox. A failure is reported, or raised if the node cannot be reached any more."""
-        look: Look | None = None
+        look: NodeComparison | None = None
         try:
             look, done, why_not = await self._compare(key, sid)
         except MailError as error:
@@ -145,7 +145,7 @@ class Resync:
         self.status.count(1)
         return look
 
-    async def _compare(self, key: MailboxKey, sid: str) -> tuple[Look, str | None, str | None]:
+    async def _compare(self, key: MailboxKey, sid: str) -> tuple[NodeComparison, str | None, str | None]:
         """Return the differences, and the result of `_mend`. Retries a mailbox that is busy.
 
         Raises MailError, LinkDownError.
@@ -159,7 +159,7 @@ class Resync:
             await trio.sleep(TRY_AGAIN_S)
         return await self._compare_once(key, sid)
 
-    async def _compare_once(self, key: MailboxKey, sid: str) -> tuple[Look, str | None, str | None]:
+    async def _compare_once(self, key: MailboxKey, sid: str) -> tuple[NodeComparison, str | None, str | None]:
         look = await self._look(key, sid)
         if not look.other_texts or self.status.dry_run:
             return look, *(await self._mend(key, sid, look) if look.by_kind else (None, None))
@@ -171,7 +171,7 @@ class Resync:
         also, why_not = await self._mend(key, sid, left) if left.by_kind else (None, None)
         return look, None if why_not else "; ".join(filter(None, (done, also))), why_not
 
-    async def _look(self, key: MailboxKey, sid: str) -> Look:
+    async def _look(self, key: MailboxKey, sid: str) -> NodeComparison:
         look = await diff.standing(self._store, self._mastership, sid, key)
         self._names |= {folder.mailbox_id: folder.name for folder in look.folders}
         self.status.rows += look.rows
@@ -185,7 +185,7 @@ class Resync:
             await self._other_texts.put_right_at(key, sid)
         return f"{count} texts put right here, and those of other nodes there"
 
-    async def _mend(self, key: MailboxKey, sid: str, look: Look) -> tuple[str | None, str | None]:
+    async def _mend(self, key: MailboxKey, sid: str, look: NodeComparison) -> tuple[str | None, str | None]:
         """Return what was done, or why nothing was; both are None in a dry run without damage.
 
         Raises MailError, LinkDownError.
@@ -211,7 +211,7 @@ class Resync:
             f"it was not done within {MEND_TIMEOUT_S:.0f} s; `replicator status` shows whether masters are known",
         )
 
-    async def _is_shown(self, key: MailboxKey, sid: str, look: Look) -> bool:
+    async def _is_shown(self, key: MailboxKey, sid: str, look: NodeComparison) -> bool:
         """Wait until each node has seen what the other one showed; return False on a timeout."""
 
         async def late() -> tuple[str, ...]:
@@ -219,7 +219,7 @@ class Resync:
 
         return not await self._patience.wait((sid,), late)
 
-    async def _have_both_seen(self, key: MailboxKey, sid: str, look: Look) -> bool:
+    async def _have_both_seen(self, key: MailboxKey, sid: str, look: NodeComparison) -> bool:
         mine = await self._store.read(partial(chains.load, chain_id=key.mailbox_id)) or look.ours
         reply = await ask(self._mastership.toward(sid), sid, key, mine)
         theirs = mine.context if isinstance(reply, Done) else {}
@@ -236,7 +236,7 @@ class Resync:
     def _note(self, difference: Difference) -> None:
         status = self.status
         total = Counter(status.differed) + Counter(difference.differed)
-        status.differed = {str(kind): total[kind] for kind in Kind if total[kind]}
+        status.differed = {str(kind): total[kind] for kind in DifferenceKind if total[kind]}
         status.mended += difference.done is not None
         status.unmended += difference.done is None
         if len(status.differences) < DIFFERENCES_MAX:

@@ -15,15 +15,15 @@ from replicator.replication.tasks.runner import TaskError
 from replicator.store.bodies.attachment_references import parted_texts, text_of
 from replicator.store.bodies.body_rows import is_here
 from replicator.store.repair import table_check
-from replicator.store.repair.mailbox_check import Damage
-from replicator.store.repair.table_check import Slice
+from replicator.store.repair.mailbox_check import Defect
+from replicator.store.repair.table_check import TableSlice
 from replicator.store.store import Store
 from replicator.tasks import CheckStatus, ScrubOptions
 
 TEXTS_AT_ONCE = 1000  # bodies with attachments per read of their hashes
 
 
-class Scrub:
+class ScrubTask:
     """The job of `replicator scrub`. See `Job`."""
 
     def __init__(self, options: ScrubOptions, store: Store, texts: BodyStore, orphan_sweep: OrphanSweep) -> None:
@@ -58,7 +58,7 @@ class Scrub:
                         elif finding.holding is not None and finding.mended:  # lost content is reported with its body
                             text = await work.reader.read(partial(text_of, holding=finding.holding))
                             what = f"{finding.kind}: {finding.place}"
-                            await work.note(Damage("attachment", what, None, content_hash=text), "mended")
+                            await work.note(Defect("attachment", what, None, content_hash=text), "mended")
                     await work.pace(part.size)
         except OSError as error:
             raise TaskError(f"the attachments cannot be looked through: {error}") from error
@@ -95,7 +95,7 @@ class Scrub:
         if not healed and not await work.reader.read(partial(is_here, content_hash=content_hash)):
             return False  # the body was removed meanwhile
         healed = healed or await self._texts.heal(content_hash)
-        damage = Damage("content", what, None, content_hash=content_hash)
+        damage = Defect("content", what, None, content_hash=content_hash)
         await work.note(damage, FROM_PEER if healed else None)
         return healed
 
@@ -103,7 +103,7 @@ class Scrub:
         found: set[bytes] = set()
         at: int | None = 0
         while at is not None:
-            part: Slice[int, bytes] = await work.reader.read(partial(table_check.damaged_texts, after=at))
+            part: TableSlice[int, bytes] = await work.reader.read(partial(table_check.damaged_texts, after=at))
             found.update(part.found)
             if len(found) > SUSPECTS_MAX:
                 raise TaskError(f"more than {SUSPECTS_MAX} texts are damaged")

@@ -46,7 +46,7 @@ class _Sight(NamedTuple):
     names: str  # names of the folders that have the message
 
 
-class Undelete:
+class UndeleteTask:
     """The job of `replicator undelete`. See `Job`."""
 
     def __init__(

@@ -25,7 +25,7 @@ from replicator.replication.writes.requests import ChangeRequest, CopyRequest, E
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit
 from replicator.store.log import placements
-from replicator.store.log.placements import Target
+from replicator.store.log.placements import MessageTarget
 from replicator.store.store import Store
 from replicator.view import Message
 
@@ -34,7 +34,7 @@ ROUNDS = 10  # a request can meet one merge for each branch, and clusters hardly
 Submit = Callable[[ChangeRequest], Awaitable[Reply]]
 """A function like `Coordinator.submit`."""
 
-Targets = Sequence[Message] | Sequence[Target]
+Targets = Sequence[Message] | Sequence[MessageTarget]
 Named = Callable[[UidSet, Dot | None], ChangeRequest]
 """(UIDs, head) -> the request for these UIDs as of this head; its reply must be Stored."""
 
@@ -119,8 +119,8 @@ class UidRetry:
             await self.expunge(key, targets[-1].dot, targets)
 
     async def _find(
-        self, key: MailboxKey, missed: Iterable[Message | Target], dots: Sequence[Dot], *, same_placement: bool
-    ) -> tuple[Dot | None, list[Target]]:
+        self, key: MailboxKey, missed: Iterable[Message | MessageTarget], dots: Sequence[Dot], *, same_placement: bool
+    ) -> tuple[Dot | None, list[MessageTarget]]:
         """Return the head at this node, and the missed messages that are there under other UIDs.
 
         Raises UnavailableError if this node has not seen the entries of the reply.
@@ -153,7 +153,9 @@ class UidRetry:
         self._merges += sum(entry.is_merge for entry in commit.applied)
 
 
-def _of_placements(found: Iterable[Target], by_guid: Mapping[bytes, Message | Target]) -> list[Target]:
+def _of_placements(
+    found: Iterable[MessageTarget], by_guid: Mapping[bytes, Message | MessageTarget]
+) -> list[MessageTarget]:
     """Return the targets that are still the placements in `by_guid`, not placed anew under the same GUID."""
     meant = {guid: (target.dot, target.change) for guid, target in by_guid.items()}
     return [target for target in found if (target.dot, target.change) == meant[target.guid]]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import ParamSpec
 
 from replicator.store.attachments import ordering
-from replicator.store.attachments.files import MissingError, Outcome
+from replicator.store.attachments.files import MissingError, StepOutcome
 
 _MISSING = frozenset({errno.ENOENT, errno.ESTALE})  # ESTALE: on NFS, removed by another machine
 _EXISTS = frozenset({errno.EEXIST, errno.ENOTEMPTY})  # ENOTEMPTY: Linux, of a directory that is not empty
@@ -77,11 +77,11 @@ class DiskFiles:
         """Note that this thread has synced all that it did, if the file system is ordered."""
         self._synced.is_all = self.is_ordered
 
-    def make_directory(self, name: str) -> Outcome:
+    def make_directory(self, name: str) -> StepOutcome:
         """See `Files`."""
         return _outcome(os.mkdir, self._path(name)) if name else _outcome(self._make_root)
 
-    def create_file(self, name: str) -> Outcome:
+    def create_file(self, name: str) -> StepOutcome:
         """See `Files`."""
         return _outcome(self._create, self._path(name))
 
@@ -92,29 +92,29 @@ class DiskFiles:
         except OSError as error:
             raise _translated(error, name) from error
 
-    def rename(self, old: str, new: str) -> Outcome:
+    def rename(self, old: str, new: str) -> StepOutcome:
         """See `Files`. A refusal that only means that the name is taken becomes EXISTS, as on other file systems."""
         try:
             return _outcome(self._rename, self._path(old), self._path(new))
         except OSError as error:
             if error.errno in _REFUSED and Path(self._path(new)).is_dir():
-                return Outcome.EXISTS
+                return StepOutcome.EXISTS
             raise
 
-    def remove_file(self, name: str) -> Outcome:
+    def remove_file(self, name: str) -> StepOutcome:
         """See `Files`."""
         return _outcome(os.unlink, self._path(name))
 
-    def remove_directory(self, name: str) -> Outcome:
+    def remove_directory(self, name: str) -> StepOutcome:
         """See `Files`."""
         return _outcome(os.rmdir, self._path(name))
 
-    def sync_directory(self, name: str) -> Outcome:
+    def sync_directory(self, name: str) -> StepOutcome:
         """See `Files`."""
         if getattr(self._synced, "is_all", False):
-            return Outcome.DONE
+            return StepOutcome.DONE
         outcome = _outcome(_sync, self._path(name))
-        if outcome is Outcome.DONE:
+        if outcome is StepOutcome.DONE:
             self.note_sync()
         return outcome
 
@@ -181,16 +181,16 @@ class DiskFiles:
         return self._prefix + name
 
 
-def _outcome(step: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> Outcome:
+def _outcome(step: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> StepOutcome:
     try:
         step(*arguments, **named)
     except OSError as error:
         if error.errno in _MISSING:
-            return Outcome.MISSING
+            return StepOutcome.MISSING
         if error.errno in _EXISTS:
-            return Outcome.EXISTS
+            return StepOutcome.EXISTS
         raise
-    return Outcome.DONE
+    return StepOutcome.DONE
 
 
 def _translated(error: OSError, name: str) -> Exception:

@@ -1,7 +1,7 @@
 """The interface to a file system.
 
 Names are relative to the store's directory, with slashes; "" is that directory itself. Results that are to be expected
-are an `Outcome`; everything else (a full disk, a faulty one, no permission) is an OSError.
+are an `StepOutcome`; everything else (a full disk, a faulty one, no permission) is an OSError.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Protocol
 
 
-class Outcome(Enum):
+class StepOutcome(Enum):
     """The result of one step."""
 
     DONE = "done"
@@ -42,11 +42,11 @@ class Writer(Protocol):
 class Files(Protocol):
     """A directory in a file system. Any thread may call. All methods may raise OSError."""
 
-    def make_directory(self, name: str) -> Outcome:
+    def make_directory(self, name: str) -> StepOutcome:
         """Make a directory. DONE, MISSING (the one above), EXISTS."""
         ...
 
-    def create_file(self, name: str) -> Outcome:
+    def create_file(self, name: str) -> StepOutcome:
         """Create an empty file, exclusively. DONE, MISSING, EXISTS."""
         ...
 
@@ -54,19 +54,19 @@ class Files(Protocol):
         """Create a file that does not exist yet. Raises MissingError, FileExistsError."""
         ...
 
-    def rename(self, old: str, new: str) -> Outcome:
+    def rename(self, old: str, new: str) -> StepOutcome:
         """Rename. DONE, MISSING, EXISTS. A file replaces a file, a directory an empty directory."""
         ...
 
-    def remove_file(self, name: str) -> Outcome:
+    def remove_file(self, name: str) -> StepOutcome:
         """Remove a file. DONE, MISSING."""
         ...
 
-    def remove_directory(self, name: str) -> Outcome:
+    def remove_directory(self, name: str) -> StepOutcome:
         """Remove a directory. DONE, MISSING, EXISTS (it is not empty)."""
         ...
 
-    def sync_directory(self, name: str) -> Outcome:
+    def sync_directory(self, name: str) -> StepOutcome:
         """Make the directory's entries survive a power cut, if the file system can do that.
 
         DONE, or MISSING; if there was nothing to do, MISSING may go unnoticed.

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from replicator.store.attachments import names
-from replicator.store.attachments.files import Outcome
+from replicator.store.attachments.files import StepOutcome
 from replicator.store.attachments.steps import (
     Algorithm,
     CreateFile,
@@ -40,9 +40,9 @@ def link(place: str, holder: str) -> Algorithm[bool]:
 
     The directory above is synced too: the process that renamed the attachment may not have done so yet.
     """
-    if (yield CreateFile(f"{names.holders(place)}/{holder}")) is Outcome.MISSING:
+    if (yield CreateFile(f"{names.holders(place)}/{holder}")) is StepOutcome.MISSING:
         return False
-    if (yield SyncDirectory(names.holders(place))) is Outcome.MISSING:
+    if (yield SyncDirectory(names.holders(place))) is StepOutcome.MISSING:
         return False
     yield SyncDirectory(names.parent(place))
     return True
@@ -50,7 +50,7 @@ def link(place: str, holder: str) -> Algorithm[bool]:
 
 def begin(place: str, holder: str) -> Algorithm[None]:
     """Make a new S-named directory with its first holder, ready for content."""
-    if (yield MakeDirectory(place)) is Outcome.MISSING:
+    if (yield MakeDirectory(place)) is StepOutcome.MISSING:
         yield from make_levels(names.levels(place))
         yield MakeDirectory(place)
     yield MakeDirectory(names.holders(place))
@@ -81,7 +81,7 @@ def publish(built: str, place: str, holder: str) -> Algorithm[bool]:
         if attempt > 1:
             yield Pause(attempt - 1)
         outcome = yield Rename(built, place)
-        if outcome is Outcome.DONE:
+        if outcome is StepOutcome.DONE:
             yield SyncDirectory(names.parent(place))
             yield SyncDirectory(names.parent(built))
             return True
@@ -89,7 +89,7 @@ def publish(built: str, place: str, holder: str) -> Algorithm[bool]:
         if (yield from link(place, holder)):
             yield from drop(built)
             return True
-        if outcome is Outcome.MISSING:
+        if outcome is StepOutcome.MISSING:
             raise OSError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}: what was built was removed", built)
         yield from clear(place)
     yield SyncDirectory(names.parent(built))
@@ -105,7 +105,7 @@ def unlink(place: str, holder: str) -> Algorithm[None]:
 
 def remove_unheld(place: str) -> Algorithm[None]:
     """Remove an attachment without holders, or finish its removal. Any process may, at any time: fact (1)."""
-    if (yield RemoveDirectory(names.holders(place))) is not Outcome.EXISTS:
+    if (yield RemoveDirectory(names.holders(place))) is not StepOutcome.EXISTS:
         yield from clear(place)
 
 
@@ -115,7 +115,7 @@ def clear(place: str) -> Algorithm[None]:
     Synced first: after a power cut in between, `holders/` must not come back without content.
     """
     found = yield ListDirectory(place)
-    if isinstance(found, Outcome) or names.HOLDERS in found:
+    if isinstance(found, StepOutcome) or names.HOLDERS in found:
         return
     if found:
         yield SyncDirectory(place)
@@ -127,11 +127,11 @@ def drop(place: str) -> Algorithm[None]:
     """Remove an own S-named directory in any state. After a power cut, a sweep removes the rest."""
     holders = names.holders(place)
     held = yield ListDirectory(holders)
-    if not isinstance(held, Outcome):
+    if not isinstance(held, StepOutcome):
         yield from _remove(holders, sorted(held))
         yield RemoveDirectory(holders)
     found = yield ListDirectory(place)
-    if not isinstance(found, Outcome):
+    if not isinstance(found, StepOutcome):
         yield from _remove(place, filter(names.is_ours, sorted(found)))
         yield RemoveDirectory(place)
 
@@ -140,15 +140,15 @@ def put_in_place(place: str, replacement: str) -> Algorithm[bool]:
     """Rename a synced `new.` file over damaged content, or to where none is. False: the attachment is gone."""
     found = yield ListDirectory(place)
     new = f"{place}/{names.NEW_PREFIX}{replacement}"
-    if isinstance(found, Outcome) or names.HOLDERS not in found:
+    if isinstance(found, StepOutcome) or names.HOLDERS not in found:
         yield from clear(place)
         return False
     content = content_in(found) or names.content(replacement)
-    if (yield Rename(new, f"{place}/{content}")) is not Outcome.DONE:
+    if (yield Rename(new, f"{place}/{content}")) is not StepOutcome.DONE:
         return False
     yield SyncDirectory(place)
     found = yield ListDirectory(place)
-    if isinstance(found, Outcome) or names.HOLDERS not in found:
+    if isinstance(found, StepOutcome) or names.HOLDERS not in found:
         yield from clear(place)  # the process that removed it may not have seen the new content
         return False
     return True

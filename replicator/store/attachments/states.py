@@ -23,7 +23,7 @@ class State(StrEnum):
     IN_DELETION = "in deletion"
 
 
-class Happening(StrEnum):
+class Event(StrEnum):
     """An event that changes the state of a name."""
 
     BEGUN = "its directory is made"
@@ -37,26 +37,26 @@ class Happening(StrEnum):
     REMOVED = "its directory is removed"
 
 
-S_TRANSITIONS: Mapping[tuple[State, Happening], State] = {
-    (State.NON_EXISTENT, Happening.BEGUN): State.IN_CONSTRUCTION,
-    (State.IN_CONSTRUCTION, Happening.WRITTEN): State.COMPLETE,
-    (State.IN_CONSTRUCTION, Happening.CLOSED): State.IN_DELETION,  # abandoned
-    (State.IN_CONSTRUCTION, Happening.REMOVED): State.NON_EXISTENT,  # with nothing in it yet
-    (State.COMPLETE, Happening.RENAMED): State.NON_EXISTENT,
-    (State.COMPLETE, Happening.UNLINKED): State.COMPLETE,
-    (State.COMPLETE, Happening.CLOSED): State.IN_DELETION,
-    (State.IN_DELETION, Happening.EMPTIED): State.IN_DELETION,
-    (State.IN_DELETION, Happening.REMOVED): State.NON_EXISTENT,
+S_TRANSITIONS: Mapping[tuple[State, Event], State] = {
+    (State.NON_EXISTENT, Event.BEGUN): State.IN_CONSTRUCTION,
+    (State.IN_CONSTRUCTION, Event.WRITTEN): State.COMPLETE,
+    (State.IN_CONSTRUCTION, Event.CLOSED): State.IN_DELETION,  # abandoned
+    (State.IN_CONSTRUCTION, Event.REMOVED): State.NON_EXISTENT,  # with nothing in it yet
+    (State.COMPLETE, Event.RENAMED): State.NON_EXISTENT,
+    (State.COMPLETE, Event.UNLINKED): State.COMPLETE,
+    (State.COMPLETE, Event.CLOSED): State.IN_DELETION,
+    (State.IN_DELETION, Event.EMPTIED): State.IN_DELETION,
+    (State.IN_DELETION, Event.REMOVED): State.NON_EXISTENT,
 }
 
-H_TRANSITIONS: Mapping[tuple[State, Happening], State] = {
-    (State.NON_EXISTENT, Happening.PUBLISHED): State.COMPLETE,
-    (State.COMPLETE, Happening.LINKED): State.COMPLETE,
-    (State.COMPLETE, Happening.UNLINKED): State.COMPLETE,
-    (State.COMPLETE, Happening.CLOSED): State.IN_DELETION,
-    (State.IN_DELETION, Happening.EMPTIED): State.IN_DELETION,
-    (State.IN_DELETION, Happening.PUBLISHED): State.COMPLETE,  # if empty, where a rename may replace an empty directory
-    (State.IN_DELETION, Happening.REMOVED): State.NON_EXISTENT,
+H_TRANSITIONS: Mapping[tuple[State, Event], State] = {
+    (State.NON_EXISTENT, Event.PUBLISHED): State.COMPLETE,
+    (State.COMPLETE, Event.LINKED): State.COMPLETE,
+    (State.COMPLETE, Event.UNLINKED): State.COMPLETE,
+    (State.COMPLETE, Event.CLOSED): State.IN_DELETION,
+    (State.IN_DELETION, Event.EMPTIED): State.IN_DELETION,
+    (State.IN_DELETION, Event.PUBLISHED): State.COMPLETE,  # if empty, where a rename may replace an empty directory
+    (State.IN_DELETION, Event.REMOVED): State.NON_EXISTENT,
 }
 """Transitions of an H-name. From "in deletion", only another attachment leads back."""
 
@@ -81,6 +81,6 @@ def states_of_s(found: AbstractSet[str] | None, *, is_whole: bool) -> frozenset[
     return frozenset({State.IN_DELETION}) if found else frozenset({State.IN_CONSTRUCTION, State.IN_DELETION})
 
 
-def may_follow(transitions: Mapping[tuple[State, Happening], State], before: State, after: State) -> bool:
+def may_follow(transitions: Mapping[tuple[State, Event], State], before: State, after: State) -> bool:
     """Return True if one step can lead from one state to the other; remaining in a state is always possible."""
     return before is after or any(old is before and new is after for (old, _), new in transitions.items())

@@ -11,14 +11,14 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
-from replicator.store.attachments.files import Files, MissingError, Outcome
+from replicator.store.attachments.files import Files, MissingError, StepOutcome
 
 T = TypeVar("T")
 
 PAUSE_S = 0.004
 """Pause before the second try, doubled before each further one: a removal takes about a millisecond."""
 
-Answer: TypeAlias = Outcome | frozenset[str]
+Answer: TypeAlias = StepOutcome | frozenset[str]
 """The names in a directory for `ListDirectory`, otherwise an outcome."""
 
 
@@ -39,7 +39,7 @@ class MakeDirectory:
 
     name: str
 
-    def on(self, files: Files) -> Outcome:
+    def on(self, files: Files) -> StepOutcome:
         """Perform the step."""
         return files.make_directory(self.name)
 
@@ -50,7 +50,7 @@ class CreateFile:
 
     name: str
 
-    def on(self, files: Files) -> Outcome:
+    def on(self, files: Files) -> StepOutcome:
         """Perform the step."""
         return files.create_file(self.name)
 
@@ -62,7 +62,7 @@ class Rename:
     old: str
     new: str
 
-    def on(self, files: Files) -> Outcome:
+    def on(self, files: Files) -> StepOutcome:
         """Perform the step."""
         return files.rename(self.old, self.new)
 
@@ -73,7 +73,7 @@ class RemoveFile:
 
     name: str
 
-    def on(self, files: Files) -> Outcome:
+    def on(self, files: Files) -> StepOutcome:
         """Perform the step."""
         return files.remove_file(self.name)
 
@@ -84,7 +84,7 @@ class RemoveDirectory:
 
     name: str
 
-    def on(self, files: Files) -> Outcome:
+    def on(self, files: Files) -> StepOutcome:
         """Perform the step."""
         return files.remove_directory(self.name)
 
@@ -95,7 +95,7 @@ class SyncDirectory:
 
     name: str
 
-    def on(self, files: Files) -> Outcome:
+    def on(self, files: Files) -> StepOutcome:
         """Perform the step."""
         return files.sync_directory(self.name)
 
@@ -111,7 +111,7 @@ class ListDirectory:
         try:
             return frozenset(files.names(self.name))
         except MissingError:
-            return Outcome.MISSING
+            return StepOutcome.MISSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +120,10 @@ class Pause:
 
     attempt: int
 
-    def on(self, files: Files) -> Outcome:
+    def on(self, files: Files) -> StepOutcome:
         """Do nothing; `run` waits."""
         del files
-        return Outcome.DONE
+        return StepOutcome.DONE
 
 
 def run(files: Files, algorithm: Algorithm[T], sleep: Callable[[float], None]) -> T:

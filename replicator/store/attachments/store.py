@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from replicator.store.attachments import linking, names
 from replicator.store.attachments.construction import Construction, Holding, Replacement
-from replicator.store.attachments.files import Files, MissingError, Outcome
+from replicator.store.attachments.files import Files, MissingError, StepOutcome
 from replicator.store.attachments.steps import Algorithm, ListDirectory, run
 
 T = TypeVar("T")
@@ -178,7 +178,7 @@ class Attachments:
         place = self.place(what)
         for _ in range(READ_TRIES):
             found = ListDirectory(place).on(self.files)
-            content = None if isinstance(found, Outcome) else linking.content_in(found)
+            content = None if isinstance(found, StepOutcome) else linking.content_in(found)
             if content is None:
                 break
             try:
@@ -208,7 +208,7 @@ class Attachments:
         own = names.owner_file(self.sid, self.owner)
         self.files.make_directory("")
         self.files.make_directory(names.OWNERS)
-        if self.files.create_file(own) is not Outcome.DONE:
+        if self.files.create_file(own) is not StepOutcome.DONE:
             raise OSError(errno.EEXIST, "an owner is new at every start, and this one is not", own)
         try:
             self.files.sync_directory(names.OWNERS)

@@ -45,7 +45,7 @@ class Records(Protocol):
         ...
 
 
-class Kind(StrEnum):
+class SweepFindingKind(StrEnum):
     """The kind of a finding."""
 
     DEAD = "a removal that was not finished"
@@ -59,28 +59,28 @@ class Kind(StrEnum):
     NO_CONTENT = "a recorded holding of what has no content"
 
 
-class Finding(NamedTuple):
+class SweepFinding(NamedTuple):
     """A finding. `mended` is False if the caller must fetch a missing attachment or content from another node."""
 
-    kind: Kind
+    kind: SweepFindingKind
     place: str
     mended: bool
     holding: Holding | None = None
 
 
-class Slice(NamedTuple):
+class SweepSlice(NamedTuple):
     """A slice of a sweep: the number of attachments, holders or recorded references checked, and the findings.
 
     `attachments`, with `size_bytes` in total, are recorded and present; over all slices each counts once.
     """
 
     size: int
-    found: list[Finding]
+    found: list[SweepFinding]
     attachments: int = 0
     size_bytes: int = 0
 
 
-def sweep(store: Attachments, records: Records, *, repair: bool) -> Iterator[Slice]:
+def sweep(store: Attachments, records: Records, *, repair: bool) -> Iterator[SweepSlice]:
     """Check everything; each step does a bounded amount of work. Without `repair` nothing is changed.
 
     Raises OSError, after which the caller must begin again.
@@ -95,19 +95,19 @@ class _Sweep:
         self._used: set[str] = set()  # this node's owners that occur in some name
         self._counted: bytes | None = None  # hash of the last shared attachment that was counted
 
-    def run(self) -> Iterator[Slice]:
+    def run(self) -> Iterator[SweepSlice]:
         for place in self._places():
             if place is None:
-                yield Slice(0, [])
+                yield SweepSlice(0, [])
                 continue
             leaf = place.rpartition("/")[2]
             content_hash = self._store.algorithms.hash_of(place)
             if content_hash is not None:
                 yield from self._look_at_shared(place, content_hash)
             elif self._is_own(leaf) and place == names.s_name(leaf):
-                yield Slice(1, list(self._look_at_built(place, leaf)))
+                yield SweepSlice(1, list(self._look_at_built(place, leaf)))
         yield from self._look_at_records()
-        yield Slice(0, list(self._look_at_owners()))
+        yield SweepSlice(0, list(self._look_at_owners()))
 
     # ---- what is in the directory
 
@@ -118,32 +118,34 @@ class _Sweep:
                 yield None
                 yield from (f"{second}/{leaf}" for leaf in self._listed(second))
 
-    def _look_at_shared(self, place: str, content_hash: bytes) -> Iterator[Slice]:
+    def _look_at_shared(self, place: str, content_hash: bytes) -> Iterator[SweepSlice]:
         leaves = self._listed(place)
         found = list(self._look_at_replacements(place, leaves))
         if names.HOLDERS not in leaves:
-            yield Slice(1, [*found, *self._look_at_unheld(place)])
+            yield SweepSlice(1, [*found, *self._look_at_unheld(place)])
             return
-        yield Slice(1, found)
+        yield SweepSlice(1, found)
         is_held = False
         for some in _batches(self._iterated(names.holders(place))):
             strays = self._stray_holders(some, content_hash)
             is_held = is_held or len(strays) < len(some)
-            gone = [self._mended(Kind.STRAY_HOLDER, place, linking.unlink(place, stray)) for stray in strays]
-            yield Slice(len(some), gone)
+            gone = [
+                self._mended(SweepFindingKind.STRAY_HOLDER, place, linking.unlink(place, stray)) for stray in strays
+            ]
+            yield SweepSlice(len(some), gone)
         if not is_held and not self._records.is_held(content_hash):  # otherwise its holder file is made again
-            yield Slice(0, list(self._look_at_unheld(place)))
+            yield SweepSlice(0, list(self._look_at_unheld(place)))
 
-    def _look_at_unheld(self, place: str) -> Iterator[Finding]:
+    def _look_at_unheld(self, place: str) -> Iterator[SweepFinding]:
         """Look again, since another process may have linked it or continued its removal; then remove it."""
         try:
             leaves = frozenset(self._store.files.names(place))
         except MissingError:
             return
         if names.HOLDERS not in leaves:
-            yield self._mended(Kind.DEAD, place, linking.clear(place))
+            yield self._mended(SweepFindingKind.DEAD, place, linking.clear(place))
         elif not self._listed(names.holders(place)):
-            yield self._mended(Kind.UNHELD, place, linking.remove_unheld(place))
+            yield self._mended(SweepFindingKind.UNHELD, place, linking.remove_unheld(place))
 
     def _stray_holders(self, listed: Iterable[str], content_hash: bytes) -> list[str]:
         """Return the stray holders. The order of the checks matters: see the module's docstring."""
@@ -151,13 +153,13 @@ class _Sweep:
         strays = own - self._store.in_flight()
         return sorted(strays - self._records.holders(content_hash, strays)) if strays else []
 
-    def _look_at_built(self, place: str, holder: str) -> Iterator[Finding]:
+    def _look_at_built(self, place: str, holder: str) -> Iterator[SweepFinding]:
         leaves = self._listed(place)
         yield from self._look_at_replacements(place, leaves)
         if holder not in self._store.in_flight() and not self._records.is_kept(holder):
-            yield self._mended(Kind.STRAY_BUILD, place, linking.drop(place))
+            yield self._mended(SweepFindingKind.STRAY_BUILD, place, linking.drop(place))
 
-    def _look_at_replacements(self, place: str, leaves: Iterable[str]) -> Iterator[Finding]:
+    def _look_at_replacements(self, place: str, leaves: Iterable[str]) -> Iterator[SweepFinding]:
         """Remove unfinished replacements. A replacement's name is in flight until its file is gone."""
         listed = {leaf: leaf.removeprefix(names.NEW_PREFIX) for leaf in leaves if leaf.startswith(names.NEW_PREFIX)}
         in_flight = self._store.in_flight() if listed else frozenset()
@@ -165,18 +167,18 @@ class _Sweep:
             if self._is_own(name) and name not in in_flight:
                 if self._repair:
                     self._store.files.remove_file(f"{place}/{leaf}")
-                yield Finding(Kind.STRAY_REPLACEMENT, place, self._repair)
+                yield SweepFinding(SweepFindingKind.STRAY_REPLACEMENT, place, self._repair)
 
     # ---- what is recorded
 
-    def _look_at_records(self) -> Iterator[Slice]:
+    def _look_at_records(self) -> Iterator[SweepSlice]:
         last: Holding | None = None
         while some := self._records.holdings(last, SLICE):
             last = some[-1]
             self._used.update(filter(None, (names.owner_of(holding.holder) for holding in some)))
             found = [found for holding in some if (found := self._look_at_holding(holding))]
             sizes = [size for holding in some if (size := self._size_if_new(holding)) is not None]
-            yield Slice(len(some), found, len(sizes), sum(sizes))
+            yield SweepSlice(len(some), found, len(sizes), sum(sizes))
 
     def _size_if_new(self, holding: Holding) -> int | None:
         """Return the size of the content referenced; None: it is missing, or was counted for another reference."""
@@ -190,7 +192,7 @@ class _Sweep:
             self._counted = holding.hash
         return size_bytes
 
-    def _look_at_holding(self, holding: Holding) -> Finding | None:
+    def _look_at_holding(self, holding: Holding) -> SweepFinding | None:
         """Check a recorded reference. A missing file counts only if the reference is still recorded then.
 
         The owner may have released it meanwhile.
@@ -199,21 +201,21 @@ class _Sweep:
         kind = self._what_lacks(holding, place)
         if kind is None or not self._is_recorded(holding):
             return None
-        if kind is Kind.NO_CONTENT:
-            return Finding(kind, place, mended=False, holding=holding)
+        if kind is SweepFindingKind.NO_CONTENT:
+            return SweepFinding(kind, place, mended=False, holding=holding)
         if self._repair and self._store.relink(holding):
-            return Finding(kind, place, mended=True, holding=holding)
+            return SweepFinding(kind, place, mended=True, holding=holding)
         is_there = names.HOLDERS in self._listed(place)
         if not self._is_recorded(holding):
             return None
-        return Finding(kind if is_there else Kind.NO_ATTACHMENT, place, mended=False, holding=holding)
+        return SweepFinding(kind if is_there else SweepFindingKind.NO_ATTACHMENT, place, mended=False, holding=holding)
 
-    def _what_lacks(self, holding: Holding, place: str) -> Kind | None:
+    def _what_lacks(self, holding: Holding, place: str) -> SweepFindingKind | None:
         try:
             self._store.files.size(f"{names.holders(place)}/{holding.holder}")
         except MissingError:
-            return Kind.NO_HOLDER
-        return Kind.NO_CONTENT if linking.content_in(self._listed(place)) is None else None
+            return SweepFindingKind.NO_HOLDER
+        return SweepFindingKind.NO_CONTENT if linking.content_in(self._listed(place)) is None else None
 
     def _is_recorded(self, holding: Holding) -> bool:
         if holding.kept:
@@ -233,7 +235,7 @@ class _Sweep:
         self._used.add(owner)
         return True
 
-    def _look_at_owners(self) -> Iterator[Finding]:
+    def _look_at_owners(self) -> Iterator[SweepFinding]:
         """Remove past owners that no name uses; they make nothing new.
 
         An owner whose last name this sweep has removed goes in the next sweep.
@@ -242,14 +244,14 @@ class _Sweep:
             name = names.owner_file(self._store.sid, owner)
             if self._repair:
                 self._store.files.remove_file(name)
-            yield Finding(Kind.OLD_OWNER, name, self._repair)
+            yield SweepFinding(SweepFindingKind.OLD_OWNER, name, self._repair)
 
     # ---- access
 
-    def _mended(self, kind: Kind, place: str, mend: Algorithm[None]) -> Finding:
+    def _mended(self, kind: SweepFindingKind, place: str, mend: Algorithm[None]) -> SweepFinding:
         if self._repair:
             self._store.perform(mend)
-        return Finding(kind, place, self._repair)
+        return SweepFinding(kind, place, self._repair)
 
     def _levels(self, above: str) -> list[str]:
         leaves = sorted(filter(names.LEVEL.fullmatch, self._listed(above)))

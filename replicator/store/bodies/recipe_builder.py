@@ -13,7 +13,7 @@ from replicator.store.bodies.attachment_ranges import Attached, ChunkHasher
 from replicator.store.bodies.recipe import INLINE_TOTAL_MAX, Piece, Recipe
 
 
-class Held(Protocol):
+class AttachmentReference(Protocol):
     """A reference to an attachment."""
 
     @property
@@ -22,11 +22,11 @@ class Held(Protocol):
         ...
 
 
-H = TypeVar("H", bound=Held)
-H_co = TypeVar("H_co", bound=Held, covariant=True)
+H = TypeVar("H", bound=AttachmentReference)
+H_co = TypeVar("H_co", bound=AttachmentReference, covariant=True)
 
 
-class Construction(Protocol[H_co]):
+class AttachmentConstruction(Protocol[H_co]):
     """An attachment that is being written."""
 
     def write(self, data: bytes) -> None:
@@ -45,7 +45,7 @@ class Construction(Protocol[H_co]):
 class Builder(Protocol[H]):
     """The part of the attachment store that incoming bodies need."""
 
-    def build(self) -> Construction[H]:
+    def build(self) -> AttachmentConstruction[H]:
         """Begin an attachment. Raises OSError."""
         ...
 
@@ -62,7 +62,7 @@ class Pieces(Generic[H]):
         self._pieces: list[Piece] = []
         self._inline = bytearray()  # not among the pieces yet
         self._inline_left = INLINE_TOTAL_MAX
-        self._construction: Construction[H] | None = None
+        self._construction: AttachmentConstruction[H] | None = None
         self._hasher = ChunkHasher()
         self._lines = 0
         self._holdings: dict[bytes, H] = {}

@@ -20,14 +20,14 @@ from replicator.store.checkpoints import checkpoint, manifest
 from replicator.store.checkpoints.checkpoint import CheckpointReader, Home, checkpoint_name
 from replicator.store.checkpoints.container import UnreadableError
 from replicator.store.checkpoints.manifest import DATE_MAX_MS, Manifest, ManifestReader
-from replicator.store.db.entry_validation import Head
+from replicator.store.db.entry_validation import NamedHead
 from resync.entry import Merge, TreeMerge
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-HeadsOf = Callable[[Sequence[bytes]], Awaitable[Iterable[Head]]]
+HeadsOf = Callable[[Sequence[bytes]], Awaitable[Iterable[NamedHead]]]
 """Ids of chains -> their saved heads."""
 
 
@@ -38,11 +38,11 @@ class Archive:
         self.home = home
         self._objects = objects
 
-    async def save(self, head: Head, data: Iterable[bytes]) -> None:
+    async def save(self, head: NamedHead, data: Iterable[bytes]) -> None:
         """Save a checkpoint (`write_mailbox`, `write_tree`). One that a manifest lists need not be saved again."""
         await self._objects.put(checkpoint_name(self.home, head), data)
 
-    async def changes(self, home: Home, head: Head) -> AsyncGenerator[Merge | TreeMerge, None]:
+    async def changes(self, home: Home, head: NamedHead) -> AsyncGenerator[Merge | TreeMerge, None]:
         """Yield the changes of a checkpoint, which take an empty chain to the head.
 
         They are to be trusted only once the last one has come. Raises UnreadableError, ObjectMissingError.
@@ -81,7 +81,7 @@ class Archive:
                 log.warning("a manifest is passed over: %s", error)
         return None
 
-    async def heads(self, listed: Manifest) -> AsyncGenerator[Head, None]:
+    async def heads(self, listed: Manifest) -> AsyncGenerator[NamedHead, None]:
         """Yield the heads that a manifest lists, by mailbox id.
 
         They are to be trusted only once the last one has come. Raises UnreadableError.
@@ -106,7 +106,7 @@ class Archive:
         dated = {name: manifest.made_ms(name) for name in names}
         await self.delete([name for name, ms in dated.items() if ms is not None and ms not in kept_ms])
 
-    async def delete_checkpoints(self, heads: Iterable[Head]) -> None:
+    async def delete_checkpoints(self, heads: Iterable[NamedHead]) -> None:
         """Delete checkpoints of this node."""
         await self.delete([checkpoint_name(self.home, head) for head in heads])
 

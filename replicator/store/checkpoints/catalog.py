@@ -25,7 +25,7 @@ from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.damage import DatabaseDamagedError
-from replicator.store.db.entry_validation import Head, why_not_head
+from replicator.store.db.entry_validation import NamedHead, why_not_head
 from replicator.store.db.message_rows import DamagedRowError, unpacked_context
 from replicator.store.db.transaction import Transaction
 from resync import row as rows_of
@@ -56,7 +56,7 @@ class Round(NamedTuple):
 class Checkpoint(NamedTuple):
     """A chain's head, and the bytes of the object that holds its state, generated as they are consumed."""
 
-    head: Head
+    head: NamedHead
     data: Iterator[bytes]
 
 
@@ -127,7 +127,7 @@ def checkpoint_of(connection: sqlite3.Connection, chain_id: bytes, now_ms: int) 
     time = row[0] if row else max(1, now_ms) << 16
     if not isinstance(time, int):
         raise DamagedRowError("an entry of the log")
-    head = Head(chain.user, chain_id, chain.uidvalidity, chain.head, chain.highestmodseq, time)
+    head = NamedHead(chain.user, chain_id, chain.uidvalidity, chain.head, chain.highestmodseq, time)
     if why_not_head(head) is not None:
         raise _not_whole(chain)
     if head.is_tree:
@@ -155,13 +155,13 @@ def _not_whole(chain: Chain) -> DatabaseDamagedError:
                                 " `replicator check --repair` at this node")  # fmt: skip
 
 
-def heads_of(connection: sqlite3.Connection, chain_id: bytes) -> list[Head]:
+def heads_of(connection: sqlite3.Connection, chain_id: bytes) -> list[NamedHead]:
     """Return the saved heads of a chain, the newest first."""
     query = f"SELECT {_COLUMNS} FROM checkpoint WHERE chain = ? ORDER BY modseq DESC"
     return list(map(_head, connection.execute(query, (chain_id,))))
 
 
-def heads_in(connection: sqlite3.Connection, number: int) -> Iterator[Head]:
+def heads_in(connection: sqlite3.Connection, number: int) -> Iterator[NamedHead]:
     """Yield the heads that the manifest of a round lists, by chain id."""
     query = f"SELECT {_COLUMNS}, MAX(modseq) FROM checkpoint WHERE round <= ? GROUP BY chain ORDER BY chain"
     yield from (_head(row[:-1]) for row in connection.execute(query, (number,)))
@@ -174,7 +174,7 @@ def count_heads(connection: sqlite3.Connection, number: int) -> int:
     return count
 
 
-def superfluous(connection: sqlite3.Connection, after: bytes) -> tuple[list[Head], bytes | None]:
+def superfluous(connection: sqlite3.Connection, after: bytes) -> tuple[list[NamedHead], bytes | None]:
     """Return checkpoints of a slice of the chains that no current manifest lists, and the last id; None: none left.
 
     The newest checkpoint of each chain is kept for the next round.
@@ -184,7 +184,7 @@ def superfluous(connection: sqlite3.Connection, after: bytes) -> tuple[list[Head
         f"SELECT {_COLUMNS}, round FROM checkpoint WHERE chain IN (SELECT DISTINCT chain FROM checkpoint"
         " WHERE chain > ? ORDER BY chain LIMIT ?) ORDER BY chain, modseq DESC"
     )
-    found: list[Head] = []
+    found: list[NamedHead] = []
     last = None
     for chain_id, of_chain in groupby(connection.execute(query, (after, SLICE_ROWS)), key=lambda row: row[1]):
         newest, *rows = of_chain
@@ -198,7 +198,7 @@ def superfluous(connection: sqlite3.Connection, after: bytes) -> tuple[list[Head
     return found, last
 
 
-def are_saved(connection: sqlite3.Connection, chain_ids: Sequence[bytes]) -> list[Head]:
+def are_saved(connection: sqlite3.Connection, chain_ids: Sequence[bytes]) -> list[NamedHead]:
     """Return all saved heads of these chains."""
     return [head for chain_id in chain_ids for head in heads_of(connection, chain_id)]
 
@@ -206,7 +206,7 @@ def are_saved(connection: sqlite3.Connection, chain_ids: Sequence[bytes]) -> lis
 # ---- jobs of the writer
 
 
-def note_saved(tx: Transaction, head: Head, number: int) -> None:
+def note_saved(tx: Transaction, head: NamedHead, number: int) -> None:
     """Record that the checkpoint is in the object store."""
     tx.connection.execute(
         f"INSERT OR REPLACE INTO checkpoint ({_COLUMNS}, round) VALUES (?,?,?,?,?,?,?,?)",
@@ -242,13 +242,13 @@ def put_in_force(tx: Transaction, number: int) -> None:
     tx.connection.execute("DELETE FROM manifest WHERE round < ?", (number,))
 
 
-def forget_heads(tx: Transaction, heads: Sequence[Head]) -> None:
+def forget_heads(tx: Transaction, heads: Sequence[NamedHead]) -> None:
     """Forget checkpoints that are no longer in the object store."""
     rows = ((head.mailbox_id, head.modseq) for head in heads)
     tx.connection.executemany("DELETE FROM checkpoint WHERE chain = ? AND modseq = ?", rows)
 
 
-def forget_unreadable(tx: Transaction, head: Head) -> None:
+def forget_unreadable(tx: Transaction, head: NamedHead) -> None:
     """Forget an unreliable checkpoint: the next round saves the chain again, unless its head is saved otherwise."""
     chain = tx.chain(head.mailbox_id)
     query = "DELETE FROM checkpoint WHERE chain = ? AND modseq = ? AND origin = ? AND seq = ?"
@@ -264,9 +264,9 @@ def forget(tx: Transaction) -> bool:
     return tx.connection.execute(query, (SLICE_ROWS,)).rowcount == SLICE_ROWS
 
 
-def _head(row: tuple[object, ...]) -> Head:
+def _head(row: tuple[object, ...]) -> NamedHead:
     user, chain_id, uidvalidity, origin, seq, modseq, time = row
-    return Head(
+    return NamedHead(
         cast("str", user),
         cast("bytes", chain_id),
         cast("int", uidvalidity),

@@ -20,8 +20,8 @@ from urllib.parse import quote
 import msgpack
 
 from protocol.values import Dot
-from replicator.store.checkpoints.container import Kind, Unsealer, seal
-from replicator.store.db.entry_validation import NUMBER_MAX, Head, is_well_formed, why_not_head
+from replicator.store.checkpoints.container import ContainerKind, Unsealer, seal
+from replicator.store.db.entry_validation import NUMBER_MAX, NamedHead, is_well_formed, why_not_head
 from resync import state
 from resync.entry import Merge, TreeMerge, pack_change, unpack_change
 from resync.ranges import ITEMS_MAX
@@ -45,7 +45,7 @@ class Home(NamedTuple):
     sid: str
 
 
-def checkpoint_name(home: Home, head: Head) -> str:
+def checkpoint_name(home: Home, head: NamedHead) -> str:
     """Return the object's name: `CLUSTER/checkpoints/SID/USER/MAILBOX ID/MODSEQ_DATE_ORIGIN_SEQ.mailbox`, or `.tree`.
 
     The user's name and the origin are percent-encoded, and cut if they are long.
@@ -84,7 +84,7 @@ def _label(text: str) -> str:
     return f"%2E{encoded[1:]}" if encoded.startswith(".") else encoded  # never ".", ".." or a hidden file
 
 
-def write_mailbox(head: Head, shown: state.Head, rows: Iterable[Row]) -> Iterator[bytes]:
+def write_mailbox(head: NamedHead, shown: state.Head, rows: Iterable[Row]) -> Iterator[bytes]:
     """Yield the object in pieces.
 
     `rows`: all rows shown at the head, by UID; they are consumed along with the pieces.
@@ -96,18 +96,18 @@ def write_mailbox(head: Head, shown: state.Head, rows: Iterable[Row]) -> Iterato
     return _write(head, shown.context, changes)
 
 
-def write_tree(head: Head, tree: TreeState) -> Iterator[bytes]:
+def write_tree(head: NamedHead, tree: TreeState) -> Iterator[bytes]:
     """Yield the object in pieces."""
     changes = (change._replace(context=()) for change in tree_difference(tree, [TreeState()]))
     return _write(head, tree.context, changes)
 
 
-def _write(head: Head, context: Mapping[str, int], changes: Iterable[Merge | TreeMerge]) -> Iterator[bytes]:
+def _write(head: NamedHead, context: Mapping[str, int], changes: Iterable[Merge | TreeMerge]) -> Iterator[bytes]:
     packed = cast("bytes", msgpack.packb((head, sorted(context.items()))))
-    return seal(Kind.CHECKPOINT, chain([packed], map(pack_change, changes)))
+    return seal(ContainerKind.CHECKPOINT, chain([packed], map(pack_change, changes)))
 
 
-def state_of(head: Head, changes: Iterable[Merge | TreeMerge]) -> MailboxState | TreeState:
+def state_of(head: NamedHead, changes: Iterable[Merge | TreeMerge]) -> MailboxState | TreeState:
     """Build the whole state in memory from the changes that a reader yielded."""
     mailbox, tree = MailboxState(modseq=head.modseq), TreeState(modseq=head.modseq)
     for change in changes:
@@ -130,8 +130,8 @@ class CheckpointReader:
     its output.
     """
 
-    def __init__(self, name: str, head: Head) -> None:
-        self._sealed = Unsealer(name, Kind.CHECKPOINT)
+    def __init__(self, name: str, head: NamedHead) -> None:
+        self._sealed = Unsealer(name, ContainerKind.CHECKPOINT)
         self._head = head
         self._context: tuple[Dot, ...] | None = None
         self._content: _Rows | _Names | None = None
@@ -176,7 +176,7 @@ class CheckpointReader:
 class _Rows:
     """Checks of a mailbox's rows against each other."""
 
-    def __init__(self, head: Head, context: Mapping[str, int]) -> None:
+    def __init__(self, head: NamedHead, context: Mapping[str, int]) -> None:
         self._head, self._context = head, context
         self._first: Merge | None = None
         self._last_uid = 0
@@ -213,7 +213,7 @@ class _Rows:
 class _Names:
     """Checks of a tree's folders and subscriptions against each other."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: NamedHead) -> None:
         self._user = head.user
         self.has_begun = False
         self._ids: set[bytes] = set()
@@ -253,11 +253,11 @@ def unpack_fields(packed: bytes, count: int | None = None) -> tuple[object, ...]
     return fields
 
 
-def head_from(fields: object) -> Head:
+def head_from(fields: object) -> NamedHead:
     """Return a head that was packed as a tuple. Raises ValueError if it cannot be one."""
     match fields:
         case (str(user), bytes(mailbox_id), int(uidvalidity), (str(origin), int(seq)), int(modseq), int(time)):
-            head = Head(user, mailbox_id, uidvalidity, Dot(origin, seq), modseq, time)
+            head = NamedHead(user, mailbox_id, uidvalidity, Dot(origin, seq), modseq, time)
             problem = why_not_head(head)
             if problem:
                 raise ValueError(f"its head {problem}")

@@ -1,7 +1,7 @@
 """The format of objects in the object store, kept for years: MessagePack frames, compressed, under a checksum.
 
     8 bytes    "MAILREPL"
-    1 byte     what the object is: `Kind`
+    1 byte     what the object is: `ContainerKind`
     2 bytes    version of the frames' format
     a zstd frame of
         frames     4 bytes of length, and so many bytes of MessagePack
@@ -34,7 +34,7 @@ _LENGTH_BYTES = 4
 _STEP_BYTES = 256  # decompressed at once: they expand to 8 MiB at most
 
 
-class Kind(Enum):
+class ContainerKind(Enum):
     """The kind of a sealed object."""
 
     CHECKPOINT = b"C"
@@ -46,7 +46,7 @@ class UnreadableError(Exception):
     """An object that is damaged, cut short, or of an unsupported format. The text says which, and what to do."""
 
 
-def seal(kind: Kind, frames: Iterable[bytes]) -> Iterator[bytes]:
+def seal(kind: ContainerKind, frames: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the object's bytes in pieces. Raises ValueError for a frame that is empty or too large to be read again."""
     parameters = zstandard.ZstdCompressionParameters.from_level(COMPRESSION_LEVEL, window_log=WINDOW_LOG)
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
@@ -71,7 +71,7 @@ class Unsealer:
     `name` is the object's name in error texts.
     """
 
-    def __init__(self, name: str, kind: Kind) -> None:
+    def __init__(self, name: str, kind: ContainerKind) -> None:
         self._name, self._kind = name, kind
         self._head = bytearray()
         self._held = bytearray()  # the last bytes received: the checksum, if no more follow
@@ -104,7 +104,7 @@ class Unsealer:
 
     def refusal(self, problem: str) -> UnreadableError:
         """Return the error to raise for a problem in the frames."""
-        advice = "delete it" if self._kind is Kind.ENTRY else "delete it, and use the one before it"
+        advice = "delete it" if self._kind is ContainerKind.ENTRY else "delete it, and use the one before it"
         return UnreadableError(f"{self._name}: damaged: {problem}; {advice}")
 
     def _check_head(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from protocol.parser import terminal
 from protocol.values import Dot, UidSet
-from replicator.store.checkpoints.container import Kind, Unsealer, seal
+from replicator.store.checkpoints.container import ContainerKind, Unsealer, seal
 from resync.entry import (
     Change,
     Entry,
@@ -58,14 +58,14 @@ def dot_of(name: str) -> Dot | None:
 
 def write_entry(entry: Entry) -> Iterator[bytes]:
     """Yield the object in pieces. Raises ValueError for a change that is too large to be read again."""
-    return seal(Kind.ENTRY, map(pack_change, entry.changes))
+    return seal(ContainerKind.ENTRY, map(pack_change, entry.changes))
 
 
 class EntryReader:
     """The reader of one object: `receive` its bytes in order, then `changes`. Raises UnreadableError."""
 
     def __init__(self, name: str, max_changes: int, max_bytes: int) -> None:
-        self._sealed = Unsealer(name, Kind.ENTRY)
+        self._sealed = Unsealer(name, ContainerKind.ENTRY)
         self._changes: list[Change] = []
         self._changes_left, self._bytes_left = max_changes, max_bytes
 

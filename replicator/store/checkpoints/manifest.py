@@ -17,8 +17,8 @@ import msgpack
 
 from protocol.values import Dot
 from replicator.store.checkpoints.checkpoint import Home, context_from, date, head_from, ms_of, unpack_fields
-from replicator.store.checkpoints.container import Kind, Unsealer, seal
-from replicator.store.db.entry_validation import Head
+from replicator.store.checkpoints.container import ContainerKind, Unsealer, seal
+from replicator.store.db.entry_validation import NamedHead
 
 HEADS_AT_ONCE = 1000  # in a frame: some 100 KiB
 HEADS_MAX = 1 << 24  # of a node: mailboxes and trees of a million users and more
@@ -60,12 +60,12 @@ def made_ms(name: str) -> int | None:
         return None
 
 
-def write_manifest(manifest: Manifest, heads: Iterable[Head]) -> Iterator[bytes]:
+def write_manifest(manifest: Manifest, heads: Iterable[NamedHead]) -> Iterator[bytes]:
     """Yield the object in pieces. `heads`, in the order of mailbox ids, are consumed along with the pieces."""
     first = cast("bytes", msgpack.packb((manifest.home, manifest.made_ms, manifest.context)))
     remaining = iter(heads)
     frames = iter(lambda: tuple(islice(remaining, HEADS_AT_ONCE)), ())
-    return seal(Kind.MANIFEST, chain([first], (cast("bytes", msgpack.packb(some)) for some in frames)))
+    return seal(ContainerKind.MANIFEST, chain([first], (cast("bytes", msgpack.packb(some)) for some in frames)))
 
 
 class ManifestReader:
@@ -73,12 +73,12 @@ class ManifestReader:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._sealed = Unsealer(name, Kind.MANIFEST)
+        self._sealed = Unsealer(name, ContainerKind.MANIFEST)
         self._manifest: Manifest | None = None
         self._last_id = b""
         self._count = 0
 
-    def receive(self, data: bytes) -> Iterator[Head]:
+    def receive(self, data: bytes) -> Iterator[NamedHead]:
         """Yield the heads, in the order of their mailbox ids; exhaust it before the next call."""
         for frame in self._sealed.receive(data):
             try:
@@ -96,7 +96,7 @@ class ManifestReader:
             raise self._sealed.refusal("there is nothing in it")
         return self._manifest
 
-    def _heads(self, frame: bytes) -> tuple[Head, ...]:
+    def _heads(self, frame: bytes) -> tuple[NamedHead, ...]:
         heads = tuple(map(head_from, unpack_fields(frame)))
         for head in heads:
             if head.mailbox_id <= self._last_id:

@@ -47,7 +47,7 @@ PREDECESSORS_MAX = 2  # a merge joins two branches
 _TREE_CHANGES = (FolderCreate, FolderRename, FolderDelete, FolderSubscribe, TreeMerge)
 
 
-class Head(NamedTuple):
+class NamedHead(NamedTuple):
     """A state of a mailbox or tree, named by the entry that led to it. `uidvalidity` as in all entries of the chain."""
 
     user: str
@@ -92,12 +92,12 @@ def _form(entry: Entry, own_origin: str) -> tuple[tuple[bool, str], ...]:
     )
 
 
-def head_of(entry: Entry) -> Head:
+def head_of(entry: Entry) -> NamedHead:
     """Return the head that the entry gives its chain."""
-    return Head(entry.user, entry.mailbox_id, entry.uidvalidity, entry.dot, entry.modseq, entry.time)
+    return NamedHead(entry.user, entry.mailbox_id, entry.uidvalidity, entry.dot, entry.modseq, entry.time)
 
 
-def why_not_head(head: Head) -> str | None:
+def why_not_head(head: NamedHead) -> str | None:
     """Return what makes the head impossible, or None if it is sound."""
     for holds, what in (
         (0 < head.dot.seq < NUMBER_MAX, "has a number out of range"),

@@ -149,7 +149,7 @@ def rows(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[Chain | Non
         connection.execute("COMMIT")
 
 
-class Snapshot(NamedTuple):
+class ChainSnapshot(NamedTuple):
     """A mailbox at one moment. `uidvalidity` is as clients see it, or None if the user's tree is not here."""
 
     chain: Chain | None
@@ -157,7 +157,7 @@ class Snapshot(NamedTuple):
     uidvalidity: int | None
 
 
-def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> Snapshot:
+def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> ChainSnapshot:
     """Return a mailbox's head and messages from one snapshot. Raises DamagedRowError."""
     shared: dict[frozenset[str], frozenset[str]] = {}  # most messages share their flag set with many others
     connection.execute("BEGIN")
@@ -165,7 +165,7 @@ def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> Snapshot:
         head = chains.load_known(connection, mailbox_id)
         rows = (message_of(row) for row in mailbox_rows(connection, mailbox_id))
         found = [message._replace(flags=shared.setdefault(message.flags, message.flags)) for message in rows]
-        return Snapshot(head, found, uidvalidity(connection, mailbox_id))
+        return ChainSnapshot(head, found, uidvalidity(connection, mailbox_id))
     finally:
         connection.execute("COMMIT")
 

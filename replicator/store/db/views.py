@@ -12,13 +12,13 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from replicator.store.db.queries import MailboxKey, Snapshot
+from replicator.store.db.queries import ChainSnapshot, MailboxKey
 from replicator.view import MailboxView, ViewChange
 
 MAX_IDLE_MESSAGES = 100_000  # in views that no session uses; about 0.5 KiB each
 VIEW_COST = 8  # cost of an empty view, in messages
 
-Loader = Callable[[bytes], Awaitable[Snapshot]]
+Loader = Callable[[bytes], Awaitable[ChainSnapshot]]
 
 
 class Views:

@@ -22,32 +22,32 @@ SLICE_ROWS = 10_000  # some 10 ms
 SLICE_ENTRIES, SLICE_BYTES = 256, 4 << 20  # each entry may reference many bodies
 
 
-class Slice(NamedTuple):
+class ReferenceSlice(NamedTuple):
     """One slice of a scan: the key to continue after, and the doomed bodies that it references."""
 
     after: Key | None
     found: set[bytes]
 
 
-class Look(Protocol):
+class ReferenceScan(Protocol):
     """A scan, one of the functions below."""
 
-    def __call__(self, connection: sqlite3.Connection, after: Key) -> Slice:
+    def __call__(self, connection: sqlite3.Connection, after: Key) -> ReferenceSlice:
         """Read a slice. Raises DamagedRowError if a damaged row hides what it references."""
         ...
 
 
-def by_messages(connection: sqlite3.Connection, after: Key) -> Slice:
+def by_messages(connection: sqlite3.Connection, after: Key) -> ReferenceSlice:
     """Scan the bodies of messages."""
     return _by_rows(connection, "by_uid", "mailbox, uid", after)
 
 
-def by_expunged(connection: sqlite3.Connection, after: Key) -> Slice:
+def by_expunged(connection: sqlite3.Connection, after: Key) -> ReferenceSlice:
     """Scan the bodies of expunged mail that is kept."""
     return _by_rows(connection, "expunged", "mailbox, guid", after)
 
 
-def by_waiting(connection: sqlite3.Connection, after: Key) -> Slice:
+def by_waiting(connection: sqlite3.Connection, after: Key) -> ReferenceSlice:
     """Scan the bodies that waiting entries reference. Raises DamagedRowError."""
     entries = connection.execute(
         "SELECT chain, position, origin, seq, body FROM log WHERE applied = 0 AND (chain, position) > (?, ?)"
@@ -63,10 +63,10 @@ def by_waiting(connection: sqlite3.Connection, after: Key) -> Slice:
             last, size_bytes = (chain, position), size_bytes + len(body)
             if size_bytes > SLICE_BYTES:
                 break
-    return Slice(last, found)
+    return ReferenceSlice(last, found)
 
 
-def _by_rows(connection: sqlite3.Connection, table: str, key: str, after: Key) -> Slice:
+def _by_rows(connection: sqlite3.Connection, table: str, key: str, after: Key) -> ReferenceSlice:
     end = connection.execute(
         f"SELECT {key} FROM {table} WHERE ({key}) > (?, ?) ORDER BY {key} LIMIT 1 OFFSET ?", (*after, SLICE_ROWS - 1)
     ).fetchone()
@@ -75,8 +75,8 @@ def _by_rows(connection: sqlite3.Connection, table: str, key: str, after: Key) -
         f"SELECT DISTINCT d.hash FROM {table} n CROSS JOIN doomed d ON d.hash = n.content_hash"
         f" WHERE ({key}) > (?, ?){upto}"
     )
-    return Slice(end, {content_hash for (content_hash,) in connection.execute(query, values)})
+    return ReferenceSlice(end, {content_hash for (content_hash,) in connection.execute(query, values)})
 
 
-LOOKS: tuple[Look, ...] = (by_messages, by_expunged, by_waiting)
+LOOKS: tuple[ReferenceScan, ...] = (by_messages, by_expunged, by_waiting)
 """All scans that together cover every possible reference to a body."""

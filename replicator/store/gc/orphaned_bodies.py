@@ -14,14 +14,14 @@ from typing import NamedTuple
 TEXTS_AT_ONCE = 250_000  # some 10 MB; each slice reads all messages
 
 
-class Slice(NamedTuple):
+class OrphanSlice(NamedTuple):
     """A slice of the bodies, by hash: the hash to continue after, None at the end, and the orphans."""
 
     after: bytes | None
     found: list[bytes]
 
 
-def unnamed(connection: sqlite3.Connection, after: bytes) -> Slice:
+def unnamed(connection: sqlite3.Connection, after: bytes) -> OrphanSlice:
     """Return a slice of the bodies that no message and no kept mail references. Reads all messages: 1 s per million."""
     query = "SELECT hash FROM content WHERE hash > ? ORDER BY hash LIMIT 1 OFFSET ?"
     end = connection.execute(query, (after, TEXTS_AT_ONCE - 1)).fetchone()
@@ -31,7 +31,7 @@ def unnamed(connection: sqlite3.Connection, after: bytes) -> Slice:
         " EXCEPT SELECT content_hash FROM by_uid EXCEPT SELECT content_hash FROM expunged",
         values,
     )
-    return Slice(None if end is None else end[0], [content_hash for (content_hash,) in found])
+    return OrphanSlice(None if end is None else end[0], [content_hash for (content_hash,) in found])
 
 
 def keep(connection: sqlite3.Connection, hashes: Iterable[bytes], now_ms: int) -> None:

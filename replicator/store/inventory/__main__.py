@@ -51,7 +51,7 @@ def main() -> None:
     node = _Node()
     order = order_of(node.lines.get())
     try:
-        from replicator.store.inventory.writing import Inventory  # noqa: PLC0415  may be missing: see MISSING
+        from replicator.store.inventory.writing import InventoryWriter  # noqa: PLC0415  may be missing: see MISSING
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "pyarrow":
             raise
@@ -61,7 +61,7 @@ def main() -> None:
         node.target = target = target_of(order.to, order.endpoint, Path(order.scratch))
         with closing(open_reader(Path(order.database))) as connection:
             target.prepare(overwrite=order.overwrite)
-            Inventory(connection, target, _tell, node.masters).write(order)
+            InventoryWriter(connection, target, _tell, node.masters).write(order)
         node.lines.get()  # wait for KEEP or the end of input
     except (OSError, ObjectStoreError, TargetError) as error:
         _tell(Failed(why(order.to, error)))

@@ -22,7 +22,7 @@ Values: TypeAlias = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RowSource:
     """A query. Its first columns are the `key` that orders its rows. `most`: maximum rows of a batch."""
 
     select: str
@@ -32,21 +32,21 @@ class Source:
 
 # A claim nearly always equals the placement: NULL stands for that, and costs nothing to fetch.
 SOURCES = {
-    "heads": Source(chains.SELECT, ("id",), HEADS_AT_ONCE),
-    "messages": Source(
+    "heads": RowSource(chains.SELECT, ("id",), HEADS_AT_ONCE),
+    "messages": RowSource(
         "SELECT mailbox, uid, origin, seq, change, guid,"
         " CASE WHEN claim_origin IS origin THEN NULL ELSE ifnull(claim_origin, 0) END,"
         " CASE WHEN claim_seq IS seq THEN NULL ELSE ifnull(claim_seq, '') END,"
         " modseq, flags, received_ms, size_bytes, content_hash FROM by_uid",
         ("mailbox", "uid"),
     ),
-    "guids": Source("SELECT guid, mailbox, uid, origin, seq, change FROM by_guid", ("guid", "mailbox")),
-    "folders": Source("SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder", ("mailbox_id",)),
-    "subscriptions": Source("SELECT user, name, subscribed, time, sid FROM subscription", ("user", "name")),
+    "guids": RowSource("SELECT guid, mailbox, uid, origin, seq, change FROM by_guid", ("guid", "mailbox")),
+    "folders": RowSource("SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder", ("mailbox_id",)),
+    "subscriptions": RowSource("SELECT user, name, subscribed, time, sid FROM subscription", ("user", "name")),
 }
 
 
-def batches(connection: sqlite3.Connection, source: Source) -> Iterator[Sequence[Values]]:
+def batches(connection: sqlite3.Connection, source: RowSource) -> Iterator[Sequence[Values]]:
     """Yield all rows in batches. Raises sqlite3.Error if a page of the database is damaged."""
     last: Values | None = None
     connection.text_factory = str
@@ -74,7 +74,7 @@ def _tolerant(text: bytes) -> str:
     return text.decode(errors="surrogateescape")
 
 
-def _from(connection: sqlite3.Connection, source: Source, last: Values | None) -> Iterator[Sequence[Values]]:
+def _from(connection: sqlite3.Connection, source: RowSource, last: Values | None) -> Iterator[Sequence[Values]]:
     names = ", ".join(source.key)
     where = f" WHERE ({names}) > ({', '.join('?' * len(source.key))})" if last else ""
     cursor = connection.execute(f"{source.select}{where} ORDER BY {names}", last or ())

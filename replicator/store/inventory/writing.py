@@ -33,7 +33,7 @@ from replicator.store.inventory.parquet import table_writer
 from replicator.store.inventory.screening import key_of, wrong_columns
 from replicator.store.inventory.tables import SOURCES, Values, batches, count
 from replicator.store.inventory.targets import Target, whole_or_nothing
-from resync.inventory import MANIFEST, TABLES, Manifest
+from resync.inventory import MANIFEST, TABLES, InventoryManifest
 
 Tell = Callable[[Event], None]
 FindMasters = Callable[[Sequence[MailboxName]], Sequence[str | None]]
@@ -46,7 +46,7 @@ _OF_CHAIN = attrgetter("id", "user", "uidvalidity", "risen", "uidnext", "highest
 
 
 @dataclass(slots=True)
-class Inventory:
+class InventoryWriter:
     """An inventory in progress. It calls `tell` with events, and `find_masters` with names of mailboxes and trees."""
 
     connection: sqlite3.Connection
@@ -73,7 +73,7 @@ class Inventory:
         finally:
             if self.connection.in_transaction:  # a disk error may have ended it
                 self.connection.execute("COMMIT")
-        manifest = Manifest(order.cluster, order.node, order.origin, taken_ms, context, rows, self.unreadable)
+        manifest = InventoryManifest(order.cluster, order.node, order.origin, taken_ms, context, rows, self.unreadable)
         with self.target.writing(MANIFEST) as file:
             file.write(manifest.to_json())
         self.tell(Done(self.target.files, self.target.size_bytes, taken_ms))

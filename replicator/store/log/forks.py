@@ -83,7 +83,7 @@ def _is_whole(waiting: Mapping[Dot, Entry], dot: Dot, is_here: Callable[[Dot], b
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class StrayMail:
     """Mail in a deleted folder whose name another folder now has; the mail belongs in that one."""
 
     source: MailboxKey
@@ -102,7 +102,7 @@ def users_with_strays(connection: sqlite3.Connection) -> list[str]:
     return [user for (user,) in rows]
 
 
-def strays(connection: sqlite3.Connection, user: str) -> list[Stray]:
+def strays(connection: sqlite3.Connection, user: str) -> list[StrayMail]:
     """Return the mail left in a user's folders that were united with another, or deleted while mail arrived."""
     by_name: dict[str, list[MailboxKey]] = {}
     for record in queries.folders_in_sight(connection, user):
@@ -110,10 +110,10 @@ def strays(connection: sqlite3.Connection, user: str) -> list[Stray]:
     return [_stray(connection, key, counts) for *gone, counts in by_name.values() for key in gone]
 
 
-def _stray(connection: sqlite3.Connection, source: MailboxKey, destination: MailboxKey) -> Stray:
+def _stray(connection: sqlite3.Connection, source: MailboxKey, destination: MailboxKey) -> StrayMail:
     chain, lying = queries.rows(connection, source.mailbox_id)
     lacking = [row for row in lying if queries.placement(connection, row.guid, destination.mailbox_id) is None]
-    return Stray(
+    return StrayMail(
         source,
         destination,
         tuple((row.uid, row.guid) for row in lacking),
@@ -231,7 +231,7 @@ class MiscountedError(DamagedRowError):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MergePlan:
     """A plan to merge a branch with what this node shows at a head. New claims name the merge as `_UNNAMED`.
 
     `time`: of a stamp not below any stamp of the branch; 0 if the log has all of its entries.
@@ -256,8 +256,8 @@ def plan_merge(
     uid: UidConflict = UidConflict.RENUMBER,
     *,
     time: int = 0,
-) -> Plan | None:
-    """Plan the merge of a branch with what a reader sees now; `time` as in `Plan`. None if it was merged meanwhile.
+) -> MergePlan | None:
+    """Plan the merge of a branch with what a reader sees now; `time` as in `MergePlan`. None if it is merged by now.
 
     Takes seconds for a hundred thousand messages, so it runs beside the writer, which carries the plan out if nothing
     has changed. Raises MailboxFullError, MiscountedError; HistoryError for another user's mailbox.
@@ -270,7 +270,7 @@ def plan_merge(
     return _planned(connection, key, (shown[0], head), (shown[1], branch), uid, time=time) if shown else None
 
 
-def carry_out(tx: Transaction, plan: Plan) -> Dot | None:
+def carry_out(tx: Transaction, plan: MergePlan) -> Dot | None:
     """Merge the branches by an entry of its own. Return None if this node has moved on since the plan was made."""
     key, (ours, _) = plan.key, plan.heads
     chain = tx.chain(key.mailbox_id)
@@ -338,17 +338,17 @@ def _planned(
     uid: UidConflict,
     *,
     time: int,
-) -> Plan:
+) -> MergePlan:
     ours, branch = sides
     if isinstance(ours, TreeState) and isinstance(branch, TreeState):
         tree = merge_trees(ours, branch)
-        return Plan(key, heads, tree.modseq, tree_difference(tree, (ours, branch)), time)
+        return MergePlan(key, heads, tree.modseq, tree_difference(tree, (ours, branch)), time)
     assert isinstance(ours, MailboxState)
     assert isinstance(branch, MailboxState)
     anew = Anew(partial(_time_of, connection)) if uid is UidConflict.UIDVALIDITY else None
     merged = merge(ours, branch, _UNNAMED, anew)
     _check_uids_suffice(merged, (ours, branch))
-    return Plan(key, heads, merged.modseq, difference(merged, (ours, branch)), time)
+    return MergePlan(key, heads, merged.modseq, difference(merged, (ours, branch)), time)
 
 
 def _check_uids_suffice(merged: MailboxState, sides: Iterable[MailboxState]) -> None:

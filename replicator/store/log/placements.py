@@ -14,7 +14,7 @@ from replicator.store.db.chain import Chain
 from resync.entry import MailAdd
 
 
-class Target(NamedTuple):
+class MessageTarget(NamedTuple):
     """A message that a request refers to: its UID as of some head, its GUID, and its placement."""
 
     uid: int
@@ -32,7 +32,7 @@ class Whereabouts:
 
     chain: Chain | None
     uidvalidity: int | None  # of the folder, if its tree is here
-    by_guid: dict[bytes, Target]
+    by_guid: dict[bytes, MessageTarget]
 
     def has_seen(self, dots: Iterable[Dot]) -> bool:
         """Return True if all of these entries are part of what the mailbox shows."""
@@ -48,17 +48,17 @@ def find(connection: sqlite3.Connection, mailbox_id: bytes, guids: Iterable[byte
         return Whereabouts(
             chains.load(connection, mailbox_id),
             queries.uidvalidity(connection, mailbox_id),
-            {guid: Target(uid, guid, Dot(origin, seq), change) for uid, guid, origin, seq, change in rows},
+            {guid: MessageTarget(uid, guid, Dot(origin, seq), change) for uid, guid, origin, seq, change in rows},
         )
     finally:
         connection.execute("COMMIT")
 
 
-def added_by(connection: sqlite3.Connection, dots: Iterable[Dot]) -> list[Target]:
+def added_by(connection: sqlite3.Connection, dots: Iterable[Dot]) -> list[MessageTarget]:
     """Return the messages that these entries added, with the UIDs assigned there; entries not here add none."""
     entries = (entry for dot in dots if (entry := queries.entry_at(connection, dot)) is not None)
     return [
-        Target(change.uid, change.guid, entry.dot, number)
+        MessageTarget(change.uid, change.guid, entry.dot, number)
         for entry in entries
         for number, change in enumerate(entry.changes)
         if isinstance(change, MailAdd)

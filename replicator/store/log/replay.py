@@ -16,7 +16,7 @@ from protocol.values import Dot
 from replicator.store.checkpoints import catalog
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
-from replicator.store.db.entry_validation import Head
+from replicator.store.db.entry_validation import NamedHead
 from resync import bulk
 from resync import row as rows
 from resync.bulk import Item
@@ -30,7 +30,7 @@ State: TypeAlias = MailboxState | TreeState
 class Base(NamedTuple):
     """A checkpoint's content: a chain's state at one of its heads."""
 
-    head: Head
+    head: NamedHead
     state: State
 
 
@@ -78,7 +78,7 @@ def past_at(
     return Past(first.mailbox_id, first.user, first.uidvalidity, head, _replayed(empty, path))
 
 
-def base_for(connection: sqlite3.Connection, chain_id: bytes, head: Dot | None) -> Head | None:
+def base_for(connection: sqlite3.Connection, chain_id: bytes, head: Dot | None) -> NamedHead | None:
     """Return the head of this node's checkpoint to read before a replay of the chain to `head`, or None without one.
 
     The log leads from that checkpoint to the head. If no checkpoint is like that, or no head is given, it is the

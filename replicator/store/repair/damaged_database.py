@@ -40,7 +40,7 @@ _INDEX = "log INDEXED BY sqlite_autoindex_log_1"  # this index has every positio
 
 
 @dataclass(slots=True)
-class Salvaged:
+class ReadableSlice:
     """A slice of a log: entries not known elsewhere, in order of arrival, with the bodies that came with them.
 
     `rows` counts rows read and rows that were unreadable.
@@ -190,7 +190,7 @@ class DamagedDatabase:
                     return name
         return None
 
-    def log(self, known: Mapping[str, int]) -> Iterator[Salvaged]:
+    def log(self, known: Mapping[str, int]) -> Iterator[ReadableSlice]:
         """Yield the whole log in slices, once for each way.
 
         `known`, the context known elsewhere, may grow meanwhile.
@@ -198,17 +198,21 @@ class DamagedDatabase:
         came = self.context()
         self._unreadable = [0] * len(self._ways)
         for way, connection in enumerate(self._ways):
-            part, total, read = Salvaged(), 0, 0
+            part, total, read = ReadableSlice(), 0, 0
             for row in _rows(connection):
                 total, read = total + 1, read + self._take(part, row, known, came)
                 if part.is_full:
                     yield part
-                    part = Salvaged()
+                    part = ReadableSlice()
             self._unreadable[way] = max(total, _expected(connection)) - read  # SQLite skips some rows silently
             yield part
 
     def _take(
-        self, part: Salvaged, row: tuple[object, ...] | None, known: Mapping[str, int], came: Mapping[str, int] | None
+        self,
+        part: ReadableSlice,
+        row: tuple[object, ...] | None,
+        known: Mapping[str, int],
+        came: Mapping[str, int] | None,
     ) -> bool:
         """Add a row to the slice. Return True if the row was readable."""
         part.rows += 1

@@ -48,7 +48,7 @@ _SUBSCRIPTION = ("user", "name", "subscribed", "time", "node")
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class Defect:
     """One finding. `kind` is the table. `mends` repairs it, except for a chain's row: see `row_repair`."""
 
     kind: str
@@ -84,7 +84,7 @@ def chain_ids(connection: sqlite3.Connection, after: bytes | None = None) -> lis
 
 
 @dataclass(slots=True)
-class Comparison:
+class LogComparison:
     """The comparison of one mailbox or tree in the database with the log. Exhaust `steps`, then read the results.
 
     `doubted`: the head in the chain's row is not to be trusted, because the log goes further. `base`: the content of a
@@ -99,7 +99,7 @@ class Comparison:
     stored: Columns | None = None
     past: Past | None = None
     chain: Chain | None = None  # as it should be
-    damages: list[Damage] = field(default_factory=list)
+    damages: list[Defect] = field(default_factory=list)
 
     def steps(self) -> Generator[int, None, None]:
         """Compare; yield the number of rows after each slice."""
@@ -155,7 +155,7 @@ class Comparison:
         user, name = self.connection.execute(query, (self.chain_id,)).fetchone() or (None, None)
         which = "of this user" if user is None else f"{user} {name}"
         what = f"is missing, and the log does not tell; `replicator resync {which}` takes it over from another node"
-        self.damages.append(Damage("chain", what, self.chain_id, user, is_lost=True))
+        self.damages.append(Defect("chain", what, self.chain_id, user, is_lost=True))
 
     def _recount(self, shown: Chain) -> Iterator[int]:
         """Check the rows against the head's counters, which is all that can be checked without the log."""
@@ -256,10 +256,10 @@ class Comparison:
         return len(state.folders) + len(state.subscriptions)
 
     def _folder(self, mailbox_id: bytes, what: str, user: str, mend: Statement) -> None:
-        self.damages.append(Damage("folder", what, mailbox_id, user, mends=(mend,)))
+        self.damages.append(Defect("folder", what, mailbox_id, user, mends=(mend,)))
 
     def _subscription(self, what: str, user: str, mend: Statement) -> None:
-        self.damages.append(Damage("subscription", what, None, user, mends=(mend,)))
+        self.damages.append(Defect("subscription", what, None, user, mends=(mend,)))
 
     # ---- heads
 
@@ -278,13 +278,13 @@ class Comparison:
     ) -> None:
         user = chain.user if chain else None
         uid, guid = (row.uid, row.guid) if row else (None, None)
-        self.damages.append(Damage(kind, what, self.chain_id, user, uid, guid, mends=mends))
+        self.damages.append(Defect(kind, what, self.chain_id, user, uid, guid, mends=mends))
 
     def _note(self, kind: str, what: str, uid: object, guid: object, mend: Statement) -> None:
         """Note a finding about an unverified row, whose values may be anything."""
         known_uid, known_guid = uid if isinstance(uid, int) else None, guid if isinstance(guid, bytes) else None
         user = self.chain.user if self.chain else None
-        self.damages.append(Damage(kind, what, self.chain_id, user, known_uid, known_guid, mends=(mend,)))
+        self.damages.append(Defect(kind, what, self.chain_id, user, known_uid, known_guid, mends=(mend,)))
 
 
 def _readable(stored: Columns | None) -> Chain | None:
@@ -333,7 +333,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def exhausted(comparison: Comparison) -> Comparison:
+def exhausted(comparison: LogComparison) -> LogComparison:
     """Run the comparison to its end, and return it."""
     for _ in comparison.steps():
         pass

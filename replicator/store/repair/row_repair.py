@@ -24,7 +24,7 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.gc import orphaned_bodies
 from replicator.store.log.apply import apply_waiting
 from replicator.store.log.replay import Base
-from replicator.store.repair.mailbox_check import PUT_ROW, Comparison, Damage, exhausted, stored_chain
+from replicator.store.repair.mailbox_check import PUT_ROW, Defect, LogComparison, exhausted, stored_chain
 from resync import row as rows
 from resync.entry import Change, Entry, MailAdd, Merge
 from resync.row import Row
@@ -34,7 +34,7 @@ _SHOWN = {"by_uid", "chain", "folder"}
 """Tables with content that clients see."""
 
 
-def mend(tx: Transaction, comparison: Comparison) -> bool:
+def mend(tx: Transaction, comparison: LogComparison) -> bool:
     """Repair the mailbox or tree from the log. Return False if it has changed and must be compared again."""
     tx.write_chains()
     if stored_chain(tx.connection, comparison.chain_id) != comparison.stored:
@@ -47,15 +47,15 @@ def mend(tx: Transaction, comparison: Comparison) -> bool:
     return True
 
 
-def compare_and_mend(tx: Transaction, chain_id: bytes, base: Base | None = None, *, doubted: bool) -> Comparison:
+def compare_and_mend(tx: Transaction, chain_id: bytes, base: Base | None = None, *, doubted: bool) -> LogComparison:
     """Compare and repair in one job, while the writer waits: for a mailbox that never stands still."""
     tx.write_chains()
-    comparison = exhausted(Comparison(tx.connection, chain_id, doubted, base))
+    comparison = exhausted(LogComparison(tx.connection, chain_id, doubted, base))
     mend(tx, comparison)
     return comparison
 
 
-def mend_strays(tx: Transaction, damages: Sequence[Damage]) -> None:
+def mend_strays(tx: Transaction, damages: Sequence[Defect]) -> None:
     """Run the repairs of these damages; each must be right whatever has changed since."""
     tx.write_chains()
     retired: dict[bytes, None] = {}

@@ -17,7 +17,7 @@ from replicator.store.bodies.body_rows import read_text
 from replicator.store.checkpoints import catalog
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
-from replicator.store.repair.mailbox_check import LOWEST, SLICE_ROWS, Damage, Statement
+from replicator.store.repair.mailbox_check import LOWEST, SLICE_ROWS, Defect, Statement
 from resync.entry import tree_id
 
 SLICE_BYTES = 4 << 20  # of compressed bodies
@@ -40,7 +40,7 @@ _NO_TREE = "NOT EXISTS (SELECT 1 FROM chain c WHERE c.user = f.user AND c.uidval
 _TAKE_SUBSCRIPTION = f"DELETE FROM subscription AS f WHERE user = ? AND name = ? AND {_NO_TREE}"
 
 
-class Slice(NamedTuple, Generic[K, F]):
+class TableSlice(NamedTuple, Generic[K, F]):
     """One slice of a sweep: rows read, the key to continue after, and findings."""
 
     size: int
@@ -48,7 +48,7 @@ class Slice(NamedTuple, Generic[K, F]):
     found: list[F]
 
 
-def unseen_chains(connection: sqlite3.Connection, after: int) -> Slice[int, bytes]:
+def unseen_chains(connection: sqlite3.Connection, after: int) -> TableSlice[int, bytes]:
     """Find mailboxes and trees whose rows have not seen entries that the log marks as applied to them."""
     entries = connection.execute(
         "SELECT l.position, l.chain, l.origin, l.seq, l.applied, c.context FROM log l"
@@ -57,7 +57,7 @@ def unseen_chains(connection: sqlite3.Connection, after: int) -> Slice[int, byte
     ).fetchall()
     applied = [entry for entry in entries if entry[4] == 1]
     unseen = {chain for _, chain, origin, seq, _, context in applied if not _has_seen(context, origin, seq)}
-    return Slice(len(entries), entries[-1][0] if entries else None, sorted(unseen))
+    return TableSlice(len(entries), entries[-1][0] if entries else None, sorted(unseen))
 
 
 def _has_seen(context: bytes | None, origin: str, seq: int) -> bool:
@@ -67,7 +67,7 @@ def _has_seen(context: bytes | None, origin: str, seq: int) -> bool:
         return False
 
 
-def stray_pointers(connection: sqlite3.Connection, after: Key) -> Slice[Key, Damage]:
+def stray_pointers(connection: sqlite3.Connection, after: Key) -> TableSlice[Key, Defect]:
     """Find rows of by_guid that lead to no row of by_uid, or to another message's row."""
     pointers = connection.execute(
         "SELECT g.guid, g.mailbox, g.uid, u.guid, c.user FROM by_guid g"
@@ -76,17 +76,17 @@ def stray_pointers(connection: sqlite3.Connection, after: Key) -> Slice[Key, Dam
         (*after, SLICE_ROWS),
     ).fetchall()
     found = [
-        Damage("by_guid", f"points to UID {uid}, where this message is not", mailbox, user, None, guid,
+        Defect("by_guid", f"points to UID {uid}, where this message is not", mailbox, user, None, guid,
                mends=((_TAKE_POINTER, (guid, mailbox)),))
         for guid, mailbox, uid, shown, user in pointers
         if shown != guid
     ]  # fmt: skip
-    return Slice(len(pointers), pointers[-1][:2] if pointers else None, found)
+    return TableSlice(len(pointers), pointers[-1][:2] if pointers else None, found)
 
 
 def stray_rows(
     connection: sqlite3.Connection, after: Key, suspects: Container[bytes] = frozenset()
-) -> Slice[Key, Damage]:
+) -> TableSlice[Key, Defect]:
     """Find rows of by_uid whose mailbox does not exist, or whose body is missing or among the suspects."""
     rows = connection.execute(
         "SELECT u.mailbox, u.uid, u.guid, u.content_hash, u.origin, u.seq, c.user, c.id IS NULL, t.hash IS NULL"
@@ -94,16 +94,16 @@ def stray_rows(
         " WHERE (u.mailbox, u.uid) > (?, ?) ORDER BY u.mailbox, u.uid LIMIT ?",
         (*after, SLICE_ROWS),
     ).fetchall()
-    found: list[Damage] = []
+    found: list[Defect] = []
     for mailbox, uid, guid, content_hash, origin, seq, user, is_stray, is_missing in rows:
         if is_stray:
             proven = _is_of_no_mailbox(connection, mailbox, Dot(origin, seq))
             mends = ((_TAKE_ROW, (mailbox, uid)),) if proven else ()
-            found.append(Damage("by_uid", "is in no mailbox that the log knows", mailbox, user, uid, guid, mends=mends))
+            found.append(Defect("by_uid", "is in no mailbox that the log knows", mailbox, user, uid, guid, mends=mends))
         elif is_missing or content_hash in suspects:
             what = "its text is missing" if is_missing else "its text is damaged"
-            found.append(Damage("content", what, mailbox, user, uid, guid, content_hash))
-    return Slice(len(rows), rows[-1][:2] if rows else None, found)
+            found.append(Defect("content", what, mailbox, user, uid, guid, content_hash))
+    return TableSlice(len(rows), rows[-1][:2] if rows else None, found)
 
 
 class Showing(NamedTuple):
@@ -115,7 +115,7 @@ class Showing(NamedTuple):
     content_hash: bytes
 
 
-def showing(connection: sqlite3.Connection, after: Key, texts: Container[bytes]) -> Slice[Key, Showing]:
+def showing(connection: sqlite3.Connection, after: Key, texts: Container[bytes]) -> TableSlice[Key, Showing]:
     """Find messages that show one of these bodies. Damaged rows are skipped."""
     rows = connection.execute(
         "SELECT u.mailbox, u.uid, u.content_hash, c.user FROM by_uid u LEFT JOIN chain c ON c.id = u.mailbox"
@@ -127,7 +127,7 @@ def showing(connection: sqlite3.Connection, after: Key, texts: Container[bytes])
         for mailbox, uid, content_hash, user in rows
         if content_hash in texts and isinstance(mailbox, bytes) and isinstance(uid, int)
     ]
-    return Slice(len(rows), rows[-1][:2] if rows else None, found)
+    return TableSlice(len(rows), rows[-1][:2] if rows else None, found)
 
 
 def _is_of_no_mailbox(connection: sqlite3.Connection, mailbox: bytes, dot: Dot) -> bool:
@@ -140,7 +140,7 @@ def _is_of_no_mailbox(connection: sqlite3.Connection, mailbox: bytes, dot: Dot) 
     return queries.log_context(connection).get(dot.origin, 0) < dot.seq
 
 
-def strays_of_trees(connection: sqlite3.Connection) -> list[Damage]:
+def strays_of_trees(connection: sqlite3.Connection) -> list[Defect]:
     """Find folders and subscriptions of users without a tree, the first slice of them.
 
     Those of a lost tree are kept.
@@ -157,7 +157,7 @@ def strays_of_trees(connection: sqlite3.Connection) -> list[Damage]:
         (SLICE_ROWS,),
     )
     found = [
-        Damage("folder", f"{name!r} is of a user without folders", mailbox_id, user,
+        Defect("folder", f"{name!r} is of a user without folders", mailbox_id, user,
                mends=mends(user, (f"DELETE FROM folder AS f WHERE mailbox_id = ? AND {_NO_TREE}", (mailbox_id,))))
         for mailbox_id, user, name in folders
     ]  # fmt: skip
@@ -166,14 +166,14 @@ def strays_of_trees(connection: sqlite3.Connection) -> list[Damage]:
         (SLICE_ROWS,),
     )
     found += [
-        Damage("subscription", f"of {name!r} is of a user without folders", None, user,
+        Defect("subscription", f"of {name!r} is of a user without folders", None, user,
                mends=mends(user, (_TAKE_SUBSCRIPTION, (user, name))))
         for user, name in subscriptions
     ]  # fmt: skip
     return found
 
 
-def damaged_texts(connection: sqlite3.Connection, after: int) -> Slice[int, bytes]:
+def damaged_texts(connection: sqlite3.Connection, after: int) -> TableSlice[int, bytes]:
     """Find bodies that do not match their hashes. Reads at least one body, and about SLICE_BYTES."""
     query = "SELECT id, hash, length(body) FROM content WHERE id > ? ORDER BY id LIMIT ?"
     found: list[bytes] = []
@@ -184,7 +184,7 @@ def damaged_texts(connection: sqlite3.Connection, after: int) -> Slice[int, byte
         read, size_bytes, last = read + 1, size_bytes + length, number
         if read_text(connection, content_hash) is None:
             found.append(content_hash)
-    return Slice(read, last, found)
+    return TableSlice(read, last, found)
 
 
 def sizes(connection: sqlite3.Connection) -> tuple[int, int, int]:

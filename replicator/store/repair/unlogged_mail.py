@@ -17,7 +17,7 @@ from resync.entry import Entry, MailAdd, checked
 from resync.row import Row
 
 
-class Stray(NamedTuple):
+class UnloggedMail(NamedTuple):
     """A message and the mailbox that showed it. Its UID is no longer valid."""
 
     user: str
@@ -41,7 +41,7 @@ def strays(
     added: Mapping[bytes, tuple[Entry, MailAdd]],
     known: Mapping[str, int],
     came: Mapping[str, int] | None,
-) -> list[Stray]:
+) -> list[UnloggedMail]:
     """Return mail, by UID, that the mailbox showed or entries added to it (`added`, by GUID) and that `known` lacks.
 
     `came` bounds the dots that its rows may name as their origin.
@@ -54,7 +54,7 @@ def strays(
         is_expunged = is_whole and chain.has_seen(entry.dot) and guid not in guids
         if not is_expunged:
             adds.setdefault(guid, add)
-    return [Stray(chain.user, chain.id, add) for add in sorted(adds.values())]
+    return [UnloggedMail(chain.user, chain.id, add) for add in sorted(adds.values())]
 
 
 def _unknown(

@@ -19,8 +19,8 @@ from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
 from replicator.replication.checkpoints.checkpoint_reader import LogAlone
 from replicator.replication.links.link import PeerLink
-from replicator.replication.tasks.check import Check
-from replicator.replication.tasks.scrub import Scrub
+from replicator.replication.tasks.check import CheckTask
+from replicator.replication.tasks.scrub import ScrubTask
 from replicator.store.attachments.names import s_name
 from replicator.store.store import Store
 from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions
@@ -63,7 +63,7 @@ def whose(status: CheckStatus) -> list[tuple[str | None, str | None, int | None]
 
 
 async def scrub(node: Node) -> CheckStatus:
-    job = Scrub(ScrubOptions(), node.store, node.coordinator.bodies, node.coordinator.orphan_sweep)
+    job = ScrubTask(ScrubOptions(), node.store, node.coordinator.bodies, node.coordinator.orphan_sweep)
     await job.run()
     return job.status
 
@@ -210,7 +210,7 @@ async def test_a_check_tells_of_parts_that_are_not_there(tmp_path: Path, autojum
         node = nodes["dc2"]
         lose_content(node)
         for repair, unrepaired in ((False, 1), (True, 0)):
-            job = Check(CheckOptions(repair), node.store, Environment(), node.coordinator.bodies.heal, LogAlone())
+            job = CheckTask(CheckOptions(repair), node.store, Environment(), node.coordinator.bodies.heal, LogAlone())
             await job.run()
             assert (job.status.damage, job.status.unrepaired) == ({"content": 1}, unrepaired)
             assert whose(job.status) == [(USER, "INBOX", 1)]

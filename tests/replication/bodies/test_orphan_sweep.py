@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from replicator.replication.bodies import orphan_sweep
 from replicator.replication.bodies.orphan_sweep import OrphanSweep
-from replicator.store.attachments.files import Outcome
+from replicator.store.attachments.files import StepOutcome
 from tests.replication.bodies.test_attachments import LOGO, contents, held, message, save, texts
 from tests.replication.cluster import Node, cluster
 
@@ -59,7 +59,7 @@ async def test_what_an_ill_disk_did_not_let_go_goes(
         node = nodes["dc1"]
         attachments = node.store.attachments
 
-        def ill(_: str) -> Outcome:
+        def ill(_: str) -> StepOutcome:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         with monkeypatch.context() as patch:

@@ -21,7 +21,7 @@ from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home
 from replicator.store.checkpoints.manifest import Manifest
 from replicator.store.db import queries
-from replicator.store.db.entry_validation import Head
+from replicator.store.db.entry_validation import NamedHead
 from replicator.store.log.entry_removal import collect
 from replicator.store.store import Store
 from tests.replication.cluster import USER, Node, cluster, until, virtual_environment
@@ -158,7 +158,7 @@ async def test_a_manifest_that_goes_while_it_is_read_leaves_the_node_to_the_log(
     def path_of(name: str) -> Path:
         return next(tmp_path.rglob(Path(name).name))
 
-    async def heads_of_what_is_spoilt(self: Archive, listed: Manifest) -> AsyncGenerator[Head, None]:
+    async def heads_of_what_is_spoilt(self: Archive, listed: Manifest) -> AsyncGenerator[NamedHead, None]:
         nonlocal readings
         readings += 1
         if readings == 2:

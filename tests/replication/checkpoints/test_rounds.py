@@ -21,7 +21,7 @@ from replicator.errors import UnavailableError
 from replicator.objects import ObjectInfo, ObjectStore, ObjectStoreError
 from replicator.replication.checkpoints.checkpoint_reader import CheckpointSource
 from replicator.replication.checkpoints.log_truncation import LogTruncation
-from replicator.replication.tasks.check import Check
+from replicator.replication.tasks.check import CheckTask
 from replicator.replication.writes.router import LONGEST_WAIT_S
 from replicator.store.checkpoints import catalog
 from replicator.store.checkpoints.archive import Archive
@@ -121,7 +121,7 @@ class Running:
         self.bases = CheckpointSource(store, self.archive, environment.run_in_thread)
 
     async def check(self) -> CheckStatus:
-        job = Check(CheckOptions(repair=False), self.store, self.environment, _no_text, self.bases)
+        job = CheckTask(CheckOptions(repair=False), self.store, self.environment, _no_text, self.bases)
         await job.run()
         return job.status
 
@@ -495,7 +495,7 @@ async def test_what_is_unproven_is_not_mended_and_not_forgotten(tmp_path: Path, 
         await node.log_truncation.checkpoint_now()
         while await node.store.write(catalog.forget):
             pass
-        job = Check(CheckOptions(repair=True), node.store, node.environment, _no_text, node.bases)
+        job = CheckTask(CheckOptions(repair=True), node.store, node.environment, _no_text, node.bases)
         await job.run()
         assert (job.status.damage, job.status.unproven) == ({}, 3)
         assert len(await node.store.read(all_chains)) == 3
@@ -523,7 +523,7 @@ async def test_damage_is_not_sealed_and_the_log_stays_to_mend_it(
             await node.log_truncation.checkpoint_now()
         assert await node.log_entries() == entries
         assert len(await node.objects()) == 2  # of what is whole
-        job = Check(CheckOptions(repair=True), node.store, node.environment, _no_text, node.bases)
+        job = CheckTask(CheckOptions(repair=True), node.store, node.environment, _no_text, node.bases)
         await job.run()
         assert job.status.damage
         assert (await node.log_truncation.checkpoint_now()).in_force

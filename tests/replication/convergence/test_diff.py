@@ -10,11 +10,11 @@ from trio.testing import MockClock
 from protocol.commands import Command, Reply, SyncEnd
 from protocol.values import UidSet
 from replicator.replication.convergence import diff
-from replicator.replication.convergence.diff import LOOK_AGAIN_S, LOOKS, Look
+from replicator.replication.convergence.diff import LOOK_AGAIN_S, LOOKS, NodeComparison
 from replicator.replication.links.link import PeerLink
 from replicator.store.db.queries import MailboxKey
 from replicator.store.log import sequencer
-from resync.differing import Kind
+from resync.differing import DifferenceKind
 from tests.replication.cluster import Cluster, Node, cluster
 from tests.replication.meeting import key_of
 
@@ -55,7 +55,7 @@ async def keep_writing(node: Node, key: MailboxKey, written: list[str]) -> None:
         await flag(node, key, written[-1])
 
 
-async def standing(node: Node, key: MailboxKey) -> Look:
+async def standing(node: Node, key: MailboxKey) -> NodeComparison:
     return await diff.standing(node.store, node.coordinator.mastership, "dc2", key)
 
 
@@ -65,7 +65,7 @@ async def test_what_stands_is_looked_at_twice(
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         key = await apart(nodes, monkeypatch)
         before = trio.current_time()
-        assert (await standing(nodes["dc1"], key)).by_kind == {Kind.MISSING_HERE: 1}
+        assert (await standing(nodes["dc1"], key)).by_kind == {DifferenceKind.MISSING_HERE: 1}
         assert trio.current_time() - before == pytest.approx(LOOK_AGAIN_S, abs=0.1)
 
 
@@ -93,7 +93,7 @@ async def test_of_a_mailbox_that_goes_on_and_on_what_differs_each_time_stands(
         found = await standing(nodes["dc1"], key)
         assert len(written) >= LOOKS - 1
         # The flags were the same at the first look, the message was not.
-        assert found.by_kind == {Kind.MISSING_HERE: 1}
+        assert found.by_kind == {DifferenceKind.MISSING_HERE: 1}
         nursery.cancel_scope.cancel()
 
 
@@ -115,7 +115,7 @@ async def test_damage_that_is_done_meanwhile_is_told(
         nursery.start_soon(keep_writing, nodes["dc2"], key, [])
         nursery.start_soon(damage_it)
         found = await standing(nodes["dc1"], key)
-        assert found.by_kind[Kind.DAMAGE]
+        assert found.by_kind[DifferenceKind.DAMAGE]
         assert "run `replicator check --repair` here" in str(found.damage)
         await set_messages(3)
         nursery.cancel_scope.cancel()
@@ -142,4 +142,4 @@ async def test_rows_are_those_of_the_head_that_is_told(
         found = await diff.look(one.store, one.coordinator.mastership, "dc2", key)
         assert asked == 2
         assert found.ours.head == (await one.view()).head
-        assert found.by_kind == {Kind.MISSING_HERE: 1, Kind.FLAGS: 1}
+        assert found.by_kind == {DifferenceKind.MISSING_HERE: 1, DifferenceKind.FLAGS: 1}

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from replicator.config import UidConflict
-from replicator.mailstore import INBOX, Text
+from replicator.mailstore import INBOX, BodyReader
 from replicator.view import Message
 from tests.imap.client import Client, connected, services
 from tests.replication.cluster import USER, Cluster, Node, cluster
@@ -72,7 +72,7 @@ async def test_a_fetch_in_whose_middle_branches_are_joined(
         mail = nodes["dc1"].mail
         read = mail.read_text
 
-        async def heal_and_read(message: Message) -> Text:
+        async def heal_and_read(message: Message) -> BodyReader:
             monkeypatch.undo()
             await heal(nodes)
             return await read(message)

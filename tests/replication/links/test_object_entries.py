@@ -20,7 +20,7 @@ from replicator.environment import Environment
 from replicator.objects import ObjectStore
 from replicator.replication.links import object_entries
 from replicator.replication.links.object_entries import INLINE_S, REST_S, TIMEOUT_S, capability
-from replicator.store.checkpoints.container import Kind, seal
+from replicator.store.checkpoints.container import ContainerKind, seal
 from replicator.store.checkpoints.entry_object import entry_name, write_entry
 from replicator.store.db import queries
 from resync.entry import Change, Entry, FlagAdd, MailAdd
@@ -145,9 +145,9 @@ async def test_what_is_small_or_brings_texts_goes_on_the_link(
     [
         lambda path: path.write_bytes(path.read_bytes()[:-40]),
         lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(b"".join(seal(Kind.CHECKPOINT, [b"x"]))),
-        lambda path: path.write_bytes(b"".join(seal(Kind.ENTRY, [b"\xc1"]))),
-        lambda path: path.write_bytes(b"".join(seal(Kind.ENTRY, [b"\x91\xa8MAIL_DEL"] * (MAILS + 1)))),
+        lambda path: path.write_bytes(b"".join(seal(ContainerKind.CHECKPOINT, [b"x"]))),
+        lambda path: path.write_bytes(b"".join(seal(ContainerKind.ENTRY, [b"\xc1"]))),
+        lambda path: path.write_bytes(b"".join(seal(ContainerKind.ENTRY, [b"\x91\xa8MAIL_DEL"] * (MAILS + 1)))),
     ],
     ids=["torn", "empty", "of another kind", "of no changes", "too long"],
 )

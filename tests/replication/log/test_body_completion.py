@@ -20,7 +20,7 @@ from replicator.errors import MailError
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.partial_downloads import KEPT_S, LOOK_EVERY_S
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
-from replicator.replication.bodies.upload import Received
+from replicator.replication.bodies.upload import UploadedBody
 from replicator.replication.links.entry_codec import Arrived
 from replicator.replication.links.link import PeerLink
 from replicator.replication.log import body_completion as body_completion_module
@@ -295,7 +295,7 @@ async def test_what_nobody_goes_on_with_is_let_go(
         async with nodes["dc1"].mail.receive() as sink:
             await sink.write(message(1, random.Random(1).randbytes(6 << 20)))
             received = await sink.finish()
-            assert isinstance(received, Received)
+            assert isinstance(received, UploadedBody)
             coordinator = nodes["dc1"].coordinator
             prestage = Prestage(
                 coordinator.store, coordinator.bodies.downloader, lambda: coordinator.connections.links, 1

@@ -1,11 +1,11 @@
 import pytest
 from trio.testing import MockClock
 
-from replicator.replication.tasks.pacing import SHOW_EVERY_S, SHOW_TIMEOUT_S, SLOW_TIMEOUT_S, Patience
+from replicator.replication.tasks.pacing import SHOW_EVERY_S, SHOW_TIMEOUT_S, SLOW_TIMEOUT_S, ConvergenceWait
 
 
 async def test_a_slow_node_has_less_time_until_it_is_in_time_again(autojump_clock: MockClock) -> None:
-    patience = Patience()
+    patience = ConvergenceWait()
 
     async def took(after_s: float) -> tuple[float, bool]:
         """Of waiting for dc2, which is there after a while; whether it was missed."""

@@ -163,13 +163,13 @@ async def test_what_this_node_lacks_is_taken_over_and_trees_go_first(
         planned = await plan(nodes)
         assert [one.heads["dc1"] is None for one in planned].count(True) == 1
         order: list[bool] = []
-        reconcile = repair_plan.Apply._reconcile
+        reconcile = repair_plan.RepairPlanTask._reconcile
 
-        async def noting(job: repair_plan.Apply, key: queries.MailboxKey, others: list[str]) -> None:
+        async def noting(job: repair_plan.RepairPlanTask, key: queries.MailboxKey, others: list[str]) -> None:
             order.append(key.uidvalidity == 0)
             await reconcile(job, key, others)
 
-        monkeypatch.setattr(repair_plan.Apply, "_reconcile", noting)
+        monkeypatch.setattr(repair_plan.RepairPlanTask, "_reconcile", noting)
         status = await apply(nodes["dc1"], ApplyOptions(planned, texts=True))
         assert (status.outcomes, status.texts_lacking) == ({"repaired": 3}, 0)
         assert order[0] is True

@@ -16,7 +16,7 @@ from replicator.errors import DiskFullError, DurabilityError, UnavailableError
 from replicator.mailstore import NewMessage
 from replicator.replication.bodies import attachments, peer_fetch
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
-from replicator.replication.bodies.upload import Received
+from replicator.replication.bodies.upload import UploadedBody
 from replicator.replication.links import link as links
 from replicator.replication.links.link import PeerLink
 from replicator.replication.writes import prestage, requests
@@ -90,7 +90,7 @@ async def test_what_is_not_numbered_in_the_end_is_let_go(tmp_path: Path, autojum
         async with nodes["dc1"].mail.receive() as sink:
             await sink.write(LARGE)
             received = await sink.finish()
-            assert isinstance(received, Received)
+            assert isinstance(received, UploadedBody)
             await nodes["dc1"].coordinator.prestage.offer(received.stored.message)
             assert len(contents(nodes["dc2"])) == 1
         await trio.sleep(HELD_S - 1)
