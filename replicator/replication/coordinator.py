@@ -6,9 +6,7 @@ Clients' changes go to `writes.router`; each request of a peer goes from here to
 from __future__ import annotations
 
 import logging
-import sqlite3
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 
 import trio
 
@@ -19,38 +17,18 @@ from protocol.commands import (
     Command,
     Dropped,
     EntryCommand,
-    FetchGuid,
-    FetchHash,
-    FetchPart,
-    FetchUid,
     Hello,
     Links,
     Log,
-    MasterMove,
-    Mbox,
-    Offer,
-    Ranges,
-    RefusalCode,
-    Refused,
     Remote,
     Reply,
     Root,
-    Rows,
-    Save,
-    Saved,
     Settled,
-    SyncEnd,
-    SyncMailbox,
-    SyncNode,
-    Text,
-    Who,
 )
 from protocol.values import Dot, sid_of
 from replicator.config import Config
 from replicator.environment import Environment
-from replicator.errors import DiskFullError, MailError
 from replicator.metrics import AttachmentMetrics
-from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.backfill import Backfill
 from replicator.replication.bodies.body_store import BodyStore
 from replicator.replication.bodies.orphan_sweep import OrphanSweep
@@ -58,7 +36,6 @@ from replicator.replication.bodies.retention import Retention
 from replicator.replication.checkpoints.bootstrap import Bootstrap
 from replicator.replication.checkpoints.checkpoint_reader import CheckpointSource, LogAlone
 from replicator.replication.checkpoints.log_truncation import LogTruncation, NoLogTruncation
-from replicator.replication.convergence import sync_server
 from replicator.replication.convergence.abandoned_entries import AbandonedEntries
 from replicator.replication.convergence.body_conflicts import BodyConflicts
 from replicator.replication.convergence.fork_merge import ForkMerger
@@ -67,8 +44,7 @@ from replicator.replication.convergence.overdue_entries import OverdueEntries
 from replicator.replication.convergence.reconciliation import Reconciliation
 from replicator.replication.convergence.state_transfer import StateTransfer
 from replicator.replication.links.connections import HOW_TO_PART, REBUILDING, Certify, Connections, Dial
-from replicator.replication.links.entry_codec import refusal
-from replicator.replication.links.link import LinkDownError, PeerLink
+from replicator.replication.links.link import PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.log.disk_shortage import DiskShortage
 from replicator.replication.log.feeds import Feeds
@@ -77,15 +53,14 @@ from replicator.replication.log.settled import SettledLogs
 from replicator.replication.mastership.handover import Handover
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.mastership.stall_detector import StallDetector
+from replicator.replication.peer_requests import PeerRequests
 from replicator.replication.startup.admission import Admission
 from replicator.replication.startup.readiness import Readiness
-from replicator.replication.writes import head_exchange
 from replicator.replication.writes.durability import Durability
 from replicator.replication.writes.lagging_peers import LaggingPeers
 from replicator.replication.writes.prestage import Prestage
-from replicator.replication.writes.requests import ChangeRequest, from_command, saves_from, transfer_s
-from replicator.replication.writes.router import LONGEST_WAIT_S, REQUEST_TIMEOUT_S, NotMasterError, Router
-from replicator.store.bodies.body_rows import StoredText
+from replicator.replication.writes.requests import ChangeRequest
+from replicator.replication.writes.router import LONGEST_WAIT_S, REQUEST_TIMEOUT_S, Router
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
@@ -236,8 +211,17 @@ class Coordinator:
             is_whole=self._is_whole,
             are_all_here=self._are_all_here,
         )
-        self._sync_server = sync_server.SyncServer(store)
-        self._new_id = environment.new_guid
+        self._peer_requests = PeerRequests(
+            store,
+            self.mastership,
+            handover=self.handover,
+            bodies=self.bodies,
+            body_conflicts=self.body_conflicts,
+            prestage=self.prestage,
+            router=self.router,
+            lacks=self.fork_scheduler.lacks,
+            new_id=environment.new_guid,
+        )
 
     async def run(self) -> None:
         """Run all parts of replication until cancelled."""
@@ -331,69 +315,7 @@ class Coordinator:
 
     async def answer(self, link: PeerLink, command: Command) -> Reply:
         """See `LinkHandler`."""
-        try:
-            extra_s = transfer_s(command.message) if isinstance(command, Save | Offer) else 0.0
-            with trio.move_on_after(REQUEST_TIMEOUT_S + extra_s):
-                return await self._answer(link, command)
-            return Refused(RefusalCode.UNAVAILABLE, "not done in time")
-        except NotMasterError:
-            return Refused(RefusalCode.NOT_MASTER, f"{self.sid} would send it back; ask the root again")
-        except MailError as error:
-            return refusal(error)
-        except LinkDownError as error:
-            return Refused(RefusalCode.UNAVAILABLE, f"the link to {error} broke")
-        except sqlite3.Error as error:
-            log.exception("a request of %s met a failure of the database", link.sid)
-            return Refused(RefusalCode.UNAVAILABLE, f"the database of {self.sid} failed: {error}")
-
-    async def _answer(self, link: PeerLink, command: Command) -> Reply:
-        match command:
-            case Who():
-                return await self.mastership.answer_who(command)
-            case MasterMove():
-                return await self.handover.move(_named(link, command.mailbox), command, link)
-            case Mbox():
-                if command.texts and command.destination in {None, self.sid}:
-                    await self.body_conflicts.put_right(_named(link, command.number))
-                return await head_exchange.compare(
-                    self.store, self.mastership, link, command, self.fork_scheduler.lacks
-                )
-            case SyncNode() | SyncMailbox() | Ranges() | Rows() | SyncEnd():
-                return await sync_server.answer(self._sync_server, self.mastership, link, command)
-            case FetchHash() | FetchGuid() | FetchUid() | FetchPart():
-                return await peer_fetch.answer_fetch(self.store, link, command, self.bodies.read_part)
-            case Offer():
-                return await self.prestage.answer(link, command)
-            case Save():
-                async with self._taken(link, command) as taken:
-                    if not taken:
-                        return Refused(RefusalCode.UNAVAILABLE, "parts of the message did not come; try again")
-                    if taken[0].content_hash != command.message.content_hash:
-                        return _garbled(link)
-                    return await self._perform(link, saves_from(link, command, taken[0]))
-            case _:
-                return await self._perform(link, from_command(link, command, self._new_id))
-
-    @asynccontextmanager
-    async def _taken(self, link: PeerLink, save: Save) -> AsyncIterator[list[StoredText]]:
-        """Yield the message of a SAVE with its parts; an empty list if parts did not come.
-
-        If this node has no room for the parts, it resigns as master and raises NotMasterError (see `Router.perform`).
-        """
-        message = save.message.octets if isinstance(save.message, Text) else save.message
-        try:
-            async with self.bodies.downloader.taking([message], link) as taken:
-                yield taken
-        except DiskFullError:
-            for number in save.mailboxes:
-                await self.handover.resign(_named(link, number), link.sid)
-            raise NotMasterError from None
-
-    async def _perform(self, link: PeerLink, operations: Sequence[ChangeRequest]) -> Reply:
-        if not operations:
-            return Refused(RefusalCode.UNSUPPORTED, "this is not available in this version")
-        replies = [await self.router.perform(operation, link) for operation in operations]
-        return replies[0] if len(replies) == 1 else _joined(replies)
+        return await self._peer_requests.answer(link, command)
 
     async def _catch_up(self, key: MailboxKey) -> None:
         await self.reconciliation.catch_up(key)
@@ -480,20 +402,3 @@ class Coordinator:
 
     def _ask_again(self) -> None:
         self.feeds.ask_again()
-
-
-def _named(link: PeerLink, number: int) -> MailboxKey:
-    key = link.key_of(number)
-    if key is None:
-        raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
-    return key
-
-
-def _garbled(link: PeerLink) -> Refused:
-    log.warning("a request of %s is refused: its message has other octets than its hash is of", link.sid)
-    return Refused(RefusalCode.GARBLED, "the message came with other octets than its hash is of; try again")
-
-
-def _joined(replies: list[Reply]) -> Reply:
-    saved = [reply for reply in replies if isinstance(reply, Saved)]
-    return Saved(tuple(uid for one in saved for uid in one.uids), tuple(dot for one in saved for dot in one.dots))

@@ -1,0 +1,165 @@
+"""Requests of peers: each is handed to the part of this node that can answer it, and errors become refusals."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from protocol.codec import ProtocolError
+from protocol.commands import (
+    Command,
+    FetchGuid,
+    FetchHash,
+    FetchPart,
+    FetchUid,
+    MasterMove,
+    Mbox,
+    Offer,
+    Ranges,
+    RefusalCode,
+    Refused,
+    Reply,
+    Rows,
+    Save,
+    Saved,
+    SyncEnd,
+    SyncMailbox,
+    SyncNode,
+    Text,
+    Who,
+)
+from replicator.errors import DiskFullError, MailError
+from replicator.replication.bodies import peer_fetch
+from replicator.replication.bodies.body_store import BodyStore
+from replicator.replication.convergence import sync_server
+from replicator.replication.convergence.body_conflicts import BodyConflicts
+from replicator.replication.links.entry_codec import refusal
+from replicator.replication.links.link import LinkDownError, PeerLink
+from replicator.replication.mastership.handover import Handover
+from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.writes import head_exchange
+from replicator.replication.writes.prestage import Prestage
+from replicator.replication.writes.requests import ChangeRequest, from_command, saves_from, transfer_s
+from replicator.replication.writes.router import REQUEST_TIMEOUT_S, NotMasterError, Router
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.db.queries import MailboxKey
+from replicator.store.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class PeerRequests:
+    """Answers requests that come over links. Belongs to the event loop.
+
+    `lacks`: as `ForkScheduler.lacks`; `new_id` makes the ids of new folders.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        mastership: Mastership,
+        *,
+        handover: Handover,
+        bodies: BodyStore,
+        body_conflicts: BodyConflicts,
+        prestage: Prestage,
+        router: Router,
+        lacks: Callable[[MailboxKey], None],
+        new_id: Callable[[], bytes],
+    ) -> None:
+        self._store = store
+        self._sid = mastership.sid
+        self._mastership = mastership
+        self._handover = handover
+        self._bodies = bodies
+        self._body_conflicts = body_conflicts
+        self._prestage = prestage
+        self._router = router
+        self._lacks = lacks
+        self._new_id = new_id
+        self._sync_server = sync_server.SyncServer(store)
+
+    async def answer(self, link: PeerLink, command: Command) -> Reply:
+        """Carry out a request, and return the reply to it: a refusal if it fails. Raises ProtocolError."""
+        try:
+            extra_s = transfer_s(command.message) if isinstance(command, Save | Offer) else 0.0
+            with trio.move_on_after(REQUEST_TIMEOUT_S + extra_s):
+                return await self._answer(link, command)
+            return Refused(RefusalCode.UNAVAILABLE, "not done in time")
+        except NotMasterError:
+            return Refused(RefusalCode.NOT_MASTER, f"{self._sid} would send it back; ask the root again")
+        except MailError as error:
+            return refusal(error)
+        except LinkDownError as error:
+            return Refused(RefusalCode.UNAVAILABLE, f"the link to {error} broke")
+        except sqlite3.Error as error:
+            log.exception("a request of %s met a failure of the database", link.sid)
+            return Refused(RefusalCode.UNAVAILABLE, f"the database of {self._sid} failed: {error}")
+
+    async def _answer(self, link: PeerLink, command: Command) -> Reply:
+        match command:
+            case Who():
+                return await self._mastership.answer_who(command)
+            case MasterMove():
+                return await self._handover.move(_named(link, command.mailbox), command, link)
+            case Mbox():
+                if command.texts and command.destination in {None, self._sid}:
+                    await self._body_conflicts.put_right(_named(link, command.number))
+                return await head_exchange.compare(self._store, self._mastership, link, command, self._lacks)
+            case SyncNode() | SyncMailbox() | Ranges() | Rows() | SyncEnd():
+                return await sync_server.answer(self._sync_server, self._mastership, link, command)
+            case FetchHash() | FetchGuid() | FetchUid() | FetchPart():
+                return await peer_fetch.answer_fetch(self._store, link, command, self._bodies.read_part)
+            case Offer():
+                return await self._prestage.answer(link, command)
+            case Save():
+                async with self._taken(link, command) as taken:
+                    if not taken:
+                        return Refused(RefusalCode.UNAVAILABLE, "parts of the message did not come; try again")
+                    if taken[0].content_hash != command.message.content_hash:
+                        return _garbled(link)
+                    return await self._perform(link, saves_from(link, command, taken[0]))
+            case _:
+                return await self._perform(link, from_command(link, command, self._new_id))
+
+    @asynccontextmanager
+    async def _taken(self, link: PeerLink, save: Save) -> AsyncIterator[list[StoredText]]:
+        """Yield the message of a SAVE with its parts; an empty list if parts did not come.
+
+        If this node has no room for the parts, it resigns as master and raises NotMasterError (see `Router.perform`).
+        """
+        message = save.message.octets if isinstance(save.message, Text) else save.message
+        try:
+            async with self._bodies.downloader.taking([message], link) as taken:
+                yield taken
+        except DiskFullError:
+            for number in save.mailboxes:
+                await self._handover.resign(_named(link, number), link.sid)
+            raise NotMasterError from None
+
+    async def _perform(self, link: PeerLink, operations: Sequence[ChangeRequest]) -> Reply:
+        if not operations:
+            return Refused(RefusalCode.UNSUPPORTED, "this is not available in this version")
+        replies = [await self._router.perform(operation, link) for operation in operations]
+        return replies[0] if len(replies) == 1 else _joined(replies)
+
+
+def _named(link: PeerLink, number: int) -> MailboxKey:
+    key = link.key_of(number)
+    if key is None:
+        raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
+    return key
+
+
+def _garbled(link: PeerLink) -> Refused:
+    log.warning("a request of %s is refused: its message has other octets than its hash is of", link.sid)
+    return Refused(RefusalCode.GARBLED, "the message came with other octets than its hash is of; try again")
+
+
+def _joined(replies: list[Reply]) -> Reply:
+    saved = [reply for reply in replies if isinstance(reply, Saved)]
+    return Saved(tuple(uid for one in saved for uid in one.uids), tuple(dot for one in saved for dot in one.dots))
