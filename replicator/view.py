@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, Self
 
-import trio
 from sortedcontainers import SortedDict, SortedSet
 
 from protocol.values import Dot
+from replicator.signals import Signal
 
 SEEN = "\\Seen"
 
@@ -59,7 +59,7 @@ class Subscription:
         self._view = view
         self._changed: set[int] = set()
         self._expunged: set[int] = set()
-        self._wakeup = trio.Event()
+        self._wakeup = Signal()
 
     def __enter__(self) -> Self:
         self._view.subscribers.add(self)
@@ -85,7 +85,7 @@ class Subscription:
         """Return the UIDs of messages new or changed, and of those expunged, since the last call."""
         changed, expunged = self._changed, self._expunged
         self._changed, self._expunged = set(), set()
-        self._wakeup = trio.Event()
+        self._wakeup.clear()
         return changed, expunged
 
     async def wait(self) -> None:

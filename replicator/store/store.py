@@ -16,6 +16,7 @@ import trio
 from protocol.values import Dot, sid_of
 from replicator.environment import Environment, ThreadRunner
 from replicator.errors import MailError, UnavailableError
+from replicator.signals import Signal
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
 from replicator.store.attachments.store import Attachments
@@ -51,7 +52,7 @@ class Tail:
         self.end = end
         self._entries: deque[Logged] = deque()
         self._size_bytes = 0
-        self._grown = trio.Event()
+        self._grown = Signal()
 
     def extend(self, logged: list[Logged]) -> None:
         """Add entries that were just written."""
@@ -76,8 +77,7 @@ class Tail:
 
     def wake(self) -> None:
         """Wake the tasks that wait for entries."""
-        self._grown.set()
-        self._grown = trio.Event()
+        self._grown.notify()
 
     async def grown(self) -> None:
         """Return when the log has grown."""

@@ -18,6 +18,7 @@ import trio
 from replicator.errors import MailError
 from replicator.replication.bodies.body_store import WriteText
 from replicator.replication.parallel import in_turns
+from replicator.signals import Signal
 from replicator.store.bodies.body_rows import (
     DOUBTED_MS,
     StoredText,
@@ -48,7 +49,7 @@ class Backfill:
     def __init__(self, store: Store, fetch: Callable[[bytes, WriteText], Awaitable[bool]]) -> None:
         self._store = store
         self._fetch = fetch
-        self._wanted = trio.Event()
+        self._wanted = Signal()
         self._noted = set[tuple[int, bytes]]()  # (date in ms, hash) of bodies that became missing since the last look
         self._all_at = -math.inf  # time of the next full look; math.inf: nothing was missing
         self.lacking = 0  # missing bodies as of the last look; one of several messages may count more than once
@@ -59,7 +60,7 @@ class Backfill:
         while True:
             with trio.move_on_at(self._all_at):
                 await self._wanted.wait()
-            self._wanted = trio.Event()
+            self._wanted.clear()
             await trio.sleep(PATIENCE_S)
             with suppress(MailError, sqlite3.Error):
                 await self._look()

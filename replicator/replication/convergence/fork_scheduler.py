@@ -28,6 +28,7 @@ from replicator.replication.convergence.reconciliation import FIND_TIMEOUT_S, Ou
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.writes.requests import ChangeRequest, CopyRequest, ExpungeRequest
+from replicator.signals import Signal
 from replicator.store.db import chain as chains
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit
@@ -87,7 +88,7 @@ class ForkScheduler:
         self._refused: dict[bytes, float] = {}  # mailboxes that have lost their rows -> time of the next try
         self._users: OrderedDict[str, None] = OrderedDict()  # users with folders that may have become one
         self._suspects: OrderedDict[MailboxKey, None] = OrderedDict()  # most recently used last
-        self._found = trio.Event()
+        self._found = Signal()
         store.listeners.append(self._note_commit)
 
     async def run(self, heartbeat_s: float) -> None:
@@ -124,7 +125,7 @@ class ForkScheduler:
         while True:
             await self._found.wait()
             await trio.sleep(PATIENCE_S)
-            self._found = trio.Event()
+            self._found.clear()
             undone: list[str | MailboxKey] = []
             async with trio.open_nursery() as nursery:
                 for _ in range(AT_ONCE):

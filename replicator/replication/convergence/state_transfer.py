@@ -27,6 +27,7 @@ from replicator.replication.convergence.reconciliation import Outcome, Reconcili
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.parallel import in_turns
+from replicator.signals import Signal
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import pending_resync
@@ -65,7 +66,7 @@ class StateTransfer:
         self._ask_again = ask_again
         self._settled = settled
         self._peers: dict[str, None] = {}  # SIDs of peers whose logs do not reach back far enough
-        self._wanted = trio.Event()
+        self._wanted = Signal()
         self.done = self.total = 0  # mailboxes and trees of the current transfer
 
     @property
@@ -83,7 +84,7 @@ class StateTransfer:
         while True:
             with trio.move_on_after(LEFT_EVERY_S):
                 await self._wanted.wait()
-            self._wanted = trio.Event()
+            self._wanted.clear()
             with suppress(MailError, sqlite3.Error):
                 await self._look_at_what_was_left()
             peers = list(self._peers)

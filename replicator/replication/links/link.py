@@ -39,6 +39,7 @@ from protocol.commands import (
     SyncMailbox,
     SyncNode,
 )
+from replicator.signals import Signal
 from replicator.store.db.entry_validation import USER_MAX_BYTES
 from replicator.store.db.queries import MailboxKey
 from resync.entry import tree_id
@@ -108,8 +109,8 @@ class PeerLink:
         self._encoder = encoder
         self._decoder = decoder
         self._output = bytearray()
-        self._posted = trio.Event()
-        self._drained = trio.Event()
+        self._posted = Signal()
+        self._drained = Signal()
         self._turn = trio.Lock()  # fair, so that the sender of a long log is not always first
         self._tags = 0
         self._pending: dict[str, trio.MemorySendChannel[Reply]] = {}
@@ -298,11 +299,10 @@ class PeerLink:
     async def _write(self) -> None:
         while True:
             await self._posted.wait()
-            self._posted = trio.Event()
+            self._posted.clear()
             data, self._output = self._output, bytearray()
             await self._stream.send_all(data)
-            self._drained.set()
-            self._drained = trio.Event()
+            self._drained.notify()
 
     async def _beat(self, nursery: trio.Nursery, heartbeat_s: float) -> None:
         """Send a PING at each heartbeat in which something was read.

@@ -21,6 +21,7 @@ from replicator.replication.links.link import NoReplyError, PeerLink
 from replicator.replication.links.object_entries import INLINE_S, RemoteEntries
 from replicator.replication.log.body_completion import BodyCompletion, of_some_size
 from replicator.replication.log.disk_shortage import DiskShortage
+from replicator.signals import Signal
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import receive
@@ -69,10 +70,10 @@ class Receiver:
         self._has_dropped = False
         self._waiting: list[Arrived | Announced] = []
         self._waiting_bytes = 0
-        self._arrived = trio.Event()
-        self._taken = trio.Event()
+        self._arrived = Signal()
+        self._taken = Signal()
         self._told: dict[str, int] = {}
-        self._to_ask = trio.Event()
+        self._to_ask = Signal()
 
     async def take(self, command: EntryCommand | Remote) -> None:
         """Take the next command of an entry. Wait while too much is on its way to disk. Raises ProtocolError.
@@ -103,7 +104,7 @@ class Receiver:
             nursery.start_soon(self._keep_asking)
             while True:
                 await self._arrived.wait()
-                self._arrived = trio.Event()
+                self._arrived.clear()
                 batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
                 self._read_on()
                 for some in of_some_size(batch):  # earlier entries are acknowledged before large messages are fetched
@@ -144,8 +145,7 @@ class Receiver:
             self._is_completing = False
 
     def _read_on(self) -> None:
-        self._taken.set()
-        self._taken = trio.Event()
+        self._taken.notify()
 
     async def _write(self, batch: Sequence[Arrived | Announced]) -> None:
         """Write all entries of the batch that can be obtained; return when they are on disk.
@@ -218,7 +218,7 @@ class Receiver:
         """
         await self._may_ask.wait()
         while True:
-            self._to_ask = trio.Event()
+            self._to_ask.clear()
             self._told = {}  # a LOG informs the peer alone; nodes behind the peer hear from the ACKs that it passes on
             inline = trio.current_time() < self._inline_until
             try:

@@ -25,6 +25,7 @@ from replicator.replication.links.entry_codec import entry_commands, remote_comm
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.links.object_entries import INLINE_S, RemoteEntries
 from replicator.replication.log.gap_recovery import GapRecovery
+from replicator.signals import Signal
 from replicator.store.bodies.body_rows import is_here
 from replicator.store.db import queries
 from replicator.store.db.damage import DatabaseDamagedError
@@ -56,7 +57,7 @@ class Sender:
         self.has_context = False  # the peer has reported its context
         self._sending = False  # in the middle of an entry
         self._restart = trio.CancelScope()
-        self._changed = trio.Event()
+        self._changed = Signal()
 
     def asked(self, log: Log) -> Done | Refused:
         """Answer a LOG: take the peer's context, and send the entries that it lacks, even if they were sent before.
@@ -107,7 +108,7 @@ class Sender:
         """
         while True:
             await self._changed.wait()
-            self._changed = trio.Event()
+            self._changed.clear()
             with trio.CancelScope() as self._restart:
                 try:
                     is_whole = await self._ship()

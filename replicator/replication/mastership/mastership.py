@@ -37,6 +37,7 @@ from protocol.commands import Dropped, LinkAdvert, Links, Master, RefusalCode, R
 from protocol.values import context_dots, is_older
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.mastership.stall_detector import StallDetector
+from replicator.signals import Signal
 from replicator.store.db.entry_validation import USER_MAX_BYTES
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
@@ -112,7 +113,7 @@ class Mastership:
         self._readying: dict[bytes, trio.Event] = {}
         self._questions: dict[int, _Question] = {}
         self._asked = 0
-        self._move_ended = trio.Event()
+        self._move_ended = Signal()
         self._met = trio.Event()  # set when this node has met its peers since it stood still
         self._met.set()
         # Not bounded here: the election holds no more questions than `MAX_HELD`.
@@ -283,8 +284,7 @@ class Mastership:
 
     def move_ended(self) -> None:
         """Wake the tasks that wait for the end of a move."""
-        self._move_ended.set()
-        self._move_ended = trio.Event()
+        self._move_ended.notify()
 
     def later(self, work: Callable[[], Awaitable[object]]) -> None:
         """Run the work as a separate task, which ends with this node."""

@@ -19,6 +19,7 @@ from protocol.commands import Hello
 from replicator.errors import MailError, NotReadyError
 from replicator.replication.links.connections import REBUILDING, PeerState
 from replicator.replication.links.link import PeerLink
+from replicator.signals import Signal
 from replicator.store.db import schema
 from replicator.store.store import Store
 
@@ -56,7 +57,7 @@ class Admission:
         self._peers = peers
         self._hello = hello
         self._ask_again = ask_again
-        self._links_changed = trio.Event()
+        self._links_changed = Signal()
         self.met = trio.Event()  # the node serves, as far as it can
         self.begun = trio.Event()  # the node has begun, and that is on disk
         if not is_new:
@@ -117,7 +118,7 @@ class Admission:
             nursery.start_soon(self._tell)
             while not self._may_begin():
                 await self._links_changed.wait()
-                self._links_changed = trio.Event()
+                self._links_changed.clear()
             nursery.cancel_scope.cancel()
         if all(map(_is_new, self._peers().values())):
             await self.begin()

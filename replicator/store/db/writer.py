@@ -19,6 +19,7 @@ import trio
 
 from replicator.environment import ThreadRunner
 from replicator.errors import DiskFullError, HistoryError, MailError, UnavailableError
+from replicator.signals import Signal
 from replicator.store.db import schema
 from replicator.store.db.damage import Damage, DatabaseDamagedError, is_damage
 from replicator.store.db.transaction import Commit, Memory, Transaction
@@ -82,7 +83,7 @@ class Writer:
         self._memory = Memory(connection)
         self._waiting: deque[_Job[object]] = deque()
         self._room = trio.Semaphore(MAX_WAITING)
-        self._wakeup = trio.Event()
+        self._wakeup = Signal()
 
     async def submit(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in the writer's thread and return its result once it is on disk.
@@ -111,7 +112,7 @@ class Writer:
         """Write until cancelled; the batch being written then is finished first."""
         while True:
             await self._wakeup.wait()
-            self._wakeup = trio.Event()
+            self._wakeup.clear()
             while self._waiting:
                 batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
                 with trio.CancelScope(shield=True):

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import trio
+import trio.testing
+
+from replicator.signals import Signal
+
+
+async def waiting(signal: Signal, nursery: trio.Nursery) -> list[str]:
+    """What a task notes once it has been woken."""
+    woken: list[str] = []
+
+    async def wait() -> None:
+        await signal.wait()
+        woken.append("woken")
+
+    nursery.start_soon(wait)
+    await trio.testing.wait_all_tasks_blocked()
+    return woken
+
+
+async def test_a_signal_that_is_set_wakes_all_until_it_is_cleared(autojump_clock: trio.testing.MockClock) -> None:
+    signal = Signal()
+    async with trio.open_nursery() as nursery:
+        first = await waiting(signal, nursery)
+        assert (first, signal.is_set()) == ([], False)
+        signal.set()
+        assert (await waiting(signal, nursery), first, signal.is_set()) == (["woken"], ["woken"], True)
+        signal.clear()
+        assert (await waiting(signal, nursery), signal.is_set()) == ([], False)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_signal_that_is_cleared_without_being_set_still_wakes_who_waits() -> None:
+    signal = Signal()
+    async with trio.open_nursery() as nursery:
+        woken = await waiting(signal, nursery)
+        signal.clear()
+        signal.set()
+    assert woken == ["woken"]
+
+
+async def test_a_notification_wakes_those_who_wait_and_not_who_comes_later() -> None:
+    signal = Signal()
+    async with trio.open_nursery() as nursery:
+        woken = await waiting(signal, nursery)
+        signal.notify()
+        assert (await waiting(signal, nursery), woken) == ([], ["woken"])
+        nursery.cancel_scope.cancel()
