@@ -19,7 +19,7 @@ async def waiting(signal: Signal, nursery: trio.Nursery) -> list[str]:
     return woken
 
 
-async def test_a_signal_that_is_set_wakes_all_until_it_is_cleared(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_signal_that_is_set_wakes_all_until_it_is_cleared() -> None:
     signal = Signal()
     async with trio.open_nursery() as nursery:
         first = await waiting(signal, nursery)
