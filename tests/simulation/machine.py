@@ -50,8 +50,8 @@ class NodeGoneError(Exception):
 class Observer(Protocol):
     """Receiver of the changes that clients ask for."""
 
-    async def submit(self, machine: Machine, submit: Callable[[], Awaitable[Reply]]) -> Reply:
-        """Wrap `submit`, which this method must call."""
+    async def submit(self, machine: Machine, operation: ChangeRequest, submit: Callable[[], Awaitable[Reply]]) -> Reply:
+        """Wrap `submit`, which carries out the operation and which this method must call."""
         ...
 
     def moves(self, mailbox_id: bytes, guids: Sequence[bytes]) -> None:
@@ -85,7 +85,7 @@ class _ObservedCoordinator(Coordinator):
 
     async def submit(self, operation: ChangeRequest) -> Reply:
         submit = super().submit
-        return await self.observer.submit(self.machine, lambda: submit(operation))
+        return await self.observer.submit(self.machine, operation, lambda: submit(operation))
 
     async def carry_out(self, operation: ChangeRequest) -> Reply:
         if isinstance(operation, CopyRequest) and operation.can_repeat:

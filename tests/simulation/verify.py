@@ -80,19 +80,25 @@ def _rows(node: Node) -> dict[bytes, dict[Placement, Row]]:
 
 
 class _Known:
-    """The part of the history that is not lost: the entries in these logs."""
+    """The part of the history that is not lost: the entries in these logs or, without them, in what these chains show.
+
+    A merge may have learned a branch as a state, before the only disk that had its entries was lost.
+    """
 
     def __init__(self, history: History, context: dict[str, int], chains: dict[bytes, Chain]) -> None:
         self.history = history
         self._context = context
-        self._abandoned = {dot for dot, chain_id in history.abandoned.items() if not chains[chain_id].has_seen(dot)}
+        self._chains = chains
         self._added: dict[bytes, dict[Placement, bytes]] = defaultdict(dict)
         for placement, added in history.added.items():
             if self.has(placement[0]):
                 self._added[added.mailbox_id][placement] = added.guid
 
     def has(self, dot: Dot) -> bool:
-        return self._context.get(dot.origin, 0) >= dot.seq and dot not in self._abandoned
+        chain = self._chains.get(self.history.chain_of[dot])
+        if chain is not None and chain.has_seen(dot):
+            return True
+        return self._context.get(dot.origin, 0) >= dot.seq and dot not in self.history.abandoned
 
     def mailboxes(self) -> set[bytes]:
         return set(self._added)

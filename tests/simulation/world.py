@@ -21,7 +21,7 @@ import trio
 from protocol.commands import Reply
 from protocol.values import Dot
 from replicator.config import Config, PeerConfig, WhenShort, default_config
-from replicator.replication.writes.requests import dots_of
+from replicator.replication.writes.requests import ChangeRequest, SaveRequest, dots_of
 from replicator.replication.writes.router import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
 from replicator.store.db import chain as chains
 from replicator.view import MailboxView, Message
@@ -184,7 +184,7 @@ class World:
 
     # ---- as the observer of changes
 
-    async def submit(self, machine: Machine, submit: Callable[[], Awaitable[Reply]]) -> Reply:
+    async def submit(self, machine: Machine, operation: ChangeRequest, submit: Callable[[], Awaitable[Reply]]) -> Reply:
         """See `Observer`. Checks that every wait is bounded, and that OK means as many disks as promised."""
         life, began, frozen_s = machine.life, trio.current_time(), machine.frozen_s
         before = {name: _standing(one) for name, one in self._all().items()}
@@ -199,7 +199,13 @@ class World:
             for dot in dots_of(reply):
                 needed = self._copies_needed(machine, self._run(dot.origin), before)
                 self.history.acknowledge(
-                    dot, needed, f"at {machine.sid}", began, holds_texts=self._holds_texts, showing=self._showing
+                    dot,
+                    needed,
+                    f"at {machine.sid}",
+                    began,
+                    brings_texts=isinstance(operation, SaveRequest),
+                    holds_texts=self._holds_texts,
+                    showing=self._showing,
                 )
         return reply
 
