@@ -20,8 +20,8 @@ from benchmarks.report import Figure
 from benchmarks.scale import Scale
 from benchmarks.states import are_equal, expect_master
 from benchmarks.wire import connect_lmtp, deliver
-from protocol.codec import Decoder, Request, Response
 from protocol.commands import Save
+from protocol.stream_codec import Decoder, Request, Response
 
 USER = "counted"
 MAIL_BYTES = 1024

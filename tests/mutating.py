@@ -11,11 +11,11 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
-from protocol.codec import WIRE_LIMITS, ProtocolError, Request
 from protocol.commands import Done, Ping, Save, Saved, Stored
 from protocol.commands import EntryCommand as Change
 from protocol.framing import Frame, Framer
 from protocol.parser import ChangedError, Response, parse
+from protocol.stream_codec import WIRE_LIMITS, ProtocolError, Request
 
 IN_CLIENT_CHANGES = False
 """Whether a client's change on its way to the master, and the reply to it, are changed in more than their tags and the

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 import trio
 
 from master_election.scopes import ScopePolicy
-from protocol.codec import ProtocolError
 from protocol.commands import (
     Ack,
     Command,
@@ -25,6 +24,7 @@ from protocol.commands import (
     Root,
     Settled,
 )
+from protocol.stream_codec import ProtocolError
 from protocol.values import Dot, sid_of
 from replicator.config import Config
 from replicator.environment import Environment

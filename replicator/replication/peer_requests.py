@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from protocol.codec import ProtocolError
 from protocol.commands import (
     Command,
     FetchGuid,
@@ -32,6 +31,7 @@ from protocol.commands import (
     Text,
     Who,
 )
+from protocol.stream_codec import ProtocolError
 from replicator.errors import DiskFullError, MailError
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.body_store import BodyStore

@@ -25,7 +25,7 @@ from replicator.store.db import queries, schema
 from replicator.store.db.damage import Damage
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit, Logged, Transaction
-from replicator.store.db.views import Views
+from replicator.store.db.view_cache import Views
 from replicator.store.db.writer import Writer
 from replicator.store.log import pending_resync
 from replicator.view import MailboxView

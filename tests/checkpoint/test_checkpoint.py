@@ -22,9 +22,9 @@ from replicator.store.checkpoints.checkpoint import (
 from replicator.store.checkpoints.container import ContainerKind, UnreadableError, seal
 from replicator.store.db.entry_validation import NamedHead, head_of
 from resync.entry import FolderState, Merge, SubscriptionState, TreeMerge, pack_change, tree_id
+from resync.folder_tree import TreeState
 from resync.row import Row
 from resync.state import MailboxState
-from resync.tree import TreeState
 from tests.resync import test_merge, test_tree
 
 HOME = Home("mail", "dc1")

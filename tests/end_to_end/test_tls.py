@@ -15,8 +15,8 @@ import pytest
 import trio
 import trustme
 
-from protocol.codec import Encoder
 from protocol.commands import Hello
+from protocol.stream_codec import Encoder
 from replicator.config import Address, Config, ListenConfig, PeerConfig, TlsConfig, default_config
 from replicator.node import run_node
 

@@ -13,9 +13,9 @@ from replicator.store.checkpoints.container import UnreadableError
 from replicator.store.checkpoints.manifest import Manifest, write_manifest
 from replicator.store.db.entry_validation import NamedHead
 from resync.entry import FolderState, SubscriptionState, tree_id
+from resync.folder_tree import TreeState
 from resync.row import Row
 from resync.state import MailboxState
-from resync.tree import TreeState
 from tests.objects.test_objects import read
 
 HOME = Home("mail", "dc1")

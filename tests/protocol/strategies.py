@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from protocol import commands as c
-from protocol.codec import Request, Response
 from protocol.parser import NUMBER_32_MAX, NUMBER_MAX
+from protocol.stream_codec import Request, Response
 from protocol.values import UID_MAX, Dot, UidSet
 
 ATOM_CHARACTERS = [chr(code) for code in range(0x21, 0x7F) if chr(code) not in '(){%*"\\]']

@@ -6,7 +6,10 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from protocol.codec import (
+from protocol.commands import Ack, Content, Copy, Done, FetchGuid, Hello, Ping, Save, Saved, Subscribe, Text
+from protocol.framing import FrameLimits
+from protocol.parser import LIST_MAX
+from protocol.stream_codec import (
     WIRE_LIMITS,
     ContinuationNeeded,
     Decoder,
@@ -16,9 +19,6 @@ from protocol.codec import (
     Request,
     Response,
 )
-from protocol.commands import Ack, Content, Copy, Done, FetchGuid, Hello, Ping, Save, Saved, Subscribe, Text
-from protocol.framing import FrameLimits
-from protocol.parser import LIST_MAX
 from protocol.units import MIB
 from protocol.values import Dot, UidSet
 from tests.protocol import strategies

@@ -4,7 +4,7 @@ from typing import get_args
 
 from protocol import commands as c
 from protocol import parser
-from protocol.codec import Decoder, Encoder, Request, Response
+from protocol.stream_codec import Decoder, Encoder, Request, Response
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codec import Decoder, Encoder, Item, Request, Response
+from protocol.stream_codec import Decoder, Encoder, Item, Request, Response
 from tests.protocol import strategies
 
 

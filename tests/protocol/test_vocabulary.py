@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from protocol import commands as c
 from protocol.checksum import CHECKED, check_of
-from protocol.codec import Decoder, Encoder, ProtocolError, Request, Response
 from protocol.parser import ChangedError, terminal
+from protocol.stream_codec import Decoder, Encoder, ProtocolError, Request, Response
 from protocol.values import Dot, UidSet
 from tests.mutating import Mutator
 from tests.protocol import strategies

@@ -14,8 +14,8 @@ from typing import Protocol
 
 import trio
 
-from protocol.codec import Decoder, Item, Request
 from protocol.commands import EntryCommand
+from protocol.stream_codec import Decoder, Item, Request
 from protocol.values import Dot
 
 CAPACITY_BYTES = 1 << 16  # on the way in one direction, as in the buffers of two sockets

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import trio
 
-from protocol.codec import Decoder, Encoder, Item, ProtocolError, Request, Response
 from protocol.commands import (
     PROTOCOL_VERSION,
     Command,
@@ -24,6 +23,7 @@ from protocol.commands import (
     Reply,
     Text,
 )
+from protocol.stream_codec import Decoder, Encoder, Item, ProtocolError, Request, Response
 from protocol.values import Dot
 from replicator.replication.links.entry_codec import EntryAssembler
 from replicator.store.db.queries import MailboxKey

@@ -21,8 +21,7 @@ from resync.entry import (
     FolderSubscribe,
     tree_id,
 )
-from resync.state import RISEN_MAX, ContradictionError
-from resync.tree import (
+from resync.folder_tree import (
     GIVEN_UP,
     SEPARATOR,
     UIDVALIDITY_AHEAD_MAX,
@@ -35,6 +34,7 @@ from resync.tree import (
     tree_difference,
     uidvalidities_after,
 )
+from resync.state import RISEN_MAX, ContradictionError
 
 ALICE = "alice"
 TREE = tree_id(ALICE)
@@ -290,7 +290,7 @@ def test_an_entry_stands_on_a_tree_once_and_leaves_no_modseq_out() -> None:
 
 
 def test_a_large_difference_is_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resync.tree.NAMES_AT_ONCE", 2)
+    monkeypatch.setattr("resync.folder_tree.NAMES_AT_ONCE", 2)
     one, other = pair()
     for number in range(5):
         one.create(f"one{number}")

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import pytest
 
-from protocol import codec
+from protocol import stream_codec
 from protocol.parser import parse
 from replicator.store.db import queries
 from replicator.store.db.message_rows import row_from
@@ -26,6 +26,6 @@ ROWS = 20_000
 def shared() -> Iterator[None]:
     """Share the work within the block."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "parse", lru_cache(FRAMES)(parse))
+        patch.setattr(stream_codec, "parse", lru_cache(FRAMES)(parse))
         patch.setattr(queries, "row_from", lru_cache(ROWS)(row_from))
         yield

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from protocol.codec import Decoder, Request, Response
+from protocol.stream_codec import Decoder, Request, Response
 from protocol.values import Dot
 from replicator.errors import ContentUnavailableError
 from replicator.mailstore import Folder, read_all

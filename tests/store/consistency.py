@@ -19,7 +19,7 @@ from replicator.store.log.apply import APPLIED
 from replicator.view import SEEN
 from resync import row as rows
 from resync.entry import Entry, MailAdd
-from resync.tree import GIVEN_UP
+from resync.folder_tree import GIVEN_UP
 from tests.store.memory_node import MemoryNode, digests
 from tests.store.stamp_order import replayed
 

@@ -9,7 +9,7 @@ from replicator.store.db import queries
 from replicator.store.db.queries import FolderRecord, MailboxKey
 from replicator.store.log import sequencer
 from resync.entry import tree_id
-from resync.tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP
+from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP
 from tests.store import consistency
 from tests.store.harness import ALICE, creating, deleting, expunging, guid, renaming, saving, subscribing
 from tests.store.memory_node import MemoryNode

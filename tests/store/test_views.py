@@ -5,11 +5,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from replicator.store.db import queries, views
+from replicator.store.db import queries, view_cache
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries import ChainSnapshot, MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.db.views import Views
+from replicator.store.db.view_cache import Views
 from replicator.view import SEEN
 from tests.store.harness import (
     ALICE,
@@ -172,7 +172,7 @@ def mailbox(number: int) -> MailboxKey:
 
 
 async def test_views_that_nobody_uses_go_least_recently_used_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "MAX_IDLE_MESSAGES", 3 * views.VIEW_COST)
+    monkeypatch.setattr(view_cache, "MAX_IDLE_MESSAGES", 3 * view_cache.VIEW_COST)
     loaded: list[bytes] = []
 
     async def load(mailbox_id: bytes) -> ChainSnapshot:
@@ -186,7 +186,7 @@ async def test_views_that_nobody_uses_go_least_recently_used_first(monkeypatch: 
 
 
 async def test_a_view_in_use_stays_the_one_view_of_its_mailbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "MAX_IDLE_MESSAGES", 0)
+    monkeypatch.setattr(view_cache, "MAX_IDLE_MESSAGES", 0)
     mailboxes = Views(instantly)
     used = await mailboxes.get(mailbox(1))
     for number in (2, 3):
@@ -195,14 +195,14 @@ async def test_a_view_in_use_stays_the_one_view_of_its_mailbox(monkeypatch: pyte
 
 
 async def test_growth_counts_when_a_view_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "MAX_IDLE_MESSAGES", 3 * views.VIEW_COST)
+    monkeypatch.setattr(view_cache, "MAX_IDLE_MESSAGES", 3 * view_cache.VIEW_COST)
     node = MemoryNode("dc1.a")
     disk = SlowDisk(node)
     disk.answer.set()
     mailboxes = Views(disk.load)
     await mailboxes.get(mailbox(1))
     await mailboxes.get(INBOX)
-    for number in range(2 * views.VIEW_COST):
+    for number in range(2 * view_cache.VIEW_COST):
         node.write(saving(b"text", guid(number)))
     publish(node, mailboxes)
     await mailboxes.get(INBOX)

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeAlias, TypeVar, assert_never
 
 import trio
 
-from protocol.codec import ProtocolError
 from protocol.commands import Content, FetchGuid, FetchHash, FetchPart, FetchUid, Parts, RefusalCode, Refused, Reply
+from protocol.stream_codec import ProtocolError
 from replicator.errors import UnavailableError
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, Attached

@@ -15,8 +15,8 @@ from typing import TypeVar
 import trio
 
 from protocol import commands as c
-from protocol.codec import ProtocolError
 from protocol.commands import Content, Ranges, RefusalCode, Refused, Rows, SyncEnd, SyncMailbox, SyncNode
+from protocol.stream_codec import ProtocolError
 from protocol.values import Context
 from replicator.errors import UnavailableError
 from replicator.replication.convergence.sync_server import ROWS_AT_ONCE, Shown, shown, shown_node
@@ -30,10 +30,10 @@ from replicator.store.store import Store
 from resync import bulk
 from resync.bulk import ChainName, Item
 from resync.entry import FolderState, SubscriptionState
+from resync.folder_tree import TreeState
 from resync.ranges import Comparison, Difference, Fingerprint, Fingerprints
 from resync.row import Row, add, remove
 from resync.state import MailboxState
-from resync.tree import TreeState
 
 T = TypeVar("T")
 

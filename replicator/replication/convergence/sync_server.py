@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from protocol import commands as c
-from protocol.codec import ProtocolError
 from protocol.commands import Content, Done, Ranges, RefusalCode, Refused, Reply, Rows, SyncEnd, SyncMailbox, SyncNode
+from protocol.stream_codec import ProtocolError
 from protocol.values import Context, context_dots
 from replicator.replication.links.link import PeerLink
 from replicator.replication.mastership.mastership import Mastership

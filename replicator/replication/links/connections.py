@@ -19,8 +19,8 @@ from typing import Protocol
 import trio
 
 from master_election.number_bounds import MAX_CLOCK_DIFFERENCE_MS
-from protocol.codec import Decoder, Encoder, ProtocolError, Request, Response
 from protocol.commands import PROTOCOL_VERSION, Hello, Ping, RefusalCode, Refused
+from protocol.stream_codec import Decoder, Encoder, ProtocolError, Request, Response
 from protocol.values import is_older, sid_of
 from replicator.config import Config, PeerConfig
 from replicator.environment import Environment

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from protocol.codec import ProtocolError
 from protocol.commands import (
     Copy,
     Create,
@@ -25,6 +24,7 @@ from protocol.commands import (
     Subscribe,
     Text,
 )
+from protocol.stream_codec import ProtocolError
 from protocol.values import Dot, UidSet
 from replicator.errors import (
     ContentUnavailableError,

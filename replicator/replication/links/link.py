@@ -17,7 +17,6 @@ from typing import Protocol
 
 import trio
 
-from protocol.codec import ContinuationNeeded, Decoder, Encoder, Item, ProtocolError, Request, Response
 from protocol.commands import (
     Command,
     Done,
@@ -39,6 +38,7 @@ from protocol.commands import (
     SyncMailbox,
     SyncNode,
 )
+from protocol.stream_codec import ContinuationNeeded, Decoder, Encoder, Item, ProtocolError, Request, Response
 from replicator.signals import Signal
 from replicator.store.db.entry_validation import USER_MAX_BYTES
 from replicator.store.db.queries import MailboxKey

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import trio
 
-from protocol.codec import ProtocolError
 from protocol.commands import Hello, Remote
+from protocol.stream_codec import ProtocolError
 from protocol.units import KIB, MIB
 from protocol.values import Context
 from replicator.config import CheckpointConfig

@@ -17,8 +17,8 @@ from functools import partial
 
 import trio
 
-from protocol.codec import ProtocolError
 from protocol.commands import Ack, Done, EntryCommand, Log, Parts, RefusalCode, Refused, Remote
+from protocol.stream_codec import ProtocolError
 from protocol.values import Dot, sid_of
 from replicator.errors import UnavailableError
 from replicator.replication.links.entry_codec import entry_commands, remote_command

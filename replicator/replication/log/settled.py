@@ -21,8 +21,8 @@ import trio
 
 from master_election.links import MAX_NODES, LinkTable
 from master_election.number_bounds import is_believed, may_overrule
-from protocol.codec import ProtocolError
 from protocol.commands import Settled
+from protocol.stream_codec import ProtocolError
 from protocol.values import Context, context_dots, covers, sid_of
 from replicator.errors import MailError
 from replicator.replication.links.link import PeerLink

@@ -17,8 +17,8 @@ from functools import partial
 import trio
 
 from master_election.masters import Standing
+from master_election.move_requests import Usage
 from master_election.scopes import wider
-from master_election.usage import Usage
 from protocol.commands import Master, MasterMove, Moved, RefusalCode, Refused, Reply, Who
 from protocol.values import Dot
 from replicator.errors import UnavailableError

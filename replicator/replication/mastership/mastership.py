@@ -32,8 +32,8 @@ from master_election.links import LinkTable, LinkUpdate
 from master_election.masters import Masters, Standing
 from master_election.number_bounds import is_believed
 from master_election.scopes import ScopePolicy, scope_of, wider
-from protocol.codec import ProtocolError
 from protocol.commands import Dropped, LinkAdvert, Links, Master, RefusalCode, Refused, Reply, Root, Who
+from protocol.stream_codec import ProtocolError
 from protocol.values import context_dots, is_older
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.mastership.stall_detector import StallDetector

@@ -35,7 +35,7 @@ from replicator.store.store import Store
 from replicator.tasks import Difference, ResyncOptions, ResyncStatus
 from resync.differing import DifferenceKind
 from resync.entry import tree_id
-from resync.tree import GIVEN_UP
+from resync.folder_tree import GIVEN_UP
 
 AT_ONCE = 8  # mailboxes in parallel, which mostly wait for answers, with their differences in memory
 DIFFERENCES_MAX = 10_000  # differences listed: 3 MiB of JSON

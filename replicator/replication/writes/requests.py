@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from protocol.codec import ProtocolError
 from protocol.commands import (
     Command,
     Copy,
@@ -29,6 +28,7 @@ from protocol.commands import (
     Subscribe,
     Text,
 )
+from protocol.stream_codec import ProtocolError
 from protocol.values import Dot, UidSet
 from replicator.errors import MailError
 from replicator.mailstore import SLOWEST_BYTES_S

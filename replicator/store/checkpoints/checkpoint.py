@@ -24,10 +24,10 @@ from replicator.store.checkpoints.container import ContainerKind, Unsealer, seal
 from replicator.store.db.entry_validation import NUMBER_MAX, NamedHead, is_well_formed, why_not_head
 from resync import state
 from resync.entry import Merge, TreeMerge, pack_change, unpack_change
+from resync.folder_tree import TreeState, tree_difference
 from resync.ranges import ITEMS_MAX
 from resync.row import Row
 from resync.state import MailboxState
-from resync.tree import TreeState, tree_difference
 
 T = TypeVar("T")
 

@@ -33,9 +33,9 @@ from resync.entry import (
     TreeMerge,
     tree_id,
 )
+from resync.folder_tree import UIDVALIDITY_MAX
 from resync.row import Row
 from resync.state import RISEN_MAX, ContradictionError, Placement, why_not_merge
-from resync.tree import UIDVALIDITY_MAX
 
 HASH_BYTES = 32
 NUMBER_MAX = 1 << 62  # of MODSEQs, times and dates: leaves room to count below 2**63, where SQLite's integers end

@@ -16,8 +16,8 @@ from replicator.store.db.message_rows import ROW_COLUMNS, DamagedRowError, key_f
 from replicator.store.db.transaction import Logged
 from replicator.view import Message
 from resync.entry import Entry, FolderState, MailAdd, SubscriptionState
+from resync.folder_tree import TreeState
 from resync.row import Row
-from resync.tree import TreeState
 
 T = TypeVar("T")
 

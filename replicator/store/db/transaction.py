@@ -23,7 +23,7 @@ from replicator.store.db.damage import WrongCountError
 from replicator.view import ViewChange
 from resync.clock import HybridClock, is_believed
 from resync.entry import Change, Entry
-from resync.tree import TreeState
+from resync.folder_tree import TreeState
 
 _APPEND = "INSERT INTO log (origin, seq, time, chain, applied, offset_bytes, body) VALUES (?,?,?,?,?,?,?)"
 

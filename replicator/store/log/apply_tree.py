@@ -15,7 +15,7 @@ from resync.entry import (
     FolderSubscribe,
     TreeMerge,
 )
-from resync.tree import renamed
+from resync.folder_tree import renamed
 
 FolderRow = tuple[bytes, str, str, int, int, int, str]
 """The columns of `folder`, in order."""

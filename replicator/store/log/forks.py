@@ -30,9 +30,9 @@ from resync import bulk
 from resync import row as rows_of
 from resync.bulk import Item
 from resync.entry import Entry, Merge, TreeMerge
+from resync.folder_tree import TreeState, merge_trees, tree_difference
 from resync.merge import Anew, difference, merge
 from resync.state import MERGE_HEADROOM, ContradictionError, MailboxState
-from resync.tree import TreeState, merge_trees, tree_difference
 
 
 def waiting_chains(connection: sqlite3.Connection) -> list[MailboxKey]:

@@ -21,8 +21,8 @@ from resync import bulk
 from resync import row as rows
 from resync.bulk import Item
 from resync.entry import Entry
+from resync.folder_tree import TreeState
 from resync.state import MailboxState
-from resync.tree import TreeState
 
 State: TypeAlias = MailboxState | TreeState
 

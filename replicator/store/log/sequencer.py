@@ -30,7 +30,7 @@ from resync.entry import (
     MailDel,
     tree_id,
 )
-from resync.tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP, uidvalidities_after
+from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP, uidvalidities_after
 
 FOLDERS_MAX = 10_000
 """Maximum number of folders of a user, and of subscriptions.
@@ -227,7 +227,7 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
         raise InvalidNameError(f"the folder {old!r} cannot move to a place below itself; choose another name")
     _check_living(tx, user, known, [old, *_parents(name)])
     # A folder below may be deleted but visible: it moves along, and still vanishes with its last mail. One that was
-    # united with another stays so (`resync.tree.renamed`).
+    # united with another stays so (`resync.folder_tree.renamed`).
     below = {} if old == INBOX else {n: r for n, r in known.items() if n.startswith(old + SEPARATOR)}
     names = {mailbox_id: name, **{record.mailbox_id: name + n.removeprefix(old) for n, record in below.items()}}
     for new in names.values():

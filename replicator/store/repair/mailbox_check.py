@@ -23,9 +23,9 @@ from replicator.store.db.row_counts import Counted
 from replicator.store.log.replay import Base, Past
 from replicator.store.repair.head_evidence import UnprovenError, proven_past
 from resync.entry import FolderState, SubscriptionState
+from resync.folder_tree import TreeState
 from resync.row import Row
 from resync.state import ContradictionError, MailboxState
-from resync.tree import TreeState
 
 SLICE_ROWS = 1000  # some 20 ms of a reader's thread
 

@@ -14,7 +14,7 @@ from replicator.mailstore import INBOX, SEPARATOR, Folder
 from replicator.replication.mastership.handover import folder_key
 from replicator.replication.writes.requests import CopyRequest
 from replicator.store.log.forks import strays
-from resync import tree
+from resync import folder_tree
 from tests.replication.cluster import USER, Cluster, Node, cluster
 
 
@@ -329,7 +329,7 @@ async def test_subscriptions_are_as_they_were_last_set(tmp_path: Path, autojump_
 
 
 def test_levels_are_separated_alike_everywhere() -> None:
-    assert tree.SEPARATOR == SEPARATOR
+    assert folder_tree.SEPARATOR == SEPARATOR
 
 
 async def test_a_folder_that_is_in_sight_for_its_late_mail_cannot_be_renamed(

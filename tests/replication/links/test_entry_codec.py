@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codec import Decoder, Encoder, ProtocolError, Request
 from protocol.commands import Copy, EntryCommand, EntryHeader, Mbox, Parts, RefusalCode, Refused, Save, Saved, Store
+from protocol.stream_codec import Decoder, Encoder, ProtocolError, Request
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import (
     ContentUnavailableError,

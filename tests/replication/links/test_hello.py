@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.codec import Response
 from protocol.commands import Hello, RefusalCode, Refused
+from protocol.stream_codec import Response
 from replicator.config import Address
 from replicator.replication.links.connections import HANDSHAKE_TIMEOUT_S, MAX_HANDSHAKES
 from replicator.status import LinkStatus

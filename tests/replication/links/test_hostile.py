@@ -13,7 +13,6 @@ import trio.testing
 from trio.testing import MockClock
 
 from protocol.checksum import check_of
-from protocol.codec import Request, Response
 from protocol.commands import (
     Ack,
     Command,
@@ -42,6 +41,7 @@ from protocol.commands import (
     Saved,
     Store,
 )
+from protocol.stream_codec import Request, Response
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.replication.links.entry_codec import MAX_CHANGES, Arrived
 from replicator.replication.links.link import MAX_NUMBERS

@@ -11,9 +11,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.codec import Request
 from protocol.commands import Copy, EntryHeader, Log, Remote
 from protocol.commands import Store as StoreFlags
+from protocol.stream_codec import Request
 from protocol.values import Dot, UidSet
 from replicator.config import CheckpointConfig, MastershipConfig
 from replicator.environment import Environment

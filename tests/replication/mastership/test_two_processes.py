@@ -12,8 +12,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.codec import Encoder, Response
 from protocol.commands import Hello, LinkAdvert, Links, RefusalCode, Refused
+from protocol.stream_codec import Encoder, Response
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, Node, cluster, copy_of, until
 from tests.replication.stranger import HELLO, ORIGIN, Stranger, approach, visit
 

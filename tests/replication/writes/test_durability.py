@@ -9,8 +9,8 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from protocol.codec import Request
 from protocol.commands import LinkAdvert, Links, Mbox, Mismatch
+from protocol.stream_codec import Request
 from protocol.values import Dot
 from replicator.config import DurabilityConfig, LogConfig, WhenShort
 from replicator.errors import DurabilityError, UnavailableError
