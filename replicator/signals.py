@@ -6,7 +6,10 @@ import trio
 
 
 class Signal:
-    """Wakes tasks up. Belongs to the event loop."""
+    """Wakes tasks up. Belongs to the event loop.
+
+    A task that must not miss a `notify` between looking and waiting needs an event of its own instead.
+    """
 
     def __init__(self) -> None:
         self._event = trio.Event()

@@ -25,9 +25,10 @@ MAX_PARAMETERS = 200
 # empty line, so that misplaced text is shown as text.
 _FIELD = rb"(?:>?From |([!-9;-~]++)[ \t]*+:)[^\n]*+\n?+(?:[ \t][^\n]*+\n?+)*+"
 _FIELD_PATTERN = re.compile(_FIELD)
-# Not `(?:...)*+`: in Python 3.11.2, as in Debian 12, it also takes the start of text that does not match.
-_FIELDS_PATTERN = re.compile(rb"(?>(?:" + _FIELD + rb")*)")
-_EMPTY_LINE = re.compile(rb"(?:\r?\n)?+")
+# Not `(?:...)*+`: in Python 3.11.2, as in Debian 12, it also takes the start of text that does not match. Not all
+# fields at once: each takes 150 bytes of memory until the match ends.
+_SOME_FIELDS = re.compile(rb"(?>(?:" + _FIELD + rb"){0,1000})")
+_EMPTY_LINE = re.compile(rb"(?:\r?\n)?")
 
 # RFC 2045 section 5.1, as lenient as real mail requires: whitespace around every sign, unquoted values.
 _CONTENT_TYPE = re.compile(rb"\s*+([^\s/;()\"]++)\s*+/\s*+([^\s/;()\"]++)")
@@ -49,7 +50,9 @@ class Header:
     @classmethod
     def at(cls, raw: bytes, start: int, limit: int) -> Header:
         """Return the header that begins at `start` and ends by `limit`; it may be empty."""
-        fields_end = _end(_FIELDS_PATTERN, raw, start, limit)
+        fields_end, before = start, -1
+        while fields_end != before:
+            fields_end, before = _end(_SOME_FIELDS, raw, fields_end, limit), fields_end
         return cls(raw, start, fields_end, _end(_EMPTY_LINE, raw, fields_end, limit))
 
     def fields(self) -> Iterator[tuple[bytes, bytes]]:

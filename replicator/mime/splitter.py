@@ -229,4 +229,4 @@ class Splitter:
 def _delimiter(boundary: bytes) -> re.Pattern[bytes]:
     """Return a pattern of a line end and a whole delimiter line, or one with too much padding to wait for its end."""
     blanks = rb"[ \t]{0,%d}+(?:\r?\n|(?P<endless>[ \t]))" % BLANKS_MAX
-    return re.compile(rb"\n--" + re.escape(boundary) + rb"(?P<last>--)?+" + blanks)
+    return re.compile(rb"\n--" + re.escape(boundary) + rb"(?P<last>--)?" + blanks)

@@ -110,7 +110,7 @@ def _spans(raw: bytes, boundary: bytes, start: int, end: int) -> Iterator[tuple[
     """Yield start and end of each part of a multipart. The line end before a delimiter belongs to the delimiter."""
     if not 0 < len(boundary) <= MAX_BOUNDARY:
         return
-    delimiter = re.compile(rb"\n--" + re.escape(boundary) + rb"(--)?+[ \t]*+(?:(?=(\r?\n))|\Z)")
+    delimiter = re.compile(rb"\n--" + re.escape(boundary) + rb"(--)?[ \t]*+(?:(?=(\r?\n))|\Z)")
     opened = None
     for found in delimiter.finditer(raw, start - 1, end):  # the octet before a multipart's content ends a header line
         if opened is not None and found.start() >= opened:  # adjacent delimiters begin the same part

@@ -1,6 +1,6 @@
 """The node among its peers: sets up the parts of replication, and dispatches the commands that come in over links.
 
-Clients' changes go to `writes.router`; each request of a peer goes from here to the part that answers it.
+Clients' changes go to `writes.router`, requests of peers to `peer_requests`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from resync.entry import FolderState, Merge, SubscriptionState, TreeMerge, pack_
 from resync.folder_tree import TreeState
 from resync.row import Row
 from resync.state import MailboxState
-from tests.resync import test_merge, test_tree
+from tests.resync import test_folder_tree, test_merge
 
 HOME = Home("mail", "dc1")
 DOT = Dot("dc1.x", 9)
@@ -71,8 +71,8 @@ def test_any_mailbox_is_the_same_again(seed: int, steps: int) -> None:
 @given(st.integers(2, 4), st.integers(1, 60), st.randoms(use_true_random=False))
 @settings(max_examples=60)
 def test_any_tree_is_the_same_again(size: int, steps: int, rng: random.Random) -> None:
-    clock = test_tree.Clock()
-    nodes = [test_tree.Node(name, clock) for name in "abcd"[:size]]
+    clock = test_folder_tree.Clock()
+    nodes = [test_folder_tree.Node(name, clock) for name in "abcd"[:size]]
     for _ in range(steps):
         rng.choice(nodes).act(rng)
         if rng.random() < 0.4:

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from master_election import move_requests as rules
-from master_election.move_requests import ASK_AFTER, IN_A_ROW_S, JOIN_AFTER_S, QUIET_S, STAY_MAX_S, STAY_S, Usage
+from master_election import scope_usage as rules
+from master_election.scope_usage import ASK_AFTER, IN_A_ROW_S, JOIN_AFTER_S, QUIET_S, STAY_MAX_S, STAY_S, Usage
 
 PART, USER = "mailbox:01 of user:ann", "user:ann"
 

@@ -163,14 +163,14 @@ class History:
         what: str,
         began: float,
         *,
-        brings_texts: bool,
+        saves: bytes | None,
         holds_texts: Callable[[str, list[bytes]], bool],
         showing: Callable[[bytes, Dot], set[str]],
     ) -> None:
         """Record that a client hears that an entry is safe, and check that enough disks have it.
 
-        `brings_texts`: the request brought the entry's bodies, which are then part of what is safe. Another request may
-        rest on an entry whose bodies a node that has lost its disk is still fetching.
+        `saves`: the hash of the body that the request brought. Where disks were lost, only that must be there: a
+        request that changes nothing rests on the newest entry, whose body a node with a new disk may still be fetching.
 
         `holds_texts`: returns True if these bodies are whole on a node's disk. `showing`: returns the nodes whose disks
         show the effect of an entry on a mailbox or tree, even if by a state that was taken over.
@@ -179,7 +179,7 @@ class History:
         the entry: it is one of the losses against which the other copies protect.
         """
         since = began - self.unnoticed_s
-        texts = self._texts_of(dot) if brings_texts else []
+        texts = [text for text in self._texts_of(dot) if text == saves or not self.has_lost_disks]
         have = {*self.holders(dot), *showing(self.chain_of[dot], dot)}
         holders = {sid for sid in have if holds_texts(sid, texts)}
         holders |= {sid for at, sid, held in self._losses if at >= since and held.get(dot.origin, 0) >= dot.seq}

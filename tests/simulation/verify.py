@@ -1,6 +1,7 @@
 """Check the final state by rules that know nothing of chains and merges.
 
-They use `History` alone: a message is there if it was added and no client expunged it; a flag is as its last stamp
+They use `History` alone, save that what only a lost disk had in its log counts if a chain says that it has seen it: a
+message is there if it was added and no client expunged it; a flag is as its last stamp
 says; a folder is there unless a client deleted it. Entries that were only on lost disks are left out; a client was told
 that they were safe only if that many disks had to be lost (`History.acknowledge`).
 """
@@ -82,23 +83,24 @@ def _rows(node: Node) -> dict[bytes, dict[Placement, Row]]:
 class _Known:
     """The part of the history that is not lost: the entries in these logs or, without them, in what these chains show.
 
-    A merge may have learned a branch as a state, before the only disk that had its entries was lost.
+    Chains count only where disks were lost: a merge may have learned a branch as a state before its log was gone.
     """
 
     def __init__(self, history: History, context: dict[str, int], chains: dict[bytes, Chain]) -> None:
         self.history = history
         self._context = context
-        self._chains = chains
+        self._chains = chains if history.has_lost_disks else {}
+        self._abandoned = {dot for dot, chain_id in history.abandoned.items() if not chains[chain_id].has_seen(dot)}
         self._added: dict[bytes, dict[Placement, bytes]] = defaultdict(dict)
         for placement, added in history.added.items():
             if self.has(placement[0]):
                 self._added[added.mailbox_id][placement] = added.guid
 
     def has(self, dot: Dot) -> bool:
-        chain = self._chains.get(self.history.chain_of[dot])
-        if chain is not None and chain.has_seen(dot):
-            return True
-        return self._context.get(dot.origin, 0) >= dot.seq and dot not in self.history.abandoned
+        if self._context.get(dot.origin, 0) >= dot.seq:
+            return dot not in self._abandoned
+        chain = self._chains.get(self.history.chain_of.get(dot, b""))
+        return chain is not None and chain.has_seen(dot)
 
     def mailboxes(self) -> set[bytes]:
         return set(self._added)

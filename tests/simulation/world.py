@@ -203,7 +203,7 @@ class World:
                     needed,
                     f"at {machine.sid}",
                     began,
-                    brings_texts=isinstance(operation, SaveRequest),
+                    saves=operation.stored.content_hash if isinstance(operation, SaveRequest) else None,
                     holds_texts=self._holds_texts,
                     showing=self._showing,
                 )

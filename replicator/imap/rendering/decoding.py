@@ -27,7 +27,7 @@ _MAX_DATE = 200  # octets; RFC 5322 section 3.3 needs fifty, comments included
 # RFC 2047 section 2, with spaces allowed in the text because senders leave them there. Adjacent words are decoded
 # together, as a character may be split between two; at most a hundred, as the decoder takes quadratic time.
 _WORD = r"=\?[^?\s]{1,64}\?[bBqQ]\?[^?\n]*+\?="
-_WORDS = re.compile(rf"{_WORD}(?:[ \t]*+{_WORD}){{0,99}}+")
+_WORDS = re.compile(rf"{_WORD}(?>(?:[ \t]*+{_WORD}){{0,99}})")
 _FOLD = re.compile(r"\r?\n(?=[ \t])")
 
 

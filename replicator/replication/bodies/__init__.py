@@ -1,4 +1,4 @@
 """Message bodies at this node: upload from clients, download from peers, reading, retention and repair.
 
-Other packages use `body_store`. This package depends on `links` alone.
+Other packages use `body_store`. This package depends on `links` and `parallel` alone.
 """

@@ -28,6 +28,7 @@ from replicator.objects import ObjectStoreError
 from replicator.replication.checkpoints.checkpoint_writer import CheckpointWriter
 from replicator.replication.checkpoints.log_size import LogSize
 from replicator.replication.writes.router import LONGEST_WAIT_S
+from replicator.signals import Signal
 from replicator.status import CheckpointStatus
 from replicator.store.checkpoints import catalog
 from replicator.store.checkpoints.archive import Archive
@@ -90,7 +91,7 @@ class LogTruncation:
         self._size = LogSize(store)
         self._checkpoint_writer = CheckpointWriter(store, archive, environment)
         self._demands: list[_Demand] = []
-        self._asked = trio.Event()
+        self._asked = Signal()
         self._is_known = False  # True once the archive's newest manifest is known to be this node's
         self._litter = True  # unlisted objects may remain in the store after a round that failed
         self._newest: Round | None = None
@@ -130,7 +131,8 @@ class LogTruncation:
         """Run rounds and truncate the log until cancelled."""
         pause_s = LOOK_EVERY_S
         while True:
-            demands, self._demands, self._asked = self._demands, [], trio.Event()
+            demands, self._demands = self._demands, []
+            self._asked.clear()
             try:
                 await self._look(is_demanded=bool(demands))
                 self._note_success()

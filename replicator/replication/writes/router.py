@@ -202,7 +202,7 @@ class Router:
 
         until = trio.current_time() + SOURCE_TIMEOUT_S
         while True:
-            committed = self._committed
+            committed = self._committed  # taken before the attempt: a commit during it must not be missed
             with suppress(NotHereYetError):
                 return await self._store.write(run)  # however slow the disk is
             with trio.move_on_at(until):

@@ -12,9 +12,9 @@ from protocol.commands import Command, RefusalCode, Refused, Reply, Saved, Snaps
 from protocol.values import UidSet
 from replicator.errors import UnavailableError
 from replicator.mailstore import INBOX
-from replicator.replication.coordinator import Coordinator
 from replicator.replication.links import link as link_module
 from replicator.replication.links.link import OUTPUT_BYTES, PeerLink
+from replicator.replication.peer_requests import PeerRequests
 from replicator.replication.writes.router import REQUEST_TIMEOUT_S
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
 
@@ -230,12 +230,12 @@ async def test_an_answer_that_cannot_be_said_is_refused_and_the_link_goes_on(
         link = nodes["dc1"].coordinator.connections.link("dc2")
         assert link is not None
 
-        async def answer(_self: Coordinator, _link: PeerLink, _command: Command) -> Reply:
+        async def answer(_self: PeerRequests, _link: PeerLink, _command: Command) -> Reply:
             await trio.lowlevel.checkpoint()
             return Saved((1 << 40,), ())
 
         with monkeypatch.context() as patch:
-            patch.setattr(Coordinator, "_answer", answer)
+            patch.setattr(PeerRequests, "_answer", answer)
             reply = await link.request(SyncNode())
         assert isinstance(reply, Refused)
         assert reply.code == RefusalCode.UNAVAILABLE

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from master_election.move_requests import ASK_AFTER, JOIN_AFTER_S, QUIET_S, STAY_S
+from master_election.scope_usage import ASK_AFTER, JOIN_AFTER_S, QUIET_S, STAY_S
 from protocol.values import UidSet
 from replicator.config import MastershipConfig, Scope
 from replicator.errors import DiskFullError, UnavailableError
