@@ -90,7 +90,7 @@ def test_an_interrupt_ends_it(node: ServedNode, invoke: Invoke, monkeypatch: pyt
         await trio.sleep_forever()
 
     monkeypatch.setattr(NodeClient, "follow", interrupted)
-    monkeypatch.setattr("replicator.replication.tasks.undelete.Undelete._bring_back", hang)
+    monkeypatch.setattr("replicator.replication.tasks.undelete.UndeleteTask._bring_back", hang)
     result = invoke("undelete", "alice", "INBOX", "--url", node.url)
     assert (result.exit_code, result.stderr) == (1, "Error: undelete cancelled\n")
 
