@@ -43,9 +43,11 @@ from replicator.replication.convergence.fork_scheduler import ForkScheduler
 from replicator.replication.convergence.overdue_entries import OverdueEntries
 from replicator.replication.convergence.reconciliation import Reconciliation
 from replicator.replication.convergence.state_transfer import StateTransfer
-from replicator.replication.links.connections import HOW_TO_PART, REBUILDING, Certify, Connections, Dial
+from replicator.replication.links.connections import Connections, Dial
+from replicator.replication.links.handshake import REBUILDING, Certify
 from replicator.replication.links.link import PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
+from replicator.replication.links.rival_runs import HOW_TO_PART
 from replicator.replication.log.disk_shortage import DiskShortage
 from replicator.replication.log.feeds import Feeds
 from replicator.replication.log.sender import check_claims

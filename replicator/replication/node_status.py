@@ -18,7 +18,7 @@ from replicator.environment import Environment
 from replicator.errors import MailError
 from replicator.replication.bodies.orphan_sweep import AttachmentTotals
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.links.connections import PeerState
+from replicator.replication.links.rival_runs import PeerState
 from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
 from replicator.store.attachments.files import MissingError
 from replicator.store.bodies.body_rows import lacking_count

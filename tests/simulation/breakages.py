@@ -157,7 +157,7 @@ BREAKAGES = (
     ),
     Breakage(
         "second-run", "a peer lets a second run of a node in, although the first one answers",
-        "replicator/replication/links/connections.py",
+        "replicator/replication/links/rival_runs.py",
         "if state.link is not None and await _answers(state.link):\n                    raise",
         "if state.link:\n                    return",
         "test_a_copy_of_a_node_that_runs_ends_and_may_take_its_place_when_that_has_ended",

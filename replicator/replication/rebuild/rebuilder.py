@@ -24,7 +24,7 @@ from replicator.replication.bodies.attachments import Source
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import name_of
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.links.connections import REBUILDING
+from replicator.replication.links.handshake import REBUILDING
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.rebuild.kept_attachments import KeptAttachments
 from replicator.replication.rebuild.redelivery import RebuildError, Redelivery

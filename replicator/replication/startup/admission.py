@@ -17,8 +17,9 @@ import trio
 
 from protocol.commands import Hello
 from replicator.errors import MailError, NotReadyError
-from replicator.replication.links.connections import REBUILDING, PeerState
+from replicator.replication.links.handshake import REBUILDING
 from replicator.replication.links.link import PeerLink
+from replicator.replication.links.rival_runs import PeerState
 from replicator.signals import Signal
 from replicator.store.db import schema
 from replicator.store.store import Store

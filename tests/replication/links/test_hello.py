@@ -11,9 +11,10 @@ import trio
 from trio.testing import MockClock
 
 from protocol.commands import Hello, RefusalCode, Refused
-from protocol.stream_codec import Response
+from protocol.stream_codec import Decoder, Response
 from replicator.config import Address
-from replicator.replication.links.connections import HANDSHAKE_TIMEOUT_S, MAX_HANDSHAKES
+from replicator.replication.links.connections import MAX_HANDSHAKES
+from replicator.replication.links.handshake import HANDSHAKE_TIMEOUT_S
 from replicator.status import LinkStatus
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, Node, cluster, until
 from tests.replication.stranger import HELLO, Stranger, approach, reasons, visit
@@ -160,6 +161,32 @@ async def test_a_peer_that_says_nothing_is_given_up(tmp_path: Path, autojump_clo
     async with alone(tmp_path, autojump_clock, "dc1") as nodes:
         await dialled(nodes)
         await until(lambda: nodes["dc1"].coordinator.connections.peers["dc2"].error == "no answer in time")
+
+
+@pytest.mark.parametrize(("caller", "peer"), [("dc1", "dc2"), ("dc2", "dc1")])
+async def test_a_defect_that_a_peer_triggers_ends_the_connection_and_not_the_node(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    caller: str,
+    peer: str,
+) -> None:
+    def fail(decoder: Decoder, data: bytes) -> None:
+        raise IndexError(f"no rule for {data!r}")
+
+    async def accept(stream: trio.abc.Stream) -> None:
+        await stream.send_all(b"* TROUBLE")
+        await trio.sleep_forever()
+
+    async with alone(tmp_path, autojump_clock, caller) as nodes:
+        nodes.network.accepting[peer] = accept
+        with monkeypatch.context() as defect:
+            defect.setattr(Decoder, "feed", fail)
+            await until(lambda: "because of a defect in this program" in caplog.text)
+        del nodes.network.accepting[peer]
+        await nodes.start(peer)
+        await nodes.linked()
 
 
 async def test_a_peer_that_starts_is_dialled_before_it_numbers_alone(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from replicator.errors import leaves
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.links.connections import REBUILDING
+from replicator.replication.links.handshake import REBUILDING
 from replicator.replication.rebuild.rebuilder import Progress, Rebuild, RebuildError, Rebuilt
 from replicator.store.bodies.body_rows import lacking_count
 from replicator.store.db import queries, schema

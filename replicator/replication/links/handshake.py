@@ -1,0 +1,180 @@
+"""Exchanges HELLOs, and decides if what a peer says in its own fits this node.
+
+A HELLO is refused for another cluster, this node's own SID, a SID that is not configured, another version, differing
+policies, and a clock that is too far off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from master_election.number_bounds import MAX_CLOCK_DIFFERENCE_MS
+from protocol.commands import PROTOCOL_VERSION, Hello, RefusalCode, Refused
+from protocol.stream_codec import Decoder, Encoder, ProtocolError, Request, Response
+from protocol.values import sid_of
+from replicator.config import Config
+from replicator.environment import Environment
+from replicator.replication.links.object_entries import capability
+
+HANDSHAKE_TIMEOUT_S = 10.0
+ZSTD = "ZSTD"
+REBUILDING = "REBUILDING"
+"""The capability of a node that is replacing a damaged database: other such nodes must not rely on its data."""
+
+Certify = Callable[[trio.abc.Stream], frozenset[str] | None]
+"""Stream -> the names in its certificate; None if there is no certificate and none is required."""
+
+
+class LinkRefusedError(Exception):
+    """One side refuses the link, or ends it in order. The text is for the operator."""
+
+
+class HelloRefusedError(LinkRefusedError):
+    """This node refuses the peer's HELLO. The peer is sent the code and the text."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class RefusedByPeerError(LinkRefusedError):
+    """The peer refuses this node's HELLO. `said` is the peer's own text."""
+
+    def __init__(self, sid: str, code: str, said: str) -> None:
+        super().__init__(f"{sid} refuses the link: {said}")
+        self.code = code
+        self.said = said
+
+
+class Handshake:
+    """The HELLO of this run of the node, `origin`, and the rules for the HELLOs of its peers."""
+
+    def __init__(
+        self,
+        config: Config,
+        origin: str,
+        environment: Environment,
+        *,
+        certify: Certify,
+        capabilities: Callable[[], tuple[str, ...]],
+    ) -> None:
+        self._config = config
+        self._origin = origin
+        self._environment = environment
+        self._certify = certify
+        self._capabilities = capabilities
+        self._sids = frozenset(peer.id for peer in config.peers)
+
+    def hello(self) -> Hello:
+        """Return this node's HELLO as of now."""
+        node = self._config.node
+        policies = (
+            f"SCOPE={self._config.mastership.scope}",
+            f"CONFLICT={self._config.conflict.uid}",
+        )
+        abilities = (*policies, *capability(self._config.checkpoint), *self._capabilities())
+        capabilities = abilities if self._is_local() else (*abilities, ZSTD)
+        clock_ms = self._environment.clock_ms()
+        return Hello(PROTOCOL_VERSION, node.id, self._origin, node.cluster, capabilities, clock_ms)
+
+    def _is_local(self) -> bool:
+        """Return True if all peers are on this machine, where compression only costs time."""
+        return all(peer.address.is_loopback for peer in self._config.peers)
+
+    async def ask(self, stream: trio.abc.Stream, sid: str, encoder: Encoder, decoder: Decoder) -> Hello:
+        """Send this node's HELLO to the peer `sid`, and return the answer. Raises RefusedByPeerError."""
+        await stream.send_all(encoder.request("hello", self.hello()))
+        match await _first_item(stream, decoder):
+            case Response("hello", Hello() as hello):
+                return hello
+            case Response("hello", Refused(code, text)):
+                raise RefusedByPeerError(sid, code, text)
+            case _:
+                raise ProtocolError("a HELLO was expected")
+
+    async def expect(self, stream: trio.abc.Stream, decoder: Decoder) -> tuple[str, Hello]:
+        """Return the tag and the HELLO with which a peer begins."""
+        match await _first_item(stream, decoder):
+            case Request(str(tag), Hello() as hello):
+                return tag, hello
+            case _:
+                raise ProtocolError("a HELLO was expected")
+
+    def compress(self, hello: Hello, encoder: Encoder, decoder: Decoder) -> None:
+        """Compress both directions, if both sides offer it."""
+        if ZSTD in hello.capabilities and ZSTD in self.hello().capabilities:
+            encoder.start_compression()
+            decoder.start_decompression()
+
+    def check(self, hello: Hello, stream: trio.abc.Stream, *, expected: str | None = None) -> None:
+        """Check a peer's HELLO and certificate; `expected` is the SID that was dialled. Raises HelloRefusedError."""
+        ours, difference = self.hello(), hello.clock_ms - self._environment.clock_ms()
+        if hello.version != ours.version:
+            raise HelloRefusedError(
+                RefusalCode.VERSION, f"protocol version {hello.version}; this node speaks {ours.version}"
+            )
+        if hello.cluster != ours.cluster:
+            raise HelloRefusedError(RefusalCode.CLUSTER, f"cluster {hello.cluster!r}; this node is of {ours.cluster!r}")
+        if hello.sid == ours.sid:
+            raise HelloRefusedError(
+                RefusalCode.SAME_SID, f"both nodes have the id {ours.sid!r}; give each its own `node.id`"
+            )
+        if sid_of(hello.origin) != hello.sid:
+            raise HelloRefusedError(
+                RefusalCode.UNKNOWN_SID, f"the origin {hello.origin!r} is none of node {hello.sid!r}"
+            )
+        if hello.sid not in self._sids or (expected is not None and hello.sid != expected):
+            raise HelloRefusedError(
+                RefusalCode.UNKNOWN_SID, f"node {hello.sid!r} is not the [[peer]] that {ours.sid!r} expects"
+            )
+        self._check_certificate(hello, stream)
+        _check_policies(hello, ours)
+        if abs(difference) > MAX_CLOCK_DIFFERENCE_MS:
+            raise HelloRefusedError(
+                RefusalCode.CLOCK,
+                f"the clocks are {abs(difference) / 1000:.0f} s apart: {hello.sid} has {hello.clock_ms} ms,"
+                f" {ours.sid} {ours.clock_ms} ms since the epoch; set them by NTP",
+            )
+
+    def _check_certificate(self, hello: Hello, stream: trio.abc.Stream) -> None:
+        certified = self._certify(stream)
+        if certified is not None and hello.sid not in certified:
+            names = ", ".join(sorted(certified)) or "nobody"
+            raise HelloRefusedError(
+                RefusalCode.UNKNOWN_SID,
+                f"node {hello.sid!r} has a certificate of {names}; its node.id must be its common name or a DNS name",
+            )
+
+
+def _check_policies(hello: Hello, ours: Hello) -> None:
+    """Check that both nodes have the same policies. Raises HelloRefusedError."""
+    if theirs := _other_policies(hello.capabilities, ours.capabilities):
+        known = _other_policies(ours.capabilities, hello.capabilities)
+        raise HelloRefusedError(
+            RefusalCode.POLICY,
+            f"{hello.sid} has {theirs}, and {ours.sid} has {known};"
+            " `mastership.scope` and `conflict.uid` must be the same at all nodes",
+        )
+
+
+def _other_policies(theirs: tuple[str, ...], ours: tuple[str, ...]) -> str:
+    """Return, as text, the policies in `theirs` that have another value in `ours`."""
+    known, named = _policies(ours), _policies(theirs)
+    return ", ".join(f"{name}={value}" for name, value in named.items() if known.get(name, value) != value)
+
+
+def _policies(capabilities: tuple[str, ...]) -> dict[str, str]:
+    """Return the capabilities of the form `NAME=value` as a mapping."""
+    return dict(ability.split("=", 1) for ability in capabilities if "=" in ability)
+
+
+async def _first_item(stream: trio.abc.Stream, decoder: Decoder) -> Request | Response:
+    while True:
+        data = await stream.receive_some()
+        if not data:
+            raise LinkRefusedError("the connection was closed before HELLO")
+        for item in decoder.feed(bytes(data)):
+            if isinstance(item, Request | Response):
+                return item
