@@ -67,10 +67,10 @@ def parse_url(url: str) -> NodeUrl:
     """Parse `http://host:port`. Raises click.BadParameter."""
     try:
         parts = urlsplit(url)
-        port = parts.port or 80
+        port = 80 if parts.port is None else parts.port
     except ValueError as error:
         raise click.BadParameter(f"{url!r}: {error}", param_hint="--url") from error
-    if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query:
+    if parts.scheme != "http" or not parts.hostname or not port or parts.path.strip("/") or parts.query:
         raise click.BadParameter(f"{url!r} is not of the form http://127.0.0.1:1080", param_hint="--url")
     return NodeUrl(parts.hostname, port)
 

@@ -60,5 +60,12 @@ def test_an_interrupt_when_all_is_done() -> None:
     assert done.stdout.startswith("mail-replicator ")
 
 
+@pytest.mark.parametrize("url", ["https://127.0.0.1:1080", "http://", "http://h:0", "http://h:99999", "http://h/path"])
+def test_a_url_of_another_form_is_refused(invoke: Invoke, url: str) -> None:
+    result = invoke("status", "--url", url)
+    assert result.exit_code == 2
+    assert "--url" in result.stderr
+
+
 def test_failure_is_one_line_whatever_it_quotes() -> None:
     assert str(CommandError("a\nb")) == "a b"

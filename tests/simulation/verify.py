@@ -59,6 +59,7 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
     _check_uids(known, node, rows)
     _check_once(history)
     _check_trees(known, node)
+    _check_abandoned(known, rows)
     _check_ledger(world, known, node, rows)
     may_lack = history.has_lost_disks or world.plan.forgets_early
     _check_lacking(world, may_lack=may_lack)
@@ -90,7 +91,7 @@ class _Known:
         self.history = history
         self._context = context
         self._chains = chains if history.has_lost_disks else {}
-        self._abandoned = {dot for dot, chain_id in history.abandoned.items() if not chains[chain_id].has_seen(dot)}
+        self.abandoned = {dot for dot, chain_id in history.abandoned.items() if not chains[chain_id].has_seen(dot)}
         self._added: dict[bytes, dict[Placement, bytes]] = defaultdict(dict)
         for placement, added in history.added.items():
             if self.has(placement[0]):
@@ -98,7 +99,7 @@ class _Known:
 
     def has(self, dot: Dot) -> bool:
         if self._context.get(dot.origin, 0) >= dot.seq:
-            return dot not in self._abandoned
+            return dot not in self.abandoned
         chain = self._chains.get(self.history.chain_of.get(dot, b""))
         return chain is not None and chain.has_seen(dot)
 
@@ -209,6 +210,16 @@ def _check_trees(known: _Known, node: Node) -> None:
     for user in {item.user for item in changes}:
         expected = {name for (owner, name), value in subscribed.items() if owner == user and value}
         assert queries.subscriptions(connection, user) == expected, f"subscriptions of {user}"
+
+
+def _check_abandoned(known: _Known, rows: dict[bytes, dict[Placement, Row]]) -> None:
+    """Check that acknowledged mail of abandoned entries was saved again, unless a client has expunged it."""
+    shown = {row.guid for found in rows.values() for row in found.values()}
+    history = known.history
+    expunged = {history.added[placement].guid for placement in history.expunged if placement in history.added}
+    for (dot, number), added in history.added.items():
+        is_owed = dot in known.abandoned and dot in history.acknowledged and not added.copied
+        assert not is_owed or added.guid in shown | expunged, f"mail {number} of {dot}, which was abandoned, is lost"
 
 
 def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dict[Placement, Row]]) -> None:

@@ -6,7 +6,6 @@ senders cannot fill the disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -81,7 +80,7 @@ class Sink:
             taken_in = await self._run_in_thread(self._intake.finish)
         self.holdings = taken_in.holdings
         if not taken_in.recipe.attached:  # its parts are too small, or none can be cut out
-            return UploadedBody(StoredText.of(b"".join(_inline(taken_in.recipe))))
+            return UploadedBody(await self._run_in_thread(partial(_whole, taken_in.recipe)))
         parts = Parts(taken_in.content_hash, taken_in.size_bytes, taken_in.recipe.pack())
         return UploadedBody(StoredText.of_parts(parts, taken_in.holdings))
 
@@ -111,5 +110,6 @@ class Sink:
         intake.write(data)
 
 
-def _inline(recipe: Recipe) -> Iterator[bytes]:
-    return (piece for piece in recipe.pieces if isinstance(piece, bytes))
+def _whole(recipe: Recipe) -> StoredText:
+    """Return a body without attachments, hashed and compressed, which takes long for a large one."""
+    return StoredText.of(b"".join(piece for piece in recipe.pieces if isinstance(piece, bytes)))

@@ -25,7 +25,7 @@ DOUBTED_MS = -(1 << 63)
 
 @dataclass(frozen=True, slots=True)
 class StoredText:
-    """A message body ready to be written. Preparing it is the costly step; it needs no lock and no thread.
+    """A message body ready to be written. Preparing it is the costly step, which needs no lock.
 
     `message` is what is sent to peers: the body itself or, for a large one, the `Parts` that it is assembled from, each
     of which one of the `holdings` keeps in the attachment store.

@@ -163,16 +163,17 @@ async def test_a_peer_that_says_nothing_is_given_up(tmp_path: Path, autojump_clo
         await until(lambda: nodes["dc1"].coordinator.connections.peers["dc2"].error == "no answer in time")
 
 
-@pytest.mark.parametrize(("caller", "peer"), [("dc1", "dc2"), ("dc2", "dc1")])
+@pytest.mark.parametrize("caller", ["dc1", "dc2"])
 async def test_a_defect_that_a_peer_triggers_ends_the_connection_and_not_the_node(
     tmp_path: Path,
     autojump_clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     caller: str,
-    peer: str,
 ) -> None:
-    def fail(decoder: Decoder, data: bytes) -> None:
+    (peer,) = {"dc1", "dc2"} - {caller}
+
+    def fail(_: Decoder, data: bytes) -> None:
         raise IndexError(f"no rule for {data!r}")
 
     async def accept(stream: trio.abc.Stream) -> None:
