@@ -5,6 +5,9 @@ Membership follows contexts: a placement that only one side holds stays, unless 
 expunged it. Each flag follows its latest stamp. A UID stays only if it breaks no promise of either side: each side must
 have known its claim, or find it at or above its own UIDNEXT; all other placements get new UIDs above both UIDNEXTs.
 
+A mailbox holds a GUID once. Where two placements of it stay, the merge places the message anew, under its own name. If
+one of the two stood for both, a third branch that has expunged that one would remove the other one as well.
+
 That is `conflict.uid = "renumber"`. With "uidvalidity", as soon as one UID cannot stay, all messages get new UIDs above
 both, in the order in which they came into the log, and the UIDVALIDITY rises. So under either rule no UID that was ever
 shown is used for another message, and nodes with different settings still agree.
@@ -50,16 +53,17 @@ def merge(ours: MailboxState, theirs: MailboxState, dot: Dot, anew: Anew | None 
         risen=max(ours.risen, theirs.risen),
         context=joined(ours.context, theirs.context),
     )
-    survivors = _one_of_each_guid(_survivors(ours, theirs, merged.modseq), merged.modseq)
-    displaced = [row for row in survivors if _misleads(row, ours) or _misleads(row, theirs)]
+    survivors, doubles = _survivors(ours, theirs, merged.modseq)
+    displaced = [row for row in survivors if row.guid in doubles or _misleads(row, ours) or _misleads(row, theirs)]
     if anew and displaced:
         displaced = _all_in_order(merged, survivors, anew) or displaced
     moved = {row.guid for row in displaced}
     for row in survivors:
         if row.guid not in moved:
             merged.put(row)
-    for row in displaced:
-        merged.put(row._replace(uid=merged.uidnext, claim=dot, modseq=merged.modseq))
+    for number, row in enumerate(displaced):
+        place = (dot, number) if row.guid in doubles else placement(row)
+        merged.put(row._replace(uid=merged.uidnext, dot=place[0], change=place[1], claim=dot, modseq=merged.modseq))
         merged.uidnext += 1
     return merged
 
@@ -71,8 +75,8 @@ def merge_all(states: Sequence[MailboxState]) -> MailboxState:
 
     A state that another one covers is skipped, and so are all but the first of equal ones. The others are merged in
     their order, after everything that any of them has expunged was removed: otherwise an expunged placement might first
-    replace another placement of its GUID, and then go. The n-th merge is named `("", n)`, which is in the context from
-    there on.
+    be placed anew together with another one, and then stay. The n-th merge is named `("", n)`, which is in the context
+    from there on.
     """
     if not states:
         raise ValueError("no states to join")
@@ -140,19 +144,28 @@ def _weight(row: Row) -> int:
     return ROW_BYTES + sum(FLAG_BYTES + len(flag) for flag in row.flags)
 
 
-def _survivors(ours: MailboxState, theirs: MailboxState, modseq: int) -> list[Row]:
-    left = {placement(row): row for row in ours.rows.values()}
-    right = {placement(row): row for row in theirs.rows.values()}
-    found = []
-    for key in left.keys() | right.keys():
-        mine, other = left.get(key), right.get(key)
-        if mine is not None and other is not None:
-            found.append(mine if mine == other else _join(mine, other, ours, theirs)._replace(modseq=modseq))
-        elif mine is not None and not theirs.has_seen(mine.dot):
-            found.append(mine._replace(modseq=modseq))
-        elif other is not None and not ours.has_seen(other.dot):
-            found.append(other._replace(modseq=modseq))
-    return found
+def _survivors(ours: MailboxState, theirs: MailboxState, modseq: int) -> tuple[list[Row], set[bytes]]:
+    """Return the messages that stay, by age, and the GUIDs of those that the merge places anew.
+
+    The row of one that is placed anew is that of its earlier placement, with the flags of both.
+    """
+    left = {row.guid: row for row in ours.rows.values()}
+    right = {row.guid: row for row in theirs.rows.values()}
+    found: list[Row] = []
+    doubles: set[bytes] = set()
+    for guid in left.keys() | right.keys():
+        mine, other = left.get(guid), right.get(guid)
+        if mine == other and mine is not None:
+            found.append(mine)
+        elif mine is not None and other is not None and placement(mine) == placement(other):
+            found.append(_join(mine, other, ours, theirs)._replace(modseq=modseq))
+        else:
+            stay = [row for row, side in ((mine, theirs), (other, ours)) if row and not side.has_seen(row.dot)]
+            if len(stay) > 1:
+                doubles.add(guid)
+                stay = [min(stay, key=_age)._replace(flags=_last(stay[0].flags, stay[1].flags))]
+            found += [row._replace(modseq=modseq) for row in stay]
+    return sorted(found, key=_age), doubles
 
 
 def _join(mine: Row, other: Row, ours: MailboxState, theirs: MailboxState) -> Row:
@@ -167,18 +180,6 @@ def _join(mine: Row, other: Row, ours: MailboxState, theirs: MailboxState) -> Ro
 
 def _last(one: FlagStates, other: FlagStates) -> FlagStates:
     return {flag: max(state for state in (one.get(flag), other.get(flag)) if state) for flag in {**one, **other}}
-
-
-def _one_of_each_guid(survivors: list[Row], modseq: int) -> list[Row]:
-    """Return the survivors by age, each GUID once: the earlier placement stays, with the flags of both."""
-    by_guid: dict[bytes, Row] = {}
-    for row in sorted(survivors, key=_age):
-        first = by_guid.get(row.guid)
-        if first is None:
-            by_guid[row.guid] = row
-        else:
-            by_guid[row.guid] = first._replace(flags=_last(first.flags, row.flags), modseq=modseq)
-    return list(by_guid.values())
 
 
 def _misleads(row: Row, side: MailboxState) -> bool:

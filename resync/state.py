@@ -16,7 +16,7 @@ from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel, Merge
 from resync.row import Row
 
 Placement: TypeAlias = tuple[Dot, int]
-"""Dot of the entry that added a message, and the index of the change that did."""
+"""Dot of the entry that put a message where it is, and a number in that: of the change that added it, or a merge's."""
 
 MERGE_HEADROOM = 1 << 20  # UIDs that a merge must leave free, if they are not used up already
 RISEN_MAX = (1 << 10) - 1  # merges raise a UIDVALIDITY no further: those of a user's folders are farther apart

@@ -102,15 +102,22 @@ def _paired(before: DataFrame, step: int) -> DataFrame:
 
 
 def _renumbered(displaced: DataFrame, step: int, keep: Keep) -> DataFrame:
-    """Give new UIDs by age, above both UIDNEXTs.
+    """Give new UIDs by age, above both UIDNEXTs, and one placement to those that had two.
 
     From here on the context of the result includes the merge's own entry.
     """
     in_order = new_uids.numbered(displaced.select("mailbox", *AGE, "guid"), (*AGE, "guid"), keep)
     given = F.greatest("our_uidnext", "their_uidnext") + F.col("number")
     found = displaced.join(in_order.select("mailbox", "guid", "number"), ["mailbox", "guid"])
-    return found.select(*displaced.drop("given").columns, given.alias("given")).withColumns(
+    placed_anew = {
+        "origin": F.lit(""),
+        "seq": F.lit(step).cast("long"),
+        "change": F.col("number").cast("int"),
+        "dot_seen": F.col("our_bits"),
+    }
+    numbered = found.select(*displaced.drop("given").columns, given.alias("given"), "number").withColumns(
         {
+            **{name: F.when(F.col("is_double"), value).otherwise(F.col(name)) for name, value in placed_anew.items()},
             "uid": F.col("given"),
             "claim_origin": F.lit(""),
             "claim_seq": F.lit(step).cast("long"),
@@ -118,6 +125,7 @@ def _renumbered(displaced: DataFrame, step: int, keep: Keep) -> DataFrame:
             "modseq": F.col("merge_modseq"),
         }
     )
+    return numbered.drop("number")
 
 
 def _standing() -> Column:

@@ -20,7 +20,10 @@ _STAMP = ("time", "sid", "set")
 
 
 def joined(paired: DataFrame) -> DataFrame:
-    """Return the surviving row, if any, in the columns of STATE, and a flag `moves` if it needs a new UID."""
+    """Return the surviving row, if any, in the columns of STATE.
+
+    Flags are added: `moves` if it needs a new UID, `is_double` if it is placed anew as well.
+    """
     rest = [name for name in paired.columns if name not in (*STATE, "other", "their_bit")]
     mine, other = F.col("mine"), F.col("other")
     age, others_age = _part(mine, AGE), _part(other, AGE)
@@ -36,10 +39,11 @@ def joined(paired: DataFrame) -> DataFrame:
                 "ours_wins": _ours_wins(mine, other),
             }
         )
+        .withColumn("is_double", _is_double())
         .withColumn("is_ours", _is_ours())
         .withColumns(_survivor(mine, other))
-        .withColumn("moves", F.coalesce(F.col("takes_part") & _misleads(), F.lit(False)))
-        .select(*rest, *STATE, "moves")
+        .withColumn("moves", F.coalesce(F.col("takes_part") & (F.col("is_double") | _misleads()), F.lit(False)))
+        .select(*rest, *STATE, "moves", "is_double")
     )
 
 
@@ -58,22 +62,27 @@ def _ours_wins(mine: Column, other: Column) -> Column:
     return F.when(we_know != they_know, we_know).otherwise(_part(mine, _CLAIM) >= _part(other, _CLAIM))
 
 
+def _is_double() -> Column:
+    """Return True if the sides show the GUID as two placements that both stay."""
+    return F.col("changes") & ~F.col("is_one") & F.col("ours_stays") & F.col("theirs_stays")
+
+
 def _is_ours() -> Column:
     """Return True if the GUID keeps our row, False for theirs, null if the message is expunged."""
     return (
         F.when(~F.col("changes"), F.lit(True))
         .when(F.col("is_one"), F.col("ours_wins"))
-        .when(F.col("ours_stays") & F.col("theirs_stays"), F.col("ours_is_older"))
+        .when(F.col("is_double"), F.col("ours_is_older"))
         .when(F.col("ours_stays"), F.lit(True))
         .when(F.col("theirs_stays"), F.lit(False))
     )
 
 
 def _survivor(mine: Column, other: Column) -> dict[str, Column]:
-    """Return the survivor's columns, with the flags of both rows if both stay or are of one placement."""
+    """Return the survivor's columns, with the flags of both rows if they are one placement or become one."""
     found = {name: F.when(F.col("is_ours"), mine[name]).when(~F.col("is_ours"), other[name]) for name in STATE}
     changes = F.col("changes") & F.col("is_ours").isNotNull()
-    both_count = F.col("changes") & (F.col("is_one") | (F.col("ours_stays") & F.col("theirs_stays")))
+    both_count = F.col("changes") & (F.col("is_one") | F.col("is_double"))
     found["modseq"] = F.when(changes, F.col("merge_modseq")).otherwise(found["modseq"])
     found["flags"] = F.when(both_count, last(mine["flags"], other["flags"])).otherwise(found["flags"])
     return found

@@ -110,16 +110,18 @@ class World:
         self.rng, self.time = rng, 1
         self.times: dict[Dot, int] = {}
         self.guids: list[bytes] = []
-        self.expunged: set[bytes] = set()
+        self.expunged: set[bytes] = set()  # by a client, after the last one has saved them
         self.shown: dict[int, set[tuple[Dot, int]]] = {}
         raises = rng.choice([(False,), (True,), (False, True)])
         self.nodes = [Node(name, self, raises=rng.choice(raises)) for name in "abcde"[: rng.randint(2, 5)]]
 
     def pick_guid(self, held: set[bytes]) -> bytes:
-        """Mostly a new message; now and then a SAVE tried again where it is not known yet."""
-        again = [guid for guid in self.guids if guid not in held and guid not in self.expunged]
-        if again and self.rng.random() < 0.2:
-            return self.rng.choice(again)
+        """Mostly a new message; now and then a SAVE tried again where it is not known yet, or an undelete."""
+        again = [guid for guid in self.guids if guid not in held]
+        if again and self.rng.random() < 0.3:
+            guid = self.rng.choice(again)
+            self.expunged.discard(guid)
+            return guid
         self.guids.append(len(self.guids).to_bytes(16))
         return self.guids[-1]
 
@@ -151,6 +153,13 @@ def plain(state: MailboxState) -> object:
     return state.uidnext, state.modseq, state.risen, state.context, rows
 
 
+def latest(one: Row, other: Row) -> dict[str, tuple[int, str, bool]]:
+    return {
+        flag: max(one.flags.get(flag, (0, "", False)), other.flags.get(flag, (0, "", False)))
+        for flag in [*one.flags, *other.flags]
+    }
+
+
 def dumb_merge(a: MailboxState, b: MailboxState, dot: Dot, anew: Anew | None) -> object:
     """The rule of design section 3, sentence by sentence."""
     uidnext, modseq, risen = max(a.uidnext, b.uidnext), max(a.modseq, b.modseq) + 1, max(a.risen, b.risen)
@@ -160,12 +169,10 @@ def dumb_merge(a: MailboxState, b: MailboxState, dot: Dot, anew: Anew | None) ->
     by_age = sorted({*in_a, *in_b}, key=lambda key: (key[0].seq, key[0].origin, key[1]))
     kept: dict[bytes, Row] = {}
     displaced: list[bytes] = []
+    named_a, named_b = {row.guid: key for key, row in in_a.items()}, {row.guid: key for key, row in in_b.items()}
+    doubles: set[bytes] = set()
     for key in by_age:
         ours, theirs = in_a.get(key), in_b.get(key)
-        if ours is None and a.has_seen(key[0]):
-            continue
-        if theirs is None and b.has_seen(key[0]):
-            continue
         if ours and theirs:
             if a.has_seen(theirs.claim) and not b.has_seen(ours.claim):
                 row = ours
@@ -173,24 +180,21 @@ def dumb_merge(a: MailboxState, b: MailboxState, dot: Dot, anew: Anew | None) ->
                 row = theirs
             else:
                 row = ours if (ours.uid, ours.claim) > (theirs.uid, theirs.claim) else theirs
-            flags = {}
-            for flag in [*ours.flags, *theirs.flags]:
-                flags[flag] = max(ours.flags.get(flag, (0, "", False)), theirs.flags.get(flag, (0, "", False)))
             changed = ours != theirs
-            row = row._replace(flags=flags, modseq=modseq if changed else row.modseq)
+            row = row._replace(flags=latest(ours, theirs), modseq=modseq if changed else row.modseq)
         else:
             only = ours or theirs
             assert only is not None
             row = only._replace(modseq=modseq)
-        if row.guid in kept:
-            first = kept[row.guid]
-            flags = {}
-            for flag in [*first.flags, *row.flags]:
-                flags[flag] = max(first.flags.get(flag, (0, "", False)), row.flags.get(flag, (0, "", False)))
-            kept[row.guid] = first._replace(flags=flags, modseq=modseq)
-            continue
+            key_in_a, key_in_b = named_a.get(only.guid), named_b.get(only.guid)
+            if (a if ours is None else b).has_seen(key[0]) or row.guid in doubles:
+                continue
+            if key_in_a and key_in_b and not b.has_seen(key_in_a[0]) and not a.has_seen(key_in_b[0]):
+                row = row._replace(flags=latest(in_a[key_in_a], in_b[key_in_b]))
+                doubles.add(row.guid)
+        assert row.guid not in kept
         kept[row.guid] = row
-        if any(not side.has_seen(row.claim) and row.uid < side.uidnext for side in (a, b)):
+        if row.guid in doubles or any(not side.has_seen(row.claim) and row.uid < side.uidnext for side in (a, b)):
             displaced.append(row.guid)
     if displaced and anew:
         in_order = sorted(kept, key=lambda guid: (anew.time_of(kept[guid].dot), kept[guid].dot.sid))
@@ -203,8 +207,10 @@ def dumb_merge(a: MailboxState, b: MailboxState, dot: Dot, anew: Anew | None) ->
         gap = max(1, min(gap, GAP_MAX))
         if risen + gap <= RISEN_MAX:
             risen, displaced = risen + gap, in_order
-    for guid in displaced:
+    for number, guid in enumerate(displaced):
         kept[guid] = kept[guid]._replace(uid=uidnext, claim=dot, modseq=modseq)
+        if guid in doubles:
+            kept[guid] = kept[guid]._replace(dot=dot, change=number)
         uidnext += 1
     return uidnext, modseq, risen, context, {placement(row): row for row in kept.values()}
 
@@ -234,6 +240,24 @@ def test_a_uid_that_the_other_side_saved_and_expunged_is_not_used() -> None:
     other.number(MailDel(UidSet.of([1])))
     one.meet(other)
     assert {uid: row.guid[:1] for uid, row in one.state.rows.items()} == {2: b"y"}
+
+
+def test_who_has_expunged_one_of_two_placements_removes_nothing_of_what_they_have_become() -> None:
+    """A mail is sent twice; one part expunges the one, while another part makes both one."""
+    world = World(random.Random(0))
+    first, again, third = (Node(name, world) for name in "abc")
+    first.number(mail(1, b"x"))
+    third.meet(first)
+    again.number(mail(1, b"x"))
+    first.number(MailDel(UidSet.of([1])))
+    again.meet(third)
+    assert [(row.dot, row.change) for row in again.state.rows.values()] == [(Dot("b.x", 2), 0)]
+    again.meet(first)
+    assert shown(again) == {2: b"x"}
+    first.meet(again)
+    first.number(MailDel(UidSet.of([2])))
+    third.meet(first)
+    assert shown(third) == {}
 
 
 # ---- conflict.uid = "uidvalidity" --------------------------------------------------------------------------------

@@ -128,8 +128,12 @@ class History:
                 case TreeMerge(folders=folders):
                     self.merges.add(entry.dot)
                     self.emptied |= {folder.mailbox_id for folder in folders if folder.deleted}
-                case Merge():
+                case Merge(rows=rows):
                     self.merges.add(entry.dot)
+                    for row in rows:
+                        if row.dot == entry.dot:  # two placements of one GUID have become this one
+                            added = Added(entry.user, entry.mailbox_id, row.guid, row.content_hash, copied=False)
+                            self.added[row.dot, row.change] = added
 
     def _flag(self, entry: Entry, placements: Iterable[Placement], flags: Iterable[str], *, value: bool) -> None:
         for placement in placements:

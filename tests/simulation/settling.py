@@ -50,6 +50,8 @@ def why_not(machines: list[Machine]) -> str:
             return f"{node.sid} reaches {mastership.table.component} only"
         if not mastership.election.settled:
             return f"{node.sid} has no settled term"
+        if node.coordinator.durability.is_short:
+            return f"{node.sid} finds too few nodes that have caught up"
     first = nodes[0]
     for node in nodes:
         if node.store.context != first.store.context:

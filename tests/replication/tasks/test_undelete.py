@@ -28,7 +28,7 @@ from replicator.store.store import Store
 from replicator.tasks import UndeleteOptions, UndeleteStatus
 from tests.replication.bodies.test_attachments import LOGO, contents, found, message
 from tests.replication.bodies.test_held_parts import answering
-from tests.replication.cluster import EPOCH_MS, USER, Node, cluster
+from tests.replication.cluster import EPOCH_MS, USER, Node, cluster, until
 
 
 @asynccontextmanager
@@ -87,6 +87,34 @@ async def test_it_comes_back_at_all_nodes_with_its_flags_and_dates(tmp_path: Pat
         assert [one.guid for one in status.messages] == [back[uid].guid.hex() for uid in (4, 5)]
         again = await undelete(nodes["dc1"])
         assert (again.done, again.messages) == (0, [])
+
+
+async def test_what_comes_back_on_two_sides_of_a_cut_and_is_expunged_on_one_stays(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A third node makes one message of the two before it hears of the expunge."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("mail")
+        await nodes["dc1"].expunge(1)
+        await nodes.converged()
+        nodes.isolate("dc2")
+        await nodes.linked(["dc1", "dc3"], ["dc2"])
+        assert (await undelete(nodes["dc1"])).restored == 1
+        await until(lambda: nodes["dc3"].store.context == nodes["dc1"].store.context)
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2"], ["dc3"])
+        await nodes["dc1"].expunge(*await nodes["dc1"].texts())
+        for _ in range(9):  # so that the number of the entry that brings it back here is the higher one
+            await nodes["dc2"].save("another mail")
+        assert (await undelete(nodes["dc2"])).restored == 1
+        nodes.network.mend(("dc2", "dc3"))
+        await nodes.linked(["dc1"], ["dc2", "dc3"])
+        await until(lambda: not nodes["dc2"].store._waiting and not nodes["dc3"].store._waiting)
+        nodes.rejoin("dc1")
+        await nodes.linked()
+        await nodes.converged()
+        for node in nodes.all():
+            assert sorted((await node.texts()).values()) == [*9 * ["another mail"], "mail"]
 
 
 async def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
