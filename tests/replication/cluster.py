@@ -331,8 +331,10 @@ class Cluster:
 
 async def until(condition: Callable[[], bool], within_s: float = 120) -> None:
     with trio.fail_after(within_s):
+        pause_s = 0.005
         while not condition():  # noqa: ASYNC110 - conditions of any kind, mostly in virtual time
-            await trio.sleep(0.005)
+            await trio.sleep(pause_s)
+            pause_s = min(1.2 * pause_s, 0.1)
 
 
 @asynccontextmanager
