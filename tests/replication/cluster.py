@@ -332,7 +332,7 @@ class Cluster:
 async def until(condition: Callable[[], bool], within_s: float = 120) -> None:
     with trio.fail_after(within_s):
         pause_s = 0.005
-        while not condition():  # noqa: ASYNC110 - conditions of any kind, mostly in virtual time
+        while not condition():
             await trio.sleep(pause_s)
             pause_s = min(1.2 * pause_s, 0.1)
 

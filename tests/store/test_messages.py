@@ -10,6 +10,7 @@ from replicator.errors import MailboxFullError
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
+from replicator.store.log import forks
 from replicator.store.log.sequencer import CopySource, Placed
 from replicator.view import SEEN
 from resync.row import Row
@@ -49,10 +50,27 @@ def test_a_save_tried_again_gives_the_uid_that_the_message_has(node: MemoryNode)
     first = node.write(saving(b"text", guid(1)))
     node.write(saving(b"other", guid(2)))
     assert first == Placed((1,), Dot("dc1.a", 1))
-    assert node.write(saving(b"text", guid(1))) == Placed((1,), Dot("dc1.a", 2), brought_by=Dot("dc1.a", 1)), (
+    assert node.write(saving(b"text", guid(1))) == Placed((1,), Dot("dc1.a", 2), brought_by=(Dot("dc1.a", 1),)), (
         "as durable as the head is"
     )
     assert list(rows(node)) == [1, 2]
+
+
+def test_a_save_tried_again_after_a_merge_rests_on_the_entries_that_brought_the_body(node: MemoryNode) -> None:
+    other = MemoryNode("dc2.a")
+    for each in (node, other):
+        each.write(saving(b"text", guid(1)))
+    for item in other.log():
+        node.take(item)
+    (head,) = forks.branch_heads(node.connection, INBOX.mailbox_id)
+    branch = forks.replay_branch(node.connection, head)
+    assert branch is not None
+    merge = node.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch))
+    assert merge == Dot("dc1.a", 2)
+    (row,) = rows(node).values()
+    assert (row.uid, row.dot) == (2, merge)
+    again = node.write(saving(b"text", guid(1)))
+    assert again == Placed((2,), merge, brought_by=(Dot("dc1.a", 1), Dot("dc2.a", 1)))
 
 
 def test_a_guid_may_be_in_two_mailboxes(node: MemoryNode) -> None:

@@ -127,7 +127,7 @@ class SaveRequest:
         placed = sequencer.save(
             tx, self.key, self.stored, guid=self.guid, received_ms=self.received_ms, flags=self.flags
         )
-        return Saved(placed.uids, tuple(dict.fromkeys(dot for dot in (placed.brought_by, placed.dot) if dot)))
+        return Saved(placed.uids, tuple(dict.fromkeys(dot for dot in (*placed.brought_by, placed.dot) if dot)))
 
 
 @dataclass(frozen=True, slots=True)
