@@ -13,6 +13,8 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.effort import IN_CI
+
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
@@ -35,8 +37,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """LONG first, and then in the order of their directories."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """LONG first, and then in the order of their directories. Who wants a test marked as long names it, but for CI."""
+    if not IN_CI and not any("::" in argument for argument in config.args):
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
     items.sort(key=lambda item: [not item.nodeid.startswith(directory) for directory in LONG])
 
 

@@ -102,6 +102,7 @@ def test_a_node_that_is_killed_comes_back_with_all_that_it_reported(cluster: Clu
     cluster.node("dc1").start()
 
 
+@pytest.mark.long
 def test_a_node_that_is_stopped_for_half_a_minute_is_missed_and_taken_back(cluster: Cluster, load: Load) -> None:
     """Meanwhile the others are parted, and one is killed while it is alone."""
     load.ask(CHANGES)

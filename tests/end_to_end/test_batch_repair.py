@@ -165,6 +165,7 @@ def check_prediction(plan: Path, inventory: Path) -> None:
         assert is_ == ((row["uid"], row["modseq"], row["flags"], row["content_hash"]) if row["uid"] else None)
 
 
+@pytest.mark.long
 @needs_java
 def test_what_went_apart_until_the_logs_were_gone_is_equal_after_an_apply(cluster: Cluster, tmp_path: Path) -> None:
     clients = {node.sid: Clients(node) for node in cluster.nodes}

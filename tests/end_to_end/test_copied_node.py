@@ -67,7 +67,7 @@ def wait_ready(process: subprocess.Popen[str]) -> None:
     assert process.stdout.readline() == "ready\n"
 
 
-@pytest.mark.parametrize("sid", ["dc1", "dc3"])
+@pytest.mark.parametrize("sid", ["dc1", pytest.param("dc3", marks=pytest.mark.long)])
 def test_a_copy_beside_the_node_ends_with_an_error(cluster: Cluster, tmp_path: Path, sid: str) -> None:
     before = links_since(cluster)
     with copied(cluster, sid, tmp_path / "copy") as process:
@@ -82,6 +82,7 @@ def test_a_copy_beside_the_node_ends_with_an_error(cluster: Cluster, tmp_path: P
     cluster.wait_until_equal()
 
 
+@pytest.mark.long
 def test_a_copy_takes_over_when_the_node_has_ended(cluster: Cluster, tmp_path: Path) -> None:
     cluster.node("dc1").kill()
     with copied(cluster, "dc1", tmp_path / "copy") as process:
@@ -99,6 +100,7 @@ def test_a_copy_takes_over_when_the_node_has_ended(cluster: Cluster, tmp_path: P
         until(client, lambda: client.uid("SEARCH", "SUBJECT", "meanwhile")[1] != [b""])
 
 
+@pytest.mark.long
 def test_a_node_that_stood_still_ends_when_a_copy_has_taken_over(cluster: Cluster, tmp_path: Path) -> None:
     node, others = cluster.node("dc1"), [cluster.node("dc2"), cluster.node("dc3")]
     began = time.time()

@@ -83,6 +83,7 @@ def test_an_empty_node_waits_for_the_cluster_that_it_was_of(cluster: Cluster) ->
     assert health(empty) == (http.client.OK, [])
 
 
+@pytest.mark.long
 def test_a_cluster_is_begun_without_nodes_that_are_not_there(tmp_path: Path) -> None:
     with Cluster(tmp_path / "nodes", ["alice"], late=["dc2", "dc3"]) as cluster:
         deliver(cluster.nodes[0], [b"Subject: first\r\n\r\nx\r\n"], ["alice"])
@@ -93,6 +94,7 @@ def test_a_cluster_is_begun_without_nodes_that_are_not_there(tmp_path: Path) -> 
         assert uidvalidity(cluster.nodes[2]) == before
 
 
+@pytest.mark.long
 def test_an_empty_node_shows_a_mailbox_whole_before_it_has_caught_up(tmp_path: Path) -> None:
     with Cluster(tmp_path / "nodes", ["alice", "bob"], proxied=True) as cluster:
         dc1, dc3 = cluster.node("dc1"), cluster.node("dc3")

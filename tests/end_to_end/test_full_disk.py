@@ -192,6 +192,7 @@ def test_a_node_that_was_stopped_on_a_full_disk_starts_and_reads(cluster: Cluste
     assert count(dc1, "reader") == 1
 
 
+@pytest.mark.long
 def test_a_node_that_finds_no_room_to_start_says_so(cluster: Cluster, disk: Disk) -> None:
     dc1 = cluster.nodes[0]
     assert send(dc1, "starter", mail(0)) == 250

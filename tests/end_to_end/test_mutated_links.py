@@ -53,6 +53,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield started
 
 
+@pytest.mark.long
 def test_what_lines_have_changed_needs_no_restart(cluster: Cluster) -> None:
     lines = Lines(cluster, "mutated links")
     cluster.wait_together()

@@ -82,7 +82,15 @@ def emptied(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("harm", "exit_code"),
-    [(magic, 0), (header, 1), (text_file, 1), (truncated, 1), (chains, 0), (log_begins, 0), (emptied, 1)],
+    [
+        (magic, 0),
+        (truncated, 1),
+        (chains, 0),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in [(header, 1), (text_file, 1), (log_begins, 0), (emptied, 1)]
+        ),
+    ],
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_node_with_a_damaged_database_does_not_run_and_is_rebuilt(

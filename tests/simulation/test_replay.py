@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.simulation.swarm import run_seed
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +19,7 @@ def told_elsewhere(seed: int) -> str:
     return subprocess.run(command, check=True, cwd=ROOT, env=environment, text=True, capture_output=True).stdout
 
 
+@pytest.mark.long
 def test_a_seed_tells_the_same_story_in_another_process_and_another_seed_another_one(tmp_path: Path) -> None:
     stories = {}
     for seed in (3, 12):

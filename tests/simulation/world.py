@@ -27,6 +27,7 @@ from replicator.store.db import chain as chains
 from replicator.view import MailboxView, Message
 from tests.replication.cluster import LOOPBACK
 from tests.replication.network import Network
+from tests.replication.sharing import shared
 from tests.simulation import settling
 from tests.simulation.cache import Cache
 from tests.simulation.coming_back import ComingBack
@@ -36,7 +37,6 @@ from tests.simulation.ledger import Ledger
 from tests.simulation.machine import Machine
 from tests.simulation.plan import Plan
 from tests.simulation.scheduler import deterministic
-from tests.simulation.sharing import shared
 from tests.simulation.story import Story
 from tests.simulation.texts import holds_texts
 from tests.simulation.verify import check_wire, verify

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+import pytest
 from trio.testing import MockClock
 
 from replicator.store.inventory.conversation import Order
@@ -28,6 +29,7 @@ NAMES = (
 )
 
 
+@pytest.mark.long
 @needs_java
 async def test_inventories_show_the_damage_that_a_check_finds(tmp_path: Path, autojump_clock: MockClock) -> None:
     planted = [one for one in DAMAGES if one.name in NAMES]

@@ -89,6 +89,7 @@ def test_spark_does_not_start(inventories: list[str], tmp_path: Path, options: l
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 @needs_java
 def test_executors_are_not_waited_for_for_ever(inventories: list[str], tmp_path: Path) -> None:
     """Also where the machine is set to ask for some only when there is work."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from benchmarks.spark.generator import Recipe, generate
@@ -11,6 +12,7 @@ from benchmarks.spark.planting import KINDS
 from benchmarks.spark.running import audited
 
 
+@pytest.mark.long
 def test_all_that_is_planted_is_found_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
     planted = generate(tmp_path / "inventories", Recipe(2000, large=400, sizes=(20, 60), planted_every=3))
     assert len(planted.kinds) == len(KINDS)
