@@ -72,7 +72,14 @@ def silence(cluster: Cluster) -> None:
         cluster.link(other, "dc3").hold()
 
 
-@pytest.mark.parametrize("break_lines", [isolate, part_all, make_a_line, silence_one_way, silence])
+@pytest.mark.parametrize(
+    "break_lines",
+    [
+        isolate,
+        silence,
+        *(pytest.param(one, marks=pytest.mark.long) for one in (part_all, make_a_line, silence_one_way)),
+    ],
+)
 def test_every_part_goes_on_alone_and_all_become_equal(
     cluster: Cluster, load: Load, break_lines: Callable[[Cluster], None]
 ) -> None:

@@ -10,6 +10,7 @@ from benchmarks.demo.account import Check, Folder, Ledger, Mail, Shown
 LIMIT_S = 120
 
 
+@pytest.mark.long
 def test_the_demo_keeps_its_promises() -> None:
     command = [sys.executable, "-m", "benchmarks.demo"]
     done = subprocess.run(command, capture_output=True, check=False, timeout=LIMIT_S, text=True)

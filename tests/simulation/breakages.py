@@ -41,7 +41,7 @@ BREAKAGES = (
     ),
     Breakage(
         "claim", "a merge gives new UIDs and does not claim them", "resync/merge.py",
-        "row._replace(uid=merged.uidnext, claim=dot, modseq", "row._replace(uid=merged.uidnext, modseq",
+        "change=place[1], claim=dot, modseq", "change=place[1], modseq",
     ),
     Breakage(
         "catch-up", "a root answers before all have dropped what they mastered", "master_election/election.py",
@@ -61,8 +61,8 @@ BREAKAGES = (
     ),
     Breakage(
         "by-uid", "a merge takes two messages with one UID for one", "resync/merge.py",
-        "right = {placement(row): row for row in theirs.rows.values()}",
-        "right = {placement(ours.rows.get(row.uid, row)): row for row in theirs.rows.values()}",
+        "right = {row.guid: row for row in theirs.rows.values()}",
+        "right = {ours.rows.get(row.uid, row).guid: row for row in theirs.rows.values()}",
     ),
     Breakage(
         "uid-rule", "a UID stays although a side has promised it to new mail", "resync/merge.py",

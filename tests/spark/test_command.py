@@ -79,7 +79,7 @@ def test_java_is_too_old(inventories: list[str], tmp_path: Path) -> None:
     ("options", "why"),
     [
         (["--memory", "900000g"], "there is not as much memory as --memory asks for"),
-        (["--master", "spark://nowhere"], "Invalid master URL: spark://nowhere"),
+        pytest.param(["--master", "spark://nowhere"], "Invalid master URL: spark://nowhere", marks=pytest.mark.long),
     ],
 )
 def test_spark_does_not_start(inventories: list[str], tmp_path: Path, options: list[str], why: str) -> None:

@@ -90,6 +90,7 @@ def joined(
         yield folded(spark, forked(tmp_path_factory.mktemp("forked"), counts))
 
 
+@pytest.mark.long
 def test_what_needs_new_uids_in_one_mailbox_is_the_work_of_all_and_kept_as_often_as_it_has_steps(
     joined: tuple[DataFrame, list[DataFrame]],
 ) -> None:

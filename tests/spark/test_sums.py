@@ -130,6 +130,7 @@ NEVER = {
 }
 
 
+@pytest.mark.long
 def test_a_very_large_mailbox_is_the_work_of_all(spark: SparkSession, tmp_path: Path) -> None:
     """Also where its plan has not been sent to all, so that its rows have met it in one place."""
     read = inventories.read(spark, two_nodes(tmp_path, (200, 0)))

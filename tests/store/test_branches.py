@@ -187,7 +187,7 @@ class World:
 
 
 @given(st.integers(2, 5), st.integers(0, 120), st.randoms(use_true_random=False))
-@settings(max_examples=examples(30, 60), deadline=None)
+@settings(max_examples=examples(15, 60), deadline=None)
 def test_nodes_that_number_apart_and_join_what_they_find_converge(size: int, steps: int, rng: random.Random) -> None:
     world = World(rng, size)
     for _ in range(steps):

@@ -23,10 +23,11 @@ from replicator.store.bodies.body_rows import StoredText, read_text
 from replicator.store.db import queries
 from replicator.store.log import sequencer
 from replicator.store.store import Store
+from tests.effort import examples
 from tests.store.consistency import check
 from tests.store.crash_child import MAILBOXES, USER, Step, text_of
 
-ROUNDS = int(os.environ.get("CRASH_ROUNDS", "60"))
+ROUNDS = int(os.environ.get("CRASH_ROUNDS", examples(30, 60)))
 SEED = int(os.environ.get("CRASH_SEED", "1"))
 ROUNDS_A_DATABASE = 10
 DEADLINE_S = 60  # a round that takes so long hangs

@@ -172,7 +172,7 @@ class ForgetfulWorld(World):
 
 
 @given(st.integers(2, 4), st.integers(20, 150), st.randoms(use_true_random=False))
-@settings(max_examples=examples(30, 60), deadline=None)
+@settings(max_examples=examples(15, 60), deadline=None)
 def test_nodes_that_forget_what_all_have_settled_converge_as_if_they_had_not(
     size: int, steps: int, rng: random.Random
 ) -> None:
