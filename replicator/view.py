@@ -19,6 +19,7 @@ from sortedcontainers import SortedDict, SortedSet
 
 from protocol.values import Dot
 from replicator.signals import Signal
+from resync.row import Placement
 
 SEEN = "\\Seen"
 
@@ -35,6 +36,7 @@ class Message(NamedTuple):
     content_hash: bytes  # SHA-256 of the body
     dot: Dot  # with `change`, the placement: survives renumbering
     change: int
+    also: tuple[Placement, ...] = ()  # other placements that merges have joined with it
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def hash_of(item: Item) -> int:
 
 def pack_items(items: Iterable[Item]) -> bytes:
     """Pack rows as MessagePack."""
-    return _pack([tuple(item) for item in items])
+    return _pack([item.packed() if isinstance(item, Row) else tuple(item) for item in items])
 
 
 def unpack_items(packed: bytes) -> list[Item]:
@@ -110,7 +110,7 @@ def _unpack(packed: bytes, meaning: Callable[[Any], T]) -> list[T]:
 
 def _item(values: tuple[Any, ...]) -> Item:
     match len(values):
-        case 10:
+        case 10 | 11:
             return entries.row_from(values)
         case 3:
             return entries.checked(ChainName(*values), str, bytes, int)

@@ -17,8 +17,8 @@ from protocol.values import Context, Dot
 from resync.bulk import Item
 from resync.entry import FolderState
 from resync.merge import merge
-from resync.row import Row
-from resync.state import MailboxState, placement
+from resync.row import Row, shares_placement
+from resync.state import MailboxState
 
 T = TypeVar("T")
 
@@ -114,8 +114,8 @@ def kinds(ours: Side, theirs: Side) -> dict[bytes, frozenset[DifferenceKind]]:
 
 
 def has_other_text(mine: Item | None, other: Item | None) -> bool:
-    """Return True if both rows are of one placement but name different bodies, which no entry can cause."""
-    if not isinstance(mine, Row) or not isinstance(other, Row) or placement(mine) != placement(other):
+    """Return True if both rows share a placement but name different bodies, which no entry can cause."""
+    if not isinstance(mine, Row) or not isinstance(other, Row) or not shares_placement(mine, other):
         return False
     return (mine.content_hash, mine.size_bytes) != (other.content_hash, other.size_bytes)
 
@@ -125,15 +125,19 @@ def _numbers(side: Side) -> tuple[object, ...]:
 
 
 def _of_message(mine: Row | None, other: Row | None, ours: Side, theirs: Side) -> Iterator[DifferenceKind]:
-    if mine is None or other is None or placement(mine) != placement(other):
+    if mine is None or other is None or not shares_placement(mine, other):
         if mine is not None:
-            yield DifferenceKind.EXPUNGED_THERE if theirs.has_seen(mine.dot) else DifferenceKind.MISSING_THERE
+            yield DifferenceKind.EXPUNGED_THERE if _has_seen_all(theirs, mine) else DifferenceKind.MISSING_THERE
         if other is not None:
-            yield DifferenceKind.EXPUNGED_HERE if ours.has_seen(other.dot) else DifferenceKind.MISSING_HERE
-    elif mine[7:] != other[7:]:  # date, size and body, which no entry changes
+            yield DifferenceKind.EXPUNGED_HERE if _has_seen_all(ours, other) else DifferenceKind.MISSING_HERE
+    elif mine[7:10] != other[7:10]:  # date, size and body, which no entry changes
         yield DifferenceKind.DAMAGE
     elif mine.flags != other.flags:
         yield DifferenceKind.FLAGS
+
+
+def _has_seen_all(side: Side, row: Row) -> bool:
+    return all(side.has_seen(dot) for dot, _ in row.placements())
 
 
 def _of_uids(mine: Item | None, other: Item | None, merged: int | None) -> frozenset[DifferenceKind]:

@@ -235,6 +235,9 @@ def unpack_change(packed: bytes) -> Change:
 
 
 def _packed(change: Change) -> tuple[object, ...]:
+    if isinstance(change, Merge):
+        uidnext, risen, context, rows, removed = change
+        return _KINDS[Merge], uidnext, risen, context, [row.packed() for row in rows], removed
     values = (value.ranges if isinstance(value, UidSet) else value for value in change)
     return (_KINDS[type(change)], *values)
 
@@ -267,12 +270,14 @@ def _dots(values: Any) -> tuple[Dot, ...]:
 
 def row_from(values: Any) -> Row:
     """Return the row that was packed as a tuple. Raises TypeError, ValueError or AttributeError for any other value."""
-    uid, dot, change, guid, claim, modseq, flags, *rest = values
+    uid, dot, change, guid, claim, modseq, flags, received_ms, size_bytes, content_hash, *also = values
     states = {flag: checked(tuple(state), int, str, bool) for flag, state in flags.items()}
     checked(tuple(states), *(str for _ in states))
     placement, claimed = _dots((dot, claim))
-    row = Row(uid, placement, change, guid, claimed, modseq, states, *rest)
-    return checked(row, int, Dot, int, bytes, Dot, int, dict, int, int, bytes)
+    others = tuple((Dot(*checked(tuple(dot), str, int)), number) for dot, number in also[0]) if also else ()
+    checked(tuple(number for _, number in others), *(int for _ in others))
+    row = Row(uid, placement, change, guid, claimed, modseq, states, received_ms, size_bytes, content_hash, others)
+    return checked(row, int, Dot, int, bytes, Dot, int, dict, int, int, bytes, tuple)
 
 
 def checked(values: T, *types: type) -> T:

@@ -2,11 +2,10 @@
 
 This one rule serves a fork, a repair on demand and the batch. It is symmetric except for the name of the merge itself.
 Membership follows contexts: a placement that only one side holds stays, unless the other side has seen it and so
-expunged it. Each flag follows its latest stamp. A UID stays only if it breaks no promise of either side: each side must
-have known its claim, or find it at or above its own UIDNEXT; all other placements get new UIDs above both UIDNEXTs.
-
-A mailbox holds a GUID once. Where two placements of it stay, the merge places the message anew, under its own name. If
-one of the two stood for both, a third branch that has expunged that one would remove the other one as well.
+expunged it. A mailbox holds a GUID once: placements of one GUID become one message, which keeps all of them, and stays
+until the last of them is expunged. Each flag follows its latest stamp. A UID stays only if it breaks no promise of
+either side: each side must show the message under it, or neither have known its claim nor have promised the UID to new
+mail; all other messages get new UIDs above both UIDNEXTs.
 
 That is `conflict.uid = "renumber"`. With "uidvalidity", as soon as one UID cannot stay, all messages get new UIDs above
 both, in the order in which they came into the log, and the UIDVALIDITY rises. So under either rule no UID that was ever
@@ -16,20 +15,20 @@ shown is used for another message, and nodes with different settings still agree
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from protocol.values import UID_MAX, Dot, context_dots, covers
 from resync.entry import Merge
-from resync.row import FlagStates, Row
-from resync.state import MERGE_HEADROOM, RISEN_MAX, MailboxState, joined, placement
+from resync.row import FlagStates, Placement, Row
+from resync.state import MERGE_HEADROOM, RISEN_MAX, MailboxState, joined
 
 T = TypeVar("T")
 
 GAP_MAX = 1 << 6  # of one conflict: at least 16 of them fit below RISEN_MAX
 BYTES_AT_ONCE = 8 << 20  # of one change, roughly: the wire takes literals of 64 MiB
-ROW_BYTES, FLAG_BYTES = 200, 32  # on the wire, roughly, without the names of flags
+ROW_BYTES, FLAG_BYTES, PLACEMENT_BYTES = 200, 32, 64  # on the wire, roughly, without the names of flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +52,16 @@ def merge(ours: MailboxState, theirs: MailboxState, dot: Dot, anew: Anew | None 
         risen=max(ours.risen, theirs.risen),
         context=joined(ours.context, theirs.context),
     )
-    survivors, doubles = _survivors(ours, theirs, merged.modseq)
-    displaced = [row for row in survivors if row.guid in doubles or _misleads(row, ours) or _misleads(row, theirs)]
+    survivors = _survivors(ours, theirs, merged.modseq)
+    displaced = [row for row in survivors if _misleads(row, ours) or _misleads(row, theirs)]
     if anew and displaced:
         displaced = _all_in_order(merged, survivors, anew) or displaced
     moved = {row.guid for row in displaced}
     for row in survivors:
         if row.guid not in moved:
             merged.put(row)
-    for number, row in enumerate(displaced):
-        place = (dot, number) if row.guid in doubles else placement(row)
-        merged.put(row._replace(uid=merged.uidnext, dot=place[0], change=place[1], claim=dot, modseq=merged.modseq))
+    for row in displaced:
+        merged.put(row._replace(uid=merged.uidnext, claim=dot, modseq=merged.modseq))
         merged.uidnext += 1
     return merged
 
@@ -74,28 +72,16 @@ def merge_all(states: Sequence[MailboxState]) -> MailboxState:
     Raises ValueError if there are none.
 
     A state that another one covers is skipped, and so are all but the first of equal ones. The others are merged in
-    their order, after everything that any of them has expunged was removed: otherwise an expunged placement might first
-    be placed anew together with another one, and then stay. The n-th merge is named `("", n)`, which is in the context
-    from there on.
+    their order. The n-th merge is named `("", n)`, which is in the context from there on.
     """
     if not states:
         raise ValueError("no states to join")
     branches = [state for place, state in enumerate(states) if not _is_covered(place, states)]
-    merged, *others = _without_expunged(branches)
+    merged, *others = branches
     for number, state in enumerate(others, start=1):
         merged = merge(merged, state, Dot("", number))
         merged.context[""] = number
     return merged
-
-
-def _without_expunged(branches: Sequence[MailboxState]) -> list[MailboxState]:
-    shown = [{placement(row) for row in state.rows.values()} for state in branches]
-
-    def stands(row: Row) -> bool:
-        pairs = zip(branches, shown, strict=True)
-        return all(placement(row) in there or not state.has_seen(row.dot) for state, there in pairs)
-
-    return [replace(state, rows={uid: row for uid, row in state.rows.items() if stands(row)}) for state in branches]
 
 
 def _is_covered(place: int, states: Sequence[MailboxState]) -> bool:
@@ -141,41 +127,50 @@ def _in_parts(items: Sequence[T], weight: Callable[[T], int]) -> list[list[T]]:
 
 
 def _weight(row: Row) -> int:
-    return ROW_BYTES + sum(FLAG_BYTES + len(flag) for flag in row.flags)
+    return ROW_BYTES + sum(FLAG_BYTES + len(flag) for flag in row.flags) + PLACEMENT_BYTES * len(row.also)
 
 
-def _survivors(ours: MailboxState, theirs: MailboxState, modseq: int) -> tuple[list[Row], set[bytes]]:
-    """Return the messages that stay, by age, and the GUIDs of those that the merge places anew.
-
-    The row of one that is placed anew is that of its earlier placement, with the flags of both.
-    """
+def _survivors(ours: MailboxState, theirs: MailboxState, modseq: int) -> list[Row]:
+    """Return the messages that stay, by age."""
     left = {row.guid: row for row in ours.rows.values()}
     right = {row.guid: row for row in theirs.rows.values()}
     found: list[Row] = []
-    doubles: set[bytes] = set()
     for guid in left.keys() | right.keys():
         mine, other = left.get(guid), right.get(guid)
-        if mine == other and mine is not None:
+        if mine is not None and mine == other:
             found.append(mine)
-        elif mine is not None and other is not None and placement(mine) == placement(other):
-            found.append(_join(mine, other, ours, theirs)._replace(modseq=modseq))
+        elif (row := _of_both(mine, other, ours, theirs)) is not None:
+            found.append(row._replace(modseq=modseq))
+    return sorted(found, key=lambda row: _age((row.dot, row.change)))
+
+
+def _of_both(mine: Row | None, other: Row | None, ours: MailboxState, theirs: MailboxState) -> Row | None:
+    """Return what becomes of a message that the sides do not show alike, or None if its last placement is expunged."""
+    here, there = (row.placements() if row else () for row in (mine, other))
+    ours_stay = {one for one in here if one in there or not theirs.has_seen(one[0])}
+    theirs_stay = {one for one in there if one in here or not ours.has_seen(one[0])}
+    if not ours_stay | theirs_stay:
+        return None
+    (dot, change), *also = sorted(ours_stay | theirs_stay, key=_age)
+    if mine is None or not ours_stay:
+        row = cast("Row", other)
+    elif other is None or not theirs_stay:
+        row = mine
+    else:
+        if ours_stay & theirs_stay:
+            row = _of_later_claim(mine, other, ours, theirs)
         else:
-            stay = [row for row, side in ((mine, theirs), (other, ours)) if row and not side.has_seen(row.dot)]
-            if len(stay) > 1:
-                doubles.add(guid)
-                stay = [min(stay, key=_age)._replace(flags=_last(stay[0].flags, stay[1].flags))]
-            found += [row._replace(modseq=modseq) for row in stay]
-    return sorted(found, key=_age), doubles
+            row = mine if (dot, change) in ours_stay else other
+        row = row._replace(flags=_last(mine.flags, other.flags))
+    return row._replace(dot=dot, change=change, also=tuple(also))
 
 
-def _join(mine: Row, other: Row, ours: MailboxState, theirs: MailboxState) -> Row:
-    """Join one placement that both sides hold: all flags, and the UID of the side that knows the other's claim."""
+def _of_later_claim(mine: Row, other: Row, ours: MailboxState, theirs: MailboxState) -> Row:
+    """Return the row whose UID counts, of two that share a placement: that of the side that knows the other's claim."""
     i_know, they_know = ours.has_seen(other.claim), theirs.has_seen(mine.claim)
     if i_know != they_know:
-        winner = mine if i_know else other
-    else:
-        winner = max(mine, other, key=lambda row: (row.uid, row.claim))
-    return winner._replace(flags=_last(mine.flags, other.flags))
+        return mine if i_know else other
+    return max(mine, other, key=lambda row: (row.uid, row.claim))
 
 
 def _last(one: FlagStates, other: FlagStates) -> FlagStates:
@@ -183,12 +178,19 @@ def _last(one: FlagStates, other: FlagStates) -> FlagStates:
 
 
 def _misleads(row: Row, side: MailboxState) -> bool:
-    """Return True if a client of this side could have seen, or been promised, another message under the row's UID."""
-    return not side.has_seen(row.claim) and row.uid < side.uidnext
+    """Return True if a client of this side could take the UID for another message's, or has seen it expunged.
+
+    Nothing misleads a side that shows the message under this UID.
+    """
+    shown = side.message(row.guid)
+    if shown is not None and (shown.uid, shown.claim) == (row.uid, row.claim):
+        return False
+    return side.has_seen(row.claim) or row.uid < side.uidnext
 
 
-def _age(row: Row) -> tuple[int, str, int]:
-    return row.dot.seq, row.dot.origin, row.change
+def _age(one: Placement) -> tuple[int, str, int]:
+    dot, change = one
+    return dot.seq, dot.origin, change
 
 
 def _all_in_order(merged: MailboxState, survivors: Iterable[Row], anew: Anew) -> list[Row]:
@@ -209,7 +211,7 @@ def _turn(row: Row, time: int | None) -> tuple[int | str, ...]:
 
     Messages whose entry has left the log precede all others, in the order of UIDs.
     """
-    return (0, row.uid) if time is None else (1, time, row.dot.sid, *_age(row))
+    return (0, row.uid) if time is None else (1, time, row.dot.sid, *_age((row.dot, row.change)))
 
 
 def _gap(in_log_order: Iterable[Row]) -> int:

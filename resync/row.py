@@ -22,8 +22,16 @@ FlagStates: TypeAlias = Mapping[str, tuple[int, str, bool]]
 """Flag -> (time and SID of the stamp of its last change, set?). A cleared flag keeps its stamp."""
 
 
+Placement: TypeAlias = tuple[Dot, int]
+"""Dot of the entry that added a message, and the index of the change that did."""
+
+
 class Row(NamedTuple):
-    """One placement, with everything that a merge needs to know of it. `dot` and `change` name the placement."""
+    """One message of a mailbox, with everything that a merge needs to know of it.
+
+    `dot` and `change` name its placement. Where merges have made one message of several placements of a GUID, that is
+    the earliest of them, and `also` has the others, by age.
+    """
 
     uid: int
     dot: Dot
@@ -35,14 +43,28 @@ class Row(NamedTuple):
     received_ms: int
     size_bytes: int
     content_hash: bytes
+    also: tuple[Placement, ...] = ()
+
+    def placements(self) -> tuple[Placement, ...]:
+        """Return all placements that the message stands for, by age."""
+        return (self.dot, self.change), *self.also
+
+    def packed(self) -> tuple[object, ...]:
+        """Return the row as plain values, without `also` if that is empty."""
+        return self if self.also else self[:-1]
 
     def fingerprint(self) -> int:
         """Return a 128-bit hash over every field."""
-        return fingerprint((*self[:6], sorted(self.flags.items()), *self[7:]))
+        return fingerprint((*self[:6], sorted(self.flags.items()), *self.packed()[7:]))
 
     def visible_flags(self) -> frozenset[str]:
         """Return the flags that are set."""
         return frozenset(flag for flag, state in self.flags.items() if state[2])
+
+
+def shares_placement(one: Row, other: Row) -> bool:
+    """Return True if two rows of one GUID stand for a common placement."""
+    return not set(one.placements()).isdisjoint(other.placements())
 
 
 def fingerprint(values: Sequence[object]) -> int:

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from protocol.values import Context, Dot, UidSet
 from resync.entry import Entry, FlagAdd, FlagDel, FolderCreate, FolderDelete, FolderRename, MailAdd, MailDel, Merge
-from resync.row import Row
-from resync.state import Placement, placement
+from resync.row import Placement, Row
 
 Branch = list[Entry]
 """Entries that stand on each other, in the order of their history."""
@@ -44,8 +43,9 @@ def mail_left(branches: Sequence[Branch], seen: Context) -> Iterator[MailAdd]:
     removed = [(frozenset(merge.removed), {dot.origin: dot.seq for dot in merge.context}) for merge in merges]
     for replay in replays:
         for mail in replay.shown.values():
-            is_removed = any(mail.add.guid in guids and _covers(context, mail.dot) for guids, context in removed)
-            if mail.placement not in expunged and not is_removed:
+            gone = [context for guids, context in removed if mail.add.guid in guids]
+            left = [one for one in mail.placements if one not in expunged]
+            if any(not any(_covers(context, dot) for context in gone) for dot, _ in left):
                 yield mail.add
 
 
@@ -67,15 +67,10 @@ def folders_left(branch: Branch) -> list[FolderCreate]:
 
 
 class _Mail(NamedTuple):
-    """A message that a branch adds, by its placement."""
+    """A message that a branch adds, with the placements that it stands for."""
 
-    placement: Placement
+    placements: tuple[Placement, ...]
     add: MailAdd
-
-    @property
-    def dot(self) -> Dot:
-        """Dot of the entry that placed the message."""
-        return self.placement[0]
 
 
 class _Replay:
@@ -92,11 +87,11 @@ class _Replay:
         for number, change in enumerate(entry.changes):
             match change:
                 case MailAdd():
-                    self.shown[change.uid] = _Mail((entry.dot, number), change)
+                    self.shown[change.uid] = _Mail(((entry.dot, number),), change)
                 case Merge(rows=rows):
                     self._replace(rows)
                 case MailDel(uids):
-                    self.expunged.update(mail.placement for mail in self._named(uids).values())
+                    self.expunged.update(one for mail in self._named(uids).values() for one in mail.placements)
                 case FlagAdd(uids, flags):
                     self._set_flags(uids, added=flags)
                 case FlagDel(uids, flags):
@@ -109,8 +104,8 @@ class _Replay:
         brought = {mail.add.guid for mail in self.shown.values() if not mail.add.copied}
         self.shown = {uid: mail for uid, mail in self.shown.items() if mail.add.guid not in by_guid}
         for row in by_guid.values():
-            if not _covers(self._seen, row.dot):
-                self.shown[row.uid] = _Mail(placement(row), _add_of(row, copied=row.guid not in brought))
+            if not all(_covers(self._seen, dot) for dot, _ in row.placements()):
+                self.shown[row.uid] = _Mail(row.placements(), _add_of(row, copied=row.guid not in brought))
 
     def _set_flags(self, uids: UidSet, *, added: Iterable[str] = (), removed: Iterable[str] = ()) -> None:
         for uid, mail in self._named(uids).items():

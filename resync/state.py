@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from protocol.values import UID_MAX, Dot, UidSet
 from resync import row as rows
 from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel, Merge
 from resync.row import Row
-
-Placement: TypeAlias = tuple[Dot, int]
-"""Dot of the entry that put a message where it is, and a number in that: of the change that added it, or a merge's."""
 
 MERGE_HEADROOM = 1 << 20  # UIDs that a merge must leave free, if they are not used up already
 RISEN_MAX = (1 << 10) - 1  # merges raise a UIDVALIDITY no further: those of a user's folders are farther apart
@@ -24,11 +21,6 @@ RISEN_MAX = (1 << 10) - 1  # merges raise a UIDVALIDITY no further: those of a u
 
 class ContradictionError(Exception):
     """The entry cannot stand on the state that it names as its predecessor's."""
-
-
-def placement(row: Row) -> Placement:
-    """Return the placement of the row."""
-    return row.dot, row.change
 
 
 def joined(ours: Mapping[str, int], theirs: Mapping[str, int]) -> dict[str, int]:
@@ -61,6 +53,11 @@ class MailboxState:
         """Add the row, or replace its old version. No other row may have its UID or its GUID."""
         self.rows[row.uid] = row
         self._uids[row.guid] = row.uid
+
+    def message(self, guid: bytes) -> Row | None:
+        """Return the row of the message with this GUID, if there is one."""
+        uid = self._uids.get(guid)
+        return None if uid is None else self.rows[uid]
 
     def take(self, guid: bytes) -> None:
         """Remove the message with this GUID, if there is one."""
@@ -96,13 +93,13 @@ class MailboxState:
             raise ContradictionError(f"{entry.dot} has MODSEQ {entry.modseq} on {self.modseq}")
         for change in entry.changes:
             if isinstance(change, Merge):
-                wrong = why_not_merge(change, self, self._placement_at)
+                wrong = why_not_merge(change, self, self._guid_at)
                 if wrong:
                     raise ContradictionError(f"{entry.dot} has {wrong}")
 
-    def _placement_at(self, uid: int) -> Placement | None:
+    def _guid_at(self, uid: int) -> bytes | None:
         row = self.rows.get(uid)
-        return placement(row) if row else None
+        return row.guid if row else None
 
     def _add(self, entry: Entry, number: int, add: MailAdd) -> None:
         if add.uid != self.uidnext:
@@ -143,7 +140,7 @@ class Head(Protocol):
     context: dict[str, int]
 
 
-def why_not_merge(merge: Merge, head: Head, placement_at: Callable[[int], Placement | None]) -> str | None:
+def why_not_merge(merge: Merge, head: Head, guid_at: Callable[[int], bytes | None]) -> str | None:
     """Return the reason why a merge is invalid where one of the heads that it joins shows this, or None if it is valid.
 
     No number may go back, and a UID that this head has shown or promised must still name the same message (design
@@ -159,10 +156,10 @@ def why_not_merge(merge: Merge, head: Head, placement_at: Callable[[int], Placem
     if any(seen.get(origin, 0) < seq for origin, seq in head.context.items()):
         return "a context that lacks what is here"
     for row in merge.rows:
-        here = placement_at(row.uid)
+        here = guid_at(row.uid)
         if here is None and row.uid < head.uidnext:
             return "a message at a UID below UIDNEXT"
-        if here is not None and here != placement(row):
+        if here is not None and here != row.guid:
             return "another message's UID"
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from protocol.values import UID_MAX, Dot, UidSet
 from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel
 from resync.merge import GAP_MAX, Anew, difference, merge
-from resync.row import Row
-from resync.state import MERGE_HEADROOM, RISEN_MAX, MailboxState, placement, replay
+from resync.row import FlagStates, Placement, Row
+from resync.state import MERGE_HEADROOM, RISEN_MAX, MailboxState, replay
 
 MAILBOX = b"m" * 16
 HASH = b"h" * 32
@@ -26,7 +26,7 @@ class Node:
         self.anew = Anew(lambda dot: world.times[dot]) if raises else None
         self.state = MailboxState()
         self.history: list[Entry] = []  # a path from the first entry to the head
-        self.shown: dict[int, tuple[Dot, int]] = {}
+        self.shown: dict[int, bytes] = {}
 
     def number(self, *changes: MailAdd | MailDel | FlagAdd | FlagDel) -> None:
         self.step(self.entry(changes, [self.history[-1].dot] if self.history else [], self.state.modseq + 1))
@@ -51,18 +51,19 @@ class Node:
 
     def check(self, before: MailboxState) -> None:
         assert self.state.risen >= before.risen, "UIDVALIDITY fell"
-        old = {placement(row): row for row in before.rows.values()}
+        old = {row.guid: row for row in before.rows.values()}
         after = self.state
         for uid, row in after.rows.items():
-            was = old.get(placement(row))
+            was = old.get(row.guid)
             if was is None:
-                assert not before.has_seen(row.dot), "an expunged message came back"
+                seen = all(before.has_seen(dot) for dot, _ in row.placements())
+                assert not seen, "an expunged message came back"
             if was is None or was.uid != row.uid:
                 assert row.uid >= before.uidnext, "a message appeared below a UIDNEXT that was shown"
             if was is None or was.uid != row.uid or was.visible_flags() != row.visible_flags():
                 assert row.modseq > before.modseq, "a change appeared at a MODSEQ that was shown"
-            assert self.shown.setdefault(uid, placement(row)) == placement(row), "a UID named two messages"
-            self.world.shown.setdefault(uid, set()).add(placement(row))
+            assert self.shown.setdefault(uid, row.guid) == row.guid, "a UID named two messages"
+            self.world.shown.setdefault(uid, set()).add(row.guid)
             assert uid == row.uid < after.uidnext
         assert len({row.guid for row in after.rows.values()}) == len(after.rows)
 
@@ -74,13 +75,19 @@ class Node:
             guid = self.world.pick_guid(held)
             flags = ("\\Seen",) if rng.random() < 0.3 else ()
             self.number(MailAdd(self.state.uidnext, guid, 0, flags, 1, HASH, copied=False))
+            self.world.placed.setdefault(guid, set()).add((self.history[-1].dot, 0))
+            self.world.note(guid, flags, self.history[-1], value=True)
         elif choice < 0.7:
             uid = rng.choice(uids)
-            self.world.expunged.add(self.state.rows[uid].guid)
+            self.world.expunged |= set(self.state.rows[uid].placements())
             self.number(MailDel(UidSet.of([uid])))
         else:
             some = UidSet.of(rng.sample(uids, rng.randint(1, len(uids))))
-            self.number(rng.choice((FlagAdd, FlagDel))(some, (rng.choice("abc"),)))
+            kind, flags = rng.choice((FlagAdd, FlagDel)), (rng.choice("abc"),)
+            guids = [self.state.rows[uid].guid for uid in some]
+            self.number(kind(some, flags))
+            for guid in guids:
+                self.world.note(guid, flags, self.history[-1], value=kind is FlagAdd)
 
     def meet(self, other: Node) -> None:
         """The one behind steps along; on a fork this node merges."""
@@ -110,8 +117,10 @@ class World:
         self.rng, self.time = rng, 1
         self.times: dict[Dot, int] = {}
         self.guids: list[bytes] = []
-        self.expunged: set[bytes] = set()  # by a client, after the last one has saved them
-        self.shown: dict[int, set[tuple[Dot, int]]] = {}
+        self.placed: dict[bytes, set[Placement]] = {}  # GUID -> where it was saved
+        self.expunged: set[Placement] = set()  # by clients that saw a message that stood for them
+        self.flagged: dict[bytes, dict[str, tuple[int, str, bool]]] = {}  # GUID -> flags as last stamped
+        self.shown: dict[int, set[bytes]] = {}
         raises = rng.choice([(False,), (True,), (False, True)])
         self.nodes = [Node(name, self, raises=rng.choice(raises)) for name in "abcde"[: rng.randint(2, 5)]]
 
@@ -119,11 +128,14 @@ class World:
         """Mostly a new message; now and then a SAVE tried again where it is not known yet, or an undelete."""
         again = [guid for guid in self.guids if guid not in held]
         if again and self.rng.random() < 0.3:
-            guid = self.rng.choice(again)
-            self.expunged.discard(guid)
-            return guid
+            return self.rng.choice(again)
         self.guids.append(len(self.guids).to_bytes(16))
         return self.guids[-1]
+
+    def note(self, guid: bytes, flags: Iterable[str], entry: Entry, *, value: bool) -> None:
+        states = self.flagged.setdefault(guid, {})
+        for flag in flags:
+            states[flag] = max(states.get(flag, (0, "", False)), (*entry.stamp, value))
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -139,9 +151,16 @@ class World:
         for node in others:
             assert node.state == master.state, "the nodes differ"
         held = {row.guid for row in master.state.rows.values()}
-        assert set(self.guids) - self.expunged <= held, "a message is lost"
+        assert held == {guid for guid, placed in self.placed.items() if placed - self.expunged}, "lost, or back"
+        for row in master.state.rows.values():
+            if not self.placed[row.guid] & self.expunged:
+                assert times(row.flags) == times(self.flagged[row.guid]), "a flag is not as it was last stamped"
         for uid in master.state.rows:
             assert len(self.shown[uid]) == 1, "a UID is in use that named two messages"
+
+
+def times(flags: FlagStates) -> dict[str, int]:
+    return {flag: time for flag, (time, _, _) in flags.items()}
 
 
 def within(one: MailboxState, other: MailboxState) -> bool:
@@ -149,7 +168,7 @@ def within(one: MailboxState, other: MailboxState) -> bool:
 
 
 def plain(state: MailboxState) -> object:
-    rows = {placement(row): row for row in state.rows.values()}
+    rows = {row.guid: row for row in state.rows.values()}
     return state.uidnext, state.modseq, state.risen, state.context, rows
 
 
@@ -164,40 +183,49 @@ def dumb_merge(a: MailboxState, b: MailboxState, dot: Dot, anew: Anew | None) ->
     """The rule of design section 3, sentence by sentence."""
     uidnext, modseq, risen = max(a.uidnext, b.uidnext), max(a.modseq, b.modseq) + 1, max(a.risen, b.risen)
     context = {o: max(a.context.get(o, 0), b.context.get(o, 0)) for o in [*a.context, *b.context]}
-    in_a: Mapping[tuple[Dot, int], Row] = {placement(row): row for row in a.rows.values()}
-    in_b = {placement(row): row for row in b.rows.values()}
-    by_age = sorted({*in_a, *in_b}, key=lambda key: (key[0].seq, key[0].origin, key[1]))
+    in_a: Mapping[bytes, Row] = {row.guid: row for row in a.rows.values()}
+    in_b = {row.guid: row for row in b.rows.values()}
     kept: dict[bytes, Row] = {}
     displaced: list[bytes] = []
-    named_a, named_b = {row.guid: key for key, row in in_a.items()}, {row.guid: key for key, row in in_b.items()}
-    doubles: set[bytes] = set()
-    for key in by_age:
-        ours, theirs = in_a.get(key), in_b.get(key)
+    for guid in {**in_a, **in_b}:
+        ours, theirs = in_a.get(guid), in_b.get(guid)
+        if ours == theirs:
+            assert ours is not None
+            kept[guid] = ours
+            continue
+        of_ours, of_theirs = (row.placements() if row else () for row in (ours, theirs))
+        left = []
+        for one in {*of_ours, *of_theirs}:
+            is_gone = (one not in of_ours and a.has_seen(one[0])) or (one not in of_theirs and b.has_seen(one[0]))
+            if not is_gone:
+                left.append(one)
+        left.sort(key=lambda one: (one[0].seq, one[0].origin, one[1]))
+        ours = ours if ours and {*left} & {*of_ours} else None
+        theirs = theirs if theirs and {*left} & {*of_theirs} else None
         if ours and theirs:
-            if a.has_seen(theirs.claim) and not b.has_seen(ours.claim):
+            if not {*of_ours} & {*of_theirs}:
+                row = ours if left[0] in of_ours else theirs
+            elif a.has_seen(theirs.claim) and not b.has_seen(ours.claim):
                 row = ours
             elif b.has_seen(ours.claim) and not a.has_seen(theirs.claim):
                 row = theirs
             else:
                 row = ours if (ours.uid, ours.claim) > (theirs.uid, theirs.claim) else theirs
-            changed = ours != theirs
-            row = row._replace(flags=latest(ours, theirs), modseq=modseq if changed else row.modseq)
+            row = row._replace(flags=latest(ours, theirs))
+        elif ours or theirs:
+            row = ours or theirs  # type: ignore[assignment]
         else:
-            only = ours or theirs
-            assert only is not None
-            row = only._replace(modseq=modseq)
-            key_in_a, key_in_b = named_a.get(only.guid), named_b.get(only.guid)
-            if (a if ours is None else b).has_seen(key[0]) or row.guid in doubles:
-                continue
-            if key_in_a and key_in_b and not b.has_seen(key_in_a[0]) and not a.has_seen(key_in_b[0]):
-                row = row._replace(flags=latest(in_a[key_in_a], in_b[key_in_b]))
-                doubles.add(row.guid)
-        assert row.guid not in kept
-        kept[row.guid] = row
-        if row.guid in doubles or any(not side.has_seen(row.claim) and row.uid < side.uidnext for side in (a, b)):
-            displaced.append(row.guid)
+            continue
+        kept[guid] = row._replace(dot=left[0][0], change=left[0][1], also=tuple(left[1:]), modseq=modseq)
+    by_age = sorted(kept, key=lambda guid: (kept[guid].dot.seq, kept[guid].dot.origin, kept[guid].change))
+    for guid in by_age:
+        row = kept[guid]
+        for side, there in ((a, in_a), (b, in_b)):
+            shows_it = guid in there and (there[guid].uid, there[guid].claim) == (row.uid, row.claim)
+            if not shows_it and (side.has_seen(row.claim) or row.uid < side.uidnext) and guid not in displaced:
+                displaced.append(guid)
     if displaced and anew:
-        in_order = sorted(kept, key=lambda guid: (anew.time_of(kept[guid].dot), kept[guid].dot.sid))
+        in_order = sorted(by_age, key=lambda guid: (anew.time_of(kept[guid].dot), kept[guid].dot.sid))
         turn = gap = 0
         for guid in in_order:
             turn += 1
@@ -207,12 +235,10 @@ def dumb_merge(a: MailboxState, b: MailboxState, dot: Dot, anew: Anew | None) ->
         gap = max(1, min(gap, GAP_MAX))
         if risen + gap <= RISEN_MAX:
             risen, displaced = risen + gap, in_order
-    for number, guid in enumerate(displaced):
+    for guid in displaced:
         kept[guid] = kept[guid]._replace(uid=uidnext, claim=dot, modseq=modseq)
-        if guid in doubles:
-            kept[guid] = kept[guid]._replace(dot=dot, change=number)
         uidnext += 1
-    return uidnext, modseq, risen, context, {placement(row): row for row in kept.values()}
+    return uidnext, modseq, risen, context, {row.guid: row for row in kept.values()}
 
 
 @given(st.integers(0, 2**32), st.integers(10, 120))
@@ -242,7 +268,7 @@ def test_a_uid_that_the_other_side_saved_and_expunged_is_not_used() -> None:
     assert {uid: row.guid[:1] for uid, row in one.state.rows.items()} == {2: b"y"}
 
 
-def test_who_has_expunged_one_of_two_placements_removes_nothing_of_what_they_have_become() -> None:
+def test_who_has_expunged_one_of_two_placements_leaves_the_other_one() -> None:
     """A mail is sent twice; one part expunges the one, while another part makes both one."""
     world = World(random.Random(0))
     first, again, third = (Node(name, world) for name in "abc")
@@ -251,7 +277,7 @@ def test_who_has_expunged_one_of_two_placements_removes_nothing_of_what_they_hav
     again.number(mail(1, b"x"))
     first.number(MailDel(UidSet.of([1])))
     again.meet(third)
-    assert [(row.dot, row.change) for row in again.state.rows.values()] == [(Dot("b.x", 2), 0)]
+    assert [row.placements() for row in again.state.rows.values()] == [((Dot("a.x", 1), 0), (Dot("b.x", 1), 0))]
     again.meet(first)
     assert shown(again) == {2: b"x"}
     first.meet(again)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from protocol.values import Dot, UidSet, covers
 from resync.entry import FlagAdd, MailDel
 from resync.merge import merge, merge_all
-from resync.state import MailboxState, Placement, joined, placement
+from resync.row import Placement
+from resync.state import MailboxState, joined
 from tests.resync.test_merge import Node, World, mail
 
 
@@ -57,23 +58,23 @@ def test_every_state_can_step_to_what_all_become(seed: int, steps: int) -> None:
     after = merge_all(states)
     for before in states:
         assert_can_step(before, after)
-    shown = {placement(row) for state in states for row in state.rows.values()}
-    kept = {placement(row) for row in after.rows.values()}
-    assert {one for one in kept if one[0].origin} <= shown
-    guids = {row.guid for row in after.rows.values()}
+    left: dict[bytes, set[Placement]] = {}
     for row in (row for state in states for row in state.rows.values()):
-        assert row.guid in guids or somebody_lacks(placement(row), states), "a message is lost"
-        assert placement(row) not in kept or not somebody_lacks(placement(row), states), "removal is exact"
+        standing = {one for one in row.placements() if not somebody_lacks(one, states)}
+        left.setdefault(row.guid, set()).update(standing)
+    kept = {row.guid: set(row.placements()) for row in after.rows.values()}
+    assert kept == {guid: standing for guid, standing in left.items() if standing}, "removal is exact"
 
 
 def assert_can_step(before: MailboxState, after: MailboxState) -> None:
     assert after.uidnext >= before.uidnext
     assert after.risen >= before.risen
     assert covers(after.context, before.context)
-    old = {placement(row): row for row in before.rows.values()}
+    old = {row.guid: row for row in before.rows.values()}
     for uid, row in after.rows.items():
-        was = old.get(placement(row))
-        assert was is not None or not before.has_seen(row.dot), "an expunged message came back"
+        was = old.get(row.guid)
+        seen = all(before.has_seen(dot) for dot, _ in row.placements())
+        assert was is not None or not seen, "an expunged message came back"
         if was is None or was.uid != uid:
             assert uid >= before.uidnext, "a message appeared below a UIDNEXT that was shown"
         if was is None or was.uid != uid or was.visible_flags() != row.visible_flags():
@@ -82,12 +83,15 @@ def assert_can_step(before: MailboxState, after: MailboxState) -> None:
 
 
 def placements(guid: bytes, states: Sequence[MailboxState]) -> set[Placement]:
-    return {placement(row) for state in states for row in state.rows.values() if row.guid == guid}
+    rows = (state.message(guid) for state in states)
+    return {one for row in rows if row is not None for one in row.placements()}
 
 
 def somebody_lacks(one: Placement, states: Sequence[MailboxState]) -> bool:
     """One of them has seen it, and does not show it."""
-    return any(state.has_seen(one[0]) and one not in map(placement, state.rows.values()) for state in states)
+    return any(
+        state.has_seen(one[0]) and all(one not in row.placements() for row in state.rows.values()) for state in states
+    )
 
 
 @given(*CLUSTER)
@@ -96,7 +100,8 @@ def test_the_order_changes_numbers_and_nothing_else(seed: int, steps: int) -> No
     """But for a flag of a GUID that has two placements: it counts if it was set before they became one."""
     states = states_of(seed, steps)
     one, other = merge_all(states), merge_all(states[::-1])
-    assert {row.guid for row in one.rows.values()} == {row.guid for row in other.rows.values()}
+    standing, again = ({row.guid: row.placements() for row in merged.rows.values()} for merged in (one, other))
+    assert standing == again
     twice = {row.guid for state in states for row in state.rows.values() if len(placements(row.guid, states)) > 1}
     flags, others = (
         {row.guid: row.visible_flags() for row in merged.rows.values() if row.guid not in twice}

@@ -29,8 +29,7 @@ from replicator.store.db.entry_validation import is_text
 from replicator.store.db.queries import MailboxKey
 from replicator.store.repair.row_repair import OtherText, entries_with, put_right
 from replicator.store.store import Store
-from resync.row import Row
-from resync.state import placement
+from resync.row import Row, shares_placement
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +115,7 @@ def _other_text(row: Row, learned: Mapping[str, Learned], own: str) -> OtherText
     said = {own: ours}
     for sid, one in learned.items():
         theirs = one.items.get(row.guid)
-        if isinstance(theirs, Row) and placement(theirs) == placement(row):
+        if isinstance(theirs, Row) and shares_placement(theirs, row):
             said[sid] = TextOf(theirs.content_hash, theirs.size_bytes)
         elif theirs is None and row.guid not in one.gone:
             said[sid] = ours

@@ -28,6 +28,7 @@ from replicator.store.log import placements
 from replicator.store.log.placements import MessageTarget
 from replicator.store.store import Store
 from replicator.view import Message
+from resync.row import Placement
 
 ROUNDS = 10  # a request can meet one merge for each branch, and clusters hardly ever have more than ten nodes
 
@@ -156,6 +157,9 @@ class UidRetry:
 def _of_placements(
     found: Iterable[MessageTarget], by_guid: Mapping[bytes, Message | MessageTarget]
 ) -> list[MessageTarget]:
-    """Return the targets that are still the placements in `by_guid`, not placed anew under the same GUID."""
-    meant = {guid: (target.dot, target.change) for guid, target in by_guid.items()}
-    return [target for target in found if (target.dot, target.change) == meant[target.guid]]
+    """Return the targets that stand for placements in `by_guid` alone, and for no other one of their GUID."""
+    return [target for target in found if _placements(target) <= _placements(by_guid[target.guid])]
+
+
+def _placements(target: Message | MessageTarget) -> set[Placement]:
+    return {(target.dot, target.change), *target.also}

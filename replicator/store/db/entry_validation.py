@@ -35,7 +35,7 @@ from resync.entry import (
 )
 from resync.folder_tree import UIDVALIDITY_MAX
 from resync.row import Row
-from resync.state import RISEN_MAX, ContradictionError, Placement, why_not_merge
+from resync.state import RISEN_MAX, ContradictionError, why_not_merge
 
 HASH_BYTES = 32
 NUMBER_MAX = 1 << 62  # of MODSEQs, times and dates: leaves room to count below 2**63, where SQLite's integers end
@@ -163,8 +163,7 @@ def _is_sound(row: Row, uidnext: int) -> bool:
         0 < row.uid < uidnext
         and len(row.guid) == ID_BYTES
         and is_text(row.content_hash, row.size_bytes)
-        and 0 <= row.change < NUMBER_MAX
-        and 0 < row.dot.seq < NUMBER_MAX
+        and all(0 < dot.seq < NUMBER_MAX and 0 <= change < NUMBER_MAX for dot, change in row.placements())
         and 0 < row.claim.seq < NUMBER_MAX
         and 0 < row.modseq < NUMBER_MAX
         and abs(row.received_ms) < NUMBER_MAX
@@ -195,7 +194,7 @@ def why_not_shown(change: Merge | TreeMerge, own: Dot) -> str | None:
     if seen.get(own.origin, 0) > own.seq:
         return "an entry of this node's present run that it has not numbered"
     if isinstance(change, Merge):
-        dots = (dot for row in change.rows for dot in (row.dot, row.claim))
+        dots = (dot for row in change.rows for dot in (row.claim, *(dot for dot, _ in row.placements())))
         if any(seen.get(dot.origin, 0) < dot.seq for dot in dots):
             return "a message that it has not seen"
     return None
@@ -251,16 +250,16 @@ def _in_mailbox(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
                 if _count(tx, chain.id, uids) != len(uids):
                     return "a UID that is not there"
             case Merge():
-                wrong = why_not_merge(change, chain, partial(_placement_at, tx, chain.id))
+                wrong = why_not_merge(change, chain, partial(_guid_at, tx, chain.id))
                 if wrong:
                     return wrong
     return None
 
 
-def _placement_at(tx: Transaction, mailbox_id: bytes, uid: int) -> Placement | None:
-    query = "SELECT origin, seq, change FROM by_uid WHERE mailbox = ? AND uid = ?"
-    found: tuple[str, int, int] | None = tx.connection.execute(query, (mailbox_id, uid)).fetchone()
-    return None if found is None else (Dot(*found[:2]), found[2])
+def _guid_at(tx: Transaction, mailbox_id: bytes, uid: int) -> bytes | None:
+    query = "SELECT guid FROM by_uid WHERE mailbox = ? AND uid = ?"
+    found: tuple[bytes] | None = tx.connection.execute(query, (mailbox_id, uid)).fetchone()
+    return None if found is None else found[0]
 
 
 def _holds(tx: Transaction, mailbox_id: bytes, guid: bytes) -> bool:

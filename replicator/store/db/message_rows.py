@@ -9,13 +9,15 @@ import msgpack
 from protocol.values import Dot
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.view import Message
-from resync.entry import ID_BYTES
-from resync.row import FINGERPRINT_BYTES, FlagStates, Row, to_bytes
+from resync.entry import ID_BYTES, checked
+from resync.row import FINGERPRINT_BYTES, FlagStates, Placement, Row, to_bytes
 
 ROW_COLUMNS = (
     "uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, received_ms, size_bytes, content_hash,"
-    " fingerprint"
+    " also, fingerprint"
 )
+INTO_BY_UID = f"INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES ({','.join('?' * (2 + ROW_COLUMNS.count(',')))})"
+"""The end of an INSERT or REPLACE of a mailbox's id and a row's columns."""
 
 
 class DamagedRowError(DatabaseDamagedError):
@@ -47,12 +49,13 @@ def unpacked_context(packed: object, what: str) -> dict[str, int]:
 def columns_of(row: Row) -> tuple[object, ...]:
     """Return a row's values for `ROW_COLUMNS`."""
     flags, fingerprint = msgpack.packb(row.flags), to_bytes(row.fingerprint())
-    return row.uid, *row.dot, row.change, row.guid, *row.claim, row.modseq, flags, *row[7:], fingerprint
+    also = msgpack.packb(row.also) if row.also else None
+    return row.uid, *row.dot, row.change, row.guid, *row.claim, row.modseq, flags, *row[7:10], also, fingerprint
 
 
 def row_from(columns: tuple[object, ...]) -> Row:
     """Build a row from `ROW_COLUMNS`, without checking its fingerprint. Raises DamagedRowError."""
-    uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, *rest, _ = columns
+    uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, *rest, also, _ = columns
     if not (isinstance(uid, int) and isinstance(modseq, int)):
         raise DamagedRowError("a message's row")
     return Row(
@@ -64,7 +67,17 @@ def row_from(columns: tuple[object, ...]) -> Row:
         modseq,
         cast("FlagStates", unpacked_map(flags, "a message's row")),
         *cast("tuple[int, int, bytes]", tuple(rest)),
+        () if also is None else placements_from(also),
     )
+
+
+def placements_from(packed: object) -> tuple[Placement, ...]:
+    """Unpack the column `also`. Raises DamagedRowError."""
+    try:
+        found = msgpack.unpackb(packed, use_list=False)
+        return tuple((Dot(*checked(dot, str, int)), *checked((number,), int)) for dot, number in found)
+    except (ValueError, TypeError) as error:
+        raise DamagedRowError("a message's row") from error
 
 
 def key_from(columns: tuple[object, object]) -> tuple[bytes, int]:
@@ -89,5 +102,5 @@ def message_of(row: Row) -> Message:
     """Return what a client may see of a row."""
     return Message(
         row.uid, row.guid, row.modseq, row.visible_flags(), row.received_ms, row.size_bytes, row.content_hash,
-        row.dot, row.change,
+        row.dot, row.change, row.also,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from replicator.environment import open_database
 from replicator.errors import ConfigError, DataError
 from replicator.store.db.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 PAGE_BYTES = 4096  # most pages that a mail touches belong to indexes, and small pages mean less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints; each writes a page once, however often it changed
 CACHE_KIB = 16 * 1024  # per connection; a node has three
@@ -85,6 +85,7 @@ CREATE TABLE by_uid (
     size_bytes   INTEGER NOT NULL,
     content_hash BLOB NOT NULL,
     fingerprint  BLOB NOT NULL,                     -- 16 bytes over all of it but the mailbox: what SYNC compares
+    also         BLOB,                              -- [[origin, seq], change]: other placements of the message
     PRIMARY KEY (mailbox, uid)
 ) WITHOUT ROWID;
 
@@ -238,6 +239,7 @@ _UPGRADES = {
         CREATE INDEX lacking_hash ON lacking (hash);
         CREATE INDEX log_abandoned ON log (chain, position) WHERE applied = 2;
     """,
+    9: "ALTER TABLE by_uid ADD COLUMN also BLOB;",
 }
 """Upgrade scripts: schema version -> SQL that brings a database to the next version."""
 

@@ -17,6 +17,7 @@ from replicator.store.db import chain as chains
 from replicator.store.db import entry_validation, queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.message_rows import (
+    INTO_BY_UID,
     ROW_COLUMNS,
     DamagedRowError,
     columns_of,
@@ -298,7 +299,7 @@ class _Work:
         chain = self._chain
         columns = [columns_of(row) for row in put]
         self._connection.executemany(
-            f"INSERT INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            f"INSERT {INTO_BY_UID}",
             ((chain.id, *row) for row in columns),
         )
         self._connection.executemany(

@@ -232,7 +232,7 @@ class MiscountedError(DamagedRowError):
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """A plan to merge a branch with what this node shows at a head. New claims and placements name it `_UNNAMED`.
+    """A plan to merge a branch with what this node shows at a head. New claims name the merge as `_UNNAMED`.
 
     `time`: of a stamp not below any stamp of the branch; 0 if the log has all of its entries.
     """
@@ -363,8 +363,7 @@ def _named(change: Merge | TreeMerge, dot: Dot) -> Merge | TreeMerge:
     """Return the change with `dot` filled in as the merge's name."""
     if isinstance(change, TreeMerge):
         return change
-    named = (row._replace(claim=dot) if row.claim == _UNNAMED else row for row in change.rows)
-    return change._replace(rows=tuple(row._replace(dot=dot) if row.dot == _UNNAMED else row for row in named))
+    return change._replace(rows=tuple(row._replace(claim=dot) if row.claim == _UNNAMED else row for row in change.rows))
 
 
 def _time_of(connection: sqlite3.Connection, dot: Dot) -> int | None:

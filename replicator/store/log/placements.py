@@ -12,15 +12,17 @@ from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from resync.entry import MailAdd
+from resync.row import Placement
 
 
 class MessageTarget(NamedTuple):
-    """A message that a request refers to: its UID as of some head, its GUID, and its placement."""
+    """A message that a request refers to: its UID as of some head, its GUID, and its placements."""
 
     uid: int
     guid: bytes
     dot: Dot
     change: int
+    also: tuple[Placement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,13 @@ class Whereabouts:
 
 def find(connection: sqlite3.Connection, mailbox_id: bytes, guids: Iterable[bytes]) -> Whereabouts:
     """Find messages of a mailbox by their GUIDs."""
-    query = "SELECT uid, guid, origin, seq, change FROM by_guid WHERE guid = ? AND mailbox = ?"
     connection.execute("BEGIN")
     try:
-        rows = [row for guid in guids for row in connection.execute(query, (guid, mailbox_id))]
+        rows = [row for guid in guids if (row := queries.row_of_guid(connection, guid, mailbox_id)) is not None]
         return Whereabouts(
             chains.load(connection, mailbox_id),
             queries.uidvalidity(connection, mailbox_id),
-            {guid: MessageTarget(uid, guid, Dot(origin, seq), change) for uid, guid, origin, seq, change in rows},
+            {row.guid: MessageTarget(row.uid, row.guid, row.dot, row.change, row.also) for row in rows},
         )
     finally:
         connection.execute("COMMIT")

@@ -31,7 +31,6 @@ from resync.entry import (
     tree_id,
 )
 from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP, uidvalidities_after
-from resync.row import Row
 
 FOLDERS_MAX = 10_000
 """Maximum number of folders of a user, and of subscriptions.
@@ -71,29 +70,10 @@ def save(
     if known is not None:
         if stored.content_hash == known.content_hash:
             write_text(tx.connection, stored)  # the message may have arrived with a state, without its body
-        return Placed((known.uid,), _head_of(tx, key), _bringing(tx, known, key))
+        return Placed((known.uid,), _head_of(tx, key), tuple(dot for dot, _ in known.placements()))
     uid = _uidnext(tx, key, 1)
     add = MailAdd(uid, guid, received_ms, tuple(flags), stored.size_bytes, stored.content_hash, copied=False)
     return Placed((uid,), _commit(tx, key, [add], [stored]).dot)
-
-
-def _bringing(tx: Transaction, row: Row, key: MailboxKey) -> tuple[Dot, ...]:
-    """Return the entries that brought a message's body, as far as they are in the log.
-
-    A merge that placed the message anew has no bodies: it stands for entries that added the message on two branches.
-    """
-    placed_by = queries.entry_at(tx.connection, row.dot)
-    if placed_by is None or not placed_by.is_merge:
-        return (row.dot,)
-    query = "SELECT origin, seq FROM log WHERE chain = ? AND instr(body, ?) > 0"
-    found = [Dot(*dot) for dot in tx.connection.execute(query, (key.mailbox_id, row.guid)).fetchall()]
-    entries = (queries.entry_at(tx.connection, dot) for dot in found)
-    return tuple(
-        entry.dot
-        for entry in entries
-        if entry is not None
-        and any(isinstance(change, MailAdd) and change.guid == row.guid for change in entry.changes)
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from replicator.store.db import chain as chains
 from replicator.store.db import row_counts
 from replicator.store.db.chain import Chain
-from replicator.store.db.message_rows import ROW_COLUMNS, DamagedRowError, columns_of, row_from
+from replicator.store.db.message_rows import INTO_BY_UID, ROW_COLUMNS, DamagedRowError, columns_of, row_from
 from replicator.store.db.row_counts import Counted
 from replicator.store.log.replay import Base, Past
 from replicator.store.repair.head_evidence import UnprovenError, proven_past
@@ -34,7 +34,7 @@ LOWEST = -math.inf  # before every other value in SQLite's order: damaged keys m
 Statement: TypeAlias = tuple[str, tuple[object, ...]]
 Columns: TypeAlias = tuple[object, ...]
 
-PUT_ROW = f"REPLACE INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+PUT_ROW = f"REPLACE {INTO_BY_UID}"
 _TAKE_ROW = "DELETE FROM by_uid WHERE mailbox = ? AND uid = ?"
 _PUT_POINTER = "REPLACE INTO by_guid (guid, mailbox, uid, origin, seq, change) VALUES (?,?,?,?,?,?)"
 _TAKE_POINTER = "DELETE FROM by_guid WHERE guid = ? AND mailbox = ?"

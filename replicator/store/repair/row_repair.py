@@ -27,8 +27,7 @@ from replicator.store.log.replay import Base
 from replicator.store.repair.mailbox_check import PUT_ROW, Defect, LogComparison, exhausted, stored_chain
 from resync import row as rows
 from resync.entry import Change, Entry, MailAdd, Merge
-from resync.row import Row
-from resync.state import Placement, placement
+from resync.row import Placement, Row, shares_placement
 
 _SHOWN = {"by_uid", "chain", "folder"}
 """Tables with content that clients see."""
@@ -79,7 +78,7 @@ class OtherText(NamedTuple):
 
     def given_to(self, row: Row) -> Row:
         """Return the row with the right body, if it is of this message and has the wrong one."""
-        if placement(row) != placement(self.row) or row.content_hash != self.row.content_hash:
+        if not shares_placement(row, self.row) or row.content_hash != self.row.content_hash:
             return row
         return row._replace(size_bytes=self.size_bytes, content_hash=self.content_hash)
 
@@ -104,7 +103,7 @@ def put_right(tx: Transaction, key: MailboxKey, others: Sequence[OtherText], dot
     Their former bodies are kept as orphans, and this node's checkpoints of the mailbox are void.
     """
     done = [other for other in others if _give(tx, key, other)]
-    by_placement = {placement(other.row): other for other in done}
+    by_placement = {one: other for other in done for one in other.row.placements()}
     for dot in dots if done else ():
         entry = queries.entry_at(tx.connection, dot)
         if entry is not None:
@@ -138,7 +137,7 @@ def _righted(entry: Entry, by_placement: Mapping[Placement, OtherText]) -> Itera
             other = by_placement.get((entry.dot, number))
             yield other.named_by(change) if other else change
         elif isinstance(change, Merge):
-            named = ((row, by_placement.get(placement(row))) for row in change.rows)
+            named = ((row, by_placement.get((row.dot, row.change))) for row in change.rows)
             yield change._replace(rows=tuple(other.given_to(row) if other else row for row, other in named))
         else:
             yield change
