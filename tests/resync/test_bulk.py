@@ -27,6 +27,7 @@ ROW = st.builds(
     st.integers(-(2**60), 2**60),
     NUMBER,
     st.binary(max_size=32),
+    st.lists(st.tuples(DOT, NUMBER), max_size=2).map(tuple),
 )
 ITEM: st.SearchStrategy[Item] = st.one_of(
     ROW,

@@ -22,7 +22,7 @@ from tests.replication.cluster import Node
 from tests.simulation.cache import Cache
 from tests.simulation.forgetting import LedgerUndelete
 from tests.simulation.machine import Machine, NodeGoneError
-from tests.simulation.watch import placement_of
+from tests.simulation.watch import placements_of
 from tests.simulation.world import World
 
 FOLDERS = (INBOX, "Work", "Work/Done", "Trash")
@@ -300,9 +300,9 @@ class Client:
         self, view: MailboxView, chosen: list[Message], flags: frozenset[str], before: dict[str, int], *, value: bool
     ) -> None:
         """Check that a client sees its own changes, unless another client changed the same flag unknown to the node."""
-        here = {placement_of(message): message for message in view.messages.values()}
+        here = {one: message for message in view.messages.values() for one in placements_of(message)}
         for message in chosen:
-            shown = here.get(placement_of(message))
+            shown = here.get((message.dot, message.change))
             if shown is None or (flags <= shown.flags if value else not flags & shown.flags):
                 continue
             others = self._world.history.flag_changes(view.mailbox_id, message.guid, flags)
@@ -311,8 +311,8 @@ class Client:
 
     @staticmethod
     def _check_gone(node: Node, view: MailboxView, chosen: list[Message]) -> None:
-        here = {placement_of(message) for message in view.messages.values()}
-        left = [message for message in chosen if placement_of(message) in here]
+        gone = {one for message in chosen for one in placements_of(message)}
+        left = [message for message in view.messages.values() if gone.issuperset(placements_of(message))]
         assert not left, f"{_uids(left)} was expunged with OK at {node.sid} and is there"
 
     # ---- helpers

@@ -76,7 +76,7 @@ class History:
     acknowledged: dict[Dot, str] = field(default_factory=dict)  # entry -> its description for messages
     lost: set[Dot] = field(default_factory=set)  # acknowledged, but later every disk that held it was lost
     abandoned: dict[Dot, bytes] = field(default_factory=dict)  # entry -> chain: its predecessor was on lost disks alone
-    shown: dict[tuple[bytes, int, int], set[tuple[Placement, Dot]]] = field(default_factory=lambda: defaultdict(set))
+    shown: dict[tuple[bytes, int, int], set[tuple[bytes, Dot]]] = field(default_factory=lambda: defaultdict(set))
     _held: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))  # SID -> origin -> seq
     _passed: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))  # as `_held`
     _losses: list[tuple[float, str, dict[str, int]]] = field(default_factory=list)  # time, SID, what the disk held
@@ -104,7 +104,7 @@ class History:
         for dot in dots:
             self.abandoned.pop(dot, None)
 
-    def numbered(self, entry: Entry, placements: Mapping[int, Placement]) -> None:
+    def numbered(self, entry: Entry, placements: Mapping[int, tuple[Placement, ...]]) -> None:
         """Record that a node has numbered an entry at which UIDs meant these placements."""
         self.chain_of[entry.dot] = entry.mailbox_id
         for number, change in enumerate(entry.changes):
@@ -118,22 +118,19 @@ class History:
                         self.brought[entry.dot][number] = change.content_hash
                     self._flag(entry, [placement], change.flags, value=True)
                 case FlagAdd(uids, flags) | FlagDel(uids, flags):
-                    named = [placements[uid] for uid in uids]
+                    named = [one for uid in uids for one in placements[uid]]
                     self._flag(entry, named, flags, value=isinstance(change, FlagAdd))
                 case FolderCreate() | FolderRename() | FolderDelete() | FolderSubscribe():
                     self.tree.append(TreeChange(entry.stamp, entry.dot, entry.user, change))
                 case MailDel(uids):
                     for uid in uids:
-                        self.expunged[placements[uid]].append(entry.dot)
+                        for one in placements[uid]:
+                            self.expunged[one].append(entry.dot)
                 case TreeMerge(folders=folders):
                     self.merges.add(entry.dot)
                     self.emptied |= {folder.mailbox_id for folder in folders if folder.deleted}
-                case Merge(rows=rows):
+                case Merge():
                     self.merges.add(entry.dot)
-                    for row in rows:
-                        if row.dot == entry.dot:  # two placements of one GUID have become this one
-                            added = Added(entry.user, entry.mailbox_id, row.guid, row.content_hash, copied=False)
-                            self.added[row.dot, row.change] = added
 
     def _flag(self, entry: Entry, placements: Iterable[Placement], flags: Iterable[str], *, value: bool) -> None:
         for placement in placements:

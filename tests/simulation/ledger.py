@@ -77,7 +77,8 @@ class Ledger:
 
     def removed(self, mailbox_id: bytes, messages: Iterable[Message]) -> None:
         """Note OK: the messages are gone."""
-        self._gone.update((mailbox_id, (message.dot, message.change)) for message in messages)
+        for message in messages:
+            self._gone.update((mailbox_id, one) for one in ((message.dot, message.change), *message.also))
 
     @contextmanager
     def deletes_folder(self) -> Iterator[None]:
@@ -131,10 +132,15 @@ class Ledger:
             return place in unwanted
         return any(note > promise.note or mailbox_id != promise.moved_from for mailbox_id, note in unwanted.items())
 
-    def check_gone(self, rows: Mapping[bytes, Collection[Placement]]) -> None:
-        """Check that mail removed with OK has not stayed.
+    def check_gone(self, rows: Mapping[bytes, Iterable[Row]]) -> None:
+        """Check that mail removed with OK has not stayed, unless it stands for a placement that no client removed.
 
         Only valid if no disk was lost, since removals may be lost with it.
         """
-        left = [placement for mailbox_id, placement in self._gone if placement in rows.get(mailbox_id, ())]
+        left = [
+            row
+            for mailbox_id, found in rows.items()
+            for row in found
+            if all((mailbox_id, one) in self._gone for one in row.placements())
+        ]
         assert not left, f"ledger: removed with OK, and there: {left}"

@@ -72,11 +72,11 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
     await _check_caches(known, world, caches)
 
 
-def _rows(node: Node) -> dict[bytes, dict[Placement, Row]]:
+def _rows(node: Node) -> dict[bytes, dict[bytes, Row]]:
     connection = node.store._connection
     mailboxes = [chain.id for chain in queries.chains_of(connection, None) if chain.uidvalidity]
     return {
-        mailbox_id: {(row.dot, row.change): row for row in queries.mailbox_rows(connection, mailbox_id)}
+        mailbox_id: {row.guid: row for row in queries.mailbox_rows(connection, mailbox_id)}
         for mailbox_id in mailboxes
     }
 
@@ -117,22 +117,20 @@ class _Known:
 
 
 def _check_mailbox(
-    known: _Known, mailbox_id: bytes, rows: dict[Placement, Row], flags: dict[Placement, frozenset[str]]
+    known: _Known, mailbox_id: bytes, rows: dict[bytes, Row], flags: dict[Placement, frozenset[str]]
 ) -> None:
     by_guid = known.by_guid(mailbox_id)
     unexplained = [row for row in rows.values() if row.guid not in by_guid]
     assert not unexplained, f"messages that nobody added: {unexplained}"
     for guid, placements in by_guid.items():
-        here = [placement for placement in placements if placement in rows]
-        gone = [placement for placement in placements if known.is_expunged(placement)]
-        assert len(here) <= 1, f"P5: {guid.hex()} is there as {here}"
-        if not gone:
-            assert here, f"lost: {guid.hex()}, added as {placements} and never expunged"
-        elif len(gone) == len(placements):
-            assert not here, f"back: {guid.hex()}, expunged as {gone}"
-        if here and len(placements) == 1:
-            shown = rows[here[0]].visible_flags()
-            assert shown == flags.get(here[0], frozenset()), f"{here[0]} has {shown}, not as last stamped"
+        row, left = rows.get(guid), {one for one in placements if not known.is_expunged(one)}
+        assert row or not left, f"lost: {guid.hex()}, added as {placements}, and not expunged as {left}"
+        assert left or not row, f"back: {guid.hex()}, expunged as {placements}"
+        if row is not None:
+            assert set(row.placements()) == left, f"{guid.hex()} stands for {row.placements()}, and {left} are left"
+        if row is not None and len(placements) == 1:
+            shown = row.visible_flags()
+            assert shown == flags.get(placements[0], frozenset()), f"{placements} has {shown}, not as last stamped"
 
 
 def _flags_of(known: _Known) -> dict[Placement, frozenset[str]]:
@@ -155,14 +153,14 @@ def _check_once(history: History) -> None:
     assert not twice, f"texts that were saved once became several mails: {twice}"
 
 
-def _check_uids(known: _Known, node: Node, rows: dict[bytes, dict[Placement, Row]]) -> None:
+def _check_uids(known: _Known, node: Node, rows: dict[bytes, dict[bytes, Row]]) -> None:
     """Check P3: a UID that was ever shown for two messages, at any nodes, is out of use."""
     for mailbox_id, found in rows.items():
         uidvalidity = uidvalidity_of(node.store._connection, mailbox_id)
-        for placement, row in found.items():
+        for guid, row in found.items():
             shown = known.history.shown.get((mailbox_id, uidvalidity, row.uid), set())
-            others = {other for other, head in shown if other != placement and known.has(head)}
-            assert not others, f"P3: UID {row.uid} is in use for {placement} and was shown for {others}"
+            others = {other.hex() for other, head in shown if other != guid and known.has(head)}
+            assert not others, f"P3: UID {row.uid} is in use for {guid.hex()} and was shown for {others}"
 
 
 def _moved_along(changes: Sequence[TreeChange], mailbox_id: bytes) -> bool:
@@ -212,7 +210,7 @@ def _check_trees(known: _Known, node: Node) -> None:
         assert queries.subscriptions(connection, user) == expected, f"subscriptions of {user}"
 
 
-def _check_abandoned(known: _Known, rows: dict[bytes, dict[Placement, Row]]) -> None:
+def _check_abandoned(known: _Known, rows: dict[bytes, dict[bytes, Row]]) -> None:
     """Check that acknowledged mail of abandoned entries was saved again, unless a client has expunged it."""
     shown = {row.guid for found in rows.values() for row in found.values()}
     history = known.history
@@ -222,7 +220,7 @@ def _check_abandoned(known: _Known, rows: dict[bytes, dict[Placement, Row]]) -> 
         assert not is_owed or added.guid in shown | expunged, f"mail {number} of {dot}, which was abandoned, is lost"
 
 
-def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dict[Placement, Row]]) -> None:
+def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dict[bytes, Row]]) -> None:
     """Check the requests and promises of clients, independently of what nodes have numbered."""
     lost: set[tuple[bytes | None, bytes]] = set()
     for placement, added in known.history.added.items():
@@ -237,7 +235,7 @@ def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dic
     by_mailbox = {mailbox_id: found.values() for mailbox_id, found in rows.items()}
     world.ledger.check(by_mailbox, standing, lambda mailbox_id, text: (mailbox_id, text) in lost, apart)
     if not known.history.has_lost_disks:
-        world.ledger.check_gone(rows)
+        world.ledger.check_gone(by_mailbox)
 
 
 def _check_lacking(world: World, *, may_lack: bool) -> None:
@@ -249,7 +247,7 @@ def _check_lacking(world: World, *, may_lack: bool) -> None:
             assert is_somewhere or may_lack, f"{machine.sid} lacks {text.hex()}, and so do all others"
 
 
-async def _check_sight(node: Node, rows: dict[bytes, dict[Placement, Row]], *, may_lack: bool) -> None:
+async def _check_sight(node: Node, rows: dict[bytes, dict[bytes, Row]], *, may_lack: bool) -> None:
     """Check that every message is in a folder that its user can see, and its body is readable unless it `may_lack`."""
     in_sight: set[bytes] = set()
     for user in queries.users(node.store._connection):

@@ -21,8 +21,8 @@ from resync.entry import Entry, MailAdd, Merge
 from tests.simulation.history import History, Placement
 
 
-def placement_of(message: Message) -> Placement:
-    return message.dot, message.change
+def placements_of(message: Message) -> tuple[Placement, ...]:
+    return (message.dot, message.change), *message.also
 
 
 def uidvalidity_of(connection: sqlite3.Connection, mailbox_id: bytes) -> int:
@@ -75,7 +75,7 @@ class Watch:
 
     def _begin_anew(self) -> None:
         self._shown: dict[bytes, Shown] = {}
-        self._named: dict[tuple[bytes, int, int], Placement] = {}  # mailbox, UIDVALIDITY, UID
+        self._named: dict[tuple[bytes, int, int], bytes] = {}  # mailbox, UIDVALIDITY, UID -> GUID
         self._gone: set[tuple[bytes, Placement]] = set()
 
     def disk_replaced(self, context: Mapping[str, int]) -> None:
@@ -102,7 +102,7 @@ class Watch:
 
     def _note_unpublished(self, connection: sqlite3.Connection) -> None:
         """Note entries that were numbered and synced as the power went, before any observer heard of them."""
-        placements: dict[bytes, dict[int, Placement]] = {}
+        placements: dict[bytes, dict[int, tuple[Placement, ...]]] = {}
         rows = connection.execute("SELECT seq, body FROM log WHERE origin = ? ORDER BY seq", (self._origin,))
         for seq, body in rows.fetchall():
             dot = Dot(self._origin, seq)
@@ -111,13 +111,13 @@ class Watch:
             entry = Entry.unpack(dot, body)
             shown = self._shown.get(entry.mailbox_id, Shown(0))
             known = placements.setdefault(
-                entry.mailbox_id, {uid: placement_of(message) for uid, message in shown.rows.items()}
+                entry.mailbox_id, {uid: placements_of(message) for uid, message in shown.rows.items()}
             )
             for number, change in enumerate(entry.changes):
                 if isinstance(change, MailAdd):
-                    known[change.uid] = (dot, number)
+                    known[change.uid] = ((dot, number),)
                 elif isinstance(change, Merge):
-                    known |= {row.uid: (row.dot, row.change) for row in change.rows}
+                    known |= {row.uid: row.placements() for row in change.rows}
             self._history.numbered(entry, known)
             self._history.on_disk(self._sid, entry)
 
@@ -150,14 +150,15 @@ class Watch:
         if shown is None:
             shown = self._shown[mailbox_id] = Shown(uidvalidity_of(connection, mailbox_id))
         if entry.dot.origin == self._origin:
-            placements = {uid: placement_of(message) for uid, message in shown.rows.items()}
+            placements = {uid: placements_of(message) for uid, message in shown.rows.items()}
             self._history.numbered(entry, placements)
         self._check_change(shown, change)
-        left = [placement_of(shown.rows[uid]) for uid in change.expunged if uid in shown.rows]
-        here = {placement_of(message) for message in change.changed}
+        left = [one for uid in change.expunged if uid in shown.rows for one in placements_of(shown.rows[uid])]
+        here = {one for message in change.changed for one in placements_of(message)}
         self._gone |= {(mailbox_id, placement) for placement in left if placement not in here}
         for message in change.changed:
-            assert (mailbox_id, placement_of(message)) not in self._gone, "an expunged message came back"
+            back = [one for one in placements_of(message) if (mailbox_id, one) in self._gone]
+            assert not back, "an expunged message came back"
             self._name(mailbox_id, shown.uidvalidity, message, change)
         shown.apply(change)
         assert len(shown.guids) == len(shown.rows), "P5: a GUID is in a mailbox twice"
@@ -167,7 +168,7 @@ class Watch:
         assert change.uidnext >= shown.uidnext, "a UIDNEXT was lowered"
         for message in change.changed:
             before = shown.rows.get(message.uid)
-            if before is None or placement_of(before) != placement_of(message):
+            if before is None or before.guid != message.guid:
                 assert message.uid >= shown.uidnext, "P2: a message appeared below a UIDNEXT that was shown"
             assert message.uid < change.uidnext, "a UID at or above UIDNEXT"
             if before is None or before.flags != message.flags:
@@ -185,10 +186,10 @@ class Watch:
             self._check_change(before, ViewChange(mailbox_id, now.modseq, now.uidnext, changed, expunged))
 
     def _name(self, mailbox_id: bytes, uidvalidity: int, message: Message, change: ViewChange | None) -> None:
-        key, placement = (mailbox_id, uidvalidity, message.uid), placement_of(message)
-        assert self._named.setdefault(key, placement) == placement, "P1: a UID named two messages"
+        key = mailbox_id, uidvalidity, message.uid
+        assert self._named.setdefault(key, message.guid) == message.guid, "P1: a UID named two messages"
         if change is not None and change.head is not None:
-            self._history.shown[key].add((placement, change.head))
+            self._history.shown[key].add((message.guid, change.head))
 
     @staticmethod
     def _mailboxes(connection: sqlite3.Connection) -> list[bytes]:

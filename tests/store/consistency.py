@@ -18,7 +18,7 @@ from replicator.store.db.transaction import NONE_BEFORE
 from replicator.store.log.apply import APPLIED
 from replicator.view import SEEN
 from resync import row as rows
-from resync.entry import Entry, MailAdd, Merge
+from resync.entry import Entry, MailAdd
 from resync.folder_tree import GIVEN_UP
 from tests.store.memory_node import MemoryNode, digests
 from tests.store.stamp_order import replayed
@@ -132,15 +132,9 @@ def _check_projections(connection: sqlite3.Connection, log: list[LogRow]) -> Non
         item = entries[Dot(origin, seq)]
         assert item.applied
         assert item.chain == mailbox
-        assert (change, guid) in _placed_by(item.entry)
-
-
-def _placed_by(entry: Entry) -> set[tuple[int, bytes]]:
-    """The messages that an entry has placed: those that it adds, or those that a merge places anew."""
-    merges = (change for change in entry.changes if isinstance(change, Merge))
-    return {(row.change, row.guid) for merge in merges for row in merge.rows if row.dot == entry.dot} | {
-        (number, change.guid) for number, change in enumerate(entry.changes) if isinstance(change, MailAdd)
-    }
+        added = item.entry.changes[change]
+        assert isinstance(added, MailAdd)
+        assert added.guid == guid
 
 
 def _check_heads(connection: sqlite3.Connection, log: list[LogRow]) -> None:
