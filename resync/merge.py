@@ -180,11 +180,12 @@ def _last(one: FlagStates, other: FlagStates) -> FlagStates:
 def _misleads(row: Row, side: MailboxState) -> bool:
     """Return True if a client of this side could take the UID for another message's, or has seen it expunged.
 
-    Nothing misleads a side that shows the message under this UID.
+    A side that shows the message under this UID is misled by a placement that is new to it: a client that expunges the
+    UID meanwhile has not seen that one.
     """
     shown = side.message(row.guid)
     if shown is not None and (shown.uid, shown.claim) == (row.uid, row.claim):
-        return False
+        return not set(row.placements()) <= set(shown.placements())
     return side.has_seen(row.claim) or row.uid < side.uidnext
 
 

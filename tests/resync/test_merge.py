@@ -222,6 +222,7 @@ def dumb_merge(a: MailboxState, b: MailboxState, dot: Dot, anew: Anew | None) ->
         row = kept[guid]
         for side, there in ((a, in_a), (b, in_b)):
             shows_it = guid in there and (there[guid].uid, there[guid].claim) == (row.uid, row.claim)
+            shows_it = shows_it and {*row.placements()} <= {*there[guid].placements()}
             if not shows_it and (side.has_seen(row.claim) or row.uid < side.uidnext) and guid not in displaced:
                 displaced.append(guid)
     if displaced and anew:
