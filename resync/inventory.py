@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of the tables and columns. It rises with every change that a reader of the former version would misread."""
 FORMAT_KEY: Final = "mail-replicator.inventory.format"
 """Key in the metadata of each Parquet file, whose value is FORMAT as decimal digits."""
@@ -24,11 +24,12 @@ GROUP_ROWS: Final = 128 << 10
 FILE_ROWS: Final = 1 << 20
 """Rows of a file at most."""
 
-Type: TypeAlias = Literal["int32", "int64", "string", "binary", "bool", "context", "flags"]
+Type: TypeAlias = Literal["int32", "int64", "string", "binary", "bool", "context", "flags", "placements"]
 """Type of a column.
 
 `context` is a map of origins to sequence numbers (string to int64), in the order of the origins; `flags` a list of
-structs (flag string, time int64, sid string, set bool) in the order of the flags' UTF-8. Nothing in either is null.
+structs (flag string, time int64, sid string, set bool) in the order of the flags' UTF-8; `placements` a list of structs
+(origin string, seq int64, change int32) by age. Nothing in them is null.
 """
 
 
@@ -69,6 +70,7 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("received_ms", "int64"),
         Column("size_bytes", "int64"),
         Column("content_hash", "binary"),  # SHA-256 of the body
+        Column("also", "placements"),  # other placements that merges have made one message with this one
     ),
     "guids": (  # by (guid, mailbox): the index that the node keeps beside `messages`
         Column("guid", "binary"),

@@ -1,7 +1,6 @@
 """Compute `resync.merge.merge_all` for all mailboxes at once, under the rule "renumber".
 
-The branches of a mailbox, without the placements that one of them has expunged, are folded step by step, as `merge_all`
-does. The result of a step for a message follows from its two versions alone (`pairs`); only messages that need new UIDs
+The branches of a mailbox are folded step by step, as `merge_all` does. The result of a step for a message follows from its two versions alone (`pairs`); only messages that need new UIDs
 are put in order (`new_uids`). A damaged mailbox takes no part, since its rows cannot be trusted.
 """
 
@@ -26,7 +25,7 @@ def folded(gathered: DataFrame, steps: int, keep: Keep) -> DataFrame:
     last new UID that the message got on the way. `keep` is called with DataFrames that are used more than once, and
     should checkpoint them: a plan of many steps costs more than the data. A mailbox is kept as often as it has steps.
     """
-    first = gathered.withColumn("standing", _standing()).withColumn("first", _at(F.get("plan.places", F.lit(0))))
+    first = gathered.withColumn("first", _at(F.get("plan.places", F.lit(0))))
     rest = [name for name in first.columns if name != "first"]
     found = first.select(*rest, *(F.col(f"first.{name}") for name in STATE), F.lit(None).cast("long").alias("given"))
     done = []
@@ -41,7 +40,10 @@ def folded(gathered: DataFrame, steps: int, keep: Keep) -> DataFrame:
 
 def rows(folded: DataFrame) -> DataFrame:
     """Return the merged messages in the columns of the table of messages, without those that `versions` leaves out."""
-    return folded.where(F.col("uid").isNotNull()).select("mailbox", "guid", *ROW)
+    first = F.get("placements", F.lit(0))
+    also = names(F.slice("placements", 2, F.size("placements")))
+    placed = {name: first[name] for name in AGE} | {"also": also}
+    return folded.where(F.col("uid").isNotNull()).withColumns(placed).select("mailbox", "guid", *ROW)
 
 
 def heads(mailboxes: DataFrame, given: DataFrame) -> DataFrame:
@@ -102,22 +104,15 @@ def _paired(before: DataFrame, step: int) -> DataFrame:
 
 
 def _renumbered(displaced: DataFrame, step: int, keep: Keep) -> DataFrame:
-    """Give new UIDs by age, above both UIDNEXTs, and one placement to those that had two.
+    """Give new UIDs by age, above both UIDNEXTs, .
 
     From here on the context of the result includes the merge's own entry.
     """
     in_order = new_uids.numbered(displaced.select("mailbox", *AGE, "guid"), (*AGE, "guid"), keep)
     given = F.greatest("our_uidnext", "their_uidnext") + F.col("number")
     found = displaced.join(in_order.select("mailbox", "guid", "number"), ["mailbox", "guid"])
-    placed_anew = {
-        "origin": F.lit(""),
-        "seq": F.lit(step).cast("long"),
-        "change": F.col("number").cast("int"),
-        "dot_seen": F.col("our_bits"),
-    }
-    numbered = found.select(*displaced.drop("given").columns, given.alias("given"), "number").withColumns(
+    return found.select(*displaced.drop("given").columns, given.alias("given")).withColumns(
         {
-            **{name: F.when(F.col("is_double"), value).otherwise(F.col(name)) for name, value in placed_anew.items()},
             "uid": F.col("given"),
             "claim_origin": F.lit(""),
             "claim_seq": F.lit(step).cast("long"),
@@ -125,29 +120,11 @@ def _renumbered(displaced: DataFrame, step: int, keep: Keep) -> DataFrame:
             "modseq": F.col("merge_modseq"),
         }
     )
-    return numbered.drop("number")
-
-
-def _standing() -> Column:
-    """Return bits of the branches whose version takes part.
-
-    A version takes no part if a branch has expunged it, that is, has seen it and does not show it.
-    """
-    branches = F.filter("versions", lambda one: F.array_contains("plan.places", one["place"]))
-    bits = bits_of(F.col("plan.places"))
-
-    def stands(one: Column) -> Column:
-        showing = F.filter("versions", lambda other: same_placement(one["row"], other["row"]))
-        lacking = bits.bitwiseAND(F.bitwise_not(bits_of(F.transform(showing, lambda other: other["place"]))))
-        return one["row"]["dot_seen"].bitwiseAND(lacking) == 0
-
-    return bits_of(F.transform(F.filter(branches, stands), lambda one: one["place"]))
 
 
 def _at(place: Column) -> Column:
-    """Return the row with which the state at this place takes part, or null."""
-    stands = has(F.col("standing"), place)
-    return F.get(F.filter("versions", lambda one: (one["place"] == place) & stands), F.lit(0))["row"]
+    """Return the row of the state at this place, or null."""
+    return F.get(F.filter("versions", lambda one: one["place"] == place), F.lit(0))["row"]
 
 
 def _modseq_after(modseqs: Column, merges: Column) -> Column:

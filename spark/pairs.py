@@ -11,40 +11,42 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.versions import STATE
+from spark.versions import STATE, names, share_placement
 
-AGE = ("seq", "origin", "change")
-"""The columns that tell placements apart, in the order of age."""
 _CLAIM = ("uid", "claim_origin", "claim_seq")
 _STAMP = ("time", "sid", "set")
 
 
 def joined(paired: DataFrame) -> DataFrame:
-    """Return the surviving row, if any, in the columns of STATE.
-
-    Flags are added: `moves` if it needs a new UID, `is_double` if it is placed anew as well.
-    """
+    """Return the message as it stays, if it does, in the columns of STATE, and a flag `moves` if it needs a new UID."""
     rest = [name for name in paired.columns if name not in (*STATE, "other", "their_bit")]
     mine, other = F.col("mine"), F.col("other")
-    age, others_age = _part(mine, AGE), _part(other, AGE)
     return (
         paired.withColumn("mine", F.when(F.col("uid").isNotNull(), F.struct(*STATE)))
         .withColumns(
             {
                 "changes": F.col("takes_part") & ~mine.eqNullSafe(other),
-                "is_one": F.coalesce(age == others_age, F.lit(False)),
-                "ours_stays": mine.isNotNull() & ~_has(F.col("their_bit"), mine["dot_seen"]),
-                "theirs_stays": other.isNotNull() & ~_has(F.col("our_bits"), other["dot_seen"]),
-                "ours_is_older": age <= others_age,
+                "is_one": F.coalesce(share_placement(mine, other), F.lit(False)),
+                "ours_stay": _stay(mine, other, F.col("their_bit")),
+                "theirs_stay": _stay(other, mine, F.col("our_bits")),
                 "ours_wins": _ours_wins(mine, other),
             }
         )
-        .withColumn("is_double", _is_double())
         .withColumn("is_ours", _is_ours())
         .withColumns(_survivor(mine, other))
-        .withColumn("moves", F.coalesce(F.col("takes_part") & (F.col("is_double") | _misleads()), F.lit(False)))
-        .select(*rest, *STATE, "moves", "is_double")
+        .withColumn("moves", F.coalesce(F.col("takes_part") & (_misleads(mine, "our") | _misleads(other, "their")), F.lit(False)))
+        .select(*rest, *STATE, "moves")
     )
+
+
+def _stay(row: Column, there: Column, bits: Column) -> Column:
+    """Return the placements of a row that stay: the other side, of these bits, shows them or has not seen them."""
+    shown = F.coalesce(names(there["placements"]), F.array())
+    stays = F.filter(
+        row["placements"],
+        lambda one: F.array_contains(shown, names(F.array(one))[0]) | ~_has(bits, one["seen"]),
+    )
+    return F.coalesce(stays, F.array())
 
 
 def _part(row: Column, names: tuple[str, ...]) -> Column:
@@ -62,29 +64,27 @@ def _ours_wins(mine: Column, other: Column) -> Column:
     return F.when(we_know != they_know, we_know).otherwise(_part(mine, _CLAIM) >= _part(other, _CLAIM))
 
 
-def _is_double() -> Column:
-    """Return True if the sides show the GUID as two placements that both stay."""
-    return F.col("changes") & ~F.col("is_one") & F.col("ours_stays") & F.col("theirs_stays")
-
-
 def _is_ours() -> Column:
-    """Return True if the GUID keeps our row, False for theirs, null if the message is expunged."""
+    """Return True if the message keeps our row, False for theirs, null if its last placement is expunged."""
+    ours, theirs = F.size("ours_stay") > 0, F.size("theirs_stay") > 0
     return (
         F.when(~F.col("changes"), F.lit(True))
         .when(F.col("is_one"), F.col("ours_wins"))
-        .when(F.col("is_double"), F.col("ours_is_older"))
-        .when(F.col("ours_stays"), F.lit(True))
-        .when(F.col("theirs_stays"), F.lit(False))
+        .when(ours & theirs, F.get("ours_stay", F.lit(0)) <= F.get("theirs_stay", F.lit(0)))
+        .when(ours, F.lit(True))
+        .when(theirs, F.lit(False))
     )
 
 
 def _survivor(mine: Column, other: Column) -> dict[str, Column]:
-    """Return the survivor's columns, with the flags of both rows if they are one placement or become one."""
+    """Return the survivor's columns: all placements that stay, and the flags of both rows if both have one of them."""
     found = {name: F.when(F.col("is_ours"), mine[name]).when(~F.col("is_ours"), other[name]) for name in STATE}
     changes = F.col("changes") & F.col("is_ours").isNotNull()
-    both_count = F.col("changes") & (F.col("is_one") | F.col("is_double"))
+    both_count = F.col("changes") & (F.size("ours_stay") > 0) & (F.size("theirs_stay") > 0)
     found["modseq"] = F.when(changes, F.col("merge_modseq")).otherwise(found["modseq"])
     found["flags"] = F.when(both_count, last(mine["flags"], other["flags"])).otherwise(found["flags"])
+    left = F.array_sort(F.array_union("ours_stay", "theirs_stay"))
+    found["placements"] = F.when(changes, left).otherwise(found["placements"])
     return found
 
 
@@ -104,8 +104,13 @@ def _by_flag(flags: Column) -> Column:
     )
 
 
-def _misleads() -> Column:
-    """Return True if a client of either side could have seen, or been promised, another message under the row's UID."""
-    uid, seen = F.col("uid"), F.col("claim_seen")
-    ours = ~_has(F.col("our_bits"), seen) & (uid < F.col("our_uidnext"))
-    return ours | (~_has(F.col("their_bit"), seen) & (uid < F.col("their_uidnext")))
+def _misleads(shown: Column, side: str) -> Column:
+    """Return True if a client of this side could take the UID for another message's, or has seen it expunged.
+
+    A side that shows the message under this UID is misled by a placement that is new to it.
+    """
+    is_same = F.coalesce(_part(shown, _CLAIM) == F.struct(*_CLAIM), F.lit(False))
+    is_new = F.size(F.array_except(names(F.col("placements")), names(shown["placements"]))) > 0
+    bits = F.col("our_bits") if side == "our" else F.col("their_bit")
+    is_gone = _has(bits, F.col("claim_seen")) | (F.col("uid") < F.col(f"{side}_uidnext"))
+    return F.when(is_same, is_new).otherwise(is_gone)

@@ -28,6 +28,13 @@ FLAG: Final = StructType(
         StructField("set", BooleanType(), nullable=False),
     ]
 )
+PLACEMENT: Final = StructType(
+    [
+        StructField("origin", StringType(), nullable=False),
+        StructField("seq", LongType(), nullable=False),
+        StructField("change", IntegerType(), nullable=False),
+    ]
+)
 CONTEXT: Final = MapType(StringType(), LongType(), valueContainsNull=False)
 
 _TYPES: Final[Mapping[Type, DataType]] = {
@@ -38,6 +45,7 @@ _TYPES: Final[Mapping[Type, DataType]] = {
     "bool": BooleanType(),
     "context": CONTEXT,
     "flags": ArrayType(FLAG, containsNull=False),
+    "placements": ArrayType(PLACEMENT, containsNull=False),
 }
 
 SCHEMAS: Final[Mapping[str, StructType]] = {

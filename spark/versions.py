@@ -20,14 +20,16 @@ from spark.inventories import NODE
 from spark.mailboxes import DAMAGED, EQUAL, MailboxCounts
 from spark.schemas import SCHEMAS
 
+AGE = ("seq", "origin", "change")
+"""The parts of a placement's name, in the order of age."""
 Keep: TypeAlias = Callable[[DataFrame], DataFrame]
 """A function that is called with each DataFrame that is used more than once."""
 
 ROW = tuple(name for name in SCHEMAS["messages"].names if name not in {"mailbox", "guid"})
-STATE = (*ROW, "dot_seen", "claim_seen")
-"""Columns of a version's row.
+STATE = (*(name for name in ROW if name not in {"origin", "seq", "change", "also"}), "placements", "claim_seen")
+"""Columns of a version's row. `placements`: all that the message stands for, by age, each with its bits `seen`.
 
-Bit n of the last two is set if the n-th state has seen the entry: the placement's, the claim.
+Bit n of `seen` and `claim_seen` is set if the n-th state has seen the entry: the placement's, the claim.
 """
 MAILBOX_BYTES, DOT_BYTES = 512, 64
 """Approximate bytes that each executor holds of a mailbox, and of each entry (origin, seq) of its nodes' contexts."""
@@ -65,8 +67,14 @@ def _with_plans(mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str],
         differing = F.broadcast(differing)
     elif relations.unequal <= IDS_MAX:
         messages = messages.join(F.broadcast(differing.select("mailbox")), "mailbox", "left_semi")
+
+    def placed(one: Column) -> Column:
+        seen = _seen_by(one["origin"], one["seq"], len(nodes)).alias("seen")
+        return F.struct(one["seq"].alias("seq"), one["origin"].alias("origin"), one["change"].alias("change"), seen)
+
+    own = F.struct("origin", "seq", "change")
     seen = {
-        "dot_seen": _seen_by(F.col("origin"), F.col("seq"), len(nodes)),
+        "placements": F.array_sort(F.transform(F.concat(F.array(own), "also"), placed)),
         "claim_seen": _seen_by(F.col("claim_origin"), F.col("claim_seq"), len(nodes)),
     }
     return messages.join(differing, "mailbox").withColumns(seen).drop("contexts")
@@ -93,9 +101,14 @@ def _touched(rows: DataFrame, count: int) -> DataFrame:
     )
 
 
-def same_placement(one: Column, other: Column) -> Column:
-    """Return True if two rows are of one placement."""
-    return (one["origin"] == other["origin"]) & (one["seq"] == other["seq"]) & (one["change"] == other["change"])
+def share_placement(one: Column, other: Column) -> Column:
+    """Return True if two rows of one GUID stand for a common placement."""
+    return F.arrays_overlap(names(one["placements"]), names(other["placements"]))
+
+
+def names(placements: Column) -> Column:
+    """Return placements without the bits."""
+    return F.transform(placements, lambda one: F.struct(*(one[name].alias(name) for name in AGE)))
 
 
 def _version(nodes: Sequence[str]) -> Column:

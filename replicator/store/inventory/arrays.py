@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from replicator.store.db.message_rows import DamagedRowError, placements_from
 from replicator.store.inventory.flags import FlagReader
 from replicator.store.inventory.screening import LENGTHS
 from replicator.store.inventory.tables import Values
@@ -27,6 +28,13 @@ _FLAG = pa.struct(
         pa.field("set", pa.bool_(), nullable=False),
     ]
 )
+_PLACEMENT = pa.struct(
+    [
+        pa.field("origin", pa.string(), nullable=False),
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("change", pa.int32(), nullable=False),
+    ]
+)
 TYPES: Mapping[Type, pa.DataType] = {
     "int32": pa.int32(),
     "int64": pa.int64(),
@@ -35,6 +43,7 @@ TYPES: Mapping[Type, pa.DataType] = {
     "bool": pa.bool_(),
     "context": pa.map_(pa.string(), pa.int64()),
     "flags": pa.list_(pa.field("element", _FLAG, nullable=False)),
+    "placements": pa.list_(pa.field("element", _PLACEMENT, nullable=False)),
 }
 SAME = {"claim_origin": "origin", "claim_seq": "seq"}
 """Columns in which NULL stands for the value in another one (`tables.SOURCES`)."""
@@ -75,6 +84,8 @@ class Converter:
         match column.type:
             case "flags":
                 return self._flags_array(cast("Sequence[bytes]", values))
+            case "placements":
+                return pa.array([_placements(value) for value in values], TYPES["placements"])
             case "context":
                 contexts = cast("Sequence[Mapping[str, int]]", values)
                 return pa.array([sorted(context.items()) for context in contexts], TYPES["context"])
@@ -101,6 +112,16 @@ class Converter:
             fields=list(_FLAG),
         )
         return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), states, type=TYPES["flags"])
+
+
+def _placements(packed: object) -> list[tuple[str, int, int]]:
+    """Unpack other placements of a message, of which most messages have none. Raises WrongValueError."""
+    if packed is None:
+        return []
+    try:
+        return [(*dot, change) for dot, change in placements_from(packed)]
+    except DamagedRowError as error:
+        raise WrongValueError from error
 
 
 def _binary(column: Column, values: Values) -> Array:
