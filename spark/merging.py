@@ -12,10 +12,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark import contexts, new_uids, pairs
-from spark.bits import bit, bits_of, has
+from spark.bits import bit, bits_of
 from spark.mailboxes import DAMAGED, EQUAL
-from spark.pairs import AGE
-from spark.versions import ROW, STATE, Keep, same_placement
+from spark.versions import AGE, ROW, STATE, Keep, names
 
 
 def folded(gathered: DataFrame, steps: int, keep: Keep) -> DataFrame:
@@ -104,11 +103,13 @@ def _paired(before: DataFrame, step: int) -> DataFrame:
 
 
 def _renumbered(displaced: DataFrame, step: int, keep: Keep) -> DataFrame:
-    """Give new UIDs by age, above both UIDNEXTs, .
+    """Give new UIDs by age, above both UIDNEXTs.
 
     From here on the context of the result includes the merge's own entry.
     """
-    in_order = new_uids.numbered(displaced.select("mailbox", *AGE, "guid"), (*AGE, "guid"), keep)
+    first = F.get("placements", F.lit(0))
+    ages = (first[name].alias(name) for name in AGE)
+    in_order = new_uids.numbered(displaced.select("mailbox", *ages, "guid"), (*AGE, "guid"), keep)
     given = F.greatest("our_uidnext", "their_uidnext") + F.col("number")
     found = displaced.join(in_order.select("mailbox", "guid", "number"), ["mailbox", "guid"])
     return found.select(*displaced.drop("given").columns, given.alias("given")).withColumns(

@@ -1,6 +1,6 @@
 """Classify the differences of each message between nodes, by the rule of `resync.differing`.
 
-For each version and each node that does not show that placement: if the node has seen the entry that added it, it was
+For each version and each node that shows no placement of it: if the node has seen the entries that added it, it was
 expunged there, otherwise it is missing there. So a message may be both at one node, where placements of one GUID meet.
 """
 
@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark.bits import bits_of, has
-from spark.versions import same_placement
+from spark.versions import share_placement
 
 TEXT = ("received_ms", "size_bytes", "content_hash")
 MERGED = ("uid", "modseq", "flags", "content_hash", "given")
@@ -30,8 +30,8 @@ def kinds(folded: DataFrame, nodes: Sequence[str]) -> DataFrame:
     versions = F.col("versions")
     first = F.get(versions, F.lit(0))["row"]
     differs = (F.size(versions) != len(nodes)) | F.exists(versions, lambda one: one["row"] != first)
-    missing = _or_of(versions, lambda one: _lacking(one, versions).bitwiseAND(F.bitwise_not(one["row"]["dot_seen"])))
-    expunged = _or_of(versions, lambda one: _lacking(one, versions).bitwiseAND(one["row"]["dot_seen"]))
+    missing = _or_of(versions, lambda one: _lacking(one, versions).bitwiseAND(F.bitwise_not(_seen(one["row"]))))
+    expunged = _or_of(versions, lambda one: _lacking(one, versions).bitwiseAND(_seen(one["row"])))
     uid = F.col("uid")
     found = folded.where(differs).select(
         "mailbox",
@@ -72,15 +72,20 @@ def _any_two(versions: Column, differ: Callable[[Column, Column], Column]) -> Co
     return F.exists(
         versions,
         lambda one: F.exists(
-            versions, lambda other: same_placement(one["row"], other["row"]) & differ(one["row"], other["row"])
+            versions, lambda other: share_placement(one["row"], other["row"]) & differ(one["row"], other["row"])
         ),
     )
 
 
 def _lacking(one: Column, versions: Column) -> Column:
     """Return bits of the states that do not show this version's placement, with all bits beyond the last state set."""
-    showing = F.filter(versions, lambda other: same_placement(one["row"], other["row"]))
+    showing = F.filter(versions, lambda other: share_placement(one["row"], other["row"]))
     return F.bitwise_not(bits_of(F.transform(showing, lambda other: other["place"])))
+
+
+def _seen(row: Column) -> Column:
+    """Return bits of the states that have seen all placements of the row."""
+    return F.aggregate(row["placements"], F.lit(-1).cast("long"), lambda found, one: found.bitwiseAND(one["seen"]))
 
 
 def _or_of(versions: Column, bits: Callable[[Column], Column]) -> Column:
