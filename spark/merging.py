@@ -1,7 +1,8 @@
 """Compute `resync.merge.merge_all` for all mailboxes at once, under the rule "renumber".
 
-The branches of a mailbox are folded step by step, as `merge_all` does. The result of a step for a message follows from its two versions alone (`pairs`); only messages that need new UIDs
-are put in order (`new_uids`). A damaged mailbox takes no part, since its rows cannot be trusted.
+The branches of a mailbox are folded step by step, as `merge_all` does. The result of a step for a message follows from
+its two versions alone (`pairs`); only messages that need new UIDs are put in order (`new_uids`). A damaged mailbox
+takes no part, since its rows cannot be trusted.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ def joined(paired: DataFrame) -> DataFrame:
         )
         .withColumn("is_ours", _is_ours())
         .withColumns(_survivor(mine, other))
-        .withColumn("moves", F.coalesce(F.col("takes_part") & (_misleads(mine, "our") | _misleads(other, "their")), F.lit(False)))
+        .withColumn("misleads", _misleads(mine, "our") | _misleads(other, "their"))
+        .withColumn("moves", F.coalesce(F.col("takes_part") & F.col("misleads"), F.lit(False)))
         .select(*rest, *STATE, "moves")
     )
 

@@ -232,7 +232,7 @@ class ClusterMailStore:
         try:
             await self._expunge(key, wanted, head)
         except FolderNotFoundError:
-            # UIDVALIDITY has risen. Messages that were copied are certainly the ones to remove, whatever their UIDs.
+            # UIDVALIDITY has risen. The placements that were copied are the ones to remove, whatever their UIDs.
             for some in _batches(wanted, CHANGE_AT_ONCE):
                 await self._uid_retry.expunge_anew(key, some)
         return copied

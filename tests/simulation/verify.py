@@ -76,8 +76,7 @@ def _rows(node: Node) -> dict[bytes, dict[bytes, Row]]:
     connection = node.store._connection
     mailboxes = [chain.id for chain in queries.chains_of(connection, None) if chain.uidvalidity]
     return {
-        mailbox_id: {row.guid: row for row in queries.mailbox_rows(connection, mailbox_id)}
-        for mailbox_id in mailboxes
+        mailbox_id: {row.guid: row for row in queries.mailbox_rows(connection, mailbox_id)} for mailbox_id in mailboxes
     }
 
 

@@ -209,6 +209,7 @@ def lacking(sides: dict[str, Side], guid: bytes) -> tuple[set[str], set[str]]:
             continue
         for node, other in sides.items():
             its = other.rows.get(guid)
-            if not isinstance(its, Row) or (its.dot, its.change) != (row.dot, row.change):
-                (expunged if other.has_seen(row.dot) else missing).add(node)
+            if not isinstance(its, Row) or not {*its.placements()} & {*row.placements()}:
+                has_seen_all = all(other.has_seen(dot) for dot, _ in row.placements())
+                (expunged if has_seen_all else missing).add(node)
     return missing, expunged

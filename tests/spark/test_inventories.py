@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from benchmarks.spark.generator import Recipe, generate
-from resync.inventory import MANIFEST, part_name
+from resync.inventory import FORMAT, MANIFEST, part_name
 from spark import inventories
 from spark.inventories import InventoryError
 from spark.schemas import SCHEMAS
@@ -84,7 +84,7 @@ def test_what_is_no_whole_inventory_is_refused(spark: SparkSession, tmp_path: Pa
     assert "several clusters: dc1 of 'test', dc2 of 'another'" in said
     bent(place, format=99)
     assert f"{place}/{MANIFEST}: it is of format 99" in wrong(spark, dc1=place)
-    bent(place, format=1, rows=dict.fromkeys(SCHEMAS.keys() - {"guids"}, 0))
+    bent(place, format=FORMAT, rows=dict.fromkeys(SCHEMAS.keys() - {"guids"}, 0))
     assert f"{place}/{MANIFEST}: {MANIFEST} does not count the rows of guids" in wrong(spark, dc1=place)
     Path(place, MANIFEST).write_text("{")
     assert f"{place}/{MANIFEST}" in wrong(spark, dc1=place)

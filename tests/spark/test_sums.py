@@ -163,7 +163,7 @@ def test_contexts_are_sent_to_all_if_they_are_small(
     with settings(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"}):
         for dots, is_sent in ((2, True), (versions.PLANS_BYTES_MAX // versions.DOT_BYTES, False)):
             of = related, read.tables["messages"], read.nodes, summary._replace(dots=dots)
-            versions._with_plans(*of).select("mailbox", "dot_seen").explain()
+            versions._with_plans(*of).select("mailbox", "claim_seen").explain()
             plan = capsys.readouterr().out.splitlines()
             joins = [line for line in plan if "Join" in line and "LeftSemi" not in line]
             assert [("Broadcast" in line) for line in joins] == [is_sent], joins

@@ -18,6 +18,7 @@ from resync.state import MailboxState
 Record = Mapping[str, object]
 
 _FLAG = pa.struct([("flag", pa.string()), ("time", pa.int64()), ("sid", pa.string()), ("set", pa.bool_())])
+_PLACEMENT = pa.struct([("origin", pa.string()), ("seq", pa.int64()), ("change", pa.int32())])
 _TYPES = {
     "int32": pa.int32(),
     "int64": pa.int64(),
@@ -26,6 +27,7 @@ _TYPES = {
     "bool": pa.bool_(),
     "context": pa.map_(pa.string(), pa.int64()),
     "flags": pa.list_(_FLAG),
+    "placements": pa.list_(_PLACEMENT),
 }
 
 

@@ -37,7 +37,7 @@ class Watched:
 
     def __init__(self, name: str, uid: UidConflict) -> None:
         self.node, self.uid = MemoryNode(f"{name}.a"), uid
-        self.named: dict[int, tuple[Dot, int]] = {}
+        self.named: dict[int, bytes] = {}
         self.rows: dict[int, Message] = {}
         self.uidnext, self.modseq = 1, 0
 
@@ -56,10 +56,10 @@ class Watched:
         assert len(set(held)) == len(held), "a GUID is there twice"
 
     def look_at(self, message: Message) -> None:
-        placement, before = (message.dot, message.change), self.rows.get(message.uid)
+        before = self.rows.get(message.uid)
         if message.uid not in self.named:
             assert message.uid >= self.uidnext, "a message appeared below a UIDNEXT that was shown"
-        assert self.named.setdefault(message.uid, placement) == placement, "a UID named two messages"
+        assert self.named.setdefault(message.uid, message.guid) == message.guid, "a UID named two messages"
         if before is None or before.flags != message.flags:
             assert message.modseq > self.modseq, "a change appeared at a MODSEQ that was shown"
         self.rows[message.uid] = message

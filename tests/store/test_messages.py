@@ -68,7 +68,7 @@ def test_a_save_tried_again_after_a_merge_rests_on_the_entries_that_brought_the_
     merge = node.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch))
     assert merge == Dot("dc1.a", 2)
     (row,) = rows(node).values()
-    assert (row.uid, row.dot) == (2, merge)
+    assert (row.uid, row.placements()) == (2, ((Dot("dc1.a", 1), 0), (Dot("dc2.a", 1), 0)))
     again = node.write(saving(b"text", guid(1)))
     assert again == Placed((2,), merge, brought_by=(Dot("dc1.a", 1), Dot("dc2.a", 1)))
 

@@ -31,7 +31,7 @@ async def test_a_database_of_another_version_is_left_as_it_is(tmp_path: Path) ->
     assert path.read_bytes() == before
 
 
-async def test_a_database_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
+async def test_a_database_of_an_earlier_version_is_brought_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "node.db"
     async with open_store(tmp_path) as store:
         await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail"))
@@ -39,7 +39,7 @@ async def test_a_database_of_the_version_before_is_brought_up_to_date(tmp_path: 
     connection = sqlite3.connect(path)
     connection.executescript(
         "DROP INDEX lacking_hash; DROP INDEX log_abandoned; ALTER TABLE identity DROP COLUMN begun;"
-        "PRAGMA user_version = 8;"
+        "ALTER TABLE by_uid DROP COLUMN also; PRAGMA user_version = 8;"
     )
     connection.close()
     async with open_store(tmp_path) as store:

@@ -3,7 +3,8 @@
 A request names UIDs as of a head. Its master has seen that head, but a merge may have given messages other UIDs since.
 No UID then names another message, so no wrong message is changed; the master says which UIDs it has not found. When
 this node shows what the reply reports, it also shows the merge: a message that was not found is either expunged, or has
-another UID, and is requested again under that.
+another UID, and is requested again under that. An expunge and the second half of a MOVE leave a message which the merge
+has joined with a placement that their client has not seen.
 
 New mail has the same problem in the other direction. A master on another branch may have given it a UID under which
 this node has shown another message, so clients must not be told that UID. The merge that brings the mail here settles

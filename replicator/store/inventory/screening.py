@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
+from replicator.store.db.message_rows import DamagedRowError, placements_from
 from replicator.store.inventory.flags import states_of
 from replicator.store.inventory.tables import Values
 from resync.entry import ID_BYTES
@@ -59,6 +60,8 @@ def _makes_sense(column: Column, value: object) -> bool:
             return isinstance(value, bytes) and len(value) == LENGTHS[column.name]
         case "flags":
             return isinstance(value, bytes) and _are_flags(value)
+        case "placements":
+            return value is None or _are_placements(value)
         case "context":
             return isinstance(value, dict) and all(
                 isinstance(origin, str)
@@ -67,6 +70,14 @@ def _makes_sense(column: Column, value: object) -> bool:
                 and abs(seq) <= INT_MAX["int64"]
                 for origin, seq in value.items()
             )
+
+
+def _are_placements(blob: object) -> bool:
+    try:
+        found = placements_from(blob)
+    except DamagedRowError:
+        return False
+    return all(abs(dot.seq) <= INT_MAX["int64"] and abs(change) <= INT_MAX["int32"] for dot, change in found)
 
 
 def _are_flags(blob: bytes) -> bool:

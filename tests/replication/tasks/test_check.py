@@ -53,7 +53,7 @@ DAMAGES = [
     Planted("UID no number", [f"UPDATE by_uid SET uid = 'x' WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 2}),
     Planted(
         "row added",
-        [f"INSERT INTO by_uid SELECT {WORK}, {ROW} FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}"],
+        [f"INSERT INTO by_uid {INTO} SELECT {WORK}, {ROW} FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}"],
         {"by_uid": 1},
     ),
     Planted(
@@ -64,14 +64,14 @@ DAMAGES = [
             + ", 7, origin, seq, change, x'"
             + "99" * 16
             + "', claim_origin, claim_seq,"
-            f" modseq, flags, 1, 1, content_hash, fingerprint FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}",
+            f" modseq, flags, 1, 1, content_hash, fingerprint, also FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}",
             f"INSERT INTO by_guid VALUES (x'{'99' * 16}', {WORK}, 7, 'dc1.x', 1, 0)",
         ],
         {"by_uid": 1, "by_guid": 1},
     ),
     Planted(
         "mailbox added",
-        [f"INSERT INTO by_uid SELECT randomblob(16), {ROW} FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}"],
+        [f"INSERT INTO by_uid {INTO} SELECT randomblob(16), {ROW} FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}"],
         {"by_uid": 1},
     ),
     Planted(
