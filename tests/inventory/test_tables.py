@@ -35,6 +35,7 @@ DATABASE_TABLES = {
     "heads": "chain", "messages": "by_uid", "guids": "by_guid", "folders": "folder", "subscriptions": "subscription",
 }  # fmt: skip
 AFTER_MERGES = (
+    "UPDATE by_uid SET also = x'919292a56463392e7a0500' WHERE uid % 5 = 0",
     "UPDATE by_uid SET claim_origin = 'dc9.z' WHERE uid % 3 = 0",
     "UPDATE by_uid SET claim_seq = 77 WHERE uid % 4 = 0",
     "UPDATE chain SET risen = 5 WHERE uidvalidity > 0 AND uidnext % 2",

@@ -41,7 +41,7 @@ BREAKAGES = (
     ),
     Breakage(
         "claim", "a merge gives new UIDs and does not claim them", "resync/merge.py",
-        "change=place[1], claim=dot, modseq", "change=place[1], modseq",
+        "uid=merged.uidnext, claim=dot, modseq", "uid=merged.uidnext, modseq",
     ),
     Breakage(
         "catch-up", "a root answers before all have dropped what they mastered", "master_election/election.py",
@@ -66,8 +66,8 @@ BREAKAGES = (
     ),
     Breakage(
         "uid-rule", "a UID stays although a side has promised it to new mail", "resync/merge.py",
-        "return not side.has_seen(row.claim) and row.uid < side.uidnext",
-        "return not side.has_seen(row.claim) and row.uid in side.rows",
+        "return side.has_seen(row.claim) or row.uid < side.uidnext",
+        "return side.has_seen(row.claim) or row.uid in side.rows",
     ),
     Breakage(
         "stamps", "flags go by the side and not by the stamp", "resync/merge.py",

@@ -29,6 +29,7 @@ ROW = (
     "uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, received_ms, size_bytes, content_hash,"
     " fingerprint"
 )
+INTO = f"(mailbox, {ROW})"
 A_TEXT = "(SELECT content_hash FROM by_uid WHERE uid = 2 AND mailbox = " + INBOX + ")"
 
 
