@@ -269,13 +269,19 @@ def test_a_uid_that_the_other_side_saved_and_expunged_is_not_used() -> None:
     assert {uid: row.guid[:1] for uid, row in one.state.rows.items()} == {2: b"y"}
 
 
-def test_who_has_expunged_one_of_two_placements_leaves_the_other_one() -> None:
-    """A mail is sent twice; one part expunges the one, while another part makes both one."""
+def twice() -> tuple[Node, Node, Node]:
+    """Return three nodes: two have numbered one mail apart, and the third has that of the first."""
     world = World(random.Random(0))
     first, again, third = (Node(name, world) for name in "abc")
     first.number(mail(1, b"x"))
     third.meet(first)
     again.number(mail(1, b"x"))
+    return first, again, third
+
+
+def test_who_has_expunged_one_of_two_placements_leaves_the_other_one() -> None:
+    """A mail is sent twice; one part expunges the one, while another part makes both one."""
+    first, again, third = twice()
     first.number(MailDel(UidSet.of([1])))
     again.meet(third)
     assert [row.placements() for row in again.state.rows.values()] == [((Dot("a.x", 1), 0), (Dot("b.x", 1), 0))]
@@ -285,6 +291,25 @@ def test_who_has_expunged_one_of_two_placements_leaves_the_other_one() -> None:
     first.number(MailDel(UidSet.of([2])))
     third.meet(first)
     assert shown(third) == {}
+
+
+def test_what_is_expunged_after_one_of_two_merges_of_the_same_fork_stays_gone() -> None:
+    first, again, third = twice()
+    fourth = Node("d", first.world)
+    fourth.meet(again)
+    again.meet(third)
+    first.meet(fourth)
+    first.number(MailDel(UidSet.of([2])))
+    first.meet(again)
+    assert shown(first) == {}
+
+
+def test_a_flag_set_on_one_placement_while_two_others_are_joined_stays() -> None:
+    first, again, third = twice()
+    third.number(FlagAdd(UidSet.of([1]), ("a",)))
+    again.meet(first)
+    again.meet(third)
+    assert [row.visible_flags() for row in again.state.rows.values()] == [{"a"}]
 
 
 # ---- conflict.uid = "uidvalidity" --------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ that they were safe only if that many disks had to be lost (`History.acknowledge
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -29,7 +29,7 @@ from tests.attachments.memory import MemoryFiles
 from tests.replication.cluster import Node
 from tests.simulation.cache import Cache
 from tests.simulation.forgetting import forget_all
-from tests.simulation.history import History, Placement, TreeChange
+from tests.simulation.history import FlagChange, History, Placement, TreeChange
 from tests.simulation.texts import holds_texts
 from tests.simulation.watch import uidvalidity_of
 
@@ -116,7 +116,7 @@ class _Known:
 
 
 def _check_mailbox(
-    known: _Known, mailbox_id: bytes, rows: dict[bytes, Row], flags: dict[Placement, frozenset[str]]
+    known: _Known, mailbox_id: bytes, rows: dict[bytes, Row], flags: dict[Placement, dict[str, FlagChange]]
 ) -> None:
     by_guid = known.by_guid(mailbox_id)
     unexplained = [row for row in rows.values() if row.guid not in by_guid]
@@ -127,18 +127,25 @@ def _check_mailbox(
         assert left or not row, f"back: {guid.hex()}, expunged as {placements}"
         if row is not None:
             assert set(row.placements()) == left, f"{guid.hex()} stands for {row.placements()}, and {left} are left"
-        if row is not None and len(placements) == 1:
-            shown = row.visible_flags()
-            assert shown == flags.get(placements[0], frozenset()), f"{placements} has {shown}, not as last stamped"
+        if row is not None and len(left) == len(placements):
+            expected = _last_stamped([flags.get(one, {}) for one in placements])
+            assert row.visible_flags() == expected, f"{placements} has {row.visible_flags()}, not as last stamped"
 
 
-def _flags_of(known: _Known) -> dict[Placement, frozenset[str]]:
-    found: dict[Placement, set[str]] = defaultdict(set)
+def _flags_of(known: _Known) -> dict[Placement, dict[str, FlagChange]]:
+    """Return the last change of each flag of each placement."""
+    found: dict[Placement, dict[str, FlagChange]] = defaultdict(dict)
     for (placement, flag), changes in known.history.flagged.items():
         standing = [change for change in changes if known.has(change.dot)]
-        if standing and max(standing).value:
-            found[placement].add(flag)
-    return {placement: frozenset(flags) for placement, flags in found.items()}
+        if standing:
+            found[placement][flag] = max(standing)
+    return found
+
+
+def _last_stamped(of_placements: Sequence[Mapping[str, FlagChange]]) -> set[str]:
+    """Return the flags of a message that stands for several placements."""
+    names = {flag for one in of_placements for flag in one}
+    return {flag for flag in names if max(one[flag] for one in of_placements if flag in one).value}
 
 
 def _check_once(history: History) -> None:
