@@ -108,7 +108,7 @@ __all__ = [
     "Who",
 ]
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscribe | Merge
 """Commands that may carry an entry header."""

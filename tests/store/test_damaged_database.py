@@ -38,6 +38,15 @@ async def test_of_a_whole_database_all_is_found_that_is_not_known(tmp_path: Path
     assert path.read_bytes() == before
 
 
+async def test_messages_of_a_database_of_an_earlier_version_are_found(tmp_path: Path) -> None:
+    path = await a_database(tmp_path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("ALTER TABLE by_uid DROP COLUMN also")
+    with damaged_database.opened(path) as damaged:
+        (chain,) = damaged.mailboxes()
+        assert len(damaged.rows(chain)) == SIZE
+
+
 @pytest.mark.parametrize("which", [0, 3, -1])
 async def test_what_lies_around_a_page_that_cannot_be_read_is_found(tmp_path: Path, which: int) -> None:
     path = await a_database(tmp_path)

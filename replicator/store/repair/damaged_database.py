@@ -170,8 +170,8 @@ class DamagedDatabase:
 
     def rows(self, chain: Chain) -> list[Row]:
         """Return the readable rows of a mailbox, by the first way of reading that yields any."""
-        select = f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ? ORDER BY uid"
         for connection in self._ways:
+            select = f"SELECT {_row_columns(connection)} FROM by_uid WHERE mailbox = ? ORDER BY uid"
             found: dict[int, Row] = {}
             for columns in _both_ends(connection, select, (chain.id,)):
                 with suppress(sqlite3.Error, TypeError):
@@ -238,6 +238,15 @@ class DamagedDatabase:
             with suppress(sqlite3.Error):
                 return dict(connection.execute(f"SELECT name, {column} FROM origin"))
         return None
+
+
+def _row_columns(connection: sqlite3.Connection) -> str:
+    """Return `ROW_COLUMNS` as this database has them: up to schema 9, it has no column `also`."""
+    with suppress(sqlite3.Error):
+        names = {column[1] for column in connection.execute("PRAGMA table_info(by_uid)")}
+        if "also" not in names:
+            return ROW_COLUMNS.replace(" also,", " NULL,")
+    return ROW_COLUMNS
 
 
 def _expected(connection: sqlite3.Connection) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from protocol.values import Dot
 from replicator.store.db.chain import Chain
 from replicator.store.db.entry_validation import is_well_formed
 from replicator.store.repair.damaged_database import DamagedDatabase
@@ -62,11 +63,15 @@ def _unknown(
 ) -> Iterator[tuple[bytes, MailAdd]]:
     for row in shown:
         try:
-            origin, seq = checked(row.dot, str, int)
+            dots = [checked(dot, str, int) for dot, _ in row.placements()]
             flags = tuple(sorted(flag for flag in row.visible_flags() if flag.isascii() and flag.isprintable()))
             add = MailAdd(row.uid, row.guid, row.received_ms, flags, row.size_bytes, row.content_hash, copied=False)
             is_sound = is_well_formed(checked(add, int, bytes, int, tuple, int, bytes, bool))
         except (TypeError, AttributeError, LookupError):
             continue
-        if is_sound and known.get(origin, 0) < seq and (came is None or seq <= came.get(origin, 0)):
+        if is_sound and any(_is_new(dot, known, came) for dot in dots):
             yield row.guid, add
+
+
+def _is_new(dot: Dot, known: Mapping[str, int], came: Mapping[str, int] | None) -> bool:
+    return known.get(dot.origin, 0) < dot.seq and (came is None or dot.seq <= came.get(dot.origin, 0))

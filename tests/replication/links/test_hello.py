@@ -36,7 +36,7 @@ async def link_of(node: Node) -> LinkStatus:
 @pytest.mark.parametrize(
     ("changes", "code", "text"),
     [
-        ({"version": 1}, RefusalCode.VERSION, "protocol version 1; this node speaks 2"),
+        ({"version": 1}, RefusalCode.VERSION, "protocol version 1; this node speaks 3"),
         ({"cluster": "other"}, RefusalCode.CLUSTER, "cluster 'other'; this node is of 'mail'"),
         ({"sid": "dc2", "origin": "dc2.x"}, RefusalCode.SAME_SID, "give each its own `node.id`"),
         ({"sid": "dc9", "origin": "dc9.x"}, RefusalCode.UNKNOWN_SID, "'dc9' is not the [[peer]] that 'dc2' expects"),
@@ -144,7 +144,7 @@ async def dialled(nodes: Cluster) -> Stranger:
         (Refused(RefusalCode.CLUSTER, "not of us"), "dc2 refuses the link: not of us"),
         (replace(HELLO, sid="dc3", origin="dc3.x"), "node 'dc3' is not the [[peer]] that 'dc1' expects"),
         (replace(HELLO, sid="dc1"), "both nodes have the id 'dc1'; give each its own `node.id`"),
-        (replace(HELLO, sid="dc2", origin="dc2.x", version=3), "protocol version 3; this node speaks 2"),
+        (replace(HELLO, sid="dc2", origin="dc2.x", version=4), "protocol version 4; this node speaks 3"),
     ],
 )
 async def test_what_keeps_a_link_down_is_in_the_status(
