@@ -21,7 +21,7 @@ from typing import TypeVar, cast
 
 from protocol.values import UID_MAX, Dot, context_dots, covers
 from resync.entry import Merge
-from resync.row import FlagStates, Placement, Row
+from resync.row import FlagStates, Row, age
 from resync.state import MERGE_HEADROOM, RISEN_MAX, MailboxState, joined
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ def _survivors(ours: MailboxState, theirs: MailboxState, modseq: int) -> list[Ro
             found.append(mine)
         elif (row := _of_both(mine, other, ours, theirs)) is not None:
             found.append(row._replace(modseq=modseq))
-    return sorted(found, key=lambda row: _age((row.dot, row.change)))
+    return sorted(found, key=lambda row: age((row.dot, row.change)))
 
 
 def _of_both(mine: Row | None, other: Row | None, ours: MailboxState, theirs: MailboxState) -> Row | None:
@@ -151,7 +151,7 @@ def _of_both(mine: Row | None, other: Row | None, ours: MailboxState, theirs: Ma
     theirs_stay = {one for one in there if one in here or not ours.has_seen(one[0])}
     if not ours_stay | theirs_stay:
         return None
-    (dot, change), *also = sorted(ours_stay | theirs_stay, key=_age)
+    (dot, change), *also = sorted(ours_stay | theirs_stay, key=age)
     if mine is None or not ours_stay:
         row = cast("Row", other)
     elif other is None or not theirs_stay:
@@ -189,11 +189,6 @@ def _misleads(row: Row, side: MailboxState) -> bool:
     return side.has_seen(row.claim) or row.uid < side.uidnext
 
 
-def _age(one: Placement) -> tuple[int, str, int]:
-    dot, change = one
-    return dot.seq, dot.origin, change
-
-
 def _all_in_order(merged: MailboxState, survivors: Iterable[Row], anew: Anew) -> list[Row]:
     """Return all messages in log order, by the stamps of the entries that added them, and raise the UIDVALIDITY.
 
@@ -212,7 +207,7 @@ def _turn(row: Row, time: int | None) -> tuple[int | str, ...]:
 
     Messages whose entry has left the log precede all others, in the order of UIDs.
     """
-    return (0, row.uid) if time is None else (1, time, row.dot.sid, *_age((row.dot, row.change)))
+    return (0, row.uid) if time is None else (1, time, row.dot.sid, *age((row.dot, row.change)))
 
 
 def _gap(in_log_order: Iterable[Row]) -> int:

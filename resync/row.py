@@ -23,7 +23,7 @@ FlagStates: TypeAlias = Mapping[str, tuple[int, str, bool]]
 
 
 Placement: TypeAlias = tuple[Dot, int]
-"""Dot of the entry that added a message, and the index of the change that did."""
+"""Dot of the entry that put a message into a mailbox, and the index of the change that did."""
 
 
 class Row(NamedTuple):
@@ -60,6 +60,12 @@ class Row(NamedTuple):
     def visible_flags(self) -> frozenset[str]:
         """Return the flags that are set."""
         return frozenset(flag for flag, state in self.flags.items() if state[2])
+
+
+def age(placement: Placement) -> tuple[int, str, int]:
+    """Return a sort key by which a message's earliest placement comes first; the same at all nodes."""
+    dot, change = placement
+    return dot.seq, dot.origin, change
 
 
 def shares_placement(one: Row, other: Row) -> bool:

@@ -22,8 +22,10 @@ from resync.entry import (
     FolderSubscribe,
     MailAdd,
     MailDel,
+    Merge,
     tree_id,
 )
+from resync.row import Placement, Row
 from tests.store import consistency
 from tests.store.harness import ALICE, INBOX, creating, deleting, expunging, flagging, guid, saving, subscribing
 from tests.store.memory_node import MemoryNode
@@ -260,6 +262,14 @@ def test_a_waiting_entry_that_contradicts_its_head_does_not_hurt_the_one_it_wait
     assert queries.log_counts(node.connection) == (2, 1)
 
 
+def merging(entry: Entry, *placements: Placement) -> Entry:
+    """The entry, as a merge that shows one message under these placements."""
+    (dot, change), *also = placements
+    row = Row(5, dot, change, guid(5), dot, 1, {}, 1, 4, HASH, tuple(also))
+    merge = Merge(6, 0, (dot,), (row,), ())
+    return replace(entry, predecessors=(*entry.predecessors, Dot("x.a", 1)), changes=(merge,))
+
+
 MALFORMED: dict[str, Callable[[Entry], Entry]] = {
     "own origin": lambda entry: replace(entry, dot=Dot("dc1.a", entry.dot.seq)),
     "three predecessors": lambda entry: replace(
@@ -285,6 +295,9 @@ MALFORMED: dict[str, Callable[[Entry], Entry]] = {
     "no uids": lambda entry: replace(entry, changes=(MailDel(UidSet()),)),
     "uids from zero": lambda entry: replace(entry, changes=(MailDel(UidSet(((0, 1),))),)),
     "uids above": lambda entry: replace(entry, changes=(MailDel(UidSet(((1, UID_MAX + 1),))),)),
+    "placements out of order": lambda entry: merging(entry, (Dot("x.a", 2), 0), (Dot("x.a", 1), 0)),
+    "a placement twice": lambda entry: merging(entry, (Dot("x.a", 1), 0), (Dot("x.a", 1), 0)),
+    "another placement's number": lambda entry: merging(entry, (Dot("x.a", 1), 0), (Dot("x.a", BIG), 0)),
     "uids overlap": lambda entry: replace(entry, changes=(FlagAdd(UidSet(((1, 2), (2, 2))), (SEEN,)),)),
 }
 

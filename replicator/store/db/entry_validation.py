@@ -8,7 +8,9 @@ stays in the log as a branch of its own, so that its origin's other mailboxes go
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 from protocol.values import UID_MAX, Dot, Stamp, UidSet
@@ -34,7 +36,7 @@ from resync.entry import (
     tree_id,
 )
 from resync.folder_tree import UIDVALIDITY_MAX
-from resync.row import Row
+from resync.row import Placement, Row, age
 from resync.state import RISEN_MAX, ContradictionError, why_not_merge
 
 HASH_BYTES = 32
@@ -163,6 +165,7 @@ def _is_sound(row: Row, uidnext: int) -> bool:
         0 < row.uid < uidnext
         and len(row.guid) == ID_BYTES
         and is_text(row.content_hash, row.size_bytes)
+        and _are_in_order(row.placements())
         and all(0 < dot.seq < NUMBER_MAX and 0 <= change < NUMBER_MAX for dot, change in row.placements())
         and 0 < row.claim.seq < NUMBER_MAX
         and 0 < row.modseq < NUMBER_MAX
@@ -181,6 +184,11 @@ def _is_name(name: str) -> bool:
     except InvalidNameError:
         return False
     return True
+
+
+def _are_in_order(placements: Sequence[Placement]) -> bool:
+    """Return True if placements are listed as a merge lists them, so that equal rows are equal bit by bit."""
+    return all(age(one) < age(other) for one, other in pairwise(placements))
 
 
 def why_not_shown(change: Merge | TreeMerge, own: Dot) -> str | None:
