@@ -68,7 +68,7 @@ class UidRetry:
     ) -> None:
         """Submit a change to all of the messages that are not expunged. Raises MailError.
 
-        With `same_placement`, a message that has been placed anew under the same GUID is left out.
+        With `same_placement`, a message that stands for a placement which its target does not have is left out.
         """
         left = targets
         with trio.move_on_after(self._timeout_s):
