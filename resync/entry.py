@@ -2,7 +2,7 @@
 
 An entry is an ordered batch of changes to one mailbox, or to one user's folder tree, which is a chain of its own under
 an id that follows from the user's name. Entries name messages by UID: an entry applies only on its predecessor, and
-there a UID names one placement.
+there a UID names one message.
 
 Shapes: ids and GUIDs are 16 bytes, content hashes 32, times milliseconds since the epoch, sizes bytes.
 """
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 import msgpack
 
 from protocol.values import Dot, Stamp, UidSet
-from resync.row import Row
+from resync.row import Placement, Row
 
 T = TypeVar("T")
 
@@ -268,14 +268,20 @@ def _dots(values: Any) -> tuple[Dot, ...]:
     return tuple(checked(Dot(origin, seq), str, int) for origin, seq in values)
 
 
+def placements_from(values: Any) -> tuple[Placement, ...]:
+    """Return placements that were packed as tuples. Raises TypeError or ValueError for any other value."""
+    return tuple((*_dots([dot]), *checked((change,), int)) for dot, change in values)
+
+
 def row_from(values: Any) -> Row:
     """Return the row that was packed as a tuple. Raises TypeError, ValueError or AttributeError for any other value."""
     uid, dot, change, guid, claim, modseq, flags, received_ms, size_bytes, content_hash, *also = values
     states = {flag: checked(tuple(state), int, str, bool) for flag, state in flags.items()}
     checked(tuple(states), *(str for _ in states))
+    if len(also) > 1 or also == [()]:
+        raise ValueError("a row has more values than it should")
     placement, claimed = _dots((dot, claim))
-    others = tuple((Dot(*checked(tuple(dot), str, int)), number) for dot, number in also[0]) if also else ()
-    checked(tuple(number for _, number in others), *(int for _ in others))
+    others = placements_from(also[0]) if also else ()
     row = Row(uid, placement, change, guid, claimed, modseq, states, received_ms, size_bytes, content_hash, others)
     return checked(row, int, Dot, int, bytes, Dot, int, dict, int, int, bytes, tuple)
 

@@ -4,8 +4,8 @@ This one rule serves a fork, a repair on demand and the batch. It is symmetric e
 Membership follows contexts: a placement that only one side holds stays, unless the other side has seen it and so
 expunged it. A mailbox holds a GUID once: placements of one GUID become one message, which keeps all of them, and stays
 until the last of them is expunged. Each flag follows its latest stamp. A UID stays only if it breaks no promise of
-either side: each side must show the message under it, or neither have known its claim nor have promised the UID to new
-mail; all other messages get new UIDs above both UIDNEXTs.
+either side: each side must show the message under it, with all its placements, or not have promised the UID to new
+mail. All other messages get new UIDs above both UIDNEXTs.
 
 That is `conflict.uid = "renumber"`. With "uidvalidity", as soon as one UID cannot stay, all messages get new UIDs above
 both, in the order in which they came into the log, and the UIDVALIDITY rises. So under either rule no UID that was ever
@@ -178,7 +178,7 @@ def _last(one: FlagStates, other: FlagStates) -> FlagStates:
 
 
 def _misleads(row: Row, side: MailboxState) -> bool:
-    """Return True if a client of this side could take the UID for another message's, or has seen it expunged.
+    """Return True if a client of this side could take the row's UID for another message's.
 
     A side that shows the message under this UID is misled by a placement that is new to it: a client that expunges the
     UID meanwhile has not seen that one.
@@ -186,7 +186,7 @@ def _misleads(row: Row, side: MailboxState) -> bool:
     shown = side.message(row.guid)
     if shown is not None and (shown.uid, shown.claim) == (row.uid, row.claim):
         return not set(row.placements()) <= set(shown.placements())
-    return side.has_seen(row.claim) or row.uid < side.uidnext
+    return row.uid < side.uidnext
 
 
 def _all_in_order(merged: MailboxState, survivors: Iterable[Row], anew: Anew) -> list[Row]:

@@ -7,7 +7,7 @@ have the same digest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple, TypeAlias, cast
 
@@ -48,6 +48,11 @@ class Row(NamedTuple):
     def placements(self) -> tuple[Placement, ...]:
         """Return all placements that the message stands for, by age."""
         return (self.dot, self.change), *self.also
+
+    def dots(self) -> Iterator[Dot]:
+        """Yield the entries that the row names: its placements' and its claim."""
+        yield from (dot for dot, _ in self.placements())
+        yield self.claim
 
     def packed(self) -> tuple[object, ...]:
         """Return the row as plain values, without `also` if that is empty."""

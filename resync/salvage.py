@@ -44,7 +44,7 @@ def mail_left(branches: Sequence[Branch], seen: Context) -> Iterator[MailAdd]:
     for replay in replays:
         for mail in replay.shown.values():
             gone = [context for guids, context in removed if mail.add.guid in guids]
-            left = [one for one in mail.placements if one not in expunged]
+            left = [one for one in mail.placements if one not in expunged and not _covers(seen, one[0])]
             if any(not any(_covers(context, dot) for context in gone) for dot, _ in left):
                 yield mail.add
 

@@ -93,13 +93,9 @@ class MailboxState:
             raise ContradictionError(f"{entry.dot} has MODSEQ {entry.modseq} on {self.modseq}")
         for change in entry.changes:
             if isinstance(change, Merge):
-                wrong = why_not_merge(change, self, self._guid_at)
+                wrong = why_not_merge(change, self, self.rows.get)
                 if wrong:
                     raise ContradictionError(f"{entry.dot} has {wrong}")
-
-    def _guid_at(self, uid: int) -> bytes | None:
-        row = self.rows.get(uid)
-        return row.guid if row else None
 
     def _add(self, entry: Entry, number: int, add: MailAdd) -> None:
         if add.uid != self.uidnext:
@@ -140,7 +136,7 @@ class Head(Protocol):
     context: dict[str, int]
 
 
-def why_not_merge(merge: Merge, head: Head, guid_at: Callable[[int], bytes | None]) -> str | None:
+def why_not_merge(merge: Merge, head: Head, row_at: Callable[[int], Row | None]) -> str | None:
     """Return the reason why a merge is invalid where one of the heads that it joins shows this, or None if it is valid.
 
     No number may go back, and a UID that this head has shown or promised must still name the same message (design
@@ -156,11 +152,13 @@ def why_not_merge(merge: Merge, head: Head, guid_at: Callable[[int], bytes | Non
     if any(seen.get(origin, 0) < seq for origin, seq in head.context.items()):
         return "a context that lacks what is here"
     for row in merge.rows:
-        here = guid_at(row.uid)
+        here = row_at(row.uid)
         if here is None and row.uid < head.uidnext:
             return "a message at a UID below UIDNEXT"
-        if here is not None and here != row.guid:
+        if here is not None and here.guid != row.guid:
             return "another message's UID"
+        if here is not None and not set(row.placements()) <= set(here.placements()):
+            return "a UID with a placement that it has not shown"
     return None
 
 

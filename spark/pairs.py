@@ -11,7 +11,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.versions import STATE, names, share_placement
+from spark.versions import STATE, name, names, share_placement
 
 _CLAIM = ("uid", "claim_origin", "claim_seq")
 _STAMP = ("time", "sid", "set")
@@ -45,7 +45,7 @@ def _stay(row: Column, there: Column, bits: Column) -> Column:
     shown = F.coalesce(names(there["placements"]), F.array())
     stays = F.filter(
         row["placements"],
-        lambda one: F.array_contains(shown, names(F.array(one))[0]) | ~_has(bits, one["seen"]),
+        lambda one: F.array_contains(shown, name(one)) | ~_has(bits, one["seen"]),
     )
     return F.coalesce(stays, F.array())
 
@@ -106,12 +106,10 @@ def _by_flag(flags: Column) -> Column:
 
 
 def _misleads(shown: Column, side: str) -> Column:
-    """Return True if a client of this side could take the UID for another message's, or has seen it expunged.
+    """Return True if a client of this side could take the row's UID for another message's.
 
     A side that shows the message under this UID is misled by a placement that is new to it.
     """
     is_same = F.coalesce(_part(shown, _CLAIM) == F.struct(*_CLAIM), F.lit(False))
     is_new = F.size(F.array_except(names(F.col("placements")), names(shown["placements"]))) > 0
-    bits = F.col("our_bits") if side == "our" else F.col("their_bit")
-    is_gone = _has(bits, F.col("claim_seen")) | (F.col("uid") < F.col(f"{side}_uidnext"))
-    return F.when(is_same, is_new).otherwise(is_gone)
+    return F.when(is_same, is_new).otherwise(F.col("uid") < F.col(f"{side}_uidnext"))

@@ -81,22 +81,20 @@ def _with_plans(mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str],
 
 
 def _touched(rows: DataFrame, count: int) -> DataFrame:
-    """Return `mailbox` and `guid` of messages that a merge may touch, or that are not the same at all `count` nodes.
+    """Return `mailbox` and `guid` of messages that are not the same at all `count` nodes.
 
-    A merge leaves a row alone that both sides have, if they know its claim, whatever their UIDNEXTs.
+    A merge leaves the others alone.
     """
-    is_known = F.col("claim_seen") == (1 << count) - 1
     return (
-        rows.select("mailbox", "guid", is_known.alias("is_known"), F.xxhash64(*ROW).alias("hash"))
+        rows.select("mailbox", "guid", F.xxhash64(*ROW).alias("hash"))
         .repartition("mailbox", "guid")
         .groupBy("mailbox", "guid")
         .agg(
             F.count("*").alias("rows"),
-            F.min("is_known").alias("is_known"),
             F.min("hash").alias("least"),
             F.max("hash").alias("most"),
         )
-        .where((F.col("rows") != count) | (F.col("least") != F.col("most")) | ~F.col("is_known"))
+        .where((F.col("rows") != count) | (F.col("least") != F.col("most")))
         .select("mailbox", "guid")
     )
 
@@ -108,7 +106,12 @@ def share_placement(one: Column, other: Column) -> Column:
 
 def names(placements: Column) -> Column:
     """Return placements without the bits."""
-    return F.transform(placements, lambda one: F.struct(*(one[name].alias(name) for name in AGE)))
+    return F.transform(placements, name)
+
+
+def name(placement: Column) -> Column:
+    """Return a placement without the bits."""
+    return F.struct(*(placement[part].alias(part) for part in AGE))
 
 
 def _version(nodes: Sequence[str]) -> Column:

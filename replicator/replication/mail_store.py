@@ -283,7 +283,7 @@ class ClusterMailStore:
         for some in _batches(_present(mailbox, uids) if added or removed else [], CHANGE_AT_ONCE):
             named = partial(change, key, seen_modseq=max(message.modseq for message in some))
             if unchanged_since is None:
-                await self._uid_retry.change(key, head, some, named, same_placement=False)
+                await self._uid_retry.change(key, head, some, named, only_as_seen=False)
                 continue
             # A message to which a merge has given another UID counts as changed since.
             reply = await self._coordinator.submit(named(UidSet.of(message.uid for message in some), head))

@@ -199,6 +199,7 @@ def with_row(**values: object) -> Merge:
         ((with_row(modseq=6),), "MODSEQ above"),
         ((with_row(dot=Dot("dc2.y", 4)),), "lacks a message"),
         ((with_row(claim=Dot("dc3.z", 1)),), "lacks a message"),
+        ((with_row(also=((Dot("dc3.z", 9), 0),)),), "lacks a message"),
         ((MERGE, with_row(uid=2)), "GUID twice"),
         ((MERGE, with_row(guid=b"i" * 16)), "not in order"),
         ((with_row(uid=2), with_row(guid=b"i" * 16)), "not in order"),

@@ -58,6 +58,8 @@ class Node:
             if was is None:
                 seen = all(before.has_seen(dot) for dot, _ in row.placements())
                 assert not seen, "an expunged message came back"
+            if was is not None and was.uid == row.uid:
+                assert {*row.placements()} <= {*was.placements()}, "a UID gained a placement"
             if was is None or was.uid != row.uid:
                 assert row.uid >= before.uidnext, "a message appeared below a UIDNEXT that was shown"
             if was is None or was.uid != row.uid or was.visible_flags() != row.visible_flags():
@@ -223,7 +225,7 @@ def dumb_merge(a: MailboxState, b: MailboxState, dot: Dot, anew: Anew | None) ->
         for side, there in ((a, in_a), (b, in_b)):
             shows_it = guid in there and (there[guid].uid, there[guid].claim) == (row.uid, row.claim)
             shows_it = shows_it and {*row.placements()} <= {*there[guid].placements()}
-            if not shows_it and (side.has_seen(row.claim) or row.uid < side.uidnext) and guid not in displaced:
+            if not shows_it and row.uid < side.uidnext and guid not in displaced:
                 displaced.append(guid)
     if displaced and anew:
         in_order = sorted(by_age, key=lambda guid: (anew.time_of(kept[guid].dot), kept[guid].dot.sid))

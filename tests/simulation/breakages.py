@@ -66,8 +66,11 @@ BREAKAGES = (
     ),
     Breakage(
         "uid-rule", "a UID stays although a side has promised it to new mail", "resync/merge.py",
-        "return side.has_seen(row.claim) or row.uid < side.uidnext",
-        "return side.has_seen(row.claim) or row.uid in side.rows",
+        "return row.uid < side.uidnext", "return row.uid in side.rows",
+    ),
+    Breakage(
+        "uid-gains", "a UID stays although a placement joins it that one side has not shown", "resync/merge.py",
+        "return not set(row.placements()) <= set(shown.placements())", "return False",
     ),
     Breakage(
         "stamps", "flags go by the side and not by the stamp", "resync/merge.py",

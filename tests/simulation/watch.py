@@ -153,7 +153,8 @@ class Watch:
             placements = {uid: placements_of(message) for uid, message in shown.rows.items()}
             self._history.numbered(entry, placements)
         self._check_change(shown, change)
-        left = [one for uid in change.expunged if uid in shown.rows for one in placements_of(shown.rows[uid])]
+        touched = {*change.expunged, *(message.uid for message in change.changed)}
+        left = [one for uid in touched if uid in shown.rows for one in placements_of(shown.rows[uid])]
         here = {one for message in change.changed for one in placements_of(message)}
         self._gone |= {(mailbox_id, placement) for placement in left if placement not in here}
         for message in change.changed:
@@ -168,7 +169,10 @@ class Watch:
         assert change.uidnext >= shown.uidnext, "a UIDNEXT was lowered"
         for message in change.changed:
             before = shown.rows.get(message.uid)
-            if before is None or before.guid != message.guid:
+            if before is not None and before.guid == message.guid:
+                gained = {*placements_of(message)} - {*placements_of(before)}
+                assert not gained, f"UID {message.uid} gained {gained}"
+            else:
                 assert message.uid >= shown.uidnext, "P2: a message appeared below a UIDNEXT that was shown"
             assert message.uid < change.uidnext, "a UID at or above UIDNEXT"
             if before is None or before.flags != message.flags:

@@ -1,4 +1,4 @@
-"""Resolves messages for which nodes have different bodies under one GUID and one placement.
+"""Resolves messages for which nodes have different bodies under one GUID and a common placement.
 
 A body that was changed in transit is refused nowadays (`links.entry_codec`), but databases may hold older ones.
 Contexts cannot tell which body is right: the one at the node that numbered the message wins; if that node cannot be
@@ -29,7 +29,7 @@ from replicator.store.db.entry_validation import is_text
 from replicator.store.db.queries import MailboxKey
 from replicator.store.repair.row_repair import OtherText, entries_with, put_right
 from replicator.store.store import Store
-from resync.row import Row, shares_placement
+from resync.row import Row, age, shares_placement
 
 log = logging.getLogger(__name__)
 
@@ -119,8 +119,16 @@ def _other_text(row: Row, learned: Mapping[str, Learned], own: str) -> OtherText
             said[sid] = TextOf(theirs.content_hash, theirs.size_bytes)
         elif theirs is None and row.guid not in one.gone:
             said[sid] = ours
-    counts = that_counts(said, row.dot.sid)
+    counts = that_counts(said, _author(row, learned))
     return None if counts == ours or not is_text(*counts) else OtherText(row, *counts)
+
+
+def _author(row: Row, learned: Mapping[str, Learned]) -> str:
+    """Return the node that numbered the earliest placement of all versions that share one with this row."""
+    theirs = (one.items.get(row.guid) for one in learned.values())
+    shared = [other for other in theirs if isinstance(other, Row) and shares_placement(other, row)]
+    dot, _ = min((one for other in [row, *shared] for one in other.placements()), key=age)
+    return dot.sid
 
 
 def that_counts(said: Mapping[str, TextOf], author: str) -> TextOf:

@@ -64,11 +64,11 @@ class UidRetry:
         store.listeners.append(self._note_commit)
 
     async def change(
-        self, key: MailboxKey, head: Dot | None, targets: Targets, named: Named, *, same_placement: bool
+        self, key: MailboxKey, head: Dot | None, targets: Targets, named: Named, *, only_as_seen: bool
     ) -> None:
         """Submit a change to all of the messages that are not expunged. Raises MailError.
 
-        With `same_placement`, a message that stands for a placement which its target does not have is left out.
+        With `only_as_seen`, a message that stands for a placement which its target does not have is left out.
         """
         left = targets
         with trio.move_on_after(self._timeout_s):
@@ -78,17 +78,17 @@ class UidRetry:
                 if not reply.refused:
                     return
                 missed = [target for target in left if target.uid in reply.refused]
-                head, left = await self._find(key, missed, dots_of(reply), same_placement=same_placement)
+                head, left = await self._find(key, missed, dots_of(reply), only_as_seen=only_as_seen)
                 if not left:
                     return
         raise UnavailableError("the folder's branches are being joined; a part of the change was not made; try again")
 
     async def expunge(self, key: MailboxKey, head: Dot | None, targets: Targets) -> None:
-        """Remove exactly these placements. Raises MailError."""
-        await self.change(key, head, targets, partial(ExpungeRequest, key), same_placement=True)
+        """Remove these messages, but none that stands for another placement too by now. Raises MailError."""
+        await self.change(key, head, targets, partial(ExpungeRequest, key), only_as_seen=True)
 
     async def expunge_anew(self, key: MailboxKey, targets: Sequence[Message]) -> None:
-        """Remove these placements, after the master has given the folder another UIDVALIDITY. Raises MailError."""
+        """Remove these messages like `expunge`, after the folder got another UIDVALIDITY. Raises MailError."""
         by_guid = {target.guid: target for target in targets}
         with trio.move_on_after(self._timeout_s):
             while True:
@@ -121,7 +121,7 @@ class UidRetry:
             await self.expunge(key, targets[-1].dot, targets)
 
     async def _find(
-        self, key: MailboxKey, missed: Iterable[Message | MessageTarget], dots: Sequence[Dot], *, same_placement: bool
+        self, key: MailboxKey, missed: Iterable[Message | MessageTarget], dots: Sequence[Dot], *, only_as_seen: bool
     ) -> tuple[Dot | None, list[MessageTarget]]:
         """Return the head at this node, and the missed messages that are there under other UIDs.
 
@@ -132,7 +132,7 @@ class UidRetry:
         if now.chain is None or not now.has_seen(dots):
             raise UnavailableError("this node is behind and does not know what was changed; try again")
         found = list(now.by_guid.values())
-        return now.chain.head, _of_placements(found, by_guid) if same_placement else found
+        return now.chain.head, _of_placements(found, by_guid) if only_as_seen else found
 
     async def _uids_now(self, operation: SaveRequest | CopyRequest, reply: Saved) -> tuple[int, ...] | None:
         """Return the UIDs under which this node shows the added messages; None if it does not show all of them."""

@@ -203,7 +203,7 @@ class _Rows:
             return "it has a GUID twice"
         if row.modseq > self._head.modseq:
             return "a message has a MODSEQ above its head's"
-        if any(self._context.get(dot.origin, 0) < dot.seq for dot in (row.dot, row.claim)):
+        if any(self._context.get(dot.origin, 0) < dot.seq for dot in row.dots()):
             return "its context lacks a message"
         self._last_uid = row.uid
         self._guids.add(row.guid)

@@ -202,7 +202,7 @@ def why_not_shown(change: Merge | TreeMerge, own: Dot) -> str | None:
     if seen.get(own.origin, 0) > own.seq:
         return "an entry of this node's present run that it has not numbered"
     if isinstance(change, Merge):
-        dots = (dot for row in change.rows for dot in (row.claim, *(dot for dot, _ in row.placements())))
+        dots = (dot for row in change.rows for dot in row.dots())
         if any(seen.get(dot.origin, 0) < dot.seq for dot in dots):
             return "a message that it has not seen"
     return None
@@ -258,16 +258,14 @@ def _in_mailbox(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
                 if _count(tx, chain.id, uids) != len(uids):
                     return "a UID that is not there"
             case Merge():
-                wrong = why_not_merge(change, chain, partial(_guid_at, tx, chain.id))
+                wrong = why_not_merge(change, chain, partial(_row_at, tx, chain.id))
                 if wrong:
                     return wrong
     return None
 
 
-def _guid_at(tx: Transaction, mailbox_id: bytes, uid: int) -> bytes | None:
-    query = "SELECT guid FROM by_uid WHERE mailbox = ? AND uid = ?"
-    found: tuple[bytes] | None = tx.connection.execute(query, (mailbox_id, uid)).fetchone()
-    return None if found is None else found[0]
+def _row_at(tx: Transaction, mailbox_id: bytes, uid: int) -> Row | None:
+    return next(queries.mailbox_rows(tx.connection, mailbox_id, UidSet.of([uid])), None)
 
 
 def _holds(tx: Transaction, mailbox_id: bytes, guid: bytes) -> bool:

@@ -9,7 +9,8 @@ import msgpack
 from protocol.values import Dot
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.view import Message
-from resync.entry import ID_BYTES, checked
+from resync import entry as entries
+from resync.entry import ID_BYTES
 from resync.row import FINGERPRINT_BYTES, FlagStates, Placement, Row, to_bytes
 
 ROW_COLUMNS = (
@@ -74,8 +75,7 @@ def row_from(columns: tuple[object, ...]) -> Row:
 def placements_from(packed: object) -> tuple[Placement, ...]:
     """Unpack the column `also`. Raises DamagedRowError."""
     try:
-        found = msgpack.unpackb(packed, use_list=False)
-        return tuple((Dot(*checked(dot, str, int)), *checked((number,), int)) for dot, number in found)
+        return entries.placements_from(msgpack.unpackb(packed, use_list=False))
     except (ValueError, TypeError) as error:
         raise DamagedRowError("a message's row") from error
 

@@ -130,7 +130,10 @@ def _each(
 
 
 def shows_whole(connection: sqlite3.Connection, key: MailboxKey, dot: Dot) -> bool:
-    """Return True if this node shows the entry's effect and has the bodies of all messages that the entry added."""
+    """Return True if this node shows the entry's effect and has the bodies of all messages that the entry added.
+
+    A message is looked for under its first placement only: who waits for one of the others waits for the first as well.
+    """
     chain = chains.load(connection, key.mailbox_id)
     query = (
         "SELECT 1 FROM by_uid WHERE mailbox = ? AND origin = ? AND seq = ?"

@@ -137,10 +137,14 @@ def _righted(entry: Entry, by_placement: Mapping[Placement, OtherText]) -> Itera
             other = by_placement.get((entry.dot, number))
             yield other.named_by(change) if other else change
         elif isinstance(change, Merge):
-            named = ((row, by_placement.get((row.dot, row.change))) for row in change.rows)
-            yield change._replace(rows=tuple(other.given_to(row) if other else row for row, other in named))
+            yield change._replace(rows=tuple(_row_righted(row, by_placement) for row in change.rows))
         else:
             yield change
+
+
+def _row_righted(row: Row, by_placement: Mapping[Placement, OtherText]) -> Row:
+    other = next((by_placement[one] for one in row.placements() if one in by_placement), None)
+    return other.given_to(row) if other else row
 
 
 def _set_chain(tx: Transaction, right: Chain) -> None:

@@ -30,6 +30,7 @@ ROW = (
     " fingerprint"
 )
 INTO = f"(mailbox, {ROW})"
+ALSO = "x'919292a56463392e7a0500'"  # one placement, of dc9.z:5
 A_TEXT = "(SELECT content_hash FROM by_uid WHERE uid = 2 AND mailbox = " + INBOX + ")"
 
 
@@ -47,6 +48,10 @@ DAMAGES = [
     Planted("all rows deleted", [f"DELETE FROM by_uid WHERE mailbox = {INBOX}"], {"by_uid": 3}),
     Planted("flags altered", [f"UPDATE by_uid SET flags = x'80' WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 1}),
     Planted("flags garbled", [f"UPDATE by_uid SET flags = x'c1' WHERE mailbox = {INBOX}"], {"by_uid": 3}),
+    Planted(
+        "placements added", [f"UPDATE by_uid SET also = {ALSO} WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 1}
+    ),
+    Planted("placements garbled", [f"UPDATE by_uid SET also = 'x' WHERE mailbox = {INBOX}"], {"by_uid": 3}),
     Planted("GUID altered", [f"UPDATE by_uid SET guid = randomblob(16) WHERE mailbox = {WORK}"], {"by_uid": 1}),
     Planted("sum altered", [f"UPDATE by_uid SET fingerprint = zeroblob(16) WHERE mailbox = {INBOX}"], {"by_uid": 3}),
     Planted("sum garbled", [f"UPDATE by_uid SET fingerprint = 'x' WHERE mailbox = {WORK}"], {"by_uid": 1}),
