@@ -27,7 +27,7 @@ from replicator.store.log.replay import Base
 from replicator.store.repair.mailbox_check import PUT_ROW, Defect, LogComparison, exhausted, stored_chain
 from resync import row as rows
 from resync.entry import Change, Entry, MailAdd, Merge
-from resync.row import Placement, Row, shares_placement
+from resync.row import Row
 
 _SHOWN = {"by_uid", "chain", "folder"}
 """Tables with content that clients see."""
@@ -78,7 +78,7 @@ class OtherText(NamedTuple):
 
     def given_to(self, row: Row) -> Row:
         """Return the row with the right body, if it is of this message and has the wrong one."""
-        if not shares_placement(row, self.row) or row.content_hash != self.row.content_hash:
+        if row.guid != self.row.guid or row.content_hash != self.row.content_hash:
             return row
         return row._replace(size_bytes=self.size_bytes, content_hash=self.content_hash)
 
@@ -103,11 +103,11 @@ def put_right(tx: Transaction, key: MailboxKey, others: Sequence[OtherText], dot
     Their former bodies are kept as orphans, and this node's checkpoints of the mailbox are void.
     """
     done = [other for other in others if _give(tx, key, other)]
-    by_placement = {one: other for other in done for one in other.row.placements()}
+    by_guid = {other.row.guid: other for other in done}
     for dot in dots if done else ():
         entry = queries.entry_at(tx.connection, dot)
         if entry is not None:
-            right = replace(entry, changes=tuple(_righted(entry, by_placement)))
+            right = replace(entry, changes=tuple(_righted(entry, by_guid)))
             tx.connection.execute("UPDATE log SET body = ? WHERE origin = ? AND seq = ?", (right.pack(), *dot))
     if done:
         for head in catalog.heads_of(tx.connection, key.mailbox_id):
@@ -131,20 +131,15 @@ def _give(tx: Transaction, key: MailboxKey, other: OtherText) -> bool:
     return True
 
 
-def _righted(entry: Entry, by_placement: Mapping[Placement, OtherText]) -> Iterable[Change]:
-    for number, change in enumerate(entry.changes):
+def _righted(entry: Entry, by_guid: Mapping[bytes, OtherText]) -> Iterable[Change]:
+    for change in entry.changes:
         if isinstance(change, MailAdd):
-            other = by_placement.get((entry.dot, number))
-            yield other.named_by(change) if other else change
+            yield by_guid[change.guid].named_by(change) if change.guid in by_guid else change
         elif isinstance(change, Merge):
-            yield change._replace(rows=tuple(_row_righted(row, by_placement) for row in change.rows))
+            named = (by_guid[row.guid].given_to(row) if row.guid in by_guid else row for row in change.rows)
+            yield change._replace(rows=tuple(named))
         else:
             yield change
-
-
-def _row_righted(row: Row, by_placement: Mapping[Placement, OtherText]) -> Row:
-    other = next((by_placement[one] for one in row.placements() if one in by_placement), None)
-    return other.given_to(row) if other else row
 
 
 def _set_chain(tx: Transaction, right: Chain) -> None:

@@ -1,0 +1,39 @@
+"""A message with the wrong body, corrected in its row and in all entries that name the body."""
+
+from protocol.values import Dot
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.db import queries
+from replicator.store.log import forks
+from replicator.store.repair.row_repair import OtherText, entries_with, put_right
+from resync.entry import Merge
+from tests.store.harness import INBOX, expunging, guid, saving
+from tests.store.memory_node import MemoryNode
+
+RIGHT = StoredText.of(b"right")
+
+
+def join(node: MemoryNode) -> None:
+    (head,) = forks.branch_heads(node.connection, INBOX.mailbox_id)
+    branch = forks.replay_branch(node.connection, head)
+    assert branch is not None
+    node.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch))
+
+
+def test_a_merge_that_names_a_placement_which_is_expunged_by_now_is_corrected() -> None:
+    node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
+    for each in (node, other):
+        each.write(saving(b"wrong", guid(1)))
+    node.take(other.log()[0])
+    join(node)
+    other.write(expunging(1))
+    node.take(other.log()[1])
+    join(node)
+    _, (row,) = queries.rows(node.connection, INBOX.mailbox_id)
+    assert row.placements() == ((Dot("dc1.a", 1), 0),)
+    wrong = OtherText(row, RIGHT.content_hash, RIGHT.size_bytes)
+    dots = entries_with(node.connection, INBOX.mailbox_id, [wrong])
+    assert node.write(lambda tx: put_right(tx, INBOX, [wrong], dots)) == [wrong]
+    changes = [change for item in node.log() for change in item.entry.changes]
+    named = [one for change in changes for one in (change.rows if isinstance(change, Merge) else [change])]
+    hashes = {one.content_hash for one in named if isinstance(one, MailAdd | Row)}
+    assert hashes == {RIGHT.content_hash}
