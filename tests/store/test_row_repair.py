@@ -5,7 +5,8 @@ from replicator.store.bodies.body_rows import StoredText
 from replicator.store.db import queries
 from replicator.store.log import forks
 from replicator.store.repair.row_repair import OtherText, entries_with, put_right
-from resync.entry import Merge
+from resync.entry import MailAdd, Merge
+from resync.row import Row
 from tests.store.harness import INBOX, expunging, guid, saving
 from tests.store.memory_node import MemoryNode
 
