@@ -112,6 +112,7 @@ def test_a_node_with_a_damaged_database_does_not_run_and_is_rebuilt(
     assert "Traceback" not in rebuilt.stderr
 
 
+@pytest.mark.long
 def test_a_rebuild_that_is_interrupted_before_anything_came_leaves_the_node_as_it_was(
     cluster: Cluster, stopped: Node
 ) -> None:

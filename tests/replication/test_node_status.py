@@ -349,6 +349,7 @@ async def test_metrics_follow(tmp_path: Path, autojump_clock: MockClock) -> None
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.long
 async def test_a_peer_that_fell_off_the_log_has_a_metric_also_after_a_restart(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -69,6 +69,7 @@ def test_equal_sets_take_no_question() -> None:
     assert found(many(10_000), many(10_000)) == (((), (), ()), 0)
 
 
+@pytest.mark.long
 def test_bytes_grow_with_the_difference_and_not_with_the_set() -> None:
     ours = many(100_000)
     changed = random.Random(0).sample(sorted(ours), 20)

@@ -157,6 +157,7 @@ async def test_nodes_that_are_equal_find_that_out_in_a_few_bytes(tmp_path: Path,
         assert received(one) - before < 500  # pings among them; however many mailboxes there are
 
 
+@pytest.mark.long
 async def test_what_twenty_messages_of_thousands_differ_in_takes_little_to_learn(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

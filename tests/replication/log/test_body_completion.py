@@ -141,6 +141,7 @@ async def test_what_comes_to_a_full_disk_in_vain_does_not_come_all_the_time(
         assert (await texts(nodes["dc2"]))[2] == parted(1)
 
 
+@pytest.mark.long
 async def test_an_ill_disk_elsewhere_does_not_hold_up_the_log_for_ever(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
