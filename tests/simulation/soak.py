@@ -11,11 +11,12 @@ import argparse
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from traceback import format_exception
@@ -103,7 +104,7 @@ def soak(
     done, total_s = 0, 0.0
     if kept.seeds:
         _say(f"first the {len(kept.seeds)} seeds that failed before: {kept.seeds}")
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
         running = {pool.submit(partial(attempt, tries=tries, mutates=mutates), seed): seed for seed in ordered}
         for done, future in enumerate(as_completed(running), 1):
             tried = future.result()
@@ -123,6 +124,18 @@ def soak(
     took_s, each_s = time.monotonic() - began, total_s / max(done, 1)
     _say(f"{done} seeds in {took_s:.0f} s, {each_s:.2f} s of a core each; {len(failed)} failed: {sorted(failed)}")
     return failed
+
+
+def _end_with_parent() -> None:
+    """Have this worker end when the soak is killed, instead of running the seeds that are left."""
+    parent = parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def first_of_commit() -> int:
