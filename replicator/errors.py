@@ -51,6 +51,10 @@ class UnavailableError(MailError):
     """The change could not be finished in time. It may or may not have happened; trying again is safe."""
 
 
+class DatabaseFailedError(UnavailableError):
+    """This node's database failed. A change may or may not have been made; trying again is safe."""
+
+
 class NotReadyError(UnavailableError):
     """This node lacks mail that the cluster has. Nothing was done; another node may serve, or this one later."""
 

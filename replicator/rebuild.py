@@ -7,7 +7,6 @@ until then an interruption loses nothing, and the next rebuild continues where t
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -46,7 +45,7 @@ async def rebuild_node(
             failing.callback(database_swap.give_up, path)
             try:
                 rebuilt = await _filled(config, environment, tell)
-            except (MailError, sqlite3.Error) as error:
+            except MailError as error:
                 raise RebuildError(f"the new database fails: {error}; is the disk sound, and has it room?") from error
             failing.pop_all()
         date = datetime.fromtimestamp(environment.clock_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 
 from protocol.values import Dot, covers
 from replicator.environment import Environment
-from replicator.errors import MailError
+from replicator.errors import DatabaseFailedError, MailError
 from replicator.replication.bodies.orphan_sweep import AttachmentTotals
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.rival_runs import PeerState
@@ -26,7 +25,7 @@ from replicator.store.checkpoints import catalog
 from replicator.store.db import queries, schema
 from replicator.store.db.chain import Chain
 from replicator.store.db.damage import REMEDY, DatabaseDamagedError
-from replicator.store.db.queries import FolderRecord, Lag, MailboxKey
+from replicator.store.db.queries import Connection, FolderRecord, Lag, MailboxKey
 from replicator.store.db.transaction import Commit
 from replicator.store.gc import expunged
 from replicator.store.log.pending_resync import count as postponed_count
@@ -144,7 +143,7 @@ class Report:
                     await self._try_to_write()
         except DatabaseDamagedError:
             pass  # reported below, like damage that other code has met
-        except sqlite3.Error as error:
+        except DatabaseFailedError as error:
             problems.append(f"the database does not answer: {error}")
         except (OSError, MissingError) as error:
             problems.append(f"large messages are refused, for attachments cannot be written: {error}")
@@ -165,7 +164,7 @@ class Report:
     async def run(self, interval_s: float) -> None:
         """Refresh the metrics until cancelled."""
         while True:
-            with suppress(sqlite3.Error):  # metrics keep their values; `healthy` says why
+            with suppress(DatabaseFailedError):  # metrics keep their values; `healthy` says why
                 entries, waiting = await self._store.read(queries.log_counts)
                 postponed = await self._store.read(postponed_count)
                 texts_lacking = await self._store.read(lacking_count)
@@ -422,7 +421,7 @@ def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _counts(reader: sqlite3.Connection) -> _Counts:
+def _counts(reader: Connection) -> _Counts:
     entries, waiting = queries.log_counts(reader)
     digest = 0
     mailboxes = []
@@ -435,7 +434,7 @@ def _counts(reader: sqlite3.Connection) -> _Counts:
     )
 
 
-def _mailboxes(reader: sqlite3.Connection, user: str | None) -> list[tuple[FolderRecord, Chain]]:
+def _mailboxes(reader: Connection, user: str | None) -> list[tuple[FolderRecord, Chain]]:
     """Return visible folders with their chains, by user and name; a folder that never held mail has an empty chain."""
     found = []
     for owner in [user] if user is not None else queries.users(reader):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -96,9 +95,6 @@ class PeerRequests:
             return refusal(error)
         except LinkDownError as error:
             return Refused(RefusalCode.UNAVAILABLE, f"the link to {error} broke")
-        except sqlite3.Error as error:
-            log.exception("a request of %s met a failure of the database", link.sid)
-            return Refused(RefusalCode.UNAVAILABLE, f"the database of {self._sid} failed: {error}")
 
     async def _answer(self, link: PeerLink, command: Command) -> Reply:
         match command:

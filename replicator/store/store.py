@@ -189,7 +189,7 @@ class Store:
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Run a query beside the writer; it sees the last commit.
 
-        Raises what the query raises and DatabaseDamagedError.
+        Raises what the query raises, and DatabaseFailedError.
         """
         async with self._reader_room:
             reader = self._idle_readers.pop()
@@ -268,7 +268,7 @@ class Store:
                 with trio.move_on_after(LOOK_EVERY_S):
                     await event.wait()
                     return
-                with suppress(MailError, sqlite3.Error):  # a failed read is tried again in the next round
+                with suppress(MailError):  # a failed read is tried again in the next round
                     chain = await self.read(partial(chains.load, chain_id=chain_id))
                     if chain is not None and chain.has_seen(dot):
                         return
@@ -278,7 +278,7 @@ class Store:
                 self._awaited.pop(dot, None)
 
     async def reread_waiting(self) -> None:
-        """Reload the set of waiting entries from the database. Raises MailError, sqlite3.Error."""
+        """Reload the set of waiting entries from the database. Raises MailError."""
         await self.write(lambda tx: tx.reread_waiting(queries.log_waiting))
 
     def waiting(self) -> Mapping[Dot, bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -78,7 +77,7 @@ class Client:
                     await self._machine.call(partial(self._session, self._machine))
             except NodeGoneError as error:
                 self._say(str(error))
-            except (MailError, sqlite3.Error) as error:
+            except MailError as error:
                 self._say(f"at {self._machine.sid}: {type(error).__name__}: {error}")
 
     async def insist(self, machine: Machine) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -368,7 +367,7 @@ class Machine:
     async def call(self, work: Callable[[Node], Awaitable[T]]) -> T:
         """Do a client's work at the node. A result counts only if it was returned before the node's end.
 
-        Raises MailError, sqlite3.Error, NodeGoneError. If cancelled, the client is disconnected.
+        Raises MailError, NodeGoneError. If cancelled, the client is disconnected.
         """
         life = self.life
         if life is None:
@@ -381,7 +380,7 @@ class Machine:
                     result = await work(node)
                     if life.is_up:
                         box.results.append(result)
-            except (MailError, sqlite3.Error) as error:
+            except MailError as error:
                 box.error = error
             finally:
                 box.done.set()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import re
-import sqlite3
 from functools import partial
 
 import trio
@@ -48,7 +47,7 @@ class Reader:
             machine = self._dice.choice(list(self._world.machines.values()))
             try:
                 await machine.call(partial(self._session, machine))
-            except (NodeGoneError, MailError, sqlite3.Error) as error:
+            except (NodeGoneError, MailError) as error:
                 self._say(f"{error}")
 
     async def insist(self, machine: Machine) -> None:

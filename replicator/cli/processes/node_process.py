@@ -19,7 +19,7 @@ import trio
 from replicator.cli.output import own_name
 from replicator.cli.target import CommandError, ConfigurationError
 from replicator.config import Config
-from replicator.errors import ConfigError, DataError, leaves
+from replicator.errors import ConfigError, DatabaseFailedError, DataError, leaves
 from replicator.node import run_node
 from replicator.replication.rebuild.rebuilder import RebuildError
 from replicator.store.db.damage import DatabaseDamagedError
@@ -70,7 +70,7 @@ def ending_in_one_line(file: Path, what: str) -> Iterator[None]:
     errors: list[Exception] = []
     try:
         yield
-    except* (OSError, sqlite3.Error, DataError, ConfigError, RebuildError) as group:
+    except* (OSError, sqlite3.Error, DatabaseFailedError, DataError, ConfigError, RebuildError) as group:
         errors = leaves(group)
     if errors:
         kind = ConfigurationError if isinstance(errors[0], ConfigError) else CommandError

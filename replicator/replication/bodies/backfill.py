@@ -8,7 +8,6 @@ noted: a node may lack many bodies that are lost, and its users copy messages al
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -62,7 +61,7 @@ class Backfill:
                 await self._wanted.wait()
             self._wanted.clear()
             await trio.sleep(PATIENCE_S)
-            with suppress(MailError, sqlite3.Error):
+            with suppress(MailError):
                 await self._look()
 
     async def _look(self) -> None:
@@ -124,7 +123,7 @@ class Backfill:
             if await self._store.read(partial(is_here, content_hash=content_hash)):
                 return True
             return await self._fetch(content_hash, partial(_keep, item=item))
-        except (MailError, sqlite3.Error):
+        except MailError:
             pass
         return False
 

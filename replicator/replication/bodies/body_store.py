@@ -8,7 +8,6 @@ a scrub finds holdings that a crash left.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -67,7 +66,7 @@ class BodyStore:
             nursery.start_soon(self.parts.run)
             nursery.start_soon(self.downloader.run)
             async for content_hash in self._wanted_out:
-                with suppress(MailError, sqlite3.Error):
+                with suppress(MailError):
                     await self.heal(content_hash)
 
     # ---- taking in

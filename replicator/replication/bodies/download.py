@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sqlite3
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -125,7 +124,7 @@ class Downloader:
 
     async def _unrecorded(self, held: Sequence[Holding]) -> list[Holding] | None:
         """Return the holdings that no body has recorded; None: that cannot be known now."""
-        with suppress(MailError, sqlite3.Error), trio.move_on_after(FLUSH_TIMEOUT_S):
+        with suppress(MailError), trio.move_on_after(FLUSH_TIMEOUT_S):
             # A cancelled or refused caller may have left a job in the queue that still writes its body.
             await self._store.flush()
             return await self._store.read(partial(unrecorded, holdings=held))

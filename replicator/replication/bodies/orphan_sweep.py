@@ -6,7 +6,6 @@ The sweep is slow, since only disk space depends on it; a scrub does the same at
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import trio
 from replicator.errors import MailError
 from replicator.store.attachments.sweep import SweepSlice, sweep
 from replicator.store.bodies.attachment_references import Recorded
+from replicator.store.db.queries import Connection
 from replicator.store.store import Reader, Store
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class OrphanSweep:
         while True:
             try:
                 mended = await self._sweep()
-            except (MailError, OSError, sqlite3.Error) as error:
+            except (MailError, OSError) as error:
                 log.warning("the attachments cannot be looked through: %s", error)
             else:
                 if mended:
@@ -70,12 +70,12 @@ class OrphanSweep:
         return mended
 
     async def swept(self, reader: Reader) -> AsyncGenerator[SweepSlice, None]:
-        """Yield the slices of one sweep, and set `held` at its end. Raises OSError, sqlite3.Error, MailError."""
+        """Yield the slices of one sweep, and set `held` at its end. Raises OSError, MailError."""
         slices: list[
             Iterator[SweepSlice]
         ] = []  # created in the reader's thread, since the sweep reads by that connection
 
-        def next_slice(connection: sqlite3.Connection) -> SweepSlice | None:
+        def next_slice(connection: Connection) -> SweepSlice | None:
             if not slices:
                 slices.append(sweep(self._store.attachments, Recorded(connection), repair=True))
             return next(slices[0], None)

@@ -6,7 +6,6 @@ A body with attachments travels as its recipe; a node that lacks attachments req
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar, assert_never
@@ -20,6 +19,7 @@ from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, Attached
 from replicator.store.bodies.body_rows import read_text
 from replicator.store.db import queries
+from replicator.store.db.queries import Connection
 from replicator.store.store import Store
 
 T = TypeVar("T")
@@ -138,6 +138,6 @@ async def answer_fetch(store: Store, link: PeerLink, command: AnyFetch, read_par
     return Content(found) if isinstance(found, bytes) else found
 
 
-async def _read(store: Store, find: Callable[[sqlite3.Connection], bytes | None]) -> bytes | Parts | None:
+async def _read(store: Store, find: Callable[[Connection], bytes | None]) -> bytes | Parts | None:
     wanted = await store.read(find)
     return None if wanted is None else await store.read(partial(read_text, content_hash=wanted))

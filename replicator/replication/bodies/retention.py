@@ -10,7 +10,6 @@ The clock is followed only while it advances steadily: a clock that jumps ahead 
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
@@ -69,11 +68,11 @@ class Retention:
                 if trio.current_time() >= unnamed_at:
                     await self.keep_unnamed()
                     unnamed_at = trio.current_time() + every_s
-            except (MailError, sqlite3.Error) as error:
+            except MailError as error:
                 log.warning("expunged mail stays, and is to be removed later: %s", error)
 
     async def expire(self) -> None:
-        """Run one round. Raises MailError, sqlite3.Error."""
+        """Run one round. Raises MailError."""
         before_ms = await self._now_ms() - int(self._keep_s * 1000)
         if not await self._store.read(partial(deletion_candidates.is_any_expired, before_ms=before_ms)):
             return
@@ -85,7 +84,7 @@ class Retention:
         log.info("%d expunged messages are forgotten, %d texts removed", messages, texts)
 
     async def keep_unnamed(self) -> None:
-        """Begin the retention of orphaned bodies, as for expunged mail. Raises MailError, sqlite3.Error."""
+        """Begin the retention of orphaned bodies, as for expunged mail. Raises MailError."""
         after: bytes | None = b""
         now_ms = await self._now_ms()
         async with self._store.reader() as reader:
@@ -100,7 +99,7 @@ class Retention:
                 await _rest(began)
 
     async def _now_ms(self) -> int:
-        """Return the assumed wall clock in ms. Raises MailError, sqlite3.Error."""
+        """Return the assumed wall clock in ms. Raises MailError."""
         now, wall_ms = trio.current_time(), self._clock_ms()
         if self._believed is None:  # after weeks off, the node catches up gradually
             newest_ms = await self._store.read(expunged.newest_ms)

@@ -8,7 +8,6 @@ already installed stay, and the rest arrives by the log from its beginning, or b
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
@@ -25,7 +24,7 @@ from replicator.store.checkpoints.manifest import Manifest
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.entry_validation import NamedHead
-from replicator.store.db.queries import MailboxKey
+from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.snapshot_install import Adoption, DamageError, adopt
 from replicator.store.store import Store
@@ -44,7 +43,7 @@ SLICE = 1000  # heads of the manifest per step
 FIND_TIMEOUT_S = 30.0  # for finding a manifest; a node with peers can do without
 READ_TIMEOUT_S = 300.0  # for reading one checkpoint, or a slice of a manifest
 
-_ERRORS = (ObjectStoreError, UnreadableError, HistoryError, DamageError, MailError, sqlite3.Error)
+_ERRORS = (ObjectStoreError, UnreadableError, HistoryError, DamageError, MailError)
 
 
 class Bootstrap:
@@ -147,5 +146,5 @@ def _joined(changes: list[Merge | TreeMerge]) -> Merge | TreeMerge:
     return first._replace(folders=folders, subscriptions=tuple(one for change in trees for one in change.subscriptions))
 
 
-def _is_empty(connection: sqlite3.Connection) -> bool:
+def _is_empty(connection: Connection) -> bool:
     return not queries.log_context(connection) and next(queries.chains_of(connection, None), None) is None

@@ -59,7 +59,7 @@ class CheckpointSource:
         """Return the base for a replay; see `ReplayBases`.
 
         Forgets a missing or damaged checkpoint, so that the next round writes it anew. Raises MailError or
-        sqlite3.Error if the database fails.
+        DatabaseFailedError.
         """
         saved = await self._store.read(partial(base_for, chain_id=chain_id, head=head))
         if saved is None:

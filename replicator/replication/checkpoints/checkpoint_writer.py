@@ -7,7 +7,6 @@ upload: while one is open, SQLite cannot truncate the write-ahead log.
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,6 +23,7 @@ from replicator.store.checkpoints.catalog import Round
 from replicator.store.checkpoints.manifest import Manifest, write_manifest
 from replicator.store.db import queries
 from replicator.store.db.damage import DatabaseDamagedError
+from replicator.store.db.queries import Connection
 from replicator.store.store import Reader, Store
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ SCRATCH_STEP_BYTES = MIB  # per turn of the reader's thread, when writing the sc
 class Which(Protocol):
     """A query for a slice of chains by id: `catalog.unsaved` or `catalog.unlisted`."""
 
-    def __call__(self, connection: sqlite3.Connection, after: bytes) -> list[bytes]:
+    def __call__(self, connection: Connection, after: bytes) -> list[bytes]:
         """Return the ids of the next chains after this id; empty: there are no more."""
         ...
 
@@ -55,7 +55,7 @@ class CheckpointWriter:
     async def publish(self, number: int) -> None:
         """Run the round of this number, and publish its manifest as pending.
 
-        Raises ObjectStoreError, MailError or sqlite3.Error; checkpoints saved by then stay saved.
+        Raises ObjectStoreError or MailError; checkpoints saved by then stay saved.
         """
         settled, position = self._store.settled(), self._store.tail.end
         begun = Round(number, None, in_force=False, context=settled, covered={}, position=position, heads=0)

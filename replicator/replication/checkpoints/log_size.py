@@ -24,7 +24,7 @@ class LogSize:
     async def measure(self, since: int) -> None:
         """Recount both sizes if entries have left the log; `since` is the position at which the last round began.
 
-        Reads the log in slices. Raises sqlite3.Error.
+        Reads the log in slices. Raises DatabaseFailedError.
         """
         if self._is_right:
             return

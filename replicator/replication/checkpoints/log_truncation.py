@@ -12,7 +12,6 @@ whole and everything else goes on.
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,7 +44,7 @@ ROUND_EVERY_S = 3600.0  # most time between rounds, so that replays stay short, 
 ROUND_PART = 4  # a round begins when a quarter of what the limits allow has arrived
 RETRY_MAX_S = 600.0  # longest pause after failures of the object store
 
-_ERRORS = (ObjectStoreError, UnreadableError, MailError, sqlite3.Error)
+_ERRORS = (ObjectStoreError, UnreadableError, MailError)
 """Errors that end a round, which is then tried again."""
 
 

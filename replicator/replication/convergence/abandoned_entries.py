@@ -9,7 +9,6 @@ are lost.
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -23,7 +22,7 @@ from replicator.replication.writes.requests import ChangeRequest, CreateRequest,
 from replicator.store.bodies.body_rows import read_text
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
-from replicator.store.db.queries import MailboxKey
+from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.gc import expunged
 from replicator.store.log import apply
 from replicator.store.store import Store
@@ -65,7 +64,7 @@ class AbandonedEntries:
     async def abandon(self, key: MailboxKey, dots: Sequence[Dot]) -> Salvaged:
         """Save the mail and folders of these entries again; abandon the entries unless something could not be saved.
 
-        Raises MailError or sqlite3.Error if that is impossible now; the entries then go on waiting.
+        Raises MailError if that is impossible now; the entries then go on waiting.
         """
         entries, seen = await self._store.read(partial(_entries, chain_id=key.mailbox_id, dots=dots))
         branches = branches_of(entries)
@@ -121,14 +120,14 @@ class AbandonedEntries:
         return False
 
 
-def _entries(connection: sqlite3.Connection, chain_id: bytes, dots: Iterable[Dot]) -> tuple[list[Entry], Context]:
+def _entries(connection: Connection, chain_id: bytes, dots: Iterable[Dot]) -> tuple[list[Entry], Context]:
     """Return the entries that can be read, and the context of their mailbox or tree."""
     chain = chains.load(connection, chain_id)
     found = (queries.entry_at(connection, dot) for dot in dots)
     return [entry for entry in found if entry is not None], chain.context if chain is not None else {}
 
 
-def _destination(connection: sqlite3.Connection, key: MailboxKey) -> MailboxKey:
+def _destination(connection: Connection, key: MailboxKey) -> MailboxKey:
     """Return the mailbox if its folder is visible, else the visible folder of the same name, else INBOX."""
     here = queries.folders_in_sight(connection, key.user)
     name = queries.folder_name(connection, key.mailbox_id)
@@ -139,7 +138,7 @@ def _destination(connection: sqlite3.Connection, key: MailboxKey) -> MailboxKey:
     return key
 
 
-def _is_known(connection: sqlite3.Connection, guid: bytes, mailbox_ids: Iterable[bytes]) -> bool:
+def _is_known(connection: Connection, guid: bytes, mailbox_ids: Iterable[bytes]) -> bool:
     return any(
         queries.placement(connection, guid, mailbox_id) is not None or expunged.is_kept(connection, mailbox_id, guid)
         for mailbox_id in mailbox_ids

@@ -55,7 +55,7 @@ class BodyConflicts:
     async def put_right(self, key: MailboxKey) -> int:
         """Correct the bodies of this node's messages by asking all reachable nodes; return the number corrected.
 
-        Raises UnavailableError, or another MailError or sqlite3.Error if the change cannot be written.
+        Raises UnavailableError, or another MailError if the change cannot be written.
         """
         if not key.uidvalidity:
             return 0

@@ -6,7 +6,6 @@ moved on, all differences stand; otherwise those that were found at every look s
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from replicator.replication.mastership.mastership import Mastership
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
 from replicator.store.db.message_rows import DamagedRowError
-from replicator.store.db.queries import MailboxKey
+from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.store import Store
 from resync import differing
 from resync.bulk import Item
@@ -144,7 +143,7 @@ def _kept(learned: Learned) -> Mapping[bytes, Item]:
     return {key: row for key, row in learned.ours.rows.items() if key in learned.items or key in learned.gone}
 
 
-def _rows_at(connection: sqlite3.Connection, ours: Shown, wanted: Collection[bytes]) -> Mapping[bytes, Item] | None:
+def _rows_at(connection: Connection, ours: Shown, wanted: Collection[bytes]) -> Mapping[bytes, Item] | None:
     connection.execute("BEGIN")
     try:
         now = chains.load(connection, ours.key.mailbox_id)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ import trio
 from protocol.commands import Mismatch
 from protocol.values import Dot, context_dots, covers
 from replicator.config import UidConflict
-from replicator.errors import HistoryError, MailboxFullError, UnavailableError
+from replicator.errors import DatabaseFailedError, HistoryError, MailboxFullError, UnavailableError
 from replicator.replication.checkpoints.checkpoint_reader import ReplayBases
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.sync_client import Learned, State
@@ -91,7 +90,7 @@ class ForkMerger:
                         await self._join_branch(key, head)
 
     async def can_replay(self, key: MailboxKey) -> bool:
-        """Return True if a branch can be replayed from the log, with or without a checkpoint. Raises sqlite3.Error."""
+        """Return True if a branch can be replayed from the log, with or without a checkpoint. Raises MailError."""
         for head in await self._store.read(partial(forks.branch_heads, chain_id=key.mailbox_id)):
             for base in (None, await self._bases.base_of(key.mailbox_id, head)):
                 with suppress(ContradictionError):
@@ -270,7 +269,7 @@ async def name_of(store: Store, key: MailboxKey) -> str:
     """Return a mailbox's or tree's name for operators."""
     if key.uidvalidity == 0:
         return f"the folder tree of {key.user}"
-    with suppress(sqlite3.Error):
+    with suppress(DatabaseFailedError):
         name = await store.read(partial(queries.folder_name, mailbox_id=key.mailbox_id))
         if name is not None:
             return f"folder {name!r} of {key.user}"
@@ -278,7 +277,7 @@ async def name_of(store: Store, key: MailboxKey) -> str:
 
 
 async def chain_of(store: Store, key: MailboxKey) -> Chain:
-    """Return this node's chain of a mailbox or tree, or an empty one. Raises sqlite3.Error."""
+    """Return this node's chain of a mailbox or tree, or an empty one. Raises DatabaseFailedError."""
     chain = await store.read(partial(chains.load, chain_id=key.mailbox_id))
     return chain or Chain(key.mailbox_id, key.user, key.uidvalidity)
 

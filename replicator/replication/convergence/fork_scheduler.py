@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sqlite3
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -22,7 +21,7 @@ import trio
 
 from protocol.commands import Reply
 from protocol.values import UidSet
-from replicator.errors import MailError, UnavailableError
+from replicator.errors import DatabaseFailedError, MailError, UnavailableError
 from replicator.replication.convergence.fork_merge import ForkMerger, name_of
 from replicator.replication.convergence.reconciliation import FIND_TIMEOUT_S, Outcome, Reconciliation
 from replicator.replication.links.link import LinkDownError
@@ -30,7 +29,7 @@ from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.writes.requests import ChangeRequest, CopyRequest, ExpungeRequest
 from replicator.signals import Signal
 from replicator.store.db import chain as chains
-from replicator.store.db.queries import MailboxKey
+from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.db.transaction import Commit
 from replicator.store.log import forks
 from replicator.store.store import Store
@@ -112,12 +111,12 @@ class ForkScheduler:
                 self._suspect_strays(user)
             await trio.sleep(STRAYS_EVERY_S)
 
-    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+    async def _read(self, query: Callable[[Connection], T]) -> T:
         """Read as `Store.read` does, retrying for as long as the database fails."""
         while True:
             try:
                 return await self._store.read(query)
-            except sqlite3.Error as error:
+            except DatabaseFailedError as error:
                 log.warning("forks are not looked for: the database failed: %s", error)
                 await trio.sleep(RETRY_S)
 
@@ -153,7 +152,7 @@ class ForkScheduler:
             try:
                 if not await work():
                     undone.append(item)
-            except (MailError, sqlite3.Error) as error:
+            except MailError as error:
                 what = f"the folders of {item}" if isinstance(item, str) else await name_of(self._store, item)
                 log.warning("branches of %s could not be joined yet: %s", what, error)
                 undone.append(item)
@@ -201,7 +200,7 @@ class ForkScheduler:
                 if await self._is_ours(key):
                     with trio.move_on_after(CATCH_UP_S):
                         await self._reconciliation.catch_up(key)
-            except (MailError, sqlite3.Error) as error:
+            except MailError as error:
                 log.warning("branches of %s could not be joined yet: %s", await name_of(self._store, key), error)
             self._shown_elsewhere.discard(key)
             self._suspect(key)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.parallel import in_turns
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
-from replicator.store.db.queries import MailboxKey
+from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -122,11 +121,11 @@ class OverdueEntries:
             await trio.sleep(LOOK_EVERY_S)
             try:
                 await self._look()
-            except (MailError, sqlite3.Error) as error:
+            except MailError as error:
                 log.warning("entries that wait are not looked after: %s", error)
 
     async def _look(self) -> None:
-        """Handle the overdue mailboxes that are due. Raises MailError, sqlite3.Error."""
+        """Handle the overdue mailboxes that are due. Raises MailError."""
         overdue, now = self._overdue(), trio.current_time()
         for chain_id, case in list(self._cases.items()):
             case.dots = overdue.get(chain_id, case.dots)
@@ -172,7 +171,7 @@ class OverdueEntries:
         return found
 
     async def _note(self, chain_id: bytes, dots: list[Dot]) -> None:
-        """Open or update the chain's case, and log a new reason. Raises sqlite3.Error."""
+        """Open or update the chain's case, and log a new reason. Raises DatabaseFailedError."""
         now, case = trio.current_time(), self._cases.get(chain_id)
         told = await self._store.read(partial(_first_of, chain_id=chain_id, dots=dots))
         if told is None:  # the log has lost the entries and their mailbox is unknown: only a merge can end the wait
@@ -225,7 +224,7 @@ class OverdueEntries:
             return
         try:
             done = await self._abandoned.abandon(key, overdue)
-        except (MailError, sqlite3.Error) as error:
+        except MailError as error:
             log.warning("entries that cannot be applied are tried again: %s", error)
             return
         name = await name_of(self._store, key)
@@ -243,9 +242,7 @@ class OverdueEntries:
             )  # fmt: skip
 
 
-def _first_of(
-    connection: sqlite3.Connection, chain_id: bytes, dots: Iterable[Dot]
-) -> tuple[MailboxKey, Dot | None] | None:
+def _first_of(connection: Connection, chain_id: bytes, dots: Iterable[Dot]) -> tuple[MailboxKey, Dot | None] | None:
     """Return the mailbox, and the missing predecessor of its first readable entry; None: no entry is readable."""
     chain = chains.load(connection, chain_id)
     entries = [entry for dot in dots if (entry := queries.entry_at(connection, dot)) is not None]

@@ -7,7 +7,6 @@ branches; any other node reports the fork to the master.
 from __future__ import annotations
 
 import logging
-import sqlite3
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -62,7 +61,7 @@ class Reconciliation:
 
         Only the mailbox's master calls this. It waits for as long as a node that has more can be reached. State that is
         unavailable because rows are damaged at either node is logged and skipped, since it must not keep clients from
-        writing. Raises MailError or sqlite3.Error if the state cannot be written, such as on a full disk.
+        writing. Raises MailError if the state cannot be written, such as on a full disk.
         """
         others = [sid for sid in self._mastership.table.component if sid != self._mastership.sid]
         await in_turns(partial(self._try_to_catch_up_with, key), others, len(others))
@@ -92,7 +91,7 @@ class Reconciliation:
         """Compare one mailbox with one node, and adopt or join the difference.
 
         Raises UnavailableError if the node cannot be asked or the mailbox keeps changing; LinkDownError; MailError or
-        sqlite3.Error if the result cannot be written.
+        MailError if the result cannot be written.
         """
         async with self._fork_merger.alone(key):
             for _ in range(TRIES):
@@ -172,7 +171,7 @@ class Reconciliation:
         adoption = Adoption(key, ours.chain.head, learned.theirs, step, learned.time, is_damaged=not ours.adds_up)
         try:
             adopted = await self._store.write(partial(adopt, adoption=adoption))
-        except (HistoryError, DamageError, sqlite3.IntegrityError) as error:
+        except (HistoryError, DamageError) as error:
             log.warning("%s is not taken over from %s: %s; run `replicator check --repair` at both",
                         await name_of(self._store, key), sid, error)  # fmt: skip
             return Outcome.DAMAGED

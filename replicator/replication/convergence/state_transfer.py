@@ -12,7 +12,6 @@ settled.
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -85,13 +84,13 @@ class StateTransfer:
             with trio.move_on_after(LEFT_EVERY_S):
                 await self._wanted.wait()
             self._wanted.clear()
-            with suppress(MailError, sqlite3.Error):
+            with suppress(MailError):
                 await self._look_at_what_was_left()
             peers = list(self._peers)
             for sid in peers:
                 try:
                     await self._take_over(sid)
-                except (MailError, LinkDownError, sqlite3.Error) as error:
+                except (MailError, LinkDownError) as error:
                     log.warning("what %s shows is not taken over yet: %s", sid, error)
                     await trio.sleep(RETRY_S)
                 # A peer whose log still begins too late refuses LOG again, unless its link is gone.
@@ -100,7 +99,7 @@ class StateTransfer:
                 self._ask_again()
 
     async def _take_over(self, sid: str) -> None:
-        """Take over what one peer shows. Raises MailError, LinkDownError or sqlite3.Error."""
+        """Take over what one peer shows. Raises MailError or LinkDownError."""
         difference = await sync_client.differing_chains(self._store, self._mastership, sid)
         self.done, self.total = 0, len(difference.keys)
         log.info("the log of %s begins later than this node's ends: %d mailboxes and trees are compared with it",
@@ -157,7 +156,7 @@ class StateTransfer:
         """Reconcile with the mailbox's master.
 
         The master's merges may never come by a log, and `sid` may be waiting for them, too. Raises MailError,
-        sqlite3.Error.
+        DatabaseFailedError.
         """
         master = self._mastership.known_master(key)
         if master not in {None, sid, self._mastership.sid}:
@@ -173,7 +172,7 @@ class StateTransfer:
         others = [sid for sid in self._mastership.table.component if sid != self._mastership.sid]
         for key, passed in await self._store.read(pending_resync.load):
             for sid in others:
-                with suppress(MailError, LinkDownError, sqlite3.Error):
+                with suppress(MailError, LinkDownError):
                     if await self._is_equal(key, sid) and self._has_settled(sid, passed):
                         await self._store.write(partial(pending_resync.forget, key=key))
                         if key != EVERYTHING:
@@ -183,7 +182,7 @@ class StateTransfer:
     async def _is_equal(self, key: MailboxKey, sid: str) -> bool:
         """Return True if this node now shows at least what that node shows.
 
-        Raises MailError, LinkDownError, sqlite3.Error.
+        Raises MailError, LinkDownError.
         """
         if key != EVERYTHING:
             return await self._reconciliation.reconcile(key, sid) in _DONE

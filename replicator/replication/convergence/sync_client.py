@@ -6,7 +6,6 @@ changes meanwhile, the next try starts from what the previous one learned.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +24,7 @@ from replicator.replication.log.sender import check_claims
 from replicator.replication.mastership.mastership import Mastership
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
-from replicator.store.db.queries import MailboxKey
+from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.store import Store
 from resync import bulk
 from resync.bulk import ChainName, Item
@@ -209,9 +208,9 @@ async def _ask(mastership: Mastership, sid: str, key: MailboxKey | None, *, anew
 
 
 async def _both(
-    store: Store, query: Callable[[sqlite3.Connection], T], ask_there: Callable[[], Awaitable[_Asked]]
+    store: Store, query: Callable[[Connection], T], ask_there: Callable[[], Awaitable[_Asked]]
 ) -> tuple[T, _Asked]:
-    """Read both sides in parallel, since either may take long. Raises the errors of `_ask`, or sqlite3.Error."""
+    """Read both sides in parallel, since either may take long. Raises the errors of `_ask`, or DatabaseFailedError."""
     here: list[T] = []
     there: list[_Asked] = []
     failed: list[Exception] = []
@@ -219,7 +218,7 @@ async def _both(
     async def try_to(add: Callable[[], Awaitable[None]]) -> None:
         try:
             await add()
-        except (UnavailableError, LinkDownError, sqlite3.Error) as error:  # a nursery would wrap the error
+        except (UnavailableError, LinkDownError) as error:  # a nursery would wrap the error
             failed.append(error)
 
     async def read() -> None:

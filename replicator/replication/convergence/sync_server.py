@@ -7,7 +7,6 @@ begins again with what it has learned so far.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.message_rows import DamagedRowError
-from replicator.store.db.queries import MailboxKey
+from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.store import Store
 from resync import bulk
 from resync.bulk import ChainName, Item
@@ -144,7 +143,7 @@ async def answer(snapshots: SyncServer, mastership: Mastership, link: PeerLink, 
     return await onward.request(lambda onward: replace(command, mailbox=onward.number(key)))
 
 
-def shown(connection: sqlite3.Connection, key: MailboxKey, *, with_rows: bool = False, anew: bool = False) -> Shown:
+def shown(connection: Connection, key: MailboxKey, *, with_rows: bool = False, anew: bool = False) -> Shown:
     """Return what this node shows of a mailbox or tree now. Without rows it takes 32 bytes per row.
 
     With `anew`, hashes the rows themselves, which takes five times as long; otherwise damaged rows may look whole.
@@ -163,7 +162,7 @@ def shown(connection: sqlite3.Connection, key: MailboxKey, *, with_rows: bool = 
         connection.execute("COMMIT")
 
 
-def shown_node(connection: sqlite3.Connection) -> ShownNode:
+def shown_node(connection: Connection) -> ShownNode:
     """Return the digests of everything that this node shows now."""
     connection.execute("BEGIN")
     try:
@@ -181,9 +180,7 @@ def _fingerprints(hashed: Iterable[tuple[bytes, int]]) -> Fingerprints:
         raise DamagedRowError("the rows of a mailbox") from error
 
 
-def _rows_now(
-    connection: sqlite3.Connection, key: MailboxKey, keys: list[bytes]
-) -> tuple[Chain | None, dict[bytes, Item]]:
+def _rows_now(connection: Connection, key: MailboxKey, keys: list[bytes]) -> tuple[Chain | None, dict[bytes, Item]]:
     connection.execute("BEGIN")
     try:
         return chains.load(connection, key.mailbox_id), items_of(connection, key, keys)
@@ -214,7 +211,7 @@ def _hashed(keys: Iterable[bytes], found: dict[bytes, Item]) -> Iterable[tuple[b
     return ((key, bulk.hash_of(found[key]) if key in found else None) for key in keys)
 
 
-def _items(connection: sqlite3.Connection, key: MailboxKey) -> dict[bytes, Item]:
+def _items(connection: Connection, key: MailboxKey) -> dict[bytes, Item]:
     """Return all rows that this node shows, by key."""
     if key.uidvalidity:
         return {row.guid: row for row in queries.mailbox_rows(connection, key.mailbox_id)}
@@ -222,7 +219,7 @@ def _items(connection: sqlite3.Connection, key: MailboxKey) -> dict[bytes, Item]
     return {bulk.key_of(item): item for item in items}
 
 
-def items_of(connection: sqlite3.Connection, key: MailboxKey, keys: Iterable[bytes]) -> dict[bytes, Item]:
+def items_of(connection: Connection, key: MailboxKey, keys: Iterable[bytes]) -> dict[bytes, Item]:
     """Return the rows with these keys that this node shows now."""
     if not key.uidvalidity:
         everything = _items(connection, key)
@@ -231,6 +228,6 @@ def items_of(connection: sqlite3.Connection, key: MailboxKey, keys: Iterable[byt
     return {wanted: row for wanted, row in rows if row is not None}
 
 
-def _names(connection: sqlite3.Connection, chain_ids: Iterable[bytes]) -> list[Item]:
+def _names(connection: Connection, chain_ids: Iterable[bytes]) -> list[Item]:
     found = (chains.load(connection, chain_id) for chain_id in chain_ids)
     return [ChainName(chain.user, chain.id, chain.uidvalidity) for chain in found if chain is not None]

@@ -8,7 +8,6 @@ lower SID has not dialled sends that peer a HELLO only to ask if it is refused t
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -324,7 +323,7 @@ class Connections:
 
 
 # Errors that end one link and nothing else: of the connection, of the peer's data, and of this node's disk.
-_LINK_ERRORS = (LinkRefusedError, LinkDownError, ProtocolError, HistoryError, MailError, OSError, sqlite3.Error,
+_LINK_ERRORS = (LinkRefusedError, LinkDownError, ProtocolError, HistoryError, MailError, OSError,
                 trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)  # fmt: skip
 
 

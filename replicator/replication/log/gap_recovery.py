@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sqlite3
 from collections.abc import Callable
 from functools import partial
 
@@ -47,7 +46,7 @@ class GapRecovery:
     async def look(self, context: Context) -> bool:
         """Look for the first gap of each origin among the entries that a node with this context lacks.
 
-        Return True if, for some origin, the first entry that the node lacks is in a gap. Raises sqlite3.Error.
+        Return True if, for some origin, the first entry that the node lacks is in a gap. Raises DatabaseFailedError.
         """
         held = False
         for origin, end in list(self._store.context.items()):
@@ -102,7 +101,7 @@ class GapRecovery:
         """
         try:
             return await self._store.write(partial(begin_after_hole, hole=hole))
-        except (MailError, sqlite3.Error) as error:
+        except MailError as error:
             return str(error)
 
 

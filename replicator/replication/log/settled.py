@@ -12,7 +12,6 @@ nodes are ignored, because the neighbour may have passed them on in good faith.
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -176,7 +175,7 @@ class SettledLogs:
             return
         try:
             await self._store.write(partial(_save, [self._said[sid] for sid in news]))
-        except (MailError, sqlite3.Error) as error:
+        except MailError as error:
             log.warning("what nodes have settled is not written: %s", error)
             self._news = {**news, **self._news}
 

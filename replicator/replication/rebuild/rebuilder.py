@@ -9,7 +9,6 @@ the bodies. An interrupted rebuild begins again, with less left to do.
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,11 +30,11 @@ from replicator.replication.rebuild.redelivery import RebuildError, Redelivery
 from replicator.replication.startup.admission import NEW
 from replicator.replication.tasks.inspection import Inspection
 from replicator.replication.writes.head_exchange import ask
-from replicator.store.bodies.body_rows import StoredText, lacking, lacking_count, write_text
+from replicator.store.bodies.body_rows import StoredText, body_count, lacking, lacking_count, write_text
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
-from replicator.store.db.queries import MailboxKey
+from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import receive
 from replicator.store.repair import table_check
@@ -115,7 +114,7 @@ class Rebuild:
         self._met: set[str] = set()
 
     async def run(self, damaged: DamagedDatabase) -> Rebuilt:
-        """Return when all available content is here. Raises RebuildError, MailError or sqlite3.Error."""
+        """Return when all available content is here. Raises RebuildError or MailError."""
         await self._follow()
         await self._check_collected(damaged)
         rebuilt = Rebuilt(sorted(self._met))
@@ -217,7 +216,7 @@ class Rebuild:
                     heads[key] = reply.head
                 elif not isinstance(reply, Done | Mismatch):
                     return
-        except (MailError, LinkDownError, sqlite3.Error) as error:
+        except (MailError, LinkDownError) as error:
             log.info("what %s shows cannot be compared now: %s", link.sid, error)
             return
         if len(difference.keys) <= DIFFERING_MAX:
@@ -339,7 +338,7 @@ class _Watch:
         return trio.current_time() > self._since + seconds
 
 
-def _unseen(connection: sqlite3.Connection, heads: dict[MailboxKey, Dot]) -> dict[MailboxKey, Dot]:
+def _unseen(connection: Connection, heads: dict[MailboxKey, Dot]) -> dict[MailboxKey, Dot]:
     """Return the heads that this node's mailboxes have not seen."""
     shown = {key: chains.load(connection, key.mailbox_id) for key in heads}
     return {key: head for key, head in heads.items() if (chain := shown[key]) is None or not chain.has_seen(head)}
@@ -375,9 +374,8 @@ def _write(tx: Transaction, texts: list[StoredText]) -> None:
         write_text(tx.connection, stored)
 
 
-def _counts(connection: sqlite3.Connection) -> tuple[int, int, int]:
+def _counts(connection: Connection) -> tuple[int, int, int]:
     """Count the folders of all users, their messages, and bodies."""
     _, messages, _ = table_check.sizes(connection)
     folders = sum(len(queries.folders_in_sight(connection, user)) for user in queries.users(connection))
-    texts: int = connection.execute("SELECT COUNT(*) FROM content").fetchone()[0]
-    return folders, messages, texts
+    return folders, messages, body_count(connection)

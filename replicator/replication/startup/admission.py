@@ -10,7 +10,6 @@ this is the start of a new cluster. In the first case the node has begun once it
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Callable, Mapping
 
 import trio
@@ -134,7 +133,7 @@ class Admission:
         while not self.begun.is_set():
             try:
                 await self._store.write(lambda tx: schema.begin(tx.connection))
-            except (MailError, sqlite3.Error) as error:
+            except MailError as error:
                 log.warning("that this node begins to serve cannot be written down: %s", error)
                 await trio.sleep(RETRY_S)
             else:

@@ -14,7 +14,6 @@ database is new.
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -188,7 +187,7 @@ class Readiness:
             waiting = frozenset(filter(self._store.has_waiting, self._left - self._ready))
         try:
             left = {one.key.mailbox_id for one in await self._store.read(pending_resync.load)}
-        except (MailError, sqlite3.Error) as error:
+        except MailError as error:
             log.warning("what a state transfer has left cannot be read: %s", error)
             return False
         if not left:
@@ -239,7 +238,7 @@ class Readiness:
                     keys = (await sync_client.differing_chains(self._store, self._mastership, sid)).keys
                     if len(keys) > BUSY_MAX or not all([await self._is_whole(key) for key in keys]):
                         return False
-        except (MailError, LinkDownError, sqlite3.Error) as error:
+        except (MailError, LinkDownError) as error:
             log.info("what this node shows is not compared: %s", error)
             return False
         finally:
@@ -303,7 +302,7 @@ class Readiness:
                 outcome = await self._reconciliation.reconcile(key, sid)
             except DamagedError:
                 outcome = Outcome.DAMAGED
-            except (MailError, LinkDownError, sqlite3.Error) as error:
+            except (MailError, LinkDownError) as error:
                 log.info("a mailbox of %s is not compared with %s: %s", key.user, sid, error)
                 return False
             # In a fork an old node goes on showing its own branch, but a new node shows only a part of a branch.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from functools import partial
 
 import trio
@@ -12,6 +11,7 @@ from replicator.replication.checkpoints.checkpoint_reader import ReplayBases
 from replicator.replication.tasks.inspection import FROM_LOG, SUSPECTS_MAX, HealText, Inspection, advising
 from replicator.replication.tasks.runner import TaskError
 from replicator.store.bodies.attachment_references import lost_parts
+from replicator.store.db.queries import Connection
 from replicator.store.log.replay import Base
 from replicator.store.repair import table_check
 from replicator.store.repair.head_evidence import log_lacks
@@ -123,7 +123,7 @@ class _Check:
     async def _read_both(self, chain_id: bytes, *, doubted: bool) -> LogComparison:
         base = await self._base_of(chain_id)
 
-        def begin(connection: sqlite3.Connection) -> LogComparison:
+        def begin(connection: Connection) -> LogComparison:
             return LogComparison(connection, chain_id, doubted, base)
 
         comparison = await self._reader.read(begin)

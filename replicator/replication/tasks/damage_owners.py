@@ -31,7 +31,7 @@ class _Shown:
 
 
 async def named(findings: list[Finding], reader: Reader, pace: Pace) -> list[Finding]:
-    """Return the findings, those about bodies with the messages that show them. Raises sqlite3.Error."""
+    """Return the findings, those about bodies with the messages that show them. Raises DatabaseFailedError."""
     wanted = {bytes.fromhex(one.guid) for one in findings if one.kind in TEXT_KINDS and one.guid is not None}
     shown = await _shown(wanted, reader, pace) if wanted else {}
     return [_named(one, shown) if one.kind in TEXT_KINDS and one.guid is not None else one for one in findings]

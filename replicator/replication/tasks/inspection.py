@@ -7,7 +7,6 @@ nodes.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +21,7 @@ from replicator.store.bodies.body_rows import is_here, read_text
 from replicator.store.db import queries
 from replicator.store.db.damage import REMEDY
 from replicator.store.db.entry_validation import HASH_BYTES
+from replicator.store.db.queries import Connection
 from replicator.store.repair import table_check
 from replicator.store.repair.mailbox_check import Defect
 from replicator.store.repair.row_repair import mend_strays
@@ -44,7 +44,7 @@ def advising() -> Iterator[None]:
     """Raise TaskError with advice if the database itself fails."""
     try:
         yield
-    except (MailError, sqlite3.Error, TaskError) as error:
+    except (MailError, TaskError) as error:
         raise TaskError(f"{error}; is the disk sound? If `node.db` is damaged, {REMEDY}") from error
 
 
@@ -157,7 +157,7 @@ class Inspection:
         return any((damage.mailbox_id, key) in self._left for key in keys if key is not None)
 
 
-def _is_needed(connection: sqlite3.Connection, damage: Defect) -> bool:
+def _is_needed(connection: Connection, damage: Defect) -> bool:
     """Return True if the message still has this body, or for damage without a message, if the body is still here."""
     if damage.mailbox_id is None or damage.uid is None:
         return damage.content_hash is not None and is_here(connection, damage.content_hash)

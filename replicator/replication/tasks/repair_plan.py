@@ -9,7 +9,6 @@ which has no side effects.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Collection, Mapping
 from functools import partial
 
@@ -17,7 +16,7 @@ import trio
 
 from protocol.commands import Done, Mismatch, Reply
 from protocol.values import Dot
-from replicator.errors import MailError
+from replicator.errors import DatabaseFailedError, MailError
 from replicator.replication.convergence import diff, sync_client
 from replicator.replication.convergence.body_conflicts import BodyConflicts
 from replicator.replication.convergence.fork_merge import chain_of
@@ -81,7 +80,7 @@ class RepairPlanTask:
         self._patience = ConvergenceWait()
 
     async def run(self) -> None:
-        """Apply the plan, trees before mailboxes, since trees name the folders. Raises TaskError, sqlite3.Error."""
+        """Apply the plan, trees before mailboxes, since trees name the folders. Raises TaskError, MailError."""
         own = self._mastership.sid
         for planned in self._planned:
             if own not in planned.heads:
@@ -125,7 +124,7 @@ class RepairPlanTask:
             raise _LeftError("damaged", str(error)) from error
         except LinkDownError:
             raise _LeftError("unreachable", "a link has ended meanwhile") from None
-        except (MailError, sqlite3.Error) as error:
+        except MailError as error:
             self._require_ways(others)
             raise _LeftError("failed", str(error)) from error
         except trio.TooSlowError:
@@ -260,7 +259,7 @@ class RepairPlanTask:
             return None
         try:
             name = await self._store.read(partial(queries.folder_name, mailbox_id=bytes.fromhex(planned.mailbox)))
-        except sqlite3.Error:
+        except DatabaseFailedError:
             name = None
         return name or planned.mailbox
 

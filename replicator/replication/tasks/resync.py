@@ -7,7 +7,6 @@ are conflicting bodies, and rows that another node still shows undamaged.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
@@ -29,7 +28,7 @@ from replicator.replication.tasks.runner import TaskError
 from replicator.replication.writes.head_exchange import ask
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
-from replicator.store.db.queries import MailboxKey
+from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.log import pending_resync
 from replicator.store.store import Store
 from replicator.tasks import Difference, ResyncOptions, ResyncStatus
@@ -73,7 +72,7 @@ class ResyncTask:
         self._is_anything_known = False
 
     async def run(self) -> None:
-        """Resync with one node after the other. Raises TaskError, sqlite3.Error."""
+        """Resync with one node after the other. Raises TaskError, MailError."""
         self.status.peers = self._peers()
         for sid in self._unreached():
             self._note(Difference(sid, None, None, {}, None, f"{sid} cannot be reached"))
@@ -126,7 +125,7 @@ class ResyncTask:
     async def _resync_all(self, keys: Iterable[MailboxKey], sid: str) -> None:
         """Resync several mailboxes in parallel.
 
-        Stops at the first LinkDownError, MailError or sqlite3.Error, and raises it.
+        Stops at the first LinkDownError or MailError, and raises it.
         """
         await in_turns(partial(self._resync, sid=sid), keys, AT_ONCE)
 
@@ -245,7 +244,7 @@ class ResyncTask:
             status.left_out += 1
 
 
-def _mailboxes(connection: sqlite3.Connection, user: str, name: str | None) -> dict[bytes, MailboxKey]:
+def _mailboxes(connection: Connection, user: str, name: str | None) -> dict[bytes, MailboxKey]:
     """Return the user's mailboxes that this node knows, also of deleted folders.
 
     With a name, return only those of visible folders of that name.

@@ -7,7 +7,6 @@ a defect: an operator started the task and can ask for less, and the node's othe
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -33,7 +32,7 @@ class Job(Protocol):
         ...
 
     async def run(self) -> None:
-        """Do the work. Raises TaskError, MailError or sqlite3.Error if that is impossible."""
+        """Do the work. Raises TaskError or MailError if that is impossible."""
         ...
 
 
@@ -106,7 +105,7 @@ async def _why_not(task: _Task) -> str | None:
     try:
         with task.scope:
             await task.job.run()
-    except (TaskError, MailError, sqlite3.Error) as error:
+    except (TaskError, MailError) as error:
         return str(error)
     except Exception as error:  # see the module docstring: any error ends the task and not the node
         log.exception("%s failed by a defect of the program; the node goes on", task.job.status.task)

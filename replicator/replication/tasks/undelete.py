@@ -8,7 +8,6 @@ interruption.
 from __future__ import annotations
 
 import logging
-import sqlite3
 from functools import partial
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from replicator.replication.tasks.runner import TaskError
 from replicator.replication.writes.requests import CreateRequest, SaveRequest
 from replicator.store.bodies.body_rows import StoredText, read_text
 from replicator.store.db import queries
-from replicator.store.db.queries import MailboxKey
+from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.gc import expunged
 from replicator.store.gc.expunged import After, Kept
 from replicator.store.store import Store
@@ -64,7 +63,7 @@ class UndeleteTask:
         self._submitted: bytes | None = None  # GUID of the last message that was saved, or may have been
 
     async def run(self) -> None:
-        """Restore the oldest messages first. Raises TaskError, MailError or sqlite3.Error; restored messages stay."""
+        """Restore the oldest messages first. Raises TaskError or MailError; restored messages stay."""
         named = partial(expunged.mailboxes_named, user=self._user, name=self._mailbox)
         mailbox_ids = await self._store.read(named)
         if not mailbox_ids:
@@ -166,7 +165,7 @@ class UndeleteTask:
         )
 
 
-def _sight(connection: sqlite3.Connection, user: str, name: str, guid: bytes) -> _Sight:
+def _sight(connection: Connection, user: str, name: str, guid: bytes) -> _Sight:
     record = queries.folder(connection, user, name)
     having = expunged.mailboxes_with(connection, user, guid)
     names = [queries.folder_name(connection, mailbox_id) or mailbox_id.hex() for mailbox_id in having]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -174,7 +173,7 @@ class Prestage:
         """Return the hashes of messages that were held for long enough or whose bodies are stored by now."""
         over = {content_hash for content_hash, held in self._held.items() if held.until < trio.current_time()}
         held = list(self._held)
-        with suppress(MailError, sqlite3.Error):
+        with suppress(MailError):
             over.update(await self._store.read(lambda reader: [one for one in held if is_here(reader, one)]))
         return list(over)
 

@@ -200,6 +200,12 @@ def is_lacking(connection: sqlite3.Connection, content_hash: bytes) -> bool:
     return connection.execute("SELECT 1 FROM lacking WHERE hash = ?", (content_hash,)).fetchone() is not None
 
 
+def body_count(connection: sqlite3.Connection) -> int:
+    """Return the number of bodies that are here."""
+    found: int = connection.execute("SELECT COUNT(*) FROM content").fetchone()[0]
+    return found
+
+
 def is_here(connection: sqlite3.Connection, content_hash: bytes) -> bool:
     """Return True if a body of that hash is here, whole or not."""
     return connection.execute("SELECT 1 FROM content WHERE hash = ?", (content_hash,)).fetchone() is not None

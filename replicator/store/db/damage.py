@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from replicator.errors import DataError, UnavailableError
+from replicator.errors import DatabaseFailedError, DataError
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +54,10 @@ SELECT CAST(name AS BLOB) FROM logged WHERE name IS NOT NULL
 """
 
 
-class DatabaseDamagedError(UnavailableError, DataError, sqlite3.DatabaseError):
+class DatabaseDamagedError(DatabaseFailedError, DataError, sqlite3.DatabaseError):
     """A failure to read data because a part of the database is damaged.
 
-    Doors report it to their clients; code that uses the database treats it as any other database failure; a node that
-    meets it at its start does not run.
+    Code below `store/` meets it as an error of SQLite's; a node that meets it at its start does not run.
     """
 
 
@@ -72,16 +71,26 @@ class Damage:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.found: str | None = None  # the first finding, in SQLite's words
+        self._logged: str | None = None  # the last failure without damage
 
     @contextmanager
     def noticed(self) -> Iterator[None]:
-        """Raise DatabaseDamagedError if SQLite finds damage in the block."""
+        """Raise DatabaseFailedError for an error of SQLite's in the block: DatabaseDamagedError if it means damage."""
         try:
             yield
+        except DatabaseFailedError:
+            raise
         except sqlite3.Error as error:
-            if not is_damage(error):
-                raise
-            raise self.note(error) from error
+            raise self.translated(error) from error
+
+    def translated(self, error: sqlite3.Error) -> DatabaseFailedError:
+        """Return the error to raise above `store/` in place of one of SQLite's, and log it unless it repeats."""
+        if is_damage(error):
+            return self.note(error)
+        if str(error) != self._logged:
+            self._logged = str(error)
+            log.error("%s failed: %s", self._path, error, exc_info=error)
+        return DatabaseFailedError(f"this node's database failed ({error}); try again")
 
     def note(self, error: Exception) -> DatabaseDamagedError:
         """Return the error to raise in place of `error`. The first finding is logged for the operator."""

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from protocol.values import Context, Dot, UidSet
 from replicator.store.bodies.body_rows import read_text
@@ -20,6 +20,9 @@ from resync.folder_tree import TreeState
 from resync.row import Row
 
 T = TypeVar("T")
+
+Connection: TypeAlias = sqlite3.Connection
+"""What a query reads. Code above `store/` only hands it from one query to the next, to read both from one snapshot."""
 
 
 class MailboxKey(NamedTuple):

@@ -18,10 +18,10 @@ from typing import Generic, TypeVar, cast
 import trio
 
 from replicator.environment import ThreadRunner
-from replicator.errors import DiskFullError, HistoryError, MailError, UnavailableError
+from replicator.errors import DatabaseFailedError, DiskFullError, HistoryError, MailError
 from replicator.signals import Signal
 from replicator.store.db import schema
-from replicator.store.db.damage import Damage, DatabaseDamagedError, is_damage
+from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.db.transaction import Commit, Memory, Transaction
 from resync.clock import COUNTER_BITS, FOLLOWED_MAX_MS, HybridClock
 
@@ -88,8 +88,8 @@ class Writer:
     async def submit(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in the writer's thread and return its result once it is on disk.
 
-        Raises what `work` raises, DiskFullError, UnavailableError if the disk fails or is damaged, or sqlite3.Error. If
-        the caller is cancelled, the work may still be done.
+        Raises what `work` raises, DiskFullError, or DatabaseFailedError. If the caller is cancelled, the work may still
+        be done.
         """
         async with self._room:
             job = _Job(work)
@@ -105,7 +105,7 @@ class Writer:
 
     async def flush(self) -> None:
         """Return when everything submitted before is on disk or has failed."""
-        with suppress(MailError, sqlite3.Error):  # if this empty job cannot be written, earlier jobs have failed too
+        with suppress(MailError):  # if this empty job cannot be written, earlier jobs have failed too
             await self.submit(lambda _: None)
 
     async def run(self) -> None:
@@ -160,8 +160,10 @@ class Writer:
             return DiskFullError("the disk is full; nothing was stored")
         if schema.is_failing(error):
             log.error("the database could not be written: %s", error)
-            return UnavailableError(f"the disk fails ({error}); the change may or may not have been made; try again")
-        return self._damage.note(error) if is_damage(error) else error
+            return DatabaseFailedError(f"the disk fails ({error}); the change may or may not have been made; try again")
+        if isinstance(error, sqlite3.Error) and not isinstance(error, DatabaseFailedError):
+            return self._damage.translated(error)
+        return error
 
 
 def _last_time(connection: sqlite3.Connection) -> int:

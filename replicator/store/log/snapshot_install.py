@@ -8,6 +8,7 @@ node announced.
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass
 
 from protocol.values import Dot, covers
@@ -92,7 +93,10 @@ def adopt(tx: Transaction, adoption: Adoption) -> bool:
     if is_lost:
         tx.begin_chain(key.mailbox_id, key.user, key.uidvalidity)
     _forget_pointers(tx, adoption)
-    apply(tx, entry, in_log=False)
+    try:
+        apply(tx, entry, in_log=False)
+    except sqlite3.IntegrityError as error:
+        raise DamageError(f"rows collide with those of another node at {entry.dot}: {error}") from error
     shown = tx.chain_to_change(key.mailbox_id, key.user, key.uidvalidity)
     if shown.digest() != adoption.theirs.digest():
         counted = row_counts.count(tx.connection, shown)  # the counters included damaged rows, now repaired

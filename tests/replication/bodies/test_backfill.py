@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import Dot, UidSet
+from replicator.errors import DatabaseFailedError
 from replicator.replication.bodies import backfill as backfill_module
 from replicator.replication.bodies.backfill import Backfill
 from replicator.replication.bodies.body_store import WriteText
@@ -320,7 +321,7 @@ async def test_a_look_that_fails_at_the_start_is_taken_again(tmp_path: Path, aut
         await rename_table(store, "lacking", "away")
         async with filler_of(store, neighbours):
             await trio.sleep(LOOK_S)
-            with pytest.raises(sqlite3.OperationalError):
+            with pytest.raises(DatabaseFailedError):
                 await store.read(lacking_count)
             await rename_table(store, "away", "lacking")
             await trio.sleep(LOOK_S + 1)

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from protocol.commands import Reply
 from protocol.values import Dot
 from replicator.config import Config, MastershipConfig, Scope
-from replicator.errors import DiskFullError, MailError
+from replicator.errors import DatabaseFailedError, DiskFullError, MailError
 from replicator.mailstore import INBOX
 from replicator.replication.convergence import sync_client
 from replicator.replication.log.sender import Sender
@@ -239,9 +239,16 @@ async def test_a_new_master_that_cannot_catch_up_numbers_after_the_timeout(
             assert 2 not in texts
 
 
-@pytest.mark.parametrize("failure", [DiskFullError("full"), sqlite3.OperationalError("disk I/O error")])
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [(DiskFullError("full"), DiskFullError), (sqlite3.OperationalError("disk I/O error"), DatabaseFailedError)],
+)
 async def test_a_new_master_whose_disk_takes_no_merge_goes_on_as_soon_as_it_does(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, failure: Exception
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: Exception,
+    told: type[Exception],
 ) -> None:
     def fail(*_arguments: object, **_named: object) -> None:
         raise failure
@@ -257,7 +264,7 @@ async def test_a_new_master_whose_disk_takes_no_merge_goes_on_as_soon_as_it_does
             patch.setattr(forks, "carry_out", fail)
             nodes.network.mend(("dc1", "dc2"))
             await nodes.linked()
-            with pytest.raises(type(failure)):
+            with pytest.raises(told):
                 await nodes["dc1"].save("refused")
             await trio.sleep(TIMEOUT_S)
         await nodes.converged()
