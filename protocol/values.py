@@ -37,6 +37,11 @@ def context_dots(context: Context) -> tuple[Dot, ...]:
     return tuple(Dot(origin, seq) for origin, seq in sorted(context.items()))
 
 
+def context_of(dots: Iterable[Dot]) -> dict[str, int]:
+    """Return a context that came as `context_dots`."""
+    return {dot.origin: dot.seq for dot in dots}
+
+
 def covers(context: Context, other: Context) -> bool:
     """Return True if `context` includes everything that `other` includes."""
     return all(context.get(origin, 0) >= seq for origin, seq in other.items())

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgpack
 
-from protocol.values import Dot, Stamp, UidSet
+from protocol.values import Dot, Stamp, UidSet, context_of
 from resync.row import Placement, Row
 
 T = TypeVar("T")
@@ -179,7 +179,7 @@ class Entry:
     def joined_context(self) -> dict[str, int]:
         """The context that a merge has seen; empty for other entries."""
         merges = (change for change in self.changes if isinstance(change, Merge | TreeMerge))
-        return {dot.origin: dot.seq for merge in merges for dot in merge.context}
+        return context_of(dot for merge in merges for dot in merge.context)
 
     @property
     def is_tree(self) -> bool:

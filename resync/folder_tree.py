@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
 
-from protocol.values import UID_MAX, Dot, Stamp, context_dots
+from protocol.values import UID_MAX, Dot, Stamp, context_dots, context_of
 from resync.entry import (
     ID_BYTES,
     Change,
@@ -96,7 +96,7 @@ class TreeState:
                 self.subscriptions[name] = SubscriptionState(entry.user, name, subscribed, *stamp)
             case TreeMerge(context, folders, subscriptions):
                 self._check_merge(entry, change)
-                self.context = {dot.origin: dot.seq for dot in context}
+                self.context = context_of(context)
                 self.folders |= {folder.mailbox_id: folder for folder in folders}
                 self._highest = max((self._highest, *(folder.uidvalidity for folder in folders)))
                 self.subscriptions |= {subscription.name: subscription for subscription in subscriptions}
@@ -117,7 +117,7 @@ class TreeState:
             raise ContradictionError(f"{entry.dot} creates a folder with a UIDVALIDITY of the far future")
 
     def _check_merge(self, entry: Entry, merge: TreeMerge) -> None:
-        seen = {dot.origin: dot.seq for dot in merge.context}
+        seen = context_of(merge.context)
         if any(seen.get(origin, 0) < seq for origin, seq in self.context.items()):
             raise ContradictionError(f"{entry.dot} has a context that lacks what is here")
         users = {folder.user for folder in merge.folders} | {one.user for one in merge.subscriptions}

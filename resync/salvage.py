@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from protocol.values import Context, Dot, UidSet
+from protocol.values import Context, Dot, UidSet, context_of
 from resync.entry import Entry, FlagAdd, FlagDel, FolderCreate, FolderDelete, FolderRename, MailAdd, MailDel, Merge
 from resync.row import Placement, Row
 
@@ -40,7 +40,7 @@ def mail_left(branches: Sequence[Branch], seen: Context) -> Iterator[MailAdd]:
     replays = [_Replay(branch, seen) for branch in branches]
     expunged = set[Placement]().union(*(replay.expunged for replay in replays))
     merges = [merge for branch in branches for entry in branch for merge in entry.changes if isinstance(merge, Merge)]
-    removed = [(frozenset(merge.removed), {dot.origin: dot.seq for dot in merge.context}) for merge in merges]
+    removed = [(frozenset(merge.removed), context_of(merge.context)) for merge in merges]
     for replay in replays:
         for mail in replay.shown.values():
             gone = [context for guids, context in removed if mail.add.guid in guids]

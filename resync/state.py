@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from protocol.values import UID_MAX, Dot, UidSet
+from protocol.values import UID_MAX, Dot, UidSet, context_of
 from resync import row as rows
 from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel, Merge
 from resync.row import Row
@@ -125,7 +125,7 @@ class MailboxState:
         for row in merge.rows:
             self.put(row)
         self.uidnext, self.risen = merge.uidnext, merge.risen
-        self.context = {dot.origin: dot.seq for dot in merge.context}
+        self.context = context_of(merge.context)
 
 
 class Head(Protocol):
@@ -142,7 +142,7 @@ def why_not_merge(merge: Merge, head: Head, row_at: Callable[[int], Row | None])
     No number may go back, and a UID that this head has shown or promised must still name the same message (design
     section 3).
     """
-    seen = {dot.origin: dot.seq for dot in merge.context}
+    seen = context_of(merge.context)
     if merge.uidnext < head.uidnext:
         return "a UIDNEXT below one that was shown"
     if merge.uidnext > UID_MAX - MERGE_HEADROOM > head.uidnext:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 
-from protocol.values import Context, covers
+from protocol.values import Context, context_of, covers
 from replicator.errors import HistoryError, MailError
 from replicator.objects import ObjectMissingError, ObjectStoreError, deadline
 from replicator.replication.parallel import in_turns
@@ -91,7 +91,7 @@ class Bootstrap:
         if failed:
             log.warning("%d of %d checkpoints were not taken over, such as: %s", len(failed), self.total, failed[0])
             return
-        context = {dot.origin: dot.seq for dot in manifest.context}
+        context = context_of(manifest.context)
         await self._store.write(lambda tx: tx.begin_log_after(context))
 
     async def _adopt(self, home: Home, head: NamedHead) -> None:
@@ -112,7 +112,7 @@ async def _slice(heads: AsyncGenerator[NamedHead, None]) -> list[NamedHead]:
 
 def _adopt(tx: Transaction, head: NamedHead, change: Merge | TreeMerge) -> None:
     """Install a checkpoint, unless a newer state from a peer arrived meanwhile. Raises HistoryError, DamageError."""
-    context = {dot.origin: dot.seq for dot in change.context}
+    context = context_of(change.context)
     here = tx.chain(head.mailbox_id)
     if here is not None and covers(here.context, context):
         return

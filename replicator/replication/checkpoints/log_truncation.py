@@ -19,7 +19,7 @@ from typing import Protocol
 
 import trio
 
-from protocol.values import Context
+from protocol.values import Context, context_of
 from replicator.config import LogConfig
 from replicator.environment import Environment
 from replicator.errors import MailError, UnavailableError
@@ -187,7 +187,7 @@ class LogTruncation:
         newest = await self._archive.newest(self._archive.home.sid)
         known = [one for one in rounds if one.made_ms is not None]
         unsure = next((one for one in rounds if one.made_ms is None), None)
-        context = {dot.origin: dot.seq for dot in newest.context} if newest else None
+        context = context_of(newest.context) if newest else None
         if (newest.made_ms if newest else None) == (known[-1].made_ms if known else None):
             self._is_known = True
             return

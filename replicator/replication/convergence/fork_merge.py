@@ -17,7 +17,7 @@ from typing import TypeVar
 import trio
 
 from protocol.commands import Mismatch
-from protocol.values import Dot, context_dots, covers
+from protocol.values import Dot, context_dots, context_of, covers
 from replicator.config import UidConflict
 from replicator.errors import DatabaseFailedError, HistoryError, MailboxFullError, UnavailableError
 from replicator.replication.checkpoints.checkpoint_reader import ReplayBases
@@ -163,7 +163,7 @@ class ForkMerger:
             if sid != self._mastership.sid:
                 reply = await ask(self._mastership.toward(sid), sid, key, mine)
                 if isinstance(reply, Mismatch):
-                    theirs = {dot.origin: dot.seq for dot in reply.context}
+                    theirs = context_of(reply.context)
                     if theirs.get(head.origin, 0) >= head.seq and not covers(theirs, mine.context):
                         found.append(sid)
         return found

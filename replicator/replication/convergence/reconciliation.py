@@ -14,7 +14,7 @@ from functools import partial
 import trio
 
 from protocol.commands import Done, Mismatch
-from protocol.values import covers
+from protocol.values import context_of, covers
 from replicator.errors import HistoryError, UnavailableError
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import ForkMerger, chain_of, learned_step, name_of
@@ -108,7 +108,7 @@ class Reconciliation:
             return Outcome.SAME
         if not isinstance(reply, Mismatch):
             raise UnavailableError(f"{sid} does not say what it shows of {await name_of(self._store, key)}")
-        theirs = {dot.origin: dot.seq for dot in reply.context}
+        theirs = context_of(reply.context)
         if covers(mine.context, theirs):
             return await self._damaged(key, sid, mine) if covers(theirs, mine.context) else Outcome.AHEAD
         if covers(theirs, mine.context):

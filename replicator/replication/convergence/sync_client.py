@@ -16,7 +16,7 @@ import trio
 from protocol import commands as c
 from protocol.commands import Content, Ranges, RefusalCode, Refused, Rows, SyncEnd, SyncMailbox, SyncNode
 from protocol.stream_codec import ProtocolError
-from protocol.values import Context
+from protocol.values import Context, context_of
 from replicator.errors import UnavailableError
 from replicator.replication.convergence.sync_server import ROWS_AT_ONCE, Shown, shown, shown_node
 from replicator.replication.links.link import LinkDownError, PeerLink
@@ -133,7 +133,7 @@ async def differing_chains(store: Store, mastership: Mastership, sid: str) -> No
     here = await store.read(lambda reader: [chains.load(reader, chain_id) for chain_id in known])
     keys = [MailboxKey(chain.user, chain.id, chain.uidvalidity) for chain in here if chain is not None]
     keys += [MailboxKey(*name) for name in names]
-    collected = {dot.origin: dot.seq for dot in asked.snapshot.context}
+    collected = context_of(asked.snapshot.context)
     return NodeDifference(tuple(sorted(keys, key=lambda key: (key.uidvalidity > 0, key))), collected)
 
 
@@ -155,7 +155,7 @@ class _Asked:
         told = self.snapshot
         return Chain(
             key.mailbox_id, key.user, key.uidvalidity, told.uidnext, told.modseq, told.head,
-            {dot.origin: dot.seq for dot in told.context}, told.size if key.uidvalidity else 0,
+            context_of(told.context), told.size if key.uidvalidity else 0,
             fingerprint=int.from_bytes(told.total), risen=told.risen,
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ import trio
 
 from protocol.commands import Ack, Done, EntryCommand, Log, Parts, RefusalCode, Refused, Remote
 from protocol.stream_codec import ProtocolError
-from protocol.values import Dot, sid_of
+from protocol.values import Dot, context_of, sid_of
 from replicator.errors import UnavailableError
 from replicator.replication.links.entry_codec import entry_commands, remote_command
 from replicator.replication.links.link import LinkDownError, PeerLink
@@ -66,7 +66,7 @@ class Sender:
         that the peer lacks is no longer in the log. Raises ProtocolError if the peer cannot have what it claims.
         """
         check_claims(self._store, log.context)
-        has = {dot.origin: dot.seq for dot in log.context}
+        has = context_of(log.context)
         gone = [Dot(origin, seq) for origin, seq in self._store.collected.items() if has.get(origin, 0) < seq]
         self.has_context = not gone
         if gone:

@@ -22,7 +22,7 @@ from master_election.links import MAX_NODES, LinkTable
 from master_election.number_bounds import is_believed, may_overrule
 from protocol.commands import Settled
 from protocol.stream_codec import ProtocolError
-from protocol.values import Context, context_dots, covers, sid_of
+from protocol.values import Context, context_dots, context_of, covers, sid_of
 from replicator.errors import MailError
 from replicator.replication.links.link import PeerLink
 from replicator.replication.log.sender import check_claims
@@ -64,7 +64,7 @@ class SettledLogs:
     def known(self) -> dict[str, Context]:
         """Return SID -> settled context for each node ever heard of; empty if the node has said nothing."""
         sids = {*self._peers, *self._table.sids, *map(sid_of, self._store.context)}
-        said = {sid: {dot.origin: dot.seq for dot in one.context} for sid, one in self._said.items()}
+        said = {sid: context_of(one.context) for sid, one in self._said.items()}
         return {**{sid: {} for sid in sids}, **said, self._table.sid: self._store.settled()}
 
     def lacking(self, context: Context) -> list[str]:

@@ -14,7 +14,7 @@ from functools import partial
 import trio
 
 from protocol.commands import Done, Mismatch
-from protocol.values import covers
+from protocol.values import context_of, covers
 from replicator.errors import MailError, UnavailableError
 from replicator.replication.convergence import diff, sync_client
 from replicator.replication.convergence.body_conflicts import BodyConflicts
@@ -223,7 +223,7 @@ class ResyncTask:
         reply = await ask(self._mastership.toward(sid), sid, key, mine)
         theirs = mine.context if isinstance(reply, Done) else {}
         if isinstance(reply, Mismatch):
-            theirs = {dot.origin: dot.seq for dot in reply.context}
+            theirs = context_of(reply.context)
         return covers(theirs, look.ours.context) and covers(mine.context, look.theirs.context)
 
     async def _name(self, key: MailboxKey) -> str | None:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import msgpack
 
-from protocol.values import Dot
+from protocol.values import Dot, context_of
 from replicator.store.checkpoints.container import ContainerKind, Unsealer, seal
 from replicator.store.db.entry_validation import NUMBER_MAX, NamedHead, is_well_formed, why_not_head
 from resync import state
@@ -111,7 +111,7 @@ def state_of(head: NamedHead, changes: Iterable[Merge | TreeMerge]) -> MailboxSt
     """Build the whole state in memory from the changes that a reader yielded."""
     mailbox, tree = MailboxState(modseq=head.modseq), TreeState(modseq=head.modseq)
     for change in changes:
-        context = {dot.origin: dot.seq for dot in change.context}
+        context = context_of(change.context)
         if isinstance(change, Merge):
             mailbox.uidnext, mailbox.risen, mailbox.context = change.uidnext, change.risen, context
             for row in change.rows:

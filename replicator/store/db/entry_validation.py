@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from protocol.values import UID_MAX, Dot, Stamp, UidSet
+from protocol.values import UID_MAX, Dot, Stamp, UidSet, context_of
 from replicator.errors import HistoryError, InvalidNameError
 from replicator.mailstore import check_folder_name
 from replicator.store.db import queries
@@ -198,7 +198,7 @@ def why_not_shown(change: Merge | TreeMerge, own: Dot) -> str | None:
     """
     if not is_well_formed(change):
         return "a value out of range"
-    seen = {dot.origin: dot.seq for dot in change.context}
+    seen = context_of(change.context)
     if seen.get(own.origin, 0) > own.seq:
         return "an entry of this node's present run that it has not numbered"
     if isinstance(change, Merge):

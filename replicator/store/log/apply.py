@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import msgpack
 
-from protocol.values import Dot, UidSet, covers
+from protocol.values import Dot, UidSet, context_of, covers
 from replicator.store.bodies.body_rows import StoredText, note_lacking
 from replicator.store.db import chain as chains
 from replicator.store.db import entry_validation, queries
@@ -262,7 +262,7 @@ class _Work:
         self._put(put)
         note_lacking(self._connection, put)
         chain.uidnext, chain.risen = max(chain.uidnext, merge.uidnext), merge.risen
-        chain.context = {dot.origin: dot.seq for dot in merge.context}
+        chain.context = context_of(merge.context)
 
     def set_flags(self, uids: UidSet, flags: Sequence[str], *, value: bool) -> None:
         for row in list(self._rows(uids)):

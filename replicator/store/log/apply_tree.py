@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from protocol.values import context_of
 from replicator.store.db.chain import Chain
 from replicator.store.db.transaction import Transaction
 from resync import row as rows
@@ -39,7 +40,7 @@ def apply_to_tree(tx: Transaction, chain: Chain, entry: Entry, change: Change) -
                 _write_folder(tx, chain, _columns(folder))
             for user, name, subscribed, time, sid in subscriptions:
                 _write_subscription(tx, chain, (user, name, int(subscribed), time, sid))
-            chain.context = {dot.origin: dot.seq for dot in context}
+            chain.context = context_of(context)
         case _:
             raise AssertionError(f"{type(change).__name__} does not change a tree")
 
