@@ -137,7 +137,7 @@ class ClusterMailStore:
         seen, head = list(view.messages.values()), view.head
         # In this order, so that after a failure in between the folder stays visible with its mail, not without.
         await self._coordinator.submit(DeleteRequest(user, folder.mailbox_id))
-        await self._expunge(_key(folder), seen, head)
+        await self._expunge(MailboxKey.of(folder), seen, head)
 
     async def subscribe(self, user: str, name: str, *, subscribed: bool) -> None:
         """See `MailStore`."""
@@ -147,7 +147,7 @@ class ClusterMailStore:
 
     async def status(self, folder: Folder) -> FolderStatus:
         """See `MailStore`."""
-        await self._coordinator.readiness.wait(_key(folder))
+        await self._coordinator.readiness.wait(MailboxKey.of(folder))
         chain, unclaimed = await self._store.read(
             lambda reader: (chains.load_known(reader, folder.mailbox_id), recent.count(reader, folder.mailbox_id))
         )
@@ -169,8 +169,8 @@ class ClusterMailStore:
 
     async def open_mailbox(self, folder: Folder) -> MailboxView:
         """See `MailStore`."""
-        await self._coordinator.readiness.wait(_key(folder))
-        return await self._store.view(_key(folder))
+        await self._coordinator.readiness.wait(MailboxKey.of(folder))
+        return await self._store.view(MailboxKey.of(folder))
 
     async def claim_recent(self, folder: Folder) -> int:
         """See `MailStore`."""
@@ -190,7 +190,7 @@ class ClusterMailStore:
         received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
         async with self._texts.prepared(message.text) as stored:
             operation = SaveRequest(
-                _key(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
+                MailboxKey.of(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
             )
             return await self._save(folder, operation)
 
@@ -200,7 +200,7 @@ class ClusterMailStore:
                 added = await self._uid_retry.add(operation)
             except FolderNotFoundError:
                 folder = await self._become(folder)
-                operation = replace(operation, key=_key(folder))
+                operation = replace(operation, key=MailboxKey.of(folder))
             else:
                 return SavedMessage(folder.uidvalidity, added.uids[0], added.shown)
 
@@ -227,7 +227,7 @@ class ClusterMailStore:
     async def move(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
         """See `MailStore`."""
         wanted, head = _present(source, uids), source.head
-        key = _view_key(source)
+        key = MailboxKey.of(source)
         copied = await self._copy(source, wanted, destination)
         try:
             await self._expunge(key, wanted, head)
@@ -245,7 +245,7 @@ class ClusterMailStore:
         except MailError:
             # RFC 3501 section 6.4.7: COPY copies all messages or none.
             for part in parts:
-                await self._uid_retry.take_back(_key(destination), part)
+                await self._uid_retry.take_back(MailboxKey.of(destination), part)
             raise
         uids = (uid for part in parts for uid in part.uids)
         pairs = zip((message.uid for message in wanted), uids, strict=True)
@@ -254,8 +254,8 @@ class ClusterMailStore:
     async def _copy_some(self, source: MailboxView, wanted: Sequence[Message], destination: Folder) -> Added:
         return await self._uid_retry.add(
             CopyRequest(
-                _view_key(source),
-                _key(destination),
+                MailboxKey.of(source),
+                MailboxKey.of(destination),
                 UidSet.of(message.uid for message in wanted),
                 tuple(message.guid for message in wanted),
                 tuple(self._environment.new_guid() for _ in wanted),
@@ -273,7 +273,7 @@ class ClusterMailStore:
     ) -> StoreResult:
         """See `MailStore`."""
         refused: list[tuple[int, int]] = []
-        head, key = mailbox.head, _view_key(mailbox)
+        head, key = mailbox.head, MailboxKey.of(mailbox)
         change = partial(
             StoreRequest,
             added=tuple(sorted(added)),
@@ -293,7 +293,7 @@ class ClusterMailStore:
 
     async def expunge(self, mailbox: MailboxView, uids: UidSet) -> None:
         """See `MailStore`."""
-        await self._expunge(_view_key(mailbox), _present(mailbox, uids), mailbox.head)
+        await self._expunge(MailboxKey.of(mailbox), _present(mailbox, uids), mailbox.head)
 
     async def _expunge(self, key: MailboxKey, wanted: Sequence[Message], head: Dot | None) -> None:
         for some in _batches(wanted, CHANGE_AT_ONCE):
@@ -332,16 +332,8 @@ def _folder(user: str, record: FolderRecord) -> Folder:
     return Folder(user, record.name, record.mailbox_id, record.uidvalidity)
 
 
-def _key(folder: Folder) -> MailboxKey:
-    return MailboxKey(folder.user, folder.mailbox_id, folder.uidvalidity)
-
-
 def _tree(user: str) -> MailboxKey:
     return MailboxKey(user, tree_id(user), 0)
-
-
-def _view_key(view: MailboxView) -> MailboxKey:
-    return MailboxKey(view.user, view.mailbox_id, view.uidvalidity)
 
 
 def _present(view: MailboxView, uids: UidSet) -> list[Message]:

@@ -30,7 +30,6 @@ from protocol.commands import (
     Text,
     Who,
 )
-from protocol.stream_codec import ProtocolError
 from replicator.errors import DiskFullError, MailError
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.body_store import BodyStore
@@ -101,10 +100,10 @@ class PeerRequests:
             case Who():
                 return await self._mastership.answer_who(command)
             case MasterMove():
-                return await self._handover.move(_named(link, command.mailbox), command, link)
+                return await self._handover.move(link.key_of(command.mailbox), command, link)
             case Mbox():
                 if command.texts and command.destination in {None, self._sid}:
-                    await self._body_conflicts.put_right(_named(link, command.number))
+                    await self._body_conflicts.put_right(link.key_of(command.number))
                 return await head_exchange.compare(self._store, self._mastership, link, command, self._lacks)
             case SyncNode() | SyncMailbox() | Ranges() | Rows() | SyncEnd():
                 return await sync_server.answer(self._sync_server, self._mastership, link, command)
@@ -134,7 +133,7 @@ class PeerRequests:
                 yield taken
         except DiskFullError:
             for number in save.mailboxes:
-                await self._handover.resign(_named(link, number), link.sid)
+                await self._handover.resign(link.key_of(number), link.sid)
             raise NotMasterError from None
 
     async def _perform(self, link: PeerLink, operations: Sequence[ChangeRequest]) -> Reply:
@@ -142,13 +141,6 @@ class PeerRequests:
             return Refused(RefusalCode.UNSUPPORTED, "this is not available in this version")
         replies = [await self._router.perform(operation, link) for operation in operations]
         return replies[0] if len(replies) == 1 else _joined(replies)
-
-
-def _named(link: PeerLink, number: int) -> MailboxKey:
-    key = link.key_of(number)
-    if key is None:
-        raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
-    return key
 
 
 def _garbled(link: PeerLink) -> Refused:

@@ -25,11 +25,7 @@ async def fork(nodes: Cluster, name: str = INBOX) -> None:
 
 
 async def become_master(node: Node, view: MailboxView) -> None:
-    assert await node.coordinator.mastership.find(key_of(view)) == node.sid
-
-
-def key_of(view: MailboxView) -> MailboxKey:
-    return MailboxKey(view.user, view.mailbox_id, view.uidvalidity)
+    assert await node.coordinator.mastership.find(MailboxKey.of(view)) == node.sid
 
 
 @asynccontextmanager

@@ -50,7 +50,7 @@ class Stranger:
     async def send(self, command: Command, tag: str | None = None) -> None:
         """Entries of one change get their digests."""
         if isinstance(command, Mbox):
-            self._keys[command.number] = MailboxKey(command.user, command.mailbox_id, command.uidvalidity)
+            self._keys[command.number] = MailboxKey.of(command)
         if isinstance(command, EntryCommand):
             (command,) = sealed([command], self._keys)
         await self.stream.send_all(self.encoder.request(tag, command))
@@ -141,7 +141,7 @@ def text_of(octets: bytes) -> Text:
 def sealed(commands: Sequence[EntryCommand], keys: Mapping[int, MailboxKey]) -> list[EntryCommand]:
     """The changes of an entry, with its digest where it can be an entry and they have none."""
     headers = [command.entry for command in commands]
-    digest, assembler = UNSEALED, EntryAssembler(keys.get)
+    digest, assembler = UNSEALED, EntryAssembler(keys.__getitem__)
     first = headers[0]
     with suppress(ProtocolError):
         if first is not None:

@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeAlias, TypeVar, assert_never
 import trio
 
 from protocol.commands import Content, FetchGuid, FetchHash, FetchPart, FetchUid, Parts, RefusalCode, Refused, Reply
-from protocol.stream_codec import ProtocolError
 from replicator.errors import UnavailableError
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, Attached
@@ -128,8 +127,6 @@ async def answer_fetch(store: Store, link: PeerLink, command: AnyFetch, read_par
             found = await _read(store, lambda reader: queries.content_hash_of_guid(reader, guid))
         case FetchUid(number, uid):
             key = link.key_of(number)
-            if key is None:
-                raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
             found = await _read(store, lambda reader: queries.content_hash_of_uid(reader, key.mailbox_id, uid))
         case _:
             assert_never(command)

@@ -118,7 +118,7 @@ def _adopt(tx: Transaction, head: NamedHead, change: Merge | TreeMerge) -> None:
         return
     if here is not None:
         raise HistoryError(f"a mailbox of {head.user} is here already, and is not what the checkpoint goes on from")
-    key = MailboxKey(head.user, head.mailbox_id, head.uidvalidity)
+    key = MailboxKey.of(head)
     adopt(tx, Adoption(key, None, _chain(head, context, change), change, head.time))
 
 

@@ -20,6 +20,7 @@ from replicator.replication.convergence.sync_client import Learned
 from replicator.replication.convergence.sync_server import Shown, items_of, shown
 from replicator.replication.mastership.mastership import Mastership
 from replicator.store.db import chain as chains
+from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.message_rows import DamagedRowError
 from replicator.store.db.queries import Connection, MailboxKey
@@ -77,7 +78,7 @@ async def look(store: Store, mastership: Mastership, sid: str, key: MailboxKey) 
     try:
         learned, rows = await _learned(store, mastership, sid, key)
     except (sync_client.DamagedError, DamagedRowError) as error:
-        nothing = Chain(key.mailbox_id, key.user, key.uidvalidity)
+        nothing = queries.empty_chain(key)
         return NodeComparison(nothing, nothing, by_kind=Counter({DifferenceKind.DAMAGE: 1}), damage=str(error))
     return _look(learned, rows, sid)
 
@@ -127,7 +128,7 @@ async def _all_of_ours(store: Store, key: MailboxKey) -> Learned:
     """Return all of this node's rows as a difference, since the other node shows nothing."""
     ours = await store.read(partial(shown, key=key, with_rows=True))
     assert ours.rows is not None
-    nothing = Chain(key.mailbox_id, key.user, key.uidvalidity)
+    nothing = queries.empty_chain(key)
     return Learned(key, ours, nothing, {}, frozenset(ours.rows), 0)
 
 

@@ -26,7 +26,6 @@ from replicator.replication.convergence.sync_client import Learned, State
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.writes.head_exchange import ask
-from replicator.store.db import chain as chains
 from replicator.store.db import entry_validation, queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
@@ -278,8 +277,7 @@ async def name_of(store: Store, key: MailboxKey) -> str:
 
 async def chain_of(store: Store, key: MailboxKey) -> Chain:
     """Return this node's chain of a mailbox or tree, or an empty one. Raises DatabaseFailedError."""
-    chain = await store.read(partial(chains.load, chain_id=key.mailbox_id))
-    return chain or Chain(key.mailbox_id, key.user, key.uidvalidity)
+    return await store.read(partial(queries.chain_or_empty, key=key))
 
 
 def learned_step(learned: Learned) -> Merge | TreeMerge:

@@ -256,7 +256,7 @@ class ForkScheduler:
             if entry.dot not in applied:
                 now = trio.current_time()
                 self._growing.setdefault(entry.mailbox_id, _Growth(now, now)).last = now
-                self._suspect(MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity))
+                self._suspect(MailboxKey.of(entry))
 
     def _suspect(self, key: MailboxKey) -> None:
         self._suspects[key] = None

@@ -247,7 +247,7 @@ def _first_of(connection: Connection, chain_id: bytes, dots: Iterable[Dot]) -> t
     chain = chains.load(connection, chain_id)
     entries = [entry for dot in dots if (entry := queries.entry_at(connection, dot)) is not None]
     for entry in sorted(entries, key=lambda entry: (entry.modseq, entry.dot)):
-        key = MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity)
+        key = MailboxKey.of(entry)
         for before in entry.predecessors:
             is_shown = chain is not None and chain.has_seen(before)
             if not is_shown and queries.entry_at(connection, before) is None:

@@ -73,8 +73,6 @@ class SyncServer:
         match command:
             case SyncMailbox(number, _, anew):
                 key = link.key_of(number)
-                if key is None:
-                    raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
                 return self._keep(await self._store.read(partial(shown, key=key, anew=anew)))
             case SyncNode():
                 return self._keep(await self._store.read(shown_node))
@@ -138,8 +136,6 @@ async def answer(snapshots: SyncServer, mastership: Mastership, link: PeerLink, 
     if not isinstance(command, SyncMailbox):
         return await onward.request(command)
     key = link.key_of(command.mailbox)
-    if key is None:
-        raise ProtocolError(f"mailbox number {command.mailbox} was not given by an MBOX before")
     return await onward.request(lambda onward: replace(command, mailbox=onward.number(key)))
 
 
@@ -150,7 +146,7 @@ def shown(connection: Connection, key: MailboxKey, *, with_rows: bool = False, a
     """
     connection.execute("BEGIN")
     try:
-        chain = chains.load(connection, key.mailbox_id) or Chain(key.mailbox_id, key.user, key.uidvalidity)
+        chain = queries.chain_or_empty(connection, key)
         if with_rows or not key.uidvalidity:
             rows = _items(connection, key)
             return Shown(key, chain, Fingerprints((name, bulk.hash_of(row)) for name, row in rows.items()), rows)

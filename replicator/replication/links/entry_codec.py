@@ -86,7 +86,7 @@ def error_of(refused: Refused) -> MailError:
 def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Iterator[EntryCommand]:
     """Yield one command for each change of an entry. `number` returns the mailbox's number on the link."""
     entry = logged.entry
-    key = MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity)
+    key = MailboxKey.of(entry)
     mailbox = 0 if entry.is_tree else number(key)
     digest = entry.digest()
     for at, change in enumerate(entry.changes):
@@ -114,7 +114,7 @@ def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Itera
 
 def remote_command(entry: Entry, number: Callable[[MailboxKey], int], name: str) -> Remote:
     """Return the REMOTE for an entry that is in the object store under this name."""
-    mailbox = number(MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity))
+    mailbox = number(MailboxKey.of(entry))
     return Remote(mailbox, _header(entry, entry.digest(), 0), name)
 
 
@@ -196,7 +196,7 @@ def _entry(header: EntryHeader, key: MailboxKey, changes: tuple[Change, ...]) ->
 class EntryAssembler:
     """An assembler of entries from the commands of one link. An entry's commands follow each other directly."""
 
-    def __init__(self, key_of: Callable[[int], MailboxKey | None]) -> None:
+    def __init__(self, key_of: Callable[[int], MailboxKey]) -> None:
         self._key_of = key_of
         self._header: EntryHeader | None = None
         self._key: MailboxKey | None = None
@@ -258,10 +258,7 @@ class EntryAssembler:
                 number = command.mailbox
             case _:
                 assert_never(command)
-        key = self._key_of(number)
-        if key is None:
-            raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
-        return key
+        return self._key_of(number)
 
     def _take(self, message: Text | Parts) -> int:
         """Keep a message's body and return its size in octets.

@@ -197,9 +197,12 @@ class PeerLink:
             raise ProtocolError(f"another node, {hello.origin}, says HELLO on the link of {self.hello.origin}")
         self.hello = replace(self.hello, capabilities=hello.capabilities)
 
-    def key_of(self, number: int) -> MailboxKey | None:
-        """Return the mailbox to which the peer gave this number, if any."""
-        return self._keys.get(number)
+    def key_of(self, number: int) -> MailboxKey:
+        """Return the mailbox to which the peer gave this number. Raises ProtocolError if there is none."""
+        key = self._keys.get(number)
+        if key is None:
+            raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
+        return key
 
     async def run(self, handler: LinkHandler, *, heartbeat_s: float, timeout_s: float) -> None:
         """Read, write and keep alive until the link ends; then return.
@@ -258,7 +261,7 @@ class PeerLink:
             raise ProtocolError(f"mailbox number {mbox.number} is a tree under another id than its user's")
         if len(mbox.user.encode()) > USER_MAX_BYTES:
             raise ProtocolError(f"mailbox number {mbox.number}: a user's name has at most {USER_MAX_BYTES} bytes")
-        self._keys[mbox.number] = MailboxKey(mbox.user, mbox.mailbox_id, mbox.uidvalidity)
+        self._keys[mbox.number] = MailboxKey.of(mbox)
 
     def _serve(self, handler: LinkHandler, nursery: trio.Nursery, tag: str, command: Command) -> None:
         if self._answering >= MAX_REQUESTS:

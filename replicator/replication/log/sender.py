@@ -205,7 +205,7 @@ class Sender:
 
     async def _send(self, item: Logged) -> None:
         entry = item.entry
-        key = MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity)
+        key = MailboxKey.of(entry)
         item = await self._without_expired(item)
         name = ""
         if not entry.is_tree and not self._link.is_numbered(key):

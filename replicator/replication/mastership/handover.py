@@ -101,13 +101,13 @@ class Handover:
 
     async def master_of(self, folder: Folder) -> str | None:
         """See `MasterControl`. If another node is the master, what this node remembers may be outdated by a move."""
-        key = folder_key(folder)
+        key = MailboxKey.of(folder)
         known = self._mastership.known_master(key)
         return known if known == self._mastership.sid else await self._mastership.root_names(key) or known
 
     async def move_to(self, folder: Folder, node: str) -> None:
         """See `MasterControl`."""
-        key, reply = folder_key(folder), None
+        key, reply = MailboxKey.of(folder), None
         with trio.move_on_after(2 * self._timeout_s):
             while not isinstance(reply, Moved):
                 if node not in self._mastership.table.component:
@@ -249,11 +249,6 @@ class Handover:
             answer = await self._tell_root(scope, self._mastership.sid, term) if promised else None
             if answer is not None and answer.covering == wider(scope) and self._masters.join(scope, answer.sid, term):
                 log.info("%s is mastered by %s as part of %s again", scope, answer.sid, answer.covering)
-
-
-def folder_key(folder: Folder) -> MailboxKey:
-    """Return the store's key for a folder."""
-    return MailboxKey(folder.user, folder.mailbox_id, folder.uidvalidity)
 
 
 def _on(link: PeerLink, key: MailboxKey, move: MasterMove) -> MasterMove:

@@ -33,7 +33,6 @@ from replicator.replication.writes.head_exchange import ask
 from replicator.store.bodies.body_rows import StoredText, body_count, lacking, lacking_count, write_text
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
-from replicator.store.db.chain import Chain
 from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import receive
@@ -208,7 +207,7 @@ class Rebuild:
             difference = await sync_client.differing_chains(self._store, self._coordinator.mastership, link.sid)
             for key in difference.keys[:DIFFERING_MAX]:
                 mine = await self._store.read(partial(chains.load, chain_id=key.mailbox_id))
-                mine = mine or Chain(key.mailbox_id, key.user, key.uidvalidity)
+                mine = mine or queries.empty_chain(key)
                 reply = await ask(link, link.sid, key, mine)
                 if isinstance(reply, Mismatch) and reply.head == mine.head and mine.head is not None:
                     self._damaged.add(key)

@@ -122,4 +122,4 @@ class Redelivery:
             folder = await self._mail.folder(stray.user, INBOX)
         except FolderNotFoundError:
             folder = await self._mail.create_folder(stray.user, name)
-        return MailboxKey(folder.user, folder.mailbox_id, folder.uidvalidity)
+        return MailboxKey.of(folder)

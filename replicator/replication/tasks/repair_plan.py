@@ -152,7 +152,7 @@ class RepairPlanTask:
         Raises _LeftError unless they do, or still show what was compared.
         """
         mine = await chain_of(self._store, key)
-        replies = await self._ask(key, others, Chain(key.mailbox_id, key.user, key.uidvalidity))
+        replies = await self._ask(key, others, queries.empty_chain(key))
         heads = {sid: reply.head if isinstance(reply, Mismatch) else None for sid, reply in replies.items()}
         heads[self._mastership.sid] = mine.head
         if any(compared.values()) and not any(heads.values()):

@@ -28,7 +28,7 @@ async def compare(
 
     `lacks` is called with a mailbox that this node masters and of which another node shows a head unknown here.
     """
-    key = MailboxKey(mbox.user, mbox.mailbox_id, mbox.uidvalidity)
+    key = MailboxKey.of(mbox)
     if mbox.destination is not None and mbox.destination != mastership.sid:
         onward = mastership.toward(mbox.destination)
         if onward is None or onward is link:

@@ -326,8 +326,6 @@ class SubscribeRequest:
 
 def _mailbox(link: PeerLink, number: int) -> MailboxKey:
     found = link.key_of(number)
-    if found is None:
-        raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
     if found.uidvalidity == 0:
         raise ProtocolError(f"mailbox number {number} is a folder tree; no mail can be in it")
     return found

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from protocol.values import Context, Dot, UidSet
 from replicator.store.bodies.body_rows import read_text
@@ -25,12 +25,33 @@ Connection: TypeAlias = sqlite3.Connection
 """What a query reads. Code above `store/` only hands it from one query to the next, to read both from one snapshot."""
 
 
+class Mailboxed(Protocol):
+    """Anything of one mailbox or tree: a folder, a view, an entry, a command MBOX."""
+
+    @property
+    def user(self) -> str:
+        """Its user."""
+
+    @property
+    def mailbox_id(self) -> bytes:
+        """Its mailbox id, or its tree's id."""
+
+    @property
+    def uidvalidity(self) -> int:
+        """Its UIDVALIDITY; 0: a tree."""
+
+
 class MailboxKey(NamedTuple):
     """The key of a mailbox or (UIDVALIDITY 0) of a folder tree."""
 
     user: str
     mailbox_id: bytes
     uidvalidity: int
+
+    @classmethod
+    def of(cls, one: Mailboxed) -> MailboxKey:
+        """Return the key of the mailbox or tree that this is of."""
+        return cls(one.user, one.mailbox_id, one.uidvalidity)
 
 
 class FolderRecord(NamedTuple):
@@ -53,6 +74,16 @@ _FOLDERS = (
 )
 # Two visible folders share a name only if one of them is deleted; the one not deleted sorts last and counts.
 _ORDER = " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id"
+
+
+def empty_chain(key: MailboxKey) -> Chain:
+    """Return the head of a mailbox or tree in which nothing has happened yet."""
+    return Chain(key.mailbox_id, key.user, key.uidvalidity)
+
+
+def chain_or_empty(connection: sqlite3.Connection, key: MailboxKey) -> Chain:
+    """Return the head of a mailbox or tree as this node shows it."""
+    return chains.load(connection, key.mailbox_id) or empty_chain(key)
 
 
 def folders(connection: sqlite3.Connection, user: str) -> dict[str, FolderRecord]:

@@ -41,7 +41,7 @@ def waiting_chains(connection: sqlite3.Connection) -> list[MailboxKey]:
         "SELECT origin, seq, body, MAX(time) FROM log WHERE applied = 0 GROUP BY chain ORDER BY MAX(time) DESC"
     )
     entries = (queries.entry_of(Dot(origin, seq), body) for origin, seq, body, _ in rows)
-    return [MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity) for entry in entries]
+    return [MailboxKey.of(entry) for entry in entries]
 
 
 def branch_heads(connection: sqlite3.Connection, chain_id: bytes) -> list[Dot]:

@@ -11,11 +11,11 @@ from trio.testing import MockClock
 from protocol.values import Dot, UidSet
 from replicator.replication.convergence import overdue_entries
 from replicator.store.bodies.body_rows import StoredText
+from replicator.store.db.queries import MailboxKey
 from replicator.store.log.apply import receive
 from resync.entry import Entry, FlagAdd, FolderCreate, FolderDelete, FolderRename, MailAdd, MailDel, Merge, tree_id
 from resync.row import Row
 from tests.replication.cluster import EPOCH_MS, USER, Cluster, Node, cluster
-from tests.replication.meeting import key_of
 
 LOST = "dc9.lost"
 BOUND_S = overdue_entries.ABANDON_S + 2 * overdue_entries.OVERDUE_S + 30
@@ -144,7 +144,7 @@ async def test_what_was_seen_and_expunged_long_ago_does_not_come_back_with_a_los
         unseen = row(added(20, b"kept"), Dot("dc7.lost", 1))
         context = tuple({one.dot.origin: one.dot for one in [*rows, unseen]}.values())
         merge = Entry(
-            Dot(LOST, 1), (Dot("dc8.lost", 7), Dot("dc7.lost", 3)), time(nodes), 9, *key_of(view),
+            Dot(LOST, 1), (Dot("dc8.lost", 7), Dot("dc7.lost", 3)), time(nodes), 9, *MailboxKey.of(view),
             (Merge(30, 0, context, (*rows, unseen), ()),),
         )  # fmt: skip
         await take_in(nodes, (merge, []))
@@ -159,7 +159,7 @@ async def test_what_a_lost_merge_took_away_stays_away(tmp_path: Path, autojump_c
     """And what is expunged after the merge, under the UID that it gave, also from the branch that it joined."""
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("before")
-        key = key_of(await nodes["dc1"].view())
+        key = MailboxKey.of(await nodes["dc1"].view())
         mails = [added(uid, text) for uid, text in ((20, b"taken"), (21, b"expunged"), (22, b"kept"))]
         branch = Entry(Dot(LOST, 1), (Dot("dc8.lost", 7),), time(nodes), 9, *key, tuple(mails))
         other = Entry(Dot("dc7.lost", 1), (Dot("dc6.lost", 7),), time(nodes), 9, *key, (added(23, b"other"),))
@@ -210,7 +210,7 @@ async def test_a_node_that_can_replay_a_branch_takes_over_from_a_master_that_can
         for sid in ("dc1", "dc3"):
             monkeypatch.setattr(nodes[sid].coordinator.fork_merger, "join_branches", cannot)
             monkeypatch.setattr(nodes[sid].coordinator.fork_merger, "can_replay", cannot)
-        key = key_of(await nodes["dc1"].view())
+        key = MailboxKey.of(await nodes["dc1"].view())
         first, _ = [
             item.entry for item in await nodes["dc1"].store.log_after(0) if item.entry.mailbox_id == key.mailbox_id
         ]
@@ -264,7 +264,7 @@ async def test_what_was_abandoned_is_joined_when_what_it_stands_on_comes_back(
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         uid = await nodes["dc1"].save("before")
         await nodes.converged()
-        key, head = key_of(await nodes["dc1"].view()), (await nodes["dc1"].view()).head
+        key, head = MailboxKey.of(await nodes["dc1"].view()), (await nodes["dc1"].view()).head
         assert head is not None
         modseq = (await nodes["dc1"].mail.status(await nodes["dc1"].inbox())).highestmodseq
         seen, flagged = (FlagAdd(UidSet.of([uid]), (flag,)) for flag in ("\\Seen", "\\Flagged"))

@@ -11,8 +11,8 @@ from trio.testing import MockClock
 from protocol.values import UidSet
 from replicator.errors import InvalidNameError
 from replicator.mailstore import INBOX, SEPARATOR, Folder
-from replicator.replication.mastership.handover import folder_key
 from replicator.replication.writes.requests import CopyRequest
+from replicator.store.db.queries import MailboxKey
 from replicator.store.log.forks import strays
 from resync import folder_tree
 from tests.replication.cluster import USER, Cluster, Node, cluster
@@ -304,7 +304,7 @@ async def test_mail_that_moves_to_what_its_folder_became_is_there_once_however_o
         await here.save("moves")
         await nodes.converged()
         (message,) = await here.messages()
-        source, destination = folder_key(await here.inbox()), folder_key(work)
+        source, destination = MailboxKey.of(await here.inbox()), MailboxKey.of(work)
         copy = CopyRequest(source, destination, UidSet.of([1]), (message.guid,), (message.guid,))
         replies = [await here.coordinator.submit(copy) for _ in range(2)]
         assert here.coordinator.mastership.known_master(destination) == "dc2"

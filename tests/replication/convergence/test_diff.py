@@ -16,7 +16,6 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.log import sequencer
 from resync.differing import DifferenceKind
 from tests.replication.cluster import Cluster, Node, cluster
-from tests.replication.meeting import key_of
 
 pytestmark = pytest.mark.usefixtures("nobody_heals")
 
@@ -41,7 +40,7 @@ async def apart(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> MailboxKey:
     monkeypatch.setattr("replicator.replication.log.sender.Sender._send", _never)
     nodes.rejoin("dc1")
     await nodes.linked()
-    return key_of(await nodes["dc1"].view())
+    return MailboxKey.of(await nodes["dc1"].view())
 
 
 async def flag(node: Node, key: MailboxKey, name: str) -> None:

@@ -23,7 +23,6 @@ from replicator.store.log.apply import receive
 from replicator.view import SEEN
 from resync.entry import tree_id
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
-from tests.replication.meeting import key_of
 
 TREE = MailboxKey(USER, tree_id(USER), 0)
 
@@ -44,7 +43,7 @@ async def _never(*_arguments: object) -> None:
 
 
 async def reconcile(node: Node, sid: str, key: MailboxKey | None = None) -> Outcome:
-    key = key or key_of(await node.view())
+    key = key or MailboxKey.of(await node.view())
     return await node.coordinator.reconciliation.reconcile(key, sid)
 
 
@@ -124,7 +123,7 @@ async def test_a_fork_is_joined_as_the_other_node_shows_it(
             patch.setattr("replicator.replication.log.sender.Sender._send", _never)
             patch.setattr(forks, "replay_branch", lambda *_, **__: pytest.fail("the log was replayed"))
             await meet(nodes)
-            key = key_of(await one.view())
+            key = MailboxKey.of(await one.view())
             assert await one.coordinator.mastership.find(key) == "dc1"
             assert await reconcile(one, "dc2") is Outcome.MERGED
             assert await reconcile(one, "dc2") is Outcome.AHEAD
@@ -178,7 +177,7 @@ async def test_who_is_not_master_tells_the_master(tmp_path: Path, autojump_clock
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("replicator.replication.log.sender.Sender._send", _never)
             await meet(nodes)
-            key = key_of(await other.view())
+            key = MailboxKey.of(await other.view())
             assert await other.coordinator.mastership.find(key) == "dc2"
             assert await reconcile(one, "dc2") is Outcome.NOT_OURS
             view = await other.view()
@@ -198,7 +197,7 @@ async def test_nodes_that_have_seen_the_same_and_show_it_otherwise_are_damaged_a
         await one.save("text")
         await one.save("more")
         await nodes.converged()
-        key = key_of(await one.view())
+        key = MailboxKey.of(await one.view())
 
         def add_to_count(tx: Transaction, count: int) -> None:
             tx.connection.execute("UPDATE chain SET messages = messages + ? WHERE id = ?", (count, key.mailbox_id))
@@ -300,7 +299,7 @@ async def test_a_mailbox_is_not_joined_as_another_users_and_its_branches_are_no_
         await one.save("one")
         await other.save("other")
         await meet(nodes)
-        key = key_of(await one.view())
+        key = MailboxKey.of(await one.view())
         assert await one.coordinator.mastership.find(key) == "dc1"
         wrong = key._replace(user="mallory")
         assert await one.coordinator.mastership.find(wrong) == "dc1"

@@ -30,7 +30,6 @@ from resync.entry import Entry, MailAdd, Merge
 from resync.merge import merge
 from resync.state import MERGE_HEADROOM, MailboxState
 from tests.replication.cluster import EPOCH_MS, Cluster, Node, cluster
-from tests.replication.meeting import key_of
 from tests.replication.stranger import INBOX as STRANGE_INBOX
 from tests.replication.stranger import header, text_of, visit
 from tests.store.harness import INBOX as STORED
@@ -238,7 +237,7 @@ RIVAL = StoredText.of(b"rival")
 def rival(view: MailboxView, sid: str = "dc8") -> Entry:
     """A node that shows nothing gives UID 1 to a mail of its own."""
     mail = MailAdd(1, sid.encode().rjust(16), EPOCH_MS, (), RIVAL.size_bytes, RIVAL.content_hash, copied=False)
-    return Entry(Dot(f"{sid}.a", 1), (), EPOCH_MS << COUNTER_BITS, 1, *key_of(view), (mail,))
+    return Entry(Dot(f"{sid}.a", 1), (), EPOCH_MS << COUNTER_BITS, 1, *MailboxKey.of(view), (mail,))
 
 
 async def hear_of(node: Node, *entries: Entry) -> None:
@@ -279,7 +278,7 @@ async def test_clients_write_while_a_merge_is_planned(tmp_path: Path, monkeypatc
         await node.save("mine")
         view = await node.view()
         await hear_of(node, rival(view))
-        nursery.start_soon(node.coordinator.fork_merger.join_branches, key_of(view))
+        nursery.start_soon(node.coordinator.fork_merger.join_branches, MailboxKey.of(view))
         await trio.to_thread.run_sync(planning.wait)
         with trio.fail_after(30):
             assert await node.save("meanwhile") == 2
@@ -322,7 +321,7 @@ async def test_nobody_joins_branches_in_a_term_that_has_ended(
         allowed: list[bool] = []
 
         def note(commit: Commit) -> None:
-            allowed.extend(mastership.is_ours(key_of(view)) for entry in commit.applied if entry.is_merge)
+            allowed.extend(mastership.is_ours(MailboxKey.of(view)) for entry in commit.applied if entry.is_merge)
 
         async def end_the_term(number: int) -> None:
             if number == 1:

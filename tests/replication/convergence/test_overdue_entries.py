@@ -18,10 +18,10 @@ from replicator.replication.convergence.fork_merge import _Apart
 from replicator.replication.convergence.overdue_entries import ABANDON_S, LOOK_EVERY_S, OVERDUE_S
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
+from replicator.store.db.queries import MailboxKey
 from replicator.store.log.apply import receive
 from resync.entry import DIGEST_BYTES, Entry, FlagAdd
 from tests.replication.cluster import Cluster, Node, cluster, until
-from tests.replication.meeting import key_of
 
 HEALED_S = 180.0
 FAR = 1 << 36
@@ -256,7 +256,7 @@ async def test_what_was_overdue_stays_so_while_a_node_is_away(
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
-        node, key = nodes["dc1"], key_of(await nodes["dc1"].view())
+        node, key = nodes["dc1"], MailboxKey.of(await nodes["dc1"].view())
         flagged = (FlagAdd(UidSet.of([1]), ("\\Seen",)),)
         waits = Entry(Dot("dc9.lost", 1), (Dot("dc8.lost", 7),), node.store.last_time + 1, 9, *key, flagged)
         await node.store.write(partial(receive, entry=waits, texts=[]))

@@ -84,7 +84,7 @@ def logged_entries(draw: st.DrawFn) -> Logged:
 def over_the_wire(logged: Logged) -> list[Arrived]:
     """Through an encoder, a decoder and an assembler, with the mailbox numbers of a link."""
     numbered: dict[int, MailboxKey] = {}
-    encoder, decoder, assembler = Encoder(), Decoder(), EntryAssembler(numbered.get)
+    encoder, decoder, assembler = Encoder(), Decoder(), EntryAssembler(numbered.__getitem__)
 
     def number(key: MailboxKey) -> int:
         numbered[7] = key
@@ -146,12 +146,12 @@ def wire_bytes(logged: Logged) -> Iterator[bytes]:
 def taken(data: bytes) -> list[Arrived]:
     """The entries that come out of it before the first error."""
     numbered: dict[int, MailboxKey] = {}
-    assembler, found = EntryAssembler(numbered.get), list[Arrived]()
+    assembler, found = EntryAssembler(numbered.__getitem__), list[Arrived]()
     with suppress(ProtocolError):
         for item in Decoder().feed(data):
             match item:
                 case Request(_, Mbox() as mbox):
-                    numbered[mbox.number] = MailboxKey(mbox.user, mbox.mailbox_id, mbox.uidvalidity)
+                    numbered[mbox.number] = MailboxKey.of(mbox)
                 case Request(_, command) if isinstance(command, EntryCommand):
                     found += filter(None, [assembler.add(command)])
     return found
@@ -160,7 +160,7 @@ def taken(data: bytes) -> list[Arrived]:
 def test_a_text_of_another_hash_is_refused() -> None:
     text, wrong = text_of(b"pay 100"), text_of(b"pay 900")
     header = EntryHeader(Dot("dc1.a", 1), (), 1, 1, bytes(16))
-    assembler = EntryAssembler({7: MailboxKey("alice", b"m" * 16, 7)}.get)
+    assembler = EntryAssembler({7: MailboxKey("alice", b"m" * 16, 7)}.__getitem__)
     save = Save((7,), 0, b"g" * 16, (), replace(text, octets=wrong.octets), 1, header)
     with pytest.raises(ProtocolError, match="other octets than its hash is of"):
         assembler.add(save)
@@ -175,7 +175,7 @@ def test_a_message_whose_text_was_lost_goes_as_a_copy() -> None:
 
 
 def test_two_entries_one_after_the_other() -> None:
-    assembler = EntryAssembler({7: MailboxKey("alice", b"m" * 16, 7)}.get)
+    assembler = EntryAssembler({7: MailboxKey("alice", b"m" * 16, 7)}.__getitem__)
     entries = [
         Entry(
             Dot("dc1.a", seq), (), 1, seq, "alice", b"m" * 16, 7, (MailDel(UidSet.of([seq])), MailDel(UidSet.of([9])))

@@ -15,8 +15,9 @@ from replicator.config import MastershipConfig, Scope
 from replicator.errors import DiskFullError, UnavailableError
 from replicator.mailstore import INBOX
 from replicator.replication.convergence import reconciliation
-from replicator.replication.mastership.handover import JOIN_INTERVAL_S, folder_key
+from replicator.replication.mastership.handover import JOIN_INTERVAL_S
 from replicator.replication.writes.requests import CopyRequest
+from replicator.store.db.queries import MailboxKey
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster
 from tests.replication.convergence.test_state_transfer import forget_log
 from tests.replication.mastership.test_mastership import key_of
@@ -169,7 +170,7 @@ async def test_what_nodes_do_by_themselves_is_no_use_of_a_mailbox(
         await nodes.converged()
         await give_up(nodes["dc1"])
         (message,) = await nodes["dc2"].messages()
-        source, destination = folder_key(await nodes["dc2"].inbox()), folder_key(work)
+        source, destination = MailboxKey.of(await nodes["dc2"].inbox()), MailboxKey.of(work)
         coordinator = nodes["dc2"].coordinator
         submit = coordinator.submit if by_client else coordinator.fork_scheduler._submit
         for _ in range(ASK_AFTER + 2):

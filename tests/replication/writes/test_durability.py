@@ -26,7 +26,6 @@ from replicator.store.bodies.body_rows import StoredText, is_here, read_text
 from replicator.store.db.queries import MailboxKey
 from tests.replication.bodies.test_attachments import message, save
 from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, TIMEOUT_S, USER, Node, cluster, until
-from tests.replication.meeting import key_of
 from tests.replication.stranger import ORIGIN, visit
 
 COMING_S, STAYING_S = 4.0, 10.0
@@ -95,9 +94,10 @@ async def test_what_a_master_shows_without_its_text_is_not_on_its_disk(
             patch.setattr(Sender, "_ship", nothing)
             nodes.rejoin("dc1")
             await nodes.linked()
-            assert await one.coordinator.reconciliation.reconcile(key_of(await one.view()), "dc2") is Outcome.ADOPTED
+            key = MailboxKey.of(await one.view())
+            assert await one.coordinator.reconciliation.reconcile(key, "dc2") is Outcome.ADOPTED
             assert sorted((await one.view()).messages) == [1, 2]
-            assert await one.coordinator.mastership.find(key_of(await one.view())) == "dc1"
+            assert await one.coordinator.mastership.find(MailboxKey.of(await one.view())) == "dc1"
             with pytest.raises(UnavailableError):
                 await one.flag(1)
             assert await one.text_of(2) == "new"  # which fetches it
