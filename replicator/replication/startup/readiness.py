@@ -2,10 +2,11 @@
 
 The node may have been away for long, or have lost its disk: then it shows an older or partial state of what its clients
 have seen elsewhere, under the right UIDVALIDITY, and they would drop mail from their caches. So the node first hears,
-by the LOG of its peers, what they have. Once its own log has all of that, it shows everything. Before, each mailbox and
-tree that a client asks for is compared with the peers at once, and taken over from them where this node is behind. The
-same is done later with mailboxes that the log alone does not complete: those that a state transfer has postponed, and
-those with entries that wait. A new node has not begun while any mailbox is postponed.
+by the LOG of its peers, what they have. Once its own log has all of that, and it has taken over what they show ahead of
+their logs, it shows everything. Before, each mailbox and tree that a client asks for is compared with the peers at
+once, and taken over from them where this node is behind. The same is done later with mailboxes that the log alone does
+not complete: those that a state transfer has postponed, and those with entries that wait. A new node has not begun
+while any mailbox is postponed.
 
 All of this holds for one start. A node that is cut off or reaches no peer goes on with the data that it has, unless its
 database is new.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -40,6 +41,7 @@ LOOK_EVERY_S = 0.05
 LEFT_EVERY_S = 1.0  # once the log is here: between two looks at the mailboxes that it has not completed
 COMPARE_EVERY_S = 60.0  # between comparisons of the whole state, while the log lacks what peers said they have
 COMPARE_S = 60.0  # longest time of such a comparison; then it is tried again later
+AHEAD_MAX_S = 60.0  # once the log is here, for which the node waits for what peers show ahead of their logs
 BUSY_MAX = 100  # mailboxes that may differ for a moment because clients are changing them
 AT_ONCE = 8  # mailboxes that are compared at the same time
 WANTED_MAX = 1000  # mailboxes that wait for their comparison
@@ -59,7 +61,8 @@ class _Told:
 class Readiness:
     """The mailboxes that may be shown already. Belongs to the event loop.
 
-    `links` returns the links that are up; `met_others` is set once there was time to meet all peers.
+    `compare_all`: see `AntiEntropy.compare`. `links` returns the links that are up; `met_others` is set once there was
+    time to meet all peers.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Readiness:
         reconciliation: Reconciliation,
         links: Callable[[], Sequence[PeerLink]],
         *,
+        compare_all: Callable[[str], Awaitable[bool]],
         met_others: trio.Event,
         timeout_s: float,
     ) -> None:
@@ -77,6 +81,7 @@ class Readiness:
         self._admission = admission
         self._mastership = mastership
         self._reconciliation = reconciliation
+        self._compare_all = compare_all
         self._links = links
         self._met_others = met_others
         self._timeout_s = timeout_s
@@ -88,6 +93,7 @@ class Readiness:
         self._ready: set[bytes] = set()
         self._comparing: dict[bytes, trio.Event] = {}
         self._look_at = 0.0  # time of the next comparison of the whole state
+        self._logged_at: float | None = None  # when the log first had all that peers said they have
         self._wanted_in, self._wanted_out = trio.open_memory_channel[MailboxKey](WANTED_MAX)
 
     # ---- for code that shows or numbers mailboxes
@@ -181,7 +187,7 @@ class Readiness:
         """
         if self._left is None:
             self._forget_gone()
-            if not covers(self._store.context, self._target()) and not await self._is_as_others():
+            if not await self._has_all_shown():
                 return False
             waiting = frozenset(self._store.waiting().values())
         else:
@@ -223,6 +229,15 @@ class Readiness:
             if is_linked and now > told.present_at + self._timeout_s:
                 log.warning("%s is gone: what it alone had is not waited for", sid)
                 del self._told[sid]
+
+    async def _has_all_shown(self) -> bool:
+        """Return True if this node has all that peers said they have, and all that they show ahead of their logs."""
+        if not covers(self._store.context, self._target()):
+            self._logged_at = None
+            return await self._is_as_others()
+        now = trio.current_time()
+        self._logged_at = self._logged_at or now
+        return now > self._logged_at + AHEAD_MAX_S or all([await self._compare_all(sid) for sid in self._peers()])
 
     async def _is_as_others(self) -> bool:
         """Return True if this node shows what all peers show, even if its log lacks entries that they reported.
