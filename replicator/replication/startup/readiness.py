@@ -28,6 +28,7 @@ from replicator.replication.convergence.reconciliation import Outcome, Reconcili
 from replicator.replication.convergence.sync_client import DamagedError
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.parallel import in_turns
 from replicator.replication.startup.admission import Admission
 from replicator.store.db.queries import MailboxKey
 from replicator.store.log import pending_resync
@@ -41,7 +42,6 @@ LOOK_EVERY_S = 0.05
 LEFT_EVERY_S = 1.0  # once the log is here: between two looks at the mailboxes that it has not completed
 COMPARE_EVERY_S = 60.0  # between comparisons of the whole state, while the log lacks what peers said they have
 COMPARE_S = 60.0  # longest time of such a comparison; then it is tried again later
-AHEAD_MAX_S = 60.0  # once the log is here, for which the node waits for what peers show ahead of their logs
 BUSY_MAX = 100  # mailboxes that may differ for a moment because clients are changing them
 AT_ONCE = 8  # mailboxes that are compared at the same time
 WANTED_MAX = 1000  # mailboxes that wait for their comparison
@@ -93,7 +93,6 @@ class Readiness:
         self._ready: set[bytes] = set()
         self._comparing: dict[bytes, trio.Event] = {}
         self._look_at = 0.0  # time of the next comparison of the whole state
-        self._logged_at: float | None = None  # when the log first had all that peers said they have
         self._wanted_in, self._wanted_out = trio.open_memory_channel[MailboxKey](WANTED_MAX)
 
     # ---- for code that shows or numbers mailboxes
@@ -231,13 +230,15 @@ class Readiness:
                 del self._told[sid]
 
     async def _has_all_shown(self) -> bool:
-        """Return True if this node has all that peers said they have, and all that they show ahead of their logs."""
+        """Return True if this node has all that peers said they have.
+
+        What they show ahead of their logs is then taken over, as far as they answer soon.
+        """
         if not covers(self._store.context, self._target()):
-            self._logged_at = None
             return await self._is_as_others()
-        now = trio.current_time()
-        self._logged_at = self._logged_at or now
-        return now > self._logged_at + AHEAD_MAX_S or all([await self._compare_all(sid) for sid in self._peers()])
+        with trio.move_on_after(self._timeout_s):
+            await in_turns(self._compare_all, self._peers(), AT_ONCE)
+        return True
 
     async def _is_as_others(self) -> bool:
         """Return True if this node shows what all peers show, even if its log lacks entries that they reported.
