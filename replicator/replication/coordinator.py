@@ -37,6 +37,7 @@ from replicator.replication.checkpoints.bootstrap import Bootstrap
 from replicator.replication.checkpoints.checkpoint_reader import CheckpointSource, LogAlone
 from replicator.replication.checkpoints.log_truncation import LogTruncation, NoLogTruncation
 from replicator.replication.convergence.abandoned_entries import AbandonedEntries
+from replicator.replication.convergence.anti_entropy import AntiEntropy
 from replicator.replication.convergence.body_conflicts import BodyConflicts
 from replicator.replication.convergence.fork_merge import ForkMerger
 from replicator.replication.convergence.fork_scheduler import ForkScheduler
@@ -154,12 +155,14 @@ class Coordinator:
         self.fork_merger = ForkMerger(store, self.mastership, self.checkpoints, config.conflict.uid)
         self.body_conflicts = BodyConflicts(store, self.mastership, self.bodies, self.fork_merger)
         self.reconciliation = Reconciliation(store, self.mastership, self.fork_merger)
+        self.anti_entropy = AntiEntropy(store, self.mastership, self.reconciliation, lambda: self.connections.links)
         self.readiness = Readiness(
             store,
             self.admission,
             self.mastership,
             self.reconciliation,
             lambda: self.connections.links,
+            compare_all=self.anti_entropy.compare,
             met_others=self._met_others,
             timeout_s=config.mastership.timeout_s,
         )
@@ -241,6 +244,7 @@ class Coordinator:
             nursery.start_soon(self.fork_scheduler.run, mastership.heartbeat_s)
             nursery.start_soon(self.overdue_entries.run)
             nursery.start_soon(self.state_transfer.run)
+            nursery.start_soon(self.anti_entropy.run)
             nursery.start_soon(self.backfill.run)
             nursery.start_soon(self.bodies.run)
             nursery.start_soon(self.prestage.run)

@@ -20,7 +20,10 @@ from protocol.commands import (
     Log,
     Mbox,
     Ping,
+    RefusalCode,
+    Refused,
     Reply,
+    SyncNode,
     Text,
 )
 from protocol.stream_codec import Decoder, Encoder, Item, ProtocolError, Request, Response
@@ -59,7 +62,7 @@ class Stranger:
         await self.stream.send_all(self.encoder.response(tag, reply))
 
     async def next(self) -> Item | None:
-        """What comes next, None at the end of the connection. Heartbeats and what the node lacks are answered."""
+        """What comes next, None at the end of the connection. Heartbeats, LOG and SYNC are answered."""
         while True:
             while not self._items:
                 data = await self.stream.receive_some()
@@ -71,6 +74,8 @@ class Stranger:
                     await self.reply(tag, Done())
                 case Request(str(tag), Log()) if self.answers_log:
                     await self.reply(tag, Done())
+                case Request(str(tag), SyncNode()):
+                    await self.reply(tag, Refused(RefusalCode.UNAVAILABLE, "a stranger shows nothing"))
                 case item:
                     return item
 

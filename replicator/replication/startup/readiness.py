@@ -2,10 +2,11 @@
 
 The node may have been away for long, or have lost its disk: then it shows an older or partial state of what its clients
 have seen elsewhere, under the right UIDVALIDITY, and they would drop mail from their caches. So the node first hears,
-by the LOG of its peers, what they have. Once its own log has all of that, it shows everything. Before, each mailbox and
-tree that a client asks for is compared with the peers at once, and taken over from them where this node is behind. The
-same is done later with mailboxes that the log alone does not complete: those that a state transfer has postponed, and
-those with entries that wait. A new node has not begun while any mailbox is postponed.
+by the LOG of its peers, what they have. Once its own log has all of that, and it has taken over what they show ahead of
+their logs, it shows everything. Before, each mailbox and tree that a client asks for is compared with the peers at
+once, and taken over from them where this node is behind. The same is done later with mailboxes that the log alone does
+not complete: those that a state transfer has postponed, and those with entries that wait. A new node has not begun
+while any mailbox is postponed.
 
 All of this holds for one start. A node that is cut off or reaches no peer goes on with the data that it has, unless its
 database is new.
@@ -14,7 +15,7 @@ database is new.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -26,6 +27,7 @@ from replicator.replication.convergence.reconciliation import Outcome, Reconcili
 from replicator.replication.convergence.sync_client import DamagedError
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.parallel import in_turns
 from replicator.replication.startup.admission import Admission
 from replicator.store.db.queries import MailboxKey
 from replicator.store.log import pending_resync
@@ -58,7 +60,8 @@ class _Told:
 class Readiness:
     """The mailboxes that may be shown already. Belongs to the event loop.
 
-    `links` returns the links that are up; `met_others` is set once there was time to meet all peers.
+    `compare_all`: see `AntiEntropy.compare`. `links` returns the links that are up; `met_others` is set once there was
+    time to meet all peers.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Readiness:
         reconciliation: Reconciliation,
         links: Callable[[], Sequence[PeerLink]],
         *,
+        compare_all: Callable[[str], Awaitable[bool]],
         met_others: trio.Event,
         timeout_s: float,
     ) -> None:
@@ -76,6 +80,7 @@ class Readiness:
         self._admission = admission
         self._mastership = mastership
         self._reconciliation = reconciliation
+        self._compare_all = compare_all
         self._links = links
         self._met_others = met_others
         self._timeout_s = timeout_s
@@ -180,7 +185,7 @@ class Readiness:
         """
         if self._left is None:
             self._forget_gone()
-            if not covers(self._store.context, self._target()) and not await self._is_as_others():
+            if not await self._has_all_shown():
                 return False
             waiting = frozenset(self._store.waiting().values())
         else:
@@ -222,6 +227,17 @@ class Readiness:
             if is_linked and now > told.present_at + self._timeout_s:
                 log.warning("%s is gone: what it alone had is not waited for", sid)
                 del self._told[sid]
+
+    async def _has_all_shown(self) -> bool:
+        """Return True if this node has all that peers said they have.
+
+        What they show ahead of their logs is then taken over, as far as they answer soon.
+        """
+        if not covers(self._store.context, self._target()):
+            return await self._is_as_others()
+        with trio.move_on_after(self._timeout_s):
+            await in_turns(self._compare_all, self._peers(), AT_ONCE)
+        return True
 
     async def _is_as_others(self) -> bool:
         """Return True if this node shows what all peers show, even if its log lacks entries that they reported.

@@ -75,6 +75,12 @@ async def ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, 
     return Done() if is_same else reply
 
 
+async def is_ahead_of_log(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain) -> bool:
+    """Return True if a node shows another head of a mailbox than this one, and does not have its entry in its log."""
+    reply = await _ask(link, sid, key, mine)
+    return isinstance(reply, Mismatch) and NOT_LOGGED in reply.fields and reply.fields != (NOT_LOGGED,)
+
+
 def _can_be_there(store: Store, head: Dot) -> bool:
     """Return False if the head is an entry of this node that it has not numbered yet: no other node can have it."""
     return head.origin != store.origin or head.seq <= store.context.get(store.origin, 0)

@@ -1,0 +1,78 @@
+"""What a node has taken over ahead of the log reaches all others, also if the node that numbered it has lost it."""
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicator.replication.convergence.reconciliation import Outcome
+from replicator.replication.log.sender import Sender
+from replicator.store.db.queries import MailboxKey
+from resync.entry import tree_id
+from tests.replication.cluster import USER, Cluster, Node, cluster
+
+TREE = MailboxKey(USER, tree_id(USER), 0)
+
+
+async def nothing(*_: object) -> bool:
+    await trio.sleep_forever()
+    return True
+
+
+async def key_of(node: Node, name: str) -> MailboxKey:
+    folder = await node.mail.folder(USER, name)
+    return MailboxKey(folder.user, folder.mailbox_id, folder.uidvalidity)
+
+
+@asynccontextmanager
+async def ahead_of_the_log(tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
+    """Yield a cluster in which dc2 alone shows a folder and a mail, which dc1 numbered before it lost its disk.
+
+    dc1 is down, and has an older copy of its disk.
+    """
+    async with cluster(tmp_path, clock) as nodes:
+        await nodes["dc1"].save("before")
+        await nodes.converged()
+        await nodes.stop("dc1")
+        shutil.copytree(nodes.data("dc1"), tmp_path / "backup")
+        await nodes.start("dc1")
+        await nodes.linked()
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2", "dc3"])
+        await nodes["dc1"].mail.create_folder(USER, "Work")
+        await nodes["dc1"].save("lost", "Work")
+        with monkeypatch.context() as patch:
+            patch.setattr(Sender, "_ship", nothing)
+            nodes.rejoin("dc1")
+            await nodes.linked()
+            reconcile = nodes["dc2"].coordinator.reconciliation.reconcile
+            assert await reconcile(TREE, "dc1") is Outcome.ADOPTED
+            assert await reconcile(await key_of(nodes["dc1"], "Work"), "dc1") is Outcome.ADOPTED
+            assert await nodes["dc2"].texts("Work") == {1: "lost"}
+            await nodes.stop("dc1")
+            shutil.rmtree(nodes.data("dc1"))
+            shutil.copytree(tmp_path / "backup", nodes.data("dc1"))
+        yield nodes
+
+
+async def test_all_nodes_become_as_the_one_that_shows_it(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ahead_of_the_log(tmp_path, autojump_clock, monkeypatch) as nodes:
+        await nodes.start("dc1")
+        await nodes.linked()
+        await nodes.converged()
+        for node in nodes.all():
+            assert await node.texts("Work") == {1: "lost"}
+
+
+async def test_a_node_that_starts_shows_what_its_peers_show_ahead_of_their_logs(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ahead_of_the_log(tmp_path, autojump_clock, monkeypatch) as nodes:
+        await nodes.start("dc1")
+        assert await nodes["dc1"].texts("Work") == {1: "lost"}
