@@ -9,7 +9,7 @@ no side showed the folder without it. A subscription follows its last change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
@@ -133,14 +133,6 @@ def renamed(folder: FolderState, name: str, stamp: Stamp) -> FolderState:
     """Return the folder under a new name. A united folder is renamed along with its parent and stays united."""
     is_united = folder.deleted and folder.sid == UNITED
     return folder._replace(name=name, time=stamp.time, sid=UNITED if is_united else stamp.sid)
-
-
-def replay_tree(entries: Iterable[Entry]) -> TreeState:
-    """Return the state at the end of a path through the history that begins with a tree's first entry."""
-    state = TreeState()
-    for entry in entries:
-        state.apply(entry)
-    return state
 
 
 def uidvalidities_after(highest: int) -> Iterator[int]:

@@ -6,7 +6,7 @@ from the log. An entry that no node can have numbered on the state before it mak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -160,11 +160,3 @@ def why_not_merge(merge: Merge, head: Head, row_at: Callable[[int], Row | None])
         if here is not None and not set(row.placements()) <= set(here.placements()):
             return "a UID with a placement that it has not shown"
     return None
-
-
-def replay(entries: Iterable[Entry]) -> MailboxState:
-    """Return the state at the end of a path through the history that begins with a mailbox's first entry."""
-    state = MailboxState()
-    for entry in entries:
-        state.apply(entry)
-    return state

@@ -142,15 +142,13 @@ class Expunge:
 class Store:
     """Change flags. Answered by `Stored`.
 
-    `seen_modseq`: the highest MODSEQ of these messages at the sender, if it is not the master. `unchanged_since`: RFC
-    7162 section 3.1.3; messages changed after it are refused. `head`: as in `Expunge`.
+    `unchanged_since`: RFC 7162 section 3.1.3; messages changed after it are refused. `head`: as in `Expunge`.
     """
 
     mailbox: int
     uids: UidSet
     added: tuple[str, ...]
     removed: tuple[str, ...]
-    seen_modseq: int | None = None
     unchanged_since: int | None = None
     head: Dot | None = None
     entry: EntryHeader | None = None

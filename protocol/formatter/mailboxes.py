@@ -104,7 +104,6 @@ def _(store: c.Store) -> list[v.Field]:
         v.list_of(v.flag, store.added),
         "REMOVE",
         v.list_of(v.flag, store.removed),
-        *v.option("SEEN", v.number, store.seen_modseq),
         *v.option("UNCHANGEDSINCE", v.number, store.unchanged_since),
         *v.option("HEAD", v.dot, store.head),
         *_entry(store.entry),

@@ -281,7 +281,7 @@ class ClusterMailStore:
             unchanged_since=unchanged_since,
         )
         for some in _batches(_present(mailbox, uids) if added or removed else [], CHANGE_AT_ONCE):
-            named = partial(change, key, seen_modseq=max(message.modseq for message in some))
+            named = partial(change, key)
             if unchanged_since is None:
                 await self._uid_retry.change(key, head, some, named, only_as_seen=False)
                 continue

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from replicator.store.attachments import linking, names, states
+from replicator.store.attachments import linking, names
 from replicator.store.attachments.files import Files, MissingError, StepOutcome
-from replicator.store.attachments.states import State
 from replicator.store.attachments.steps import Algorithm, Answer, Pause, Step, SyncDirectory, run
+from tests.attachments import states
 from tests.attachments.model import ModelFiles
+from tests.attachments.states import State
 
 STEPS_MAX = 60
 """Of one actor, whatever the others do."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from replicator.store.attachments.states import H_TRANSITIONS, S_TRANSITIONS, Event, State
+from tests.attachments.states import H_TRANSITIONS, S_TRANSITIONS, Event, State
 
 PAGE = Path(__file__).parents[2] / "docs" / "attachments.md"
 REWRITE = "REWRITE_DOCS" in os.environ

@@ -14,8 +14,9 @@ from replicator.store.db import queries
 from replicator.store.db.entry_validation import NamedHead, head_of
 from replicator.store.store import Store
 from resync.entry import Entry
-from resync.folder_tree import TreeState, replay_tree
-from resync.state import MailboxState, replay
+from resync.folder_tree import TreeState
+from resync.state import MailboxState
+from tests.resync.replaying import replay, replay_tree
 from tests.store.harness import (
     INBOX,
     WORK,

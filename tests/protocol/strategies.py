@@ -101,7 +101,6 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "recipe": literals,
     "rows": literals,
     "scope": texts,
-    "seen_modseq": numbers,
     "seq": numbers,
     "sequence": numbers,
     "sid": sids,

@@ -30,11 +30,11 @@ from resync.folder_tree import (
     UNITED,
     TreeState,
     merge_trees,
-    replay_tree,
     tree_difference,
     uidvalidities_after,
 )
 from resync.state import RISEN_MAX, ContradictionError
+from tests.resync.replaying import replay_tree
 
 ALICE = "alice"
 TREE = tree_id(ALICE)

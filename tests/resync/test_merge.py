@@ -12,7 +12,8 @@ from protocol.values import UID_MAX, Dot, UidSet
 from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel
 from resync.merge import GAP_MAX, Anew, difference, merge
 from resync.row import FlagStates, Placement, Row
-from resync.state import MERGE_HEADROOM, RISEN_MAX, MailboxState, replay
+from resync.state import MERGE_HEADROOM, RISEN_MAX, MailboxState
+from tests.resync.replaying import replay
 
 MAILBOX = b"m" * 16
 HASH = b"h" * 32

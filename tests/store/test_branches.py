@@ -22,8 +22,9 @@ from replicator.view import Message
 from resync.entry import Entry, FolderState, MailAdd, MailDel, Merge, SubscriptionState, TreeMerge, tree_id
 from resync.merge import ROW_BYTES
 from resync.row import Row
-from resync.state import ContradictionError, MailboxState, replay
+from resync.state import ContradictionError, MailboxState
 from tests.effort import examples
+from tests.resync.replaying import replay
 from tests.store import consistency
 from tests.store.harness import ALICE, INBOX, creating, expunging, flagging, guid, saving
 from tests.store.memory_node import MemoryNode

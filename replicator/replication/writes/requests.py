@@ -197,7 +197,6 @@ class StoreRequest:
     head: Dot | None
     added: tuple[str, ...]
     removed: tuple[str, ...]
-    seen_modseq: int
     unchanged_since: int | None = None
 
     @property
@@ -208,7 +207,7 @@ class StoreRequest:
     def command(self, link: PeerLink) -> Command:
         """Return a STORE without MODSEQ."""
         number = link.number(self.key)
-        return Store(number, self.uids, self.added, self.removed, self.seen_modseq, self.unchanged_since, self.head)
+        return Store(number, self.uids, self.added, self.removed, self.unchanged_since, self.head)
 
     def run(self, tx: Transaction) -> Reply:
         """Number the change; the reply is Stored."""
@@ -360,7 +359,7 @@ def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[Change
             return [
                 StoreRequest(
                     key(command.mailbox), command.uids, command.head, command.added, command.removed,
-                    command.seen_modseq or 0, command.unchanged_since,
+                    command.unchanged_since,
                 )
             ]  # fmt: skip
         case Create():

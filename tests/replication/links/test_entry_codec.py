@@ -218,7 +218,7 @@ def test_the_largest_changes_have_room_on_the_wire() -> None:
     copied = UidSet.of(range(UID_MAX - 2 * COPY_AT_ONCE, UID_MAX - 2, 2))
     dot = Dot("a-node-with-a-long-name.18bcfe56800405e", 10**12)
     for command in (
-        Store(1, every_second, ("\\Seen",), (), seen_modseq=1),
+        Store(1, every_second, ("\\Seen",), ()),
         Copy(1, 2, copied, (b"g" * 16,) * len(copied), 0, ()),
         Save((1,), 0, b"g" * 16, (), text_of(b"x" * (1 << 20))),
         Mbox(1, "u" * 1000, "n" * 1000, b"m" * 16, 1),
