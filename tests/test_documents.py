@@ -27,6 +27,15 @@ def test_files_that_texts_name_exist() -> None:
             assert any(file.endswith(f"/{name}") for file in files), f"{text} names `{name}`"
 
 
+def test_the_map_of_tasks_names_all_modules_that_start_some() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    tasks = page.partition("### Tasks\n")[2].partition("\n## ")[0]
+    starts = re.compile(r"nursery\.start(?:_soon)?\(")
+    nodes = [path for path in CODE if ROOT / "replicator" in path.parents and "cli" not in path.parts]
+    missing = [path.name for path in nodes if starts.search(path.read_text("utf-8")) and path.name not in tasks]
+    assert not missing
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
     for link, anchor in _LINK.findall(_FENCED.sub("", document.read_text("utf-8"))):
