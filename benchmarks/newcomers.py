@@ -21,13 +21,13 @@ from benchmarks.report import Figure
 from benchmarks.scale import Scale
 from benchmarks.states import are_equal, checkpoint, drop_log
 from benchmarks.wire import ImapClient, MeasurementError
-from replicator.replication.checkpoints.bootstrap import AGE_MIN_S
+from replicator.replication import timing
 
 SHARED = '[checkpoint]\nurl = "file:objects"\nshared = true\n'
 OBJECTS = "objects"
 MAIL_BYTES = 4096
 USER = "large"
-CHECKPOINT_AGE_S = AGE_MIN_S + 5
+CHECKPOINT_AGE_S = timing.BOOTSTRAP_AGE_MIN_S + 5
 """Seconds. A new node does not use younger ones: clients may still wait for copies of what is in them."""
 
 LOOK_EVERY_S = 0.05

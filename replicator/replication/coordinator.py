@@ -29,6 +29,7 @@ from protocol.values import Dot, sid_of
 from replicator.config import Config
 from replicator.environment import Environment
 from replicator.metrics import AttachmentMetrics
+from replicator.replication import timing
 from replicator.replication.bodies.backfill import Backfill
 from replicator.replication.bodies.body_store import BodyStore
 from replicator.replication.bodies.orphan_sweep import OrphanSweep
@@ -63,14 +64,12 @@ from replicator.replication.writes.durability import Durability
 from replicator.replication.writes.lagging_peers import LaggingPeers
 from replicator.replication.writes.prestage import Prestage
 from replicator.replication.writes.requests import ChangeRequest
-from replicator.replication.writes.router import LONGEST_WAIT_S, REQUEST_TIMEOUT_S, Router
+from replicator.replication.writes.router import Router
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
-
-STALLED_S = REQUEST_TIMEOUT_S + 10.0  # without an ACK, a node counts as lagging; longer than the entry's client waits
 
 
 class Coordinator:
@@ -112,7 +111,7 @@ class Coordinator:
             patience_s=config.mastership.timeout_s,
         )
         self._met_others = trio.Event()  # set once this node, which may be behind, has met its peers or had time to
-        self.lagging_peers = LaggingPeers(self._owed, config.mastership.timeout_s, STALLED_S)
+        self.lagging_peers = LaggingPeers(self._owed, config.mastership.timeout_s, timing.STALLED_S)
         self.durability = Durability(config.durability, self._others, self.lagging_peers)
         self._stall_detector = StallDetector(
             # A peer may have received the last sign of life one heartbeat before this node stood still.
@@ -202,7 +201,6 @@ class Coordinator:
             downloader=self.bodies.downloader,
             disk_shortage=self.disk_shortage,
             clock_ms=environment.clock_ms,
-            holes_patience_s=LONGEST_WAIT_S,
         )
         self.overdue_entries = OverdueEntries(
             store,
@@ -237,7 +235,7 @@ class Coordinator:
             nursery.start_soon(self.mastership.run, mastership.heartbeat_s)
             nursery.start_soon(self.durability.run, mastership.heartbeat_s)
             nursery.start_soon(self.feeds.tell, mastership.heartbeat_s)
-            nursery.start_soon(self.feeds.holes.run)
+            nursery.start_soon(self.feeds.gaps.run)
             nursery.start_soon(self.remotes.run)
             nursery.start_soon(self.handover.run)
             nursery.start_soon(self.settled_logs.run)

@@ -36,7 +36,7 @@ from replicator.mailstore import (
     TextSink,
     check_folder_name,
 )
-from replicator.replication.bodies.body_store import PATIENCE_S
+from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.writes.requests import (
     CopyRequest,
@@ -47,7 +47,6 @@ from replicator.replication.writes.requests import (
     StoreRequest,
     SubscribeRequest,
 )
-from replicator.replication.writes.router import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
 from replicator.replication.writes.uid_retry import Added, UidRetry
 from replicator.store.db import chain as chains
 from replicator.store.db import queries, recent
@@ -70,7 +69,9 @@ class ClusterMailStore:
         self._coordinator = coordinator
         self._environment = environment
         self._texts = coordinator.bodies
-        self._uid_retry = UidRetry(store, coordinator.submit, timeout_s=REQUEST_TIMEOUT_S + SHOW_TIMEOUT_S)
+        self._uid_retry = UidRetry(
+            store, coordinator.submit, timeout_s=timing.REQUEST_TIMEOUT_S + timing.ROUTER_SHOW_TIMEOUT_S
+        )
         self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
         self._trees_changed = 0  # number of tree changes: a folder read before a change is not remembered after it
         store.listeners.append(self._note_commit)
@@ -209,7 +210,7 @@ class ClusterMailStore:
 
         Raises UnavailableError, FolderNotFoundError.
         """
-        with trio.move_on_after(SHOW_TIMEOUT_S):
+        with trio.move_on_after(timing.ROUTER_SHOW_TIMEOUT_S):
             while True:
                 self._folders.pop((folder.user, folder.name), None)
                 before = self._trees_changed
@@ -303,7 +304,7 @@ class ClusterMailStore:
         """See `MailStore`. A body that is missing or damaged here is fetched from another node and kept."""
         text = await self._texts.open(message.content_hash)
         if text is None:
-            with trio.move_on_after(PATIENCE_S):
+            with trio.move_on_after(timing.BODY_STORE_PATIENCE_S):
                 text = await self._texts.fetch_to_read(message.content_hash)
         if text is None:
             raise ContentUnavailableError("the text of this message is at no node that can be reached; try later")

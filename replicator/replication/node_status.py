@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 from protocol.values import Dot, covers
 from replicator.environment import Environment
 from replicator.errors import DatabaseFailedError, MailError
+from replicator.replication import timing
 from replicator.replication.bodies.orphan_sweep import AttachmentTotals
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.rival_runs import PeerState
@@ -32,9 +33,6 @@ from replicator.store.log.pending_resync import count as postponed_count
 from replicator.store.store import Store
 from resync import row as rows
 from resync.entry import MailAdd
-
-TRY_EVERY_S = 5.0  # between two trial writes, if the last one succeeded: health checks are frequent
-WRITE_TIMEOUT_S = 5.0  # a working disk is faster, however busy; health checks wait for the trial write
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +137,7 @@ class Report:
         try:
             await self._store.read(queries.log_end)
             async with self._trying:  # health checks may be concurrent
-                if trio.current_time() > self._tried_at + TRY_EVERY_S:
+                if trio.current_time() > self._tried_at + timing.NODE_STATUS_TRY_EVERY_S:
                     await self._try_to_write()
         except DatabaseDamagedError:
             pass  # reported below, like damage that other code has met
@@ -150,13 +148,13 @@ class Report:
         except MailError as error:
             problems.append(f"changes are refused: {error}")
         except trio.TooSlowError:
-            problems.append(f"the disk has not taken a change for {WRITE_TIMEOUT_S:.0f} s")
+            problems.append(f"the disk has not taken a change for {timing.NODE_STATUS_WRITE_TIMEOUT_S:.0f} s")
         if self._store.damage.found is not None:
             problems.append(f"the database is damaged: {self._store.damage.found}; {REMEDY}")
         return problems
 
     async def _try_to_write(self) -> None:
-        with trio.fail_after(WRITE_TIMEOUT_S):
+        with trio.fail_after(timing.NODE_STATUS_WRITE_TIMEOUT_S):
             await self._store.write(lambda tx: schema.try_to_write(tx.connection))
             await self._environment.run_until_cancelled(self._store.attachments.try_to_write)
         self._tried_at = trio.current_time()

@@ -31,6 +31,7 @@ from protocol.commands import (
     Who,
 )
 from replicator.errors import DiskFullError, MailError
+from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.body_store import BodyStore
 from replicator.replication.convergence import sync_server
@@ -42,7 +43,7 @@ from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.writes import head_exchange
 from replicator.replication.writes.prestage import Prestage
 from replicator.replication.writes.requests import ChangeRequest, from_command, saves_from, transfer_s
-from replicator.replication.writes.router import REQUEST_TIMEOUT_S, NotMasterError, Router
+from replicator.replication.writes.router import NotMasterError, Router
 from replicator.store.bodies.body_rows import StoredText
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
@@ -85,7 +86,7 @@ class PeerRequests:
         """Carry out a request, and return the reply to it: a refusal if it fails. Raises ProtocolError."""
         try:
             extra_s = transfer_s(command.message) if isinstance(command, Save | Offer) else 0.0
-            with trio.move_on_after(REQUEST_TIMEOUT_S + extra_s):
+            with trio.move_on_after(timing.REQUEST_TIMEOUT_S + extra_s):
                 return await self._answer(link, command)
             return Refused(RefusalCode.UNAVAILABLE, "not done in time")
         except NotMasterError:

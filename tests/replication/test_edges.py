@@ -10,9 +10,9 @@ from protocol.commands import Who
 from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mailstore import INBOX
+from replicator.replication import timing
 from replicator.replication.mastership.mastership import SCOPE_MAX_BYTES
 from replicator.replication.writes.requests import DeleteRequest, ExpungeRequest
-from replicator.replication.writes.router import REQUEST_TIMEOUT_S
 from replicator.store.db.queries import MailboxKey
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, cluster
 from tests.replication.stranger import visit
@@ -78,7 +78,7 @@ async def test_a_node_that_is_far_behind_does_not_make_its_client_try_again(
 
         with monkeypatch.context() as patch:
             patch.setattr(node.store, "wait_applied", never)
-            with trio.fail_after(REQUEST_TIMEOUT_S):
+            with trio.fail_after(timing.REQUEST_TIMEOUT_S):
                 assert await node.save("second") == 2
 
 

@@ -11,8 +11,8 @@ import trio
 from protocol.values import UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, MailError
 from replicator.mailstore import INBOX, Folder, NewMessage
+from replicator.replication import timing
 from replicator.replication.tasks.runner import TaskError
-from replicator.replication.writes.router import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.tasks import UndeleteOptions
@@ -27,7 +27,7 @@ from tests.simulation.world import World
 FOLDERS = (INBOX, "Work", "Work/Done", "Trash")
 FOLDER_WEIGHTS = (6, 2, 1, 1)
 FLAGS = ("\\Seen", "\\Flagged", "$Later")
-SESSION_S = 6 * REQUEST_TIMEOUT_S  # enough for some commands, each of a few changes
+SESSION_S = 6 * timing.REQUEST_TIMEOUT_S  # enough for some commands, each of a few changes
 
 Action = Callable[[Node, MailboxView], Awaitable[str]]
 
@@ -84,7 +84,7 @@ class Client:
         """Save a mail in a healthy cluster: the node must take it at once."""
         began = trio.current_time()
         await machine.call(self._insist)
-        assert trio.current_time() - began < REQUEST_TIMEOUT_S / 2
+        assert trio.current_time() - began < timing.REQUEST_TIMEOUT_S / 2
 
     async def _insist(self, node: Node) -> None:
         view = await self._open(node, INBOX)
@@ -356,4 +356,7 @@ def _shows_all(node: Node, view: MailboxView, began: float) -> bool:
     It need not be if the folder is another mailbox now, or if the node was so far behind that it answered without
     waiting.
     """
-    return node.store.views._views.get(view.mailbox_id) is view and trio.current_time() - began < SHOW_TIMEOUT_S
+    return (
+        node.store.views._views.get(view.mailbox_id) is view
+        and trio.current_time() - began < timing.ROUTER_SHOW_TIMEOUT_S
+    )

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from replicator import objects
+from replicator.replication import timing
 from replicator.replication.bodies import retention
-from replicator.replication.checkpoints import log_truncation
-from replicator.replication.log import settled
 from replicator.replication.writes import prestage
 
 
@@ -22,15 +21,15 @@ def hurried() -> Iterator[None]:
     Objects are not synced: they lose no power.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_truncation, "LOOK_EVERY_S", 0.3)
-        patch.setattr(log_truncation, "ROUND_EVERY_S", 1.0)
-        patch.setattr(log_truncation, "LONGEST_WAIT_S", 0.5)
-        patch.setattr(retention, "LEAST_S", 1.0)
+        patch.setattr(timing, "LOG_TRUNCATION_LOOK_EVERY_S", 0.3)
+        patch.setattr(timing, "LOG_TRUNCATION_ROUND_EVERY_S", 1.0)
+        patch.setattr(timing, "LOG_TRUNCATION_AGE_MIN_S", 0.5)
+        patch.setattr(timing, "RETENTION_LEAST_S", 1.0)
         patch.setattr(retention, "FOLLOWED", 1e15)
-        patch.setattr(settled, "SAY_EVERY_S", 1.0)
+        patch.setattr(timing, "SETTLED_SAY_EVERY_S", 1.0)
         patch.setattr(prestage, "OFFERED_BYTES", 160)
-        patch.setattr(prestage, "HELD_S", 1.0)
-        patch.setattr(prestage, "LOOK_EVERY_S", 0.2)
+        patch.setattr(timing, "PRESTAGE_HELD_S", 1.0)
+        patch.setattr(timing, "PRESTAGE_LOOK_EVERY_S", 0.2)
         patch.setattr(objects, "_sync", _sync_nothing)
         yield
 

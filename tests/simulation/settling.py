@@ -6,7 +6,7 @@ from collections.abc import Sized
 
 import trio
 
-from replicator.replication.links.link import REPLY_LONG_S
+from replicator.replication import timing
 from replicator.store.db import queries
 from replicator.store.log.forks import strays
 from tests.replication.cluster import Node
@@ -16,7 +16,9 @@ from tests.simulation.story import Story
 SETTLE_S = 180.0  # after everything is healed
 POLL_S = 0.25
 REST_S = 15.0  # for what is left in memory to go; heartbeats go on
-REST_UNANSWERED_S = REPLY_LONG_S + REST_S  # where replies came under other tags: their waiters give up in the end
+REST_UNANSWERED_S = (
+    timing.LINK_REPLY_LONG_S + REST_S
+)  # where replies came under other tags: their waiters give up in the end
 
 
 async def settled(machines: list[Machine], story: Story, rest_s: float = REST_S) -> None:

@@ -21,8 +21,8 @@ import trio
 from protocol.commands import Reply
 from protocol.values import Dot
 from replicator.config import Config, PeerConfig, WhenShort, default_config
+from replicator.replication import timing
 from replicator.replication.writes.requests import ChangeRequest, SaveRequest, dots_of
-from replicator.replication.writes.router import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
 from replicator.store.db import chain as chains
 from replicator.view import MailboxView, Message
 from tests.replication.cluster import LOOPBACK
@@ -193,7 +193,7 @@ class World:
         finally:
             if machine.life is life:
                 waited_s = trio.current_time() - began - (machine.frozen_s - frozen_s)
-                limit_s = REQUEST_TIMEOUT_S + SHOW_TIMEOUT_S + SLACK_S
+                limit_s = timing.REQUEST_TIMEOUT_S + timing.ROUTER_SHOW_TIMEOUT_S + SLACK_S
                 assert waited_s <= limit_s, f"a change at {machine.sid} took {waited_s:.1f} s"
         if life is not None and life.is_up:
             for dot in dots_of(reply):

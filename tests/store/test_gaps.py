@@ -14,7 +14,7 @@ from replicator.store.db.chain import Chain
 from replicator.store.log import gaps
 from replicator.store.log.apply import receive
 from replicator.store.log.entry_removal import collect
-from replicator.store.log.gaps import LogGap, begin_after_hole, log_piecewise, look_for_hole
+from replicator.store.log.gaps import LogGap, begin_after_gap, log_piecewise, look_for_gap
 from replicator.store.log.snapshot_install import Adoption, adopt
 from replicator.store.repair.head_evidence import log_lacks
 from replicator.store.store import Store
@@ -31,8 +31,8 @@ async def run(store: Store, statement: str, *parameters: object) -> None:
 
 
 async def found(store: Store, after: int = 0) -> LogGap | None:
-    hole, _ = await store.read(partial(look_for_hole, origin=ORIGIN, after=after))
-    return hole
+    gap, _ = await store.read(partial(look_for_gap, origin=ORIGIN, after=after))
+    return gap
 
 
 @pytest.mark.parametrize("lose", [DELETE, GARBLE])
@@ -44,18 +44,18 @@ async def test_the_log_begins_after_what_is_lost_and_still_counts_it(tmp_path: P
         for seq in (3, 5, 6):
             await run(store, lose, seq)
         assert await found(store) == LogGap(ORIGIN, 3, 3)
-        hole = await found(store, 3)
-        assert hole == LogGap(ORIGIN, 5, 6)
+        gap = await found(store, 3)
+        assert gap == LogGap(ORIGIN, 5, 6)
         assert await found(store, 6) is None
         readable, end = await store.read(partial(log_piecewise, position=0, end=store.tail.end))
         assert [item.entry.dot.seq for item in readable] == [1, 2, 4, 7, 8]
         assert end == 8
-        assert await store.write(partial(begin_after_hole, hole=hole)) is None
+        assert await store.write(partial(begin_after_gap, gap=gap)) is None
         assert store.collected == {ORIGIN: 6}
         assert store.context == {ORIGIN: 8}
         assert await store.read(log_lacks) == (3 if lose == DELETE else 2)
         assert await save(store, 8) == 9
-        assert await store.write(partial(begin_after_hole, hole=hole)) is None, "a second time it is none any more"
+        assert await store.write(partial(begin_after_gap, gap=gap)) is None, "a second time it is none any more"
         await store.write(partial(collect, upto={ORIGIN: 4}))
         assert await store.read(queries.log_counts) == (3, 0)
         await store.write(partial(collect, upto={ORIGIN: 6}))
@@ -67,7 +67,7 @@ async def test_a_log_of_which_nothing_is_left_is_forgotten_with_its_hole(tmp_pat
     async with open_store(tmp_path) as store:
         await save(store, 0)
         await run(store, DELETE, 1)
-        assert await store.write(partial(begin_after_hole, hole=LogGap(ORIGIN, 1, 1))) is None
+        assert await store.write(partial(begin_after_gap, gap=LogGap(ORIGIN, 1, 1))) is None
         assert await store.read(log_lacks) == 1
         await store.write(partial(collect, upto={ORIGIN: 1}))
         assert await store.read(log_lacks) == 0
@@ -79,7 +79,7 @@ async def test_it_does_not_begin_after_what_is_not_shown(tmp_path: Path) -> None
             await save(store, number)
         kept = await store.read(lambda reader: reader.execute("SELECT * FROM log WHERE seq = 4").fetchone())
         await run(store, DELETE, 4)
-        close = partial(begin_after_hole, hole=LogGap(ORIGIN, 4, 4))
+        close = partial(begin_after_gap, gap=LogGap(ORIGIN, 4, 4))
         await run(store, "UPDATE log SET applied = 0 WHERE seq = 2")
         assert "wait" in str(await store.write(close))
         await run(store, "UPDATE log SET applied = 1 WHERE seq = 2")
@@ -95,11 +95,11 @@ async def test_it_is_looked_for_in_slices(tmp_path: Path, monkeypatch: pytest.Mo
         for number in range(8):
             await save(store, number)
         await run(store, "DELETE FROM log WHERE seq BETWEEN 2 AND 6")
-        look = partial(look_for_hole, origin=ORIGIN)
+        look = partial(look_for_gap, origin=ORIGIN)
         assert await store.read(partial(look, after=0)) == (LogGap(ORIGIN, 2, 3), 3)
         assert await store.read(partial(look, after=3)) == (LogGap(ORIGIN, 4, 6), 6)
         assert await store.read(partial(look, after=6)) == (None, 8)
-        assert await store.write(partial(begin_after_hole, hole=LogGap(ORIGIN, 2, 6))) is None
+        assert await store.write(partial(begin_after_gap, gap=LogGap(ORIGIN, 2, 6))) is None
 
 
 async def test_an_entry_whose_text_cannot_be_read_is_no_hole(tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ async def test_what_waited_and_is_lost_holds_up_only_its_own_origin_until_it_is_
         await save(store, 4)
         await run(store, LOSE_OTHER)
         await run(store, DELETE, 3)
-        assert await store.write(partial(begin_after_hole, hole=LogGap(ORIGIN, 3, 3))) is None
-        close = partial(begin_after_hole, hole=LogGap("dc2.b", 1, 1))
+        assert await store.write(partial(begin_after_gap, gap=LogGap(ORIGIN, 3, 3))) is None
+        close = partial(begin_after_gap, gap=LogGap("dc2.b", 1, 1))
         assert "`replicator resync`" in str(await store.write(close))
         await save(store, 5)
         assert "`replicator resync`" in str(await store.write(close))
@@ -142,7 +142,7 @@ async def test_a_hole_of_several_entries_is_one_until_the_one_that_waited_is_sho
     """Of those that are lost, dc2.b 1 stood on another branch of INBOX, and dc2.b 2 was applied to another mailbox."""
     async with open_store(tmp_path) as store:
         await lose_two(store, predecessors)
-        close = partial(begin_after_hole, hole=LogGap("dc2.b", 1, 2))
+        close = partial(begin_after_gap, gap=LogGap("dc2.b", 1, 2))
         assert "`replicator resync`" in str(await store.write(close))
         await join(store)
         assert store.settled() == {ORIGIN: 4, "dc2.b": 2, "dc3.d": 1}
@@ -164,7 +164,7 @@ async def test_what_waited_and_is_lost_is_known_after_a_restart(tmp_path: Path, 
         await (adopt_joined if adopted else join)(store)
         assert store.settled() == {ORIGIN: 4, "dc2.b": 2} | ({} if adopted else {"dc3.d": 1})
         assert not store.is_waiting(Dot("dc2.b", 1))
-        assert await store.write(partial(begin_after_hole, hole=LogGap("dc2.b", 1, 2))) is None
+        assert await store.write(partial(begin_after_gap, gap=LogGap("dc2.b", 1, 2))) is None
 
 
 async def test_an_entry_that_counts_what_is_lost_as_seen_waits(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_an_entry_that_counts_what_is_lost_as_seen_waits(tmp_path: Path) -
         assert store.is_waiting(Dot("dc2.b", 3))
         assert (await inbox(store)).head == chain.head
         await join(store, 3)
-        assert await store.write(partial(begin_after_hole, hole=LogGap("dc2.b", 1, 2))) is None
+        assert await store.write(partial(begin_after_gap, gap=LogGap("dc2.b", 1, 2))) is None
 
 
 LOSE_OTHER = "DELETE FROM log WHERE origin = 'dc2.b'"

@@ -17,6 +17,7 @@ import trio
 from replicator.environment import Environment
 from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
 from replicator.metrics import AttachmentMetrics
+from replicator.replication import timing
 from replicator.replication.bodies.partial_downloads import PartialDownloads
 from replicator.replication.parallel import in_turns
 from replicator.store.attachments.construction import Construction, Holding, Replacement
@@ -27,9 +28,6 @@ from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, Attached
 log = logging.getLogger(__name__)
 
 READ_AHEAD = 8  # chunks requested in parallel: 1 MiB in memory, one round trip for each
-CHUNK_TIMEOUT_S = 60.0  # for one chunk from another node: at least 2 KB/s
-READ_TIMEOUT_S = 20.0  # for one chunk from this node's disk, which may have to spin up; a peer waits longer
-LET_GO_TIMEOUT_S = 10.0  # for releasing holdings without an owner; a scrub releases the rest
 HEALING_MAX = 1000  # damaged attachments in the queue; a scrub finds any more
 
 Source: TypeAlias = Callable[[Attached, int], Awaitable[bytes | None]]
@@ -140,16 +138,18 @@ class PartStore:
         A read that hangs is abandoned; the node's shutdown does not wait for it either.
         """
         read = partial(self.attachments.read, what, number * CHUNK_BYTES, CHUNK_BYTES)
-        with trio.move_on_after(READ_TIMEOUT_S):
+        with trio.move_on_after(timing.ATTACHMENTS_READ_TIMEOUT_S):
             try:
                 return await self._run_until_cancelled(read)
             except (MissingError, OSError, ValueError):
                 return None
-        raise DiskHangsError(f"attachments cannot be read at this node: nothing came for {READ_TIMEOUT_S:.0f} s")
+        raise DiskHangsError(
+            f"attachments cannot be read at this node: nothing came for {timing.ATTACHMENTS_READ_TIMEOUT_S:.0f} s"
+        )
 
     async def _there(self, attached: Attached, number: int, source: Source) -> bytes | None:
         """Fetch a chunk; None: no node has it. Raises UnavailableError if that cannot be known now."""
-        with trio.move_on_after(CHUNK_TIMEOUT_S):
+        with trio.move_on_after(timing.ATTACHMENTS_CHUNK_TIMEOUT_S):
             return await source(attached, number)
         raise UnavailableError("a part of a message does not come; try later")
 
@@ -224,7 +224,7 @@ class PartStore:
     async def let_go(self, holdings: Iterable[Holding]) -> None:
         """Release holdings that no body has recorded. A sweep finds those that cannot be released now."""
         left = list(holdings)
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + LET_GO_TIMEOUT_S):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + timing.ATTACHMENTS_LET_GO_TIMEOUT_S):
             while left:
                 try:
                     await self._run_in_thread(partial(self.attachments.unlink, left[-1]))

@@ -15,6 +15,7 @@ from functools import partial
 import trio
 
 from replicator.errors import MailError
+from replicator.replication import timing
 from replicator.replication.bodies.body_store import WriteText
 from replicator.replication.parallel import in_turns
 from replicator.signals import Signal
@@ -37,8 +38,6 @@ from resync.entry import Entry, MailAdd, Merge
 
 AT_ONCE = 16  # bodies fetched in parallel
 SLICE = 256  # bodies per read of the list
-PATIENCE_S = 5.0  # wait before a look: most bodies of a merge arrive with the entries of its branches
-RETRY_S = 30.0  # between full looks, unless the last one left nothing missing
 NOTED = 100_000  # bodies noted between two looks, some 20 MB; a full look finds any more
 
 
@@ -60,7 +59,7 @@ class Backfill:
             with trio.move_on_at(self._all_at):
                 await self._wanted.wait()
             self._wanted.clear()
-            await trio.sleep(PATIENCE_S)
+            await trio.sleep(timing.BACKFILL_PATIENCE_S)
             with suppress(MailError):
                 await self._look()
 
@@ -70,13 +69,13 @@ class Backfill:
         if trio.current_time() < self._all_at < math.inf:
             await self._look_for_noted(sorted(noted, reverse=True))
             return
-        self._all_at = trio.current_time() + RETRY_S  # in case this look fails
+        self._all_at = trio.current_time() + timing.BACKFILL_RETRY_S  # in case this look fails
         await self._look_for_all()
         if not self.lacking:
             self._all_at = math.inf
             return
         await self._forget_in_vain()  # scans all messages, hence only after a full look
-        self._all_at = trio.current_time() + RETRY_S
+        self._all_at = trio.current_time() + timing.BACKFILL_RETRY_S
 
     async def _look_for_noted(self, noted: list[tuple[int, bytes]]) -> None:
         for start in range(0, len(noted), SLICE):

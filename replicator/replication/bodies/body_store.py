@@ -20,6 +20,7 @@ from replicator.environment import Environment
 from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
 from replicator.mailstore import BodyReader, ReceivedText
 from replicator.metrics import AttachmentMetrics
+from replicator.replication import timing
 from replicator.replication.bodies.attachments import PartStore, Source
 from replicator.replication.bodies.download import Downloader
 from replicator.replication.bodies.peer_fetch import Fetched, Links, fetch, fetch_chunk
@@ -38,8 +39,6 @@ from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.transaction import Transaction
 from replicator.store.store import Store
 
-FETCH_PATIENCE_S = 300.0  # for a body or its recipe: several neighbours may each take long to refuse
-PATIENCE_S = 25.0  # the same, where a client or operator waits
 WANTED_MAX = 1000  # bodies read from other nodes that wait to be stored here; a scrub finds any more
 
 WriteText: TypeAlias = Callable[[StoredText, Transaction], None]
@@ -102,7 +101,7 @@ class BodyStore:
 
     async def fetch(self, content_hash: bytes, write: WriteText) -> bool:
         """Fetch a body from a neighbour and write it; return False if no neighbour has it. Raises MailError."""
-        return await self._fetch(content_hash, write, FETCH_PATIENCE_S)
+        return await self._fetch(content_hash, write, timing.BODY_STORE_FETCH_PATIENCE_S)
 
     async def heal(self, content_hash: bytes) -> bool:
         """Try `bring_back` once; return False also if the body is unavailable now. Raises MailError."""
@@ -116,7 +115,7 @@ class BodyStore:
 
         Raises MailError: UnavailableError if the body may be available later.
         """
-        return await self._fetch(content_hash, _replace, PATIENCE_S)
+        return await self._fetch(content_hash, _replace, timing.BODY_STORE_PATIENCE_S)
 
     async def heal_part(self, attached: Attached, holding: Holding) -> bool:
         """Replace a damaged attachment with a neighbour's whole content; return True if that succeeded."""
@@ -163,7 +162,7 @@ class BodyStore:
         """
         message, holdings = await self._kept(content_hash)
         if message is None:
-            found = await self._found(content_hash, PATIENCE_S)
+            found = await self._found(content_hash, timing.BODY_STORE_PATIENCE_S)
             message = found and found.message
         if not isinstance(message, Parts):
             return message is not None

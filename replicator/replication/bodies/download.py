@@ -18,6 +18,7 @@ import trio
 from protocol.commands import Parts
 from replicator.environment import ThreadRunner
 from replicator.errors import ContentUnavailableError, MailError, UnavailableError
+from replicator.replication import timing
 from replicator.replication.bodies.attachments import PartStore, Source
 from replicator.replication.bodies.peer_fetch import Links, chunk_from, fetch_chunk
 from replicator.replication.bodies.reader import PartedText, recipe_of
@@ -33,8 +34,6 @@ log = logging.getLogger(__name__)
 
 HASH_IN_THREAD_BYTES = 1 << 18  # larger bodies are hashed and compressed in a thread
 LOST_MAX = 10_000  # lost bodies remembered, so that each is logged once
-FLUSH_TIMEOUT_S = 30.0  # for the writer's queue, which may still record a holding; before that, none is released
-UNKNOWN_RETRY_S = 60.0  # between attempts to release holdings of unknown state
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Downloader:
     async def run(self) -> None:
         """Retry releases that were postponed, until cancelled."""
         while True:
-            await trio.sleep(UNKNOWN_RETRY_S)
+            await trio.sleep(timing.DOWNLOAD_UNKNOWN_RETRY_S)
             unknown, self._unknown = self._unknown, []
             await self._let_go(unknown)
 
@@ -124,7 +123,7 @@ class Downloader:
 
     async def _unrecorded(self, held: Sequence[Holding]) -> list[Holding] | None:
         """Return the holdings that no body has recorded; None: that cannot be known now."""
-        with suppress(MailError), trio.move_on_after(FLUSH_TIMEOUT_S):
+        with suppress(MailError), trio.move_on_after(timing.DOWNLOAD_FLUSH_TIMEOUT_S):
             # A cancelled or refused caller may have left a job in the queue that still writes its body.
             await self._store.flush()
             return await self._store.read(partial(unrecorded, holdings=held))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import trio
 
 from replicator.errors import MailError
+from replicator.replication import timing
 from replicator.store.attachments.sweep import SweepSlice, sweep
 from replicator.store.bodies.attachment_references import Recorded
 from replicator.store.db.queries import Connection
@@ -20,10 +21,7 @@ from replicator.store.store import Reader, Store
 
 log = logging.getLogger(__name__)
 
-FIRST_S = 600.0  # after the start: catching up with peers comes first
-EVERY_S = 86_400.0
 RATE = 1000.0  # attachments and holders a second
-REST_S = 0.02  # minimum rest between two slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class OrphanSweep:
         Runs as one task of a running node, but not during a rebuild, when the old database's attachments are not
         recorded yet.
         """
-        await trio.sleep(FIRST_S)
+        await trio.sleep(timing.ORPHAN_SWEEP_FIRST_S)
         while True:
             try:
                 mended = await self._sweep()
@@ -59,14 +57,14 @@ class OrphanSweep:
             else:
                 if mended:
                     log.info("of the attachments, %d things that crashes have left are mended", mended)
-            await trio.sleep(EVERY_S)
+            await trio.sleep(timing.ORPHAN_SWEEP_EVERY_S)
 
     async def _sweep(self) -> int:
         mended = 0
         async with self._store.reader() as reader, aclosing(self.swept(reader)) as parts:
             async for part in parts:
                 mended += sum(finding.mended for finding in part.found)
-                await trio.sleep(max(REST_S, part.size / RATE))
+                await trio.sleep(max(timing.ORPHAN_SWEEP_REST_S, part.size / RATE))
         return mended
 
     async def swept(self, reader: Reader) -> AsyncGenerator[SweepSlice, None]:

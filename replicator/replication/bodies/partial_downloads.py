@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 import trio
 
 from replicator.environment import ThreadRunner
+from replicator.replication import timing
 from replicator.store.attachments.construction import Construction
 
 KEPT_MAX = 16  # attachments
-KEPT_S = 600.0
-LOOK_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class PartialDownloads:
         """Abandon partial downloads that were not resumed in time, until cancelled; then abandon all."""
         try:
             while True:
-                await trio.sleep(LOOK_EVERY_S)
+                await trio.sleep(timing.PARTIAL_DOWNLOADS_LOOK_EVERY_S)
                 now = trio.current_time()
                 await self._abandon([part for part, kept in self._kept.items() if kept.until < now])
         finally:
@@ -49,7 +48,7 @@ class PartialDownloads:
         """Keep a partial download and return True; on False it stays the caller's."""
         if construction.is_over or not construction.size_bytes or len(self._kept) >= KEPT_MAX:
             return False
-        self._kept[part] = _Kept(construction, trio.current_time() + KEPT_S)
+        self._kept[part] = _Kept(construction, trio.current_time() + timing.PARTIAL_DOWNLOADS_KEPT_S)
         return True
 
     async def _abandon(self, parts: list[bytes]) -> None:

@@ -14,6 +14,7 @@ import trio
 
 from protocol.commands import Content, FetchGuid, FetchHash, FetchPart, FetchUid, Parts, RefusalCode, Refused, Reply
 from replicator.errors import UnavailableError
+from replicator.replication import timing
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, Attached
 from replicator.store.bodies.body_rows import read_text
@@ -23,7 +24,6 @@ from replicator.store.store import Store
 
 T = TypeVar("T")
 
-NEXT_AFTER_S = 8.0  # then the next neighbour is asked as well; a slow link has had its time
 
 AnyFetch: TypeAlias = FetchHash | FetchGuid | FetchUid | FetchPart
 
@@ -97,7 +97,7 @@ async def _first(links: Iterable[PeerLink], ask: Callable[[PeerLink], Awaitable[
         for link in links:
             answered = trio.Event()
             nursery.start_soon(attempt, link, answered, nursery.cancel_scope)
-            with trio.move_on_after(NEXT_AFTER_S):
+            with trio.move_on_after(timing.PEER_FETCH_NEXT_AFTER_S):
                 await answered.wait()
     if unavailable and not found:
         raise unavailable[0]

@@ -16,6 +16,7 @@ from functools import partial
 import trio
 
 from replicator.errors import MailError
+from replicator.replication import timing
 from replicator.store.attachments.construction import Holding
 from replicator.store.bodies import deletion_candidates
 from replicator.store.bodies.deletion_candidates import Removed
@@ -26,12 +27,9 @@ from replicator.store.store import Reader, Store
 
 log = logging.getLogger(__name__)
 
-LEAST_S, MOST_S = 10.0, 3600.0  # limits of the interval between rounds
 ROUNDS = 10  # rounds per retention time, so mail stays at most one interval longer
 FORGET_AT_ONCE = 500  # messages per turn of the writer: some milliseconds
 REMOVE_AT_ONCE, REMOVE_BYTES = 200, 4 << 20  # bodies per turn of the writer, and their size on disk
-REST_S = 0.02  # minimum rest between two slices; otherwise as long as the last slice took
-UNNAMED_EVERY_S = 86_400.0  # between searches for orphans: the retention time, but at most this and at least `MOST_S`
 KEEP_AT_ONCE = 1000  # orphaned bodies per turn of the writer
 DAY_MS = 86_400_000
 FOLLOWED = 24  # a clock that jumps ahead is followed at most this many times faster than real time
@@ -59,10 +57,10 @@ class Retention:
 
     async def run(self) -> None:
         """Run rounds until cancelled."""
-        every_s = max(MOST_S, min(UNNAMED_EVERY_S, self._keep_s))
-        unnamed_at = trio.current_time() + MOST_S
+        every_s = max(timing.RETENTION_MOST_S, min(timing.RETENTION_UNNAMED_EVERY_S, self._keep_s))
+        unnamed_at = trio.current_time() + timing.RETENTION_MOST_S
         while True:
-            await trio.sleep(max(LEAST_S, min(MOST_S, self._keep_s / ROUNDS)))
+            await trio.sleep(max(timing.RETENTION_LEAST_S, min(timing.RETENTION_MOST_S, self._keep_s / ROUNDS)))
             try:
                 await self.expire()
                 if trio.current_time() >= unnamed_at:
@@ -145,7 +143,7 @@ class Retention:
 
 async def _rest(began: float) -> None:
     """Rest for as long as the last slice took, so that clients come first."""
-    await trio.sleep(max(REST_S, trio.current_time() - began))
+    await trio.sleep(max(timing.RETENTION_REST_S, trio.current_time() - began))
 
 
 def _remove(tx: Transaction) -> Removed:

@@ -15,8 +15,8 @@ from functools import partial
 from protocol.values import Context, context_of, covers
 from replicator.errors import HistoryError, MailError
 from replicator.objects import ObjectMissingError, ObjectStoreError, deadline
+from replicator.replication import timing
 from replicator.replication.parallel import in_turns
-from replicator.replication.writes.router import LONGEST_WAIT_S
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home
 from replicator.store.checkpoints.container import UnreadableError
@@ -35,13 +35,8 @@ from resync.entry import Merge, TreeMerge
 
 log = logging.getLogger(__name__)
 
-# Minimum age of a manifest, allowing for clock skew: while a client may wait for copies of its mail, a copy counts only
-# with its body, which checkpoints do not bring.
-AGE_MIN_S = LONGEST_WAIT_S + 300.0
 AT_ONCE = 8  # checkpoints in parallel: some are read while others are written
 SLICE = 1000  # heads of the manifest per step
-FIND_TIMEOUT_S = 30.0  # for finding a manifest; a node with peers can do without
-READ_TIMEOUT_S = 300.0  # for reading one checkpoint, or a slice of a manifest
 
 _ERRORS = (ObjectStoreError, UnreadableError, HistoryError, DamageError, MailError)
 
@@ -60,8 +55,8 @@ class Bootstrap:
         try:
             if not await self._store.read(_is_empty):
                 return
-            with deadline(FIND_TIMEOUT_S):
-                until_ms = self._clock_ms() - int(AGE_MIN_S * 1000)
+            with deadline(timing.BOOTSTRAP_FIND_TIMEOUT_S):
+                until_ms = self._clock_ms() - int(timing.BOOTSTRAP_AGE_MIN_S * 1000)
                 manifest = await self._archive.newest(until_ms=until_ms)
             if manifest is not None:
                 await self._take_over(manifest)
@@ -95,7 +90,7 @@ class Bootstrap:
         await self._store.write(lambda tx: tx.begin_log_after(context))
 
     async def _adopt(self, home: Home, head: NamedHead) -> None:
-        with deadline(READ_TIMEOUT_S):
+        with deadline(timing.BOOTSTRAP_READ_TIMEOUT_S):
             async with aclosing(self._archive.changes(home, head)) as parts:
                 changes = [change async for change in parts]
         await self._store.write(partial(_adopt, head=head, change=_joined(changes)))
@@ -104,7 +99,7 @@ class Bootstrap:
 async def _slice(heads: AsyncGenerator[NamedHead, None]) -> list[NamedHead]:
     """Return the next few heads of a manifest; empty at its end. Raises the errors of `Archive.heads`."""
     found: list[NamedHead] = []
-    with deadline(READ_TIMEOUT_S):
+    with deadline(timing.BOOTSTRAP_READ_TIMEOUT_S):
         while len(found) < SLICE and (head := await anext(heads, None)) is not None:
             found.append(head)
     return found

@@ -15,6 +15,7 @@ import trio
 from protocol.values import Dot
 from replicator.environment import ThreadRunner
 from replicator.objects import ObjectMissingError, ObjectStoreError, deadline
+from replicator.replication import timing
 from replicator.store.checkpoints import catalog
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import state_of
@@ -23,8 +24,6 @@ from replicator.store.log.replay import Base, base_for
 from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
-
-READ_TIMEOUT_S = 300.0  # for one checkpoint of any size
 
 
 class ReplayBases(Protocol):
@@ -65,7 +64,7 @@ class CheckpointSource:
         if saved is None:
             return None
         try:
-            with deadline(READ_TIMEOUT_S):
+            with deadline(timing.CHECKPOINT_READER_READ_TIMEOUT_S):
                 async with aclosing(self._archive.changes(self._archive.home, saved)) as changes:
                     found = [change async for change in changes]
         except (UnreadableError, ObjectMissingError) as error:

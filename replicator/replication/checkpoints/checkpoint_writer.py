@@ -17,6 +17,7 @@ import trio
 from protocol.units import MIB
 from replicator.environment import Environment
 from replicator.objects import deadline
+from replicator.replication import timing
 from replicator.store.checkpoints import catalog
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.catalog import Round
@@ -28,7 +29,6 @@ from replicator.store.store import Reader, Store
 
 log = logging.getLogger(__name__)
 
-SAVE_TIMEOUT_S = 1800.0  # for one object: a mailbox of a million messages over a slow line
 SCRATCH_STEP_BYTES = MIB  # per turn of the reader's thread, when writing the scratch file, and per read of it
 
 
@@ -95,7 +95,7 @@ class CheckpointWriter:
                 if made is None:
                     return
                 size_bytes = await _set_down(reader, made.data, file)
-            with deadline(SAVE_TIMEOUT_S):
+            with deadline(timing.CHECKPOINT_WRITER_SAVE_TIMEOUT_S):
                 await self._archive.save(made.head, _taken_up(file))
         await self._store.write(partial(catalog.note_saved, head=made.head, number=number))
         self.saved += 1
@@ -109,7 +109,7 @@ class CheckpointWriter:
         Such a chain lost its checkpoint since it was saved, or was installed since.
         """
         covered = await self._covered(reader)
-        with deadline(SAVE_TIMEOUT_S):
+        with deadline(timing.CHECKPOINT_WRITER_SAVE_TIMEOUT_S):
             made = await self._archive.next_manifest(begun.context, self._clock_ms())
         async with self._store.scratch() as file:
             async with _transaction(reader):
@@ -120,7 +120,7 @@ class CheckpointWriter:
                 await _set_down(reader, write_manifest(made, listed), file)
             begun = begun._replace(covered=covered, heads=heads)
             await self._store.write(partial(catalog.begin_manifest, begun=begun))
-            with deadline(SAVE_TIMEOUT_S):
+            with deadline(timing.CHECKPOINT_WRITER_SAVE_TIMEOUT_S):
                 await self._archive.publish(made, _taken_up(file))
         await self._store.write(partial(catalog.note_manifest, number=begun.number, made_ms=made.made_ms))
         return made

@@ -24,9 +24,9 @@ from replicator.config import LogConfig
 from replicator.environment import Environment
 from replicator.errors import MailError, UnavailableError
 from replicator.objects import ObjectStoreError
+from replicator.replication import timing
 from replicator.replication.checkpoints.checkpoint_writer import CheckpointWriter
 from replicator.replication.checkpoints.log_size import LogSize
-from replicator.replication.writes.router import LONGEST_WAIT_S
 from replicator.signals import Signal
 from replicator.status import CheckpointStatus
 from replicator.store.checkpoints import catalog
@@ -39,10 +39,7 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 10.0  # between looks: as often as nodes tell each other their settled contexts
-ROUND_EVERY_S = 3600.0  # most time between rounds, so that replays stay short, unless more came than the limits allow
 ROUND_PART = 4  # a round begins when a quarter of what the limits allow has arrived
-RETRY_MAX_S = 600.0  # longest pause after failures of the object store
 
 _ERRORS = (ObjectStoreError, UnreadableError, MailError)
 """Errors that end a round, which is then tried again."""
@@ -128,17 +125,17 @@ class LogTruncation:
 
     async def run(self) -> None:
         """Run rounds and truncate the log until cancelled."""
-        pause_s = LOOK_EVERY_S
+        pause_s = timing.LOG_TRUNCATION_LOOK_EVERY_S
         while True:
             demands, self._demands = self._demands, []
             self._asked.clear()
             try:
                 await self._look(is_demanded=bool(demands))
                 self._note_success()
-                pause_s = LOOK_EVERY_S
+                pause_s = timing.LOG_TRUNCATION_LOOK_EVERY_S
             except _ERRORS as error:
                 self._note_failure(error)
-                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                pause_s = min(2 * pause_s, timing.LOG_TRUNCATION_RETRY_MAX_S)
             for demand in demands:
                 demand.error = self._error
                 demand.done.set()
@@ -218,7 +215,9 @@ class LogTruncation:
         if self._size.grown_bytes >= self._limits.max_size_bytes / ROUND_PART:
             return True
         since_ms = last.made_ms if last else await self._store.read(entry_removal.oldest_ms)
-        return since_ms is not None and self._age_s(since_ms) >= min(ROUND_EVERY_S, self._limits.keep_s / ROUND_PART)
+        return since_ms is not None and self._age_s(since_ms) >= min(
+            timing.LOG_TRUNCATION_ROUND_EVERY_S, self._limits.keep_s / ROUND_PART
+        )
 
     def _age_s(self, ms: int) -> float:
         return (self._environment.clock_ms() - ms) / 1000
@@ -250,7 +249,7 @@ class LogTruncation:
     def _why_not_wait(self, pending: Round) -> str | None:
         assert pending.made_ms is not None
         age_s = self._age_s(pending.made_ms)
-        if age_s < LONGEST_WAIT_S:
+        if age_s < timing.LOG_TRUNCATION_AGE_MIN_S:
             return None  # a client may still wait for copies of a change on other disks, which count only with its body
         if self._size.size_bytes > self._limits.max_size_bytes:
             return "larger than `log.max_size`"

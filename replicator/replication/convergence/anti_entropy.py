@@ -15,6 +15,7 @@ from functools import partial
 import trio
 
 from replicator.errors import MailError
+from replicator.replication import timing
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import chain_of, name_of
 from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
@@ -27,9 +28,6 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 5.0
-QUIET_S = 30.0  # after an election, in which logs bring most of what differs
-PAUSE_MAX_S = 600.0  # between comparisons with a neighbour while something is left; the first pause is `QUIET_S`
 AT_ONCE = 8  # mailboxes in parallel
 
 _DONE = {Outcome.SAME, Outcome.ADOPTED, Outcome.MERGED, Outcome.AHEAD}
@@ -53,12 +51,12 @@ class AntiEntropy:
     async def run(self) -> None:
         """Compare with each neighbour after each election, again as long as something is left, until cancelled."""
         term: int | None = None
-        look_at, pause_s = 0.0, QUIET_S
+        look_at, pause_s = 0.0, timing.ANTI_ENTROPY_QUIET_S
         done: set[str] = set()  # origins of the neighbours that were compared in this term
         while True:
-            await trio.sleep(LOOK_EVERY_S)
+            await trio.sleep(timing.ANTI_ENTROPY_LOOK_EVERY_S)
             if self._mastership.masters.term != term:
-                term, pause_s = self._mastership.masters.term, QUIET_S
+                term, pause_s = self._mastership.masters.term, timing.ANTI_ENTROPY_QUIET_S
                 look_at = trio.current_time() + pause_s
                 done.clear()
             if trio.current_time() < look_at:
@@ -66,7 +64,7 @@ class AntiEntropy:
             for link in self._links():
                 if link.hello.origin not in done and await self.compare(link.sid):
                     done.add(link.hello.origin)
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            pause_s = min(2 * pause_s, timing.ANTI_ENTROPY_PAUSE_MAX_S)
             look_at = trio.current_time() + pause_s
 
     async def compare(self, sid: str) -> bool:

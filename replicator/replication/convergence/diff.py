@@ -14,6 +14,7 @@ from functools import partial
 import trio
 
 from protocol.values import Dot
+from replicator.replication import timing
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.reconciliation import can_restore
 from replicator.replication.convergence.sync_client import Learned
@@ -32,7 +33,6 @@ from resync.entry import FolderState
 
 LAST_RESORT = "and where that does not mend it, `replicator rebuild --from-peers`"
 LOOKS = 5  # looks at a mailbox that keeps changing
-LOOK_AGAIN_S = 0.2  # most entries in transit arrive in this time
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ async def standing(store: Store, mastership: Mastership, sid: str, key: MailboxK
     for _ in range(LOOKS - 1):
         if not last.by_kind or last.damage:
             break
-        await trio.sleep(LOOK_AGAIN_S)
+        await trio.sleep(timing.DIFF_LOOK_AGAIN_S)
         again = await look(store, mastership, sid, key)
         if again.heads == last.heads:
             return again

@@ -20,6 +20,7 @@ from protocol.commands import Mismatch
 from protocol.values import Dot, context_dots, context_of, covers
 from replicator.config import UidConflict
 from replicator.errors import DatabaseFailedError, HistoryError, MailboxFullError, UnavailableError
+from replicator.replication import timing
 from replicator.replication.checkpoints.checkpoint_reader import ReplayBases
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.sync_client import Learned, State
@@ -45,8 +46,6 @@ T = TypeVar("T")
 
 PLANS_MAX = 3  # plans of one merge, while the mailbox changes; after that the writer waits for the merge
 SHORT_MODSEQ = 2000  # MODSEQ up to which a history can be replayed in the time of a few round trips
-DAMAGED_EVERY_S = 60.0  # between tries to join a mailbox whose rows do not add up to its head's counts
-APART_S, APART_MAX_S = 30.0, 3600.0  # first and longest pause before a branch that could not be joined is tried again
 APART_MAX = 10_000  # number of such branches remembered
 LEARN_AT_ONCE = 4  # mailboxes with rows in memory at once; a node that is slow to answer must not block others
 
@@ -207,7 +206,7 @@ class ForkMerger:
         except MiscountedError as error:
             now = trio.current_time()
             if now >= self._damaged.get(key.mailbox_id, -math.inf):  # log once per interval, not per request
-                self._damaged[key.mailbox_id] = now + DAMAGED_EVERY_S
+                self._damaged[key.mailbox_id] = now + timing.FORK_MERGE_DAMAGED_EVERY_S
                 log.warning("branches of %s stay apart: %s", await name_of(self._store, key), error)
             raise
         self._damaged.pop(key.mailbox_id, None)
@@ -221,7 +220,7 @@ class ForkMerger:
         known = self._apart.get(head)
         if known is None or known.why != str(why):
             log.warning("a branch of %s is not joined and stays apart: %s", await name_of(self._store, key), why)
-        pause_s = APART_S if known is None else min(2 * known.pause_s, APART_MAX_S)
+        pause_s = timing.FORK_MERGE_APART_S if known is None else min(2 * known.pause_s, timing.FORK_MERGE_APART_MAX_S)
         self._apart[head] = _Apart(key.mailbox_id, str(why), trio.current_time() + pause_s, pause_s)
         while len(self._apart) > APART_MAX:
             del self._apart[next(iter(self._apart))]

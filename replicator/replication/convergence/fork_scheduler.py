@@ -22,8 +22,9 @@ import trio
 from protocol.commands import Reply
 from protocol.values import UidSet
 from replicator.errors import DatabaseFailedError, MailError, UnavailableError
+from replicator.replication import timing
 from replicator.replication.convergence.fork_merge import ForkMerger, name_of
-from replicator.replication.convergence.reconciliation import FIND_TIMEOUT_S, Outcome, Reconciliation
+from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.writes.requests import ChangeRequest, CopyRequest, ExpungeRequest
@@ -44,14 +45,7 @@ Submit = Callable[[ChangeRequest], Awaitable[Reply]]
 
 AT_ONCE = 8  # mailboxes in parallel: some wait for answers while others read or write; two states in memory each
 TOLD_AT_ONCE = 4  # mailboxes that other nodes report, in parallel; separate workers, since they may take long
-CATCH_UP_S = 300.0  # for one reported mailbox; a million messages take a minute or two
-STRAYS_EVERY_S = 60.0
-RETRY_S = 5.0  # after a failed read
-LOST_EVERY_S = 60.0  # between tries for a mailbox whose row is lost, if no node shows all that was shown here
 GATHER_AT_ONCE = 5000  # messages per entry
-PATIENCE_S = 0.05  # an entry whose predecessor arrives by another link is no fork
-QUIET_S = 0.2  # a growing branch is still in transit: joined too early, it would have to be joined again
-GROWING_MAX_S = 10.0  # after this time a growing branch is joined as far as it is here
 
 
 @dataclass(slots=True)
@@ -62,7 +56,9 @@ class _Growth:
     last: float
 
     def goes_on(self, now: float) -> bool:
-        return now - self.last < QUIET_S and now - self.first < GROWING_MAX_S
+        return (
+            now - self.last < timing.FORK_SCHEDULER_QUIET_S and now - self.first < timing.FORK_SCHEDULER_GROWING_MAX_S
+        )
 
 
 class ForkScheduler:
@@ -109,7 +105,7 @@ class ForkScheduler:
         while True:
             for user in await self._read(forks.users_with_strays):
                 self._suspect_strays(user)
-            await trio.sleep(STRAYS_EVERY_S)
+            await trio.sleep(timing.FORK_SCHEDULER_STRAYS_EVERY_S)
 
     async def _read(self, query: Callable[[Connection], T]) -> T:
         """Read as `Store.read` does, retrying for as long as the database fails."""
@@ -118,12 +114,12 @@ class ForkScheduler:
                 return await self._store.read(query)
             except DatabaseFailedError as error:
                 log.warning("forks are not looked for: the database failed: %s", error)
-                await trio.sleep(RETRY_S)
+                await trio.sleep(timing.FORK_SCHEDULER_RETRY_S)
 
     async def _work(self, heartbeat_s: float) -> None:
         while True:
             await self._found.wait()
-            await trio.sleep(PATIENCE_S)
+            await trio.sleep(timing.FORK_SCHEDULER_PATIENCE_S)
             self._found.clear()
             undone: list[str | MailboxKey] = []
             async with trio.open_nursery() as nursery:
@@ -135,7 +131,7 @@ class ForkScheduler:
                 else:
                     self._suspects.setdefault(item)
             if undone:
-                with trio.move_on_after(QUIET_S if self._growing else heartbeat_s):
+                with trio.move_on_after(timing.FORK_SCHEDULER_QUIET_S if self._growing else heartbeat_s):
                     await self._found.wait()
                 self._found.set()
 
@@ -198,7 +194,7 @@ class ForkScheduler:
         async for key in self._told:
             try:
                 if await self._is_ours(key):
-                    with trio.move_on_after(CATCH_UP_S):
+                    with trio.move_on_after(timing.FORK_SCHEDULER_CATCH_UP_S):
                         await self._reconciliation.catch_up(key)
             except MailError as error:
                 log.warning("branches of %s could not be joined yet: %s", await name_of(self._store, key), error)
@@ -233,12 +229,12 @@ class ForkScheduler:
                     self._refused.pop(key.mailbox_id, None)
                     return
                 if outcome is Outcome.DAMAGED:  # already logged
-                    self._refused[key.mailbox_id] = trio.current_time() + LOST_EVERY_S
+                    self._refused[key.mailbox_id] = trio.current_time() + timing.FORK_SCHEDULER_LOST_EVERY_S
 
     async def _is_ours(self, key: MailboxKey) -> bool:
         """Return True if this node masters the mailbox, after it has seen what the other nodes have of it."""
         master = None
-        with trio.move_on_after(FIND_TIMEOUT_S):
+        with trio.move_on_after(timing.RECONCILIATION_FIND_TIMEOUT_S):
             master = await self._mastership.find(key)
         if master != self._mastership.sid:
             return False

@@ -19,6 +19,7 @@ import trio
 
 from protocol.values import Dot
 from replicator.errors import MailError
+from replicator.replication import timing
 from replicator.replication.convergence.abandoned_entries import AbandonedEntries
 from replicator.replication.convergence.fork_merge import ForkMerger, name_of
 from replicator.replication.convergence.fork_scheduler import ForkScheduler
@@ -35,11 +36,6 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-OVERDUE_S = 30.0  # with all nodes linked; joins take less, and a longer one is not interrupted
-LOOK_EVERY_S = 5.0
-PAUSE_MIN_S, PAUSE_MAX_S = OVERDUE_S / 2, 600.0  # first and longest pause between tries for one mailbox
-ABANDON_S = 120.0  # age from which entries are abandoned and their mail saved again, if no node shows them
-COMPARE_S = 60.0  # per comparison with one node; a longer one continues at the next try
 NEW_AT_ONCE = 100  # new mailboxes per look
 AT_ONCE = 4  # mailboxes compared in parallel
 
@@ -65,7 +61,7 @@ class Case:
 
     def begin_again(self) -> None:
         """Reset the pauses, so that tries start again once all nodes are linked."""
-        self.try_at, self.pause_s, self.is_taken_over = -math.inf, PAUSE_MIN_S / 2, False
+        self.try_at, self.pause_s, self.is_taken_over = -math.inf, timing.OVERDUE_PAUSE_MIN_S / 2, False
 
 
 class OverdueEntries:
@@ -118,7 +114,7 @@ class OverdueEntries:
     async def run(self) -> None:
         """Find and handle overdue entries until cancelled."""
         while True:
-            await trio.sleep(LOOK_EVERY_S)
+            await trio.sleep(timing.OVERDUE_LOOK_EVERY_S)
             try:
                 await self._look()
             except MailError as error:
@@ -166,7 +162,7 @@ class OverdueEntries:
         self._since = {dot: self._since.get(dot, now) for dot in waiting}
         found: dict[bytes, list[Dot]] = {}
         for dot, since in self._since.items():
-            if now - since >= OVERDUE_S:
+            if now - since >= timing.OVERDUE_S:
                 found.setdefault(waiting[dot], []).append(dot)
         return found
 
@@ -176,7 +172,7 @@ class OverdueEntries:
         told = await self._store.read(partial(_first_of, chain_id=chain_id, dots=dots))
         if told is None:  # the log has lost the entries and their mailbox is unknown: only a merge can end the wait
             self._cases.pop(chain_id, None)
-            self._since.update(dict.fromkeys(dots, now + PAUSE_MAX_S))
+            self._since.update(dict.fromkeys(dots, now + timing.OVERDUE_PAUSE_MAX_S))
             return
         key, missing = told
         why = self._fork_merger.why_apart(chain_id)
@@ -187,9 +183,9 @@ class OverdueEntries:
         if case is None or case.why != why:
             log.warning(
                 "%d entries of %s have waited for more than %.0f s: %s; what is believed of it is looked at anew",
-                len(dots), await name_of(self._store, key), OVERDUE_S, why,
+                len(dots), await name_of(self._store, key), timing.OVERDUE_S, why,
             )  # fmt: skip
-        pause_s = PAUSE_MIN_S if case is None else min(2 * case.pause_s, PAUSE_MAX_S)
+        pause_s = timing.OVERDUE_PAUSE_MIN_S if case is None else min(2 * case.pause_s, timing.OVERDUE_PAUSE_MAX_S)
         since = min(self._since.get(dot, now) for dot in dots)
         is_taken_over = case is not None and case.is_taken_over
         self._cases[chain_id] = Case(key, dots, since, why, missing is None, now + pause_s, pause_s, is_taken_over)
@@ -204,7 +200,7 @@ class OverdueEntries:
         outcomes: list[Outcome] = []
         others = [sid for sid in self._mastership.table.component if sid != self._mastership.sid]
         for sid in others:
-            with suppress(MailError, LinkDownError), trio.move_on_after(COMPARE_S):
+            with suppress(MailError, LinkDownError), trio.move_on_after(timing.OVERDUE_COMPARE_S):
                 outcomes.append(await self._reconciliation.reconcile(key, sid))
             if not self._store.has_waiting(key.mailbox_id):
                 return
@@ -219,7 +215,7 @@ class OverdueEntries:
     async def _abandon(self, key: MailboxKey) -> None:
         """Abandon the chain's entries when due, since no node shows them and no reachable node can replay them."""
         case, overdue = self._cases.get(key.mailbox_id), self._overdue().get(key.mailbox_id, [])
-        is_time = case is not None and trio.current_time() >= case.since + ABANDON_S
+        is_time = case is not None and trio.current_time() >= case.since + timing.OVERDUE_ABANDON_S
         if not (overdue and is_time and self._are_all_here()):
             return
         try:

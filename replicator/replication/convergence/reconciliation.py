@@ -16,6 +16,7 @@ import trio
 from protocol.commands import Done, Mismatch
 from protocol.values import context_of, covers
 from replicator.errors import HistoryError, UnavailableError
+from replicator.replication import timing
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import ForkMerger, chain_of, learned_step, name_of
 from replicator.replication.convergence.sync_client import Learned
@@ -31,8 +32,6 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-LOG_FIRST_S = 0.5  # wait for entries in transit, which need no SYNC
-FIND_TIMEOUT_S = 5.0  # for finding a mailbox's master; an unsettled term must not hold up other mailboxes
 TRIES = 5  # comparisons of a mailbox that changes here meanwhile
 
 
@@ -79,7 +78,7 @@ class Reconciliation:
         reply = await ask(self._mastership.toward(sid), sid, key, mine)
         if not isinstance(reply, Mismatch) or reply.head is None:
             return
-        with trio.move_on_after(LOG_FIRST_S):
+        with trio.move_on_after(timing.RECONCILIATION_LOG_FIRST_S):
             await self._store.wait_logged(reply.head)
         while not (await chain_of(self._store, key)).has_seen(reply.head):
             await self._fork_merger.join_branches(key)
@@ -134,7 +133,7 @@ class Reconciliation:
 
     async def _tell_master(self, key: MailboxKey, mine: Chain) -> Outcome | None:
         master = None
-        with trio.move_on_after(FIND_TIMEOUT_S):
+        with trio.move_on_after(timing.RECONCILIATION_FIND_TIMEOUT_S):
             master = await self._mastership.find(key)
         if master is None:
             raise UnavailableError(f"nobody says who masters {await name_of(self._store, key)}")

@@ -20,6 +20,7 @@ import trio
 
 from protocol.values import Context, covers
 from replicator.errors import MailError, UnavailableError
+from replicator.replication import timing
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import name_of
 from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
@@ -37,9 +38,7 @@ from replicator.store.store import Store
 log = logging.getLogger(__name__)
 
 AT_ONCE = 8  # mailboxes in parallel: some wait for answers while others read and write
-RETRY_S = 1.0  # after a failure, and between looks at mailboxes that other nodes are joining
 ROUNDS = 30  # rounds of comparison; mailboxes still unjoined by other nodes are postponed
-LEFT_EVERY_S = 60.0  # between looks at postponed mailboxes, which an operator may have repaired
 
 _DONE = {Outcome.SAME, Outcome.ADOPTED, Outcome.MERGED, Outcome.AHEAD}
 _STAYS_APART = {Outcome.APART, Outcome.DAMAGED}
@@ -81,7 +80,7 @@ class StateTransfer:
     async def run(self) -> None:
         """Take over state from one peer after the other, until cancelled."""
         while True:
-            with trio.move_on_after(LEFT_EVERY_S):
+            with trio.move_on_after(timing.STATE_TRANSFER_LEFT_EVERY_S):
                 await self._wanted.wait()
             self._wanted.clear()
             with suppress(MailError):
@@ -92,7 +91,7 @@ class StateTransfer:
                     await self._take_over(sid)
                 except (MailError, LinkDownError) as error:
                     log.warning("what %s shows is not taken over yet: %s", sid, error)
-                    await trio.sleep(RETRY_S)
+                    await trio.sleep(timing.STATE_TRANSFER_RETRY_S)
                 # A peer whose log still begins too late refuses LOG again, unless its link is gone.
                 del self._peers[sid]
             if peers:
@@ -110,13 +109,14 @@ class StateTransfer:
             remaining = await self._compare(sid, remaining, left)
             if not remaining:
                 break
-            await trio.sleep(RETRY_S)
+            await trio.sleep(timing.STATE_TRANSFER_RETRY_S)
         for key in left:
             log.error("%s is not as %s shows it: it is compared again every %d s; see `replicator resync %s`",
-                      await name_of(self._store, key), sid, LEFT_EVERY_S, key.user)  # fmt: skip
+                      await name_of(self._store, key), sid, timing.STATE_TRANSFER_LEFT_EVERY_S, key.user)  # fmt: skip
         for key in remaining:  # busy, or being joined by other nodes
             log.warning("%s is not as %s shows it yet: it is compared again every %d s; if that lasts, see `replicator"
-                        " resync %s`", await name_of(self._store, key), sid, LEFT_EVERY_S, key.user)  # fmt: skip
+                        " resync %s`",
+                        await name_of(self._store, key), sid, timing.STATE_TRANSFER_LEFT_EVERY_S, key.user)  # fmt: skip
         # That node may itself have postponed state that it does not show yet.
         everything = () if self._has_settled(sid, difference.collected) else (EVERYTHING,)
         await self._begin_log_after(difference.collected, (*left, *remaining, *everything), is_proof=bool(left))

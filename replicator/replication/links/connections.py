@@ -20,8 +20,8 @@ from protocol.stream_codec import Decoder, Encoder, ProtocolError
 from replicator.config import Config, PeerConfig
 from replicator.environment import Environment
 from replicator.errors import HistoryError, MailError, RunsTwiceError, leaves
+from replicator.replication import timing
 from replicator.replication.links.handshake import (
-    HANDSHAKE_TIMEOUT_S,
     Certify,
     Handshake,
     HelloRefusedError,
@@ -34,7 +34,6 @@ from replicator.replication.links.rival_runs import PeerState, RivalRuns
 
 log = logging.getLogger(__name__)
 
-FIRST_RETRY_S, MAX_RETRY_S = 0.2, 10.0
 MAX_REASONS = 64  # that are remembered, so that each is logged once
 MAX_HANDSHAKES = 64  # connections that have not said HELLO yet
 
@@ -163,13 +162,13 @@ class Connections:
 
     async def _keep_dialling(self, state: PeerState) -> None:
         # A peer that starts waits `timeout_s` for the other nodes before it numbers: they must have dialled by then.
-        longest = min(MAX_RETRY_S, self._config.mastership.timeout_s / 2)
-        delay = FIRST_RETRY_S
+        longest = min(timing.REDIAL_MAX_S, self._config.mastership.timeout_s / 2)
+        delay = timing.REDIAL_FIRST_S
         while True:
             began = trio.current_time()
             await self._attempt(self._dial_once, state, partial(self._note_end, state.config.id))
             if trio.current_time() - began > longest:
-                delay = FIRST_RETRY_S
+                delay = timing.REDIAL_FIRST_S
             await trio.sleep(delay * self._environment.random.uniform(0.5, 1.0))
             delay = min(2 * delay, longest)
 
@@ -186,14 +185,14 @@ class Connections:
 
     async def _dial_once(self, state: PeerState) -> None:
         async with self._called(state.config) as stream:
-            with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+            with trio.fail_after(timing.HANDSHAKE_TIMEOUT_S):
                 link = await self._greet(stream, state.config)
             await self._serve(link)
 
     @asynccontextmanager
     async def _called(self, peer: PeerConfig) -> AsyncIterator[trio.abc.Stream]:
         """Open a connection to the peer. Raises TooSlowError, and any error of the connection."""
-        with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+        with trio.fail_after(timing.HANDSHAKE_TIMEOUT_S):
             stream = await self._dial(peer)
         try:
             yield stream
@@ -214,7 +213,7 @@ class Connections:
 
     async def _ask_once(self, state: PeerState) -> None:
         async with self._called(state.config) as stream:
-            with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+            with trio.fail_after(timing.HANDSHAKE_TIMEOUT_S):
                 await self._ask(stream, state.config, Encoder(), Decoder())
 
     async def _greet(self, stream: trio.abc.Stream, peer: PeerConfig) -> PeerLink:
@@ -239,7 +238,7 @@ class Connections:
     async def _welcome(self, stream: trio.abc.Stream) -> PeerLink:
         """Exchange HELLOs as the accepting side."""
         encoder, decoder = Encoder(), Decoder()
-        with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+        with trio.fail_after(timing.HANDSHAKE_TIMEOUT_S):
             tag, hello = await self._handshake.expect(stream, decoder)
             try:
                 self._handshake.check(hello, stream)

@@ -18,7 +18,6 @@ from replicator.config import Config
 from replicator.environment import Environment
 from replicator.replication.links.object_entries import capability
 
-HANDSHAKE_TIMEOUT_S = 10.0
 ZSTD = "ZSTD"
 REBUILDING = "REBUILDING"
 """The capability of a node that is replacing a damaged database: other such nodes must not rely on its data."""

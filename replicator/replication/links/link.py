@@ -39,6 +39,7 @@ from protocol.commands import (
     SyncNode,
 )
 from protocol.stream_codec import ContinuationNeeded, Decoder, Encoder, Item, ProtocolError, Request, Response
+from replicator.replication import timing
 from replicator.signals import Signal
 from replicator.store.db.entry_validation import USER_MAX_BYTES
 from replicator.store.db.queries import MailboxKey
@@ -55,23 +56,21 @@ MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the least
 CHUNKS_AT_ONCE = 64  # requested of the peer: leaves room for other requests however many parts are fetched
 OFFERS_AT_ONCE = 2  # made to the peer: one fills the line, and the next begins while that one ends
 CONTENT_AT_ONCE = 8  # large replies to the peer: each is in memory until it is sent
-REPLY_S = 45.0  # until a reply is overdue: longer than a peer takes to answer, plus the reply's time on the line
-REPLY_LARGE_S = 75.0  # the same for replies that may queue behind other large ones
-REPLY_LONG_S = 600.0  # the same for requests that hash all rows anew, or that bring large parts
-SLOW_S = 2.0  # a PING whose reply takes longer is stuck behind other traffic, as other replies may be
 MAX_REQUESTS = 1024  # of the peer that are being answered; more are refused
 
 
 _PATIENCE_S: Mapping[type, float] = {
-    **dict.fromkeys((FetchHash, FetchGuid, FetchUid, FetchPart, SyncNode, SyncMailbox, Ranges, Rows), REPLY_LARGE_S),
-    **dict.fromkeys((Save, Offer), REPLY_LONG_S),
+    **dict.fromkeys(
+        (FetchHash, FetchGuid, FetchUid, FetchPart, SyncNode, SyncMailbox, Ranges, Rows), timing.LINK_REPLY_LARGE_S
+    ),
+    **dict.fromkeys((Save, Offer), timing.LINK_REPLY_LONG_S),
 }
 _CONTENT = FetchHash | FetchGuid | FetchUid | FetchPart | Ranges | Rows
 
 
 def _patience_s(command: Command) -> float:
     is_anew = isinstance(command, SyncMailbox) and command.anew
-    return REPLY_LONG_S if is_anew else _PATIENCE_S.get(type(command), REPLY_S)
+    return timing.LINK_REPLY_LONG_S if is_anew else _PATIENCE_S.get(type(command), timing.LINK_REPLY_S)
 
 
 class LinkDownError(Exception):
@@ -181,7 +180,7 @@ class PeerLink:
             with trio.move_on_after(_patience_s(command)):
                 return await receive.receive()
             while not self.is_quick:
-                with trio.move_on_after(SLOW_S):
+                with trio.move_on_after(timing.LINK_SLOW_S):
                     return await receive.receive()
             raise NoReplyError(self.sid)
         except trio.EndOfChannel:
@@ -329,13 +328,13 @@ class PeerLink:
         now = trio.current_time()
         self.round_trip_us = int((now - sent) * 1e6)
         self._pinged_at = max(sent, self._pinged_at)
-        if now > sent + SLOW_S:
+        if now > sent + timing.LINK_SLOW_S:
             self._slow_at = now
 
     @property
     def is_quick(self) -> bool:
         """True if PINGs are answered soon, so that no reply is queued behind something that takes long."""
-        is_beating = trio.current_time() - self._pinged_at <= SLOW_S + 2 * self._heartbeat_s
+        is_beating = trio.current_time() - self._pinged_at <= timing.LINK_SLOW_S + 2 * self._heartbeat_s
         return is_beating and self._slow_at < self._pinged_at
 
     def _close(self) -> None:

@@ -23,6 +23,7 @@ from protocol.values import Context
 from replicator.config import CheckpointConfig
 from replicator.environment import Environment
 from replicator.objects import ObjectStore, ObjectStoreError, RetryPolicy
+from replicator.replication import timing
 from replicator.replication.links.entry_codec import Announced
 from replicator.replication.links.link import PeerLink
 from replicator.store.checkpoints.container import UnreadableError
@@ -37,11 +38,8 @@ T = TypeVar("T")
 CHANGES_MIN = 100  # entries with more changes are worth an object; fewer are sent sooner than an object is written
 BYTES_MIN = 64 * KIB  # larger entries are worth an object, too: a merge is one change for hundreds of rows
 BYTES_MAX = 64 * MIB  # of one object, which is in memory as a whole
-TIMEOUT_S = 10.0  # for one object: the peer's log waits for it
-REST_S = 60.0  # after a failure, before an object is written again
 CAPABILITY = "REMOTE-"  # followed by a hash of the object store's URL
-INLINE_S = 600.0  # after a failure to read, during which the peer sends all entries on the link
-PATIENCE = RetryPolicy(connect_s=2.0, silence_s=5.0, request_s=TIMEOUT_S, retries=0)
+PATIENCE = RetryPolicy(connect_s=2.0, silence_s=5.0, request_s=timing.OBJECT_ENTRIES_TIMEOUT_S, retries=0)
 
 
 def capability(checkpoint: CheckpointConfig) -> tuple[str, ...]:
@@ -100,7 +98,7 @@ class RemoteEntries:
             return None
         name = await self._in_time(partial(self._put, item.entry))
         if name is None:
-            self._rests_until = trio.current_time() + REST_S
+            self._rests_until = trio.current_time() + timing.OBJECT_ENTRIES_REST_S
         return name
 
     async def get(self, announced: Announced) -> Entry | None:
@@ -138,7 +136,7 @@ class RemoteEntries:
     async def _in_time(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """Return the result of the work, or None.
 
-        None if the work fails, takes longer than `TIMEOUT_S`, or if an earlier operation still hangs.
+        None if the work fails, takes longer than `OBJECT_ENTRIES_TIMEOUT_S`, or if an earlier operation still hangs.
         """
         if self._overdue:
             return None
@@ -155,11 +153,12 @@ class RemoteEntries:
                 self._overdue.discard(done)
 
         self._work_in.send_nowait(attempt)
-        with trio.move_on_after(TIMEOUT_S):
+        with trio.move_on_after(timing.OBJECT_ENTRIES_TIMEOUT_S):
             await done.wait()
         if not done.is_set():
             log.warning(
-                "the object store has not answered for %.0f s; entries travel on links until it does", TIMEOUT_S
+                "the object store has not answered for %.0f s; entries travel on links until it does",
+                timing.OBJECT_ENTRIES_TIMEOUT_S,
             )
             self._overdue.add(done)
         return results[0] if results else None

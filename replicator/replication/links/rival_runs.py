@@ -10,11 +10,10 @@ import trio
 from protocol.commands import Hello, Ping, RefusalCode
 from protocol.values import is_older
 from replicator.config import PeerConfig
-from replicator.replication.links.handshake import HANDSHAKE_TIMEOUT_S, HelloRefusedError
+from replicator.replication import timing
+from replicator.replication.links.handshake import HelloRefusedError
 from replicator.replication.links.link import LinkDownError, PeerLink
 
-GRACE_S = 0.5  # added to `mastership.timeout`, for a link that ends exactly then
-LOOK_AGAIN_S = 0.05  # between checks if another run of a peer is gone
 HOW_TO_PART = "end one of the two; a copy needs a `node.id` and a `node.data` of its own"
 
 
@@ -59,11 +58,11 @@ class RivalRuns:
         Raises HelloRefusedError if it does. The code is RUNS-TWICE or REPLACED, which may end the refused run, only if
         there is no doubt.
         """
-        with trio.move_on_after(min(self._timeout_s + GRACE_S, HANDSHAKE_TIMEOUT_S / 2)):
+        with trio.move_on_after(min(self._timeout_s + timing.RIVAL_RUNS_GRACE_S, timing.HANDSHAKE_TIMEOUT_S / 2)):
             while (rival := self.rival_of(state, hello.origin)) is not None:
                 if state.link is not None and await _answers(state.link):
                     raise self._runs_twice(hello, rival, "is linked to")
-                await trio.sleep(LOOK_AGAIN_S)
+                await trio.sleep(timing.RIVAL_RUNS_LOOK_AGAIN_S)
         if (rival := self.rival_of(state, hello.origin)) is None:
             return
         # Silent links end, and all nodes hear of that: a run that is gone does not stay reachable for so long.
@@ -88,7 +87,7 @@ class RivalRuns:
     def _turn_away(self, state: PeerState, origin: str) -> float:
         """Note a refusal of this run of the peer; return for how many seconds it has been refused without a pause."""
         now, before = trio.current_time(), state.turned_away
-        pause_s = HANDSHAKE_TIMEOUT_S + 2 * self._timeout_s  # longest time between two calls
+        pause_s = timing.HANDSHAKE_TIMEOUT_S + 2 * self._timeout_s  # longest time between two calls
         if before is None or before.origin != origin or now - before.until > pause_s:
             before = state.turned_away = TurnedAway(origin, now, now)
         before.until = now

@@ -16,28 +16,24 @@ import trio
 from protocol.commands import Parts
 from protocol.values import Dot
 from replicator.errors import DiskFullError, UnavailableError
+from replicator.replication import timing
 from replicator.replication.bodies.download import Downloader
 from replicator.replication.links.entry_codec import Announced, Arrived
 from replicator.replication.links.link import PeerLink
 from replicator.replication.log.disk_shortage import DiskShortage
 from replicator.replication.writes.requests import transfer_s
-from replicator.replication.writes.router import REQUEST_TIMEOUT_S
 from replicator.store.bodies.body_rows import StoredText
 from resync.clock import COUNTER_BITS
 
 log = logging.getLogger(__name__)
 
 PARTED_BYTES = 1 << 20  # total size of large messages that are completed before any of them is acknowledged
-LOST_RETRY_S = 5.0  # pause before parts that no node had are asked for again
-RETRY_S, FULL_RETRY_MOST_S = 1.0, 60.0  # first and longest pause; with a full disk the pause doubles each time
-LOST_MARGIN_S = 10.0
 CLOCKS_APART_MS = 3_600_000  # greatest clock difference along a line of many nodes; neighbours: five minutes at most
-UNAVAILABLE_S = 600.0  # after this, unavailable parts count as lost: the disk that has them may never recover
 
 
 def lost_after_s(parts: Parts) -> float:
     """Return the time in seconds after which no client waits any longer for an OK that depends on the message."""
-    return REQUEST_TIMEOUT_S + transfer_s(parts) + LOST_MARGIN_S
+    return timing.REQUEST_TIMEOUT_S + transfer_s(parts) + timing.COMPLETION_LOST_MARGIN_S
 
 
 class BodyCompletion:
@@ -62,7 +58,7 @@ class BodyCompletion:
 
         Entries that arrive by another route meanwhile, and so are no longer missing, are left out.
         """
-        began, full_s = trio.current_time(), RETRY_S
+        began, full_s = trio.current_time(), timing.COMPLETION_RETRY_S
         try:
             while True:
                 batch = [item for item in batch if is_missing(item.dot)]
@@ -74,9 +70,9 @@ class BodyCompletion:
                     taken = await self._take(stack, [parts for parts, _ in parted.values()], began)
                     if isinstance(taken, DiskFullError):  # every failed attempt transfers the parts again
                         self._note_shortage(batch)
-                        pause_s = full_s = min(2 * full_s, FULL_RETRY_MOST_S)
+                        pause_s = full_s = min(2 * full_s, timing.COMPLETION_FULL_RETRY_MOST_S)
                     elif taken is None:  # tells nothing about free space
-                        pause_s = RETRY_S
+                        pause_s = timing.COMPLETION_RETRY_S
                     else:
                         self._note_shortage(())
                         whole = {text.content_hash: text for text in taken}
@@ -85,7 +81,7 @@ class BodyCompletion:
                             yield [item.completed(whole) if isinstance(item, Arrived) else item for item in batch]
                             self._downloader.note_lost([parts for parts, _ in lost], self._link.sid)
                             return
-                        pause_s = LOST_RETRY_S
+                        pause_s = timing.COMPLETION_LOST_RETRY_S
                         log.warning("not all parts of %d messages from %s are to be had yet", len(lost), self._link.sid)
                 await trio.sleep(pause_s)
         finally:
@@ -105,7 +101,7 @@ class BodyCompletion:
         """Fetch and hold the wanted parts; return None or an error if the caller is to try again.
 
         Failures are not raised, so that the link stays up for entries that need no parts. Once parts have been
-        unavailable for `UNAVAILABLE_S`, return an empty list: they count as lost.
+        unavailable for `timing.COMPLETION_UNAVAILABLE_S`, return an empty list: they count as lost.
         """
         try:
             return await stack.enter_async_context(self._downloader.taking(wanted, self._link))
@@ -113,7 +109,7 @@ class BodyCompletion:
             log.warning("parts of messages from %s are asked for again: %s", self._link.sid, error)
             if isinstance(error, DiskFullError):
                 return error
-            return [] if trio.current_time() > began + UNAVAILABLE_S else None
+            return [] if trio.current_time() > began + timing.COMPLETION_UNAVAILABLE_S else None
 
     def _is_awaited(self, parts: Parts, numbered_ms: int, began: float) -> bool:
         """Return True if a client may still wait for the entry, which arrived at `began`.

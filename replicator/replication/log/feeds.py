@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import trio
 
+from replicator.replication import timing
 from replicator.replication.bodies.download import Downloader
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
@@ -20,9 +21,6 @@ from replicator.replication.log.receiver import LinkTo, Receiver, TooOld
 from replicator.replication.log.sender import Sender, Ships
 from replicator.store.db.transaction import Commit
 from replicator.store.store import Store
-
-TELL_AGAIN_S = 30.0
-LACK_S, LACK_MAX_S = 10.0, 600.0  # first and longest pause before the log is requested again
 
 
 @dataclass(slots=True)
@@ -66,7 +64,6 @@ class Feeds(Mapping[str, Feed]):
         downloader: Downloader,
         disk_shortage: DiskShortage,
         clock_ms: Callable[[], int],
-        holes_patience_s: float,
     ) -> None:
         self._store = store
         self._ships = ships
@@ -76,7 +73,7 @@ class Feeds(Mapping[str, Feed]):
         self._downloader = downloader
         self._disk_shortage = disk_shortage
         self._clock_ms = clock_ms
-        self.holes = GapRecovery(store, self._start_again, holes_patience_s)
+        self.gaps = GapRecovery(store, self._start_again)
         self.may_ask = trio.Event()  # set when peers may be asked for their logs; they send nothing before
         self._feeds: dict[str, Feed] = {}
         self._contexts: dict[str, dict[str, int]] = {}
@@ -94,7 +91,7 @@ class Feeds(Mapping[str, Feed]):
 
     def begin(self, link: PeerLink) -> Feed:
         """Create the feed of a link that has come up. The caller runs the feed."""
-        sender = Sender(self._store, link, self._ships, self._remotes, self.holes)
+        sender = Sender(self._store, link, self._ships, self._remotes, self.gaps)
         receiver = Receiver(
             self._store,
             link,
@@ -151,14 +148,14 @@ class Feeds(Mapping[str, Feed]):
     async def tell(self, heartbeat_s: float) -> None:
         """Acknowledge entries that came by other routes, at every heartbeat, until cancelled.
 
-        Every `TELL_AGAIN_S` all entries are acknowledged again, in case an ACK was altered in transit. An altered LOG
+        Every `ACK_REPEAT_S` all entries are acknowledged again, in case an ACK was altered in transit. An altered LOG
         could leave missing entries unnoticed, so each heartbeat also checks if peers have had for some time what this
         node lacks.
         """
         told_at = trio.current_time()
         while True:
             await trio.sleep(heartbeat_s)
-            is_time = trio.current_time() >= told_at + TELL_AGAIN_S
+            is_time = trio.current_time() >= told_at + timing.ACK_REPEAT_S
             told_at = trio.current_time() if is_time else told_at
             for feed in self._feeds.values():
                 feed.receiver.tell(again=is_time)
@@ -182,11 +179,11 @@ class Feeds(Mapping[str, Feed]):
         for origin in lacking:
             lack = self._lacks.get(origin)
             if lack is None or lack.has != context.get(origin, 0):
-                self._lacks[origin] = _Lack(context.get(origin, 0), now + LACK_S, LACK_S)
+                self._lacks[origin] = _Lack(context.get(origin, 0), now + timing.LACK_S, timing.LACK_S)
         self._lacks = {origin: lack for origin, lack in self._lacks.items() if origin in lacking}
         due = [lack for lack in self._lacks.values() if now >= lack.ask_at]
         for lack in due:
-            lack.pause_s = min(2 * lack.pause_s, LACK_MAX_S)
+            lack.pause_s = min(2 * lack.pause_s, timing.LACK_MAX_S)
             lack.ask_at = now + lack.pause_s
         return bool(due)
 

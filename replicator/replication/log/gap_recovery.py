@@ -16,32 +16,31 @@ import trio
 
 from protocol.values import Context, Dot
 from replicator.errors import MailError
-from replicator.store.log.gaps import LogGap, begin_after_hole, look_for_hole
+from replicator.replication import timing
+from replicator.store.log.gaps import LogGap, begin_after_gap, look_for_gap
 from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
-
-RETRY_MAX_S = 600.0  # longest pause between attempts to make the log begin after a gap
 
 
 class GapRecovery:
     """Gaps that are known, and their recovery. Belongs to the event loop.
 
-    `start_again` makes all senders determine again what they owe their peers. `patience_s` must be longer than a
-    client waits for copies: a peer that takes over this node's state acknowledges the lost entries without having them.
+    `start_again` makes all senders determine again what they owe their peers. A gap is passed over when no client can
+    wait for copies of its entries any more (`GAPS_PATIENCE_S`): a peer that takes over this node's state acknowledges
+    the lost entries without having them.
     """
 
-    def __init__(self, store: Store, start_again: Callable[[], None], patience_s: float) -> None:
+    def __init__(self, store: Store, start_again: Callable[[], None]) -> None:
         self._store = store
-        self._patience_s = patience_s
         self._start_again = start_again
         self._known: set[LogGap] = set()
         self._found_in, self._found_out = trio.open_memory_channel[LogGap](math.inf)  # bounded by `_known`
 
     def hold_back(self, dot: Dot, has: int) -> bool:
         """Return True if a gap makes the entry useless to a peer that has so much of its origin."""
-        known = (hole for hole in self._known if hole.origin == dot.origin and has < hole.last)
-        return any(self._store.collected.get(dot.origin, 0) < hole.first <= dot.seq for hole in known)
+        known = (gap for gap in self._known if gap.origin == dot.origin and has < gap.last)
+        return any(self._store.collected.get(dot.origin, 0) < gap.first <= dot.seq for gap in known)
 
     async def look(self, context: Context) -> bool:
         """Look for the first gap of each origin among the entries that a node with this context lacks.
@@ -57,53 +56,53 @@ class GapRecovery:
         return held
 
     async def _look_in(self, origin: str, at: int, end: int) -> None:
-        hole: LogGap | None = None
-        while at < end and (hole is None or hole.last == at):
+        gap: LogGap | None = None
+        while at < end and (gap is None or gap.last == at):
             before = at
-            part, at = await self._store.read(partial(look_for_hole, origin=origin, after=at))
+            part, at = await self._store.read(partial(look_for_gap, origin=origin, after=at))
             if at == before:  # the origin's own row is missing
                 break
-            if hole is None:
-                hole = part
-            elif part is not None and part.first == hole.last + 1:
-                hole = hole._replace(last=part.last)
-        if hole is not None and hole not in self._known:
-            self._known.add(hole)
-            self._found_in.send_nowait(hole)
+            if gap is None:
+                gap = part
+            elif part is not None and part.first == gap.last + 1:
+                gap = gap._replace(last=part.last)
+        if gap is not None and gap not in self._known:
+            self._known.add(gap)
+            self._found_in.send_nowait(gap)
 
     async def run(self) -> None:
         """Recover from each gap that is found, until cancelled."""
         async with trio.open_nursery() as nursery:
-            async for hole in self._found_out:
-                nursery.start_soon(self._close, hole)
+            async for gap in self._found_out:
+                nursery.start_soon(self._close, gap)
 
-    async def _close(self, hole: LogGap) -> None:
+    async def _close(self, gap: LogGap) -> None:
         log.error(
             "%s of %s came to this node's log and cannot be read there any more; what came after is held back from"
-            " nodes that lack that; what was lost is told by `replicator check`", _in_words(hole), hole.origin,
+            " nodes that lack that; what was lost is told by `replicator check`", _in_words(gap), gap.origin,
         )  # fmt: skip
-        pause_s, was_told = self._patience_s, False
+        pause_s, was_told = timing.GAPS_PATIENCE_S, False
         while True:
             await trio.sleep(pause_s)
-            why_not = await self._try_to_close(hole)
+            why_not = await self._try_to_close(gap)
             if why_not is None:
                 break
             if not was_told:
-                log.warning("the log of %s does not begin after its hole yet: %s", hole.origin, why_not)
-            pause_s, was_told = min(2 * pause_s, RETRY_MAX_S), True
-        self._known.discard(hole)
+                log.warning("the log of %s does not begin after its gap yet: %s", gap.origin, why_not)
+            pause_s, was_told = min(2 * pause_s, timing.GAPS_RETRY_MAX_S), True
+        self._known.discard(gap)
         self._start_again()
 
-    async def _try_to_close(self, hole: LogGap) -> str | None:
+    async def _try_to_close(self, gap: LogGap) -> str | None:
         """Try to make the log begin after the gap; return the reason why it cannot, or None.
 
         None means that the log now begins after the gap, or that there is no gap any more.
         """
         try:
-            return await self._store.write(partial(begin_after_hole, hole=hole))
+            return await self._store.write(partial(begin_after_gap, gap=gap))
         except MailError as error:
             return str(error)
 
 
-def _in_words(hole: LogGap) -> str:
-    return f"entry {hole.first}" if hole.first == hole.last else f"entries {hole.first} to {hole.last}"
+def _in_words(gap: LogGap) -> str:
+    return f"entry {gap.first}" if gap.first == gap.last else f"entries {gap.first} to {gap.last}"

@@ -16,9 +16,10 @@ import trio
 from protocol.commands import Ack, EntryCommand, Log, RefusalCode, Refused, Remote
 from protocol.values import Dot, context_dots
 from replicator.errors import DiskFullError
+from replicator.replication import timing
 from replicator.replication.links.entry_codec import Announced, Arrived, EntryAssembler, error_of
 from replicator.replication.links.link import NoReplyError, PeerLink
-from replicator.replication.links.object_entries import INLINE_S, RemoteEntries
+from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.log.body_completion import BodyCompletion, of_some_size
 from replicator.replication.log.disk_shortage import DiskShortage
 from replicator.signals import Signal
@@ -32,7 +33,6 @@ log = logging.getLogger(__name__)
 
 WAITING_BYTES = 16 << 20  # of entries that have arrived and are not yet on disk; beyond it the link is not read
 ENTRY_OVERHEAD_BYTES = 512
-DISK_FULL_RETRY_S = 1.0  # pause before an entry is written again that met a full disk or a damaged page
 
 LinkTo = Callable[[str], PeerLink | None]
 """SID -> the link to that neighbour, if there is one."""
@@ -173,7 +173,7 @@ class Receiver:
             return None
         entry = await self._remotes.get(announced)
         if entry is None:
-            self._inline_until = trio.current_time() + INLINE_S
+            self._inline_until = trio.current_time() + timing.OBJECT_ENTRIES_INLINE_S
         return entry
 
     async def _write_whole(self, batch: list[Arrived]) -> None:
@@ -196,7 +196,7 @@ class Receiver:
                     held = partial(receive, entry=entry, texts=item.texts, hold=True)
                     return await self._write_until_there_is_room(item, held)
                 except DatabaseDamagedError:  # the log itself is damaged
-                    await trio.sleep(DISK_FULL_RETRY_S)
+                    await trio.sleep(timing.RECEIVER_DISK_FULL_RETRY_S)
 
     async def _write_until_there_is_room(self, item: Arrived, work: Callable[[Transaction], None]) -> None:
         """Write, and retry while the disk is full. Raises HistoryError, DatabaseDamagedError."""
@@ -207,7 +207,7 @@ class Receiver:
                 except DiskFullError:  # the link stays up for traffic that needs no disk
                     size_bytes = sum(text.size_bytes for text in item.texts)
                     self._disk_shortage.note(self, {item.dot: (item.entry.user, size_bytes)}, self._disk_shortage.data)
-                    await trio.sleep(DISK_FULL_RETRY_S)
+                    await trio.sleep(timing.RECEIVER_DISK_FULL_RETRY_S)
         finally:
             self._disk_shortage.note(self, {}, self._disk_shortage.data)
 

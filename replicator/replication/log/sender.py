@@ -21,9 +21,10 @@ from protocol.commands import Ack, Done, EntryCommand, Log, Parts, RefusalCode, 
 from protocol.stream_codec import ProtocolError
 from protocol.values import Dot, context_of, sid_of
 from replicator.errors import UnavailableError
+from replicator.replication import timing
 from replicator.replication.links.entry_codec import entry_commands, remote_command
 from replicator.replication.links.link import LinkDownError, PeerLink
-from replicator.replication.links.object_entries import INLINE_S, RemoteEntries
+from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.log.gap_recovery import GapRecovery
 from replicator.signals import Signal
 from replicator.store.bodies.body_rows import is_here
@@ -36,7 +37,6 @@ from replicator.store.log.gaps import log_piecewise
 from replicator.store.store import Store
 
 MAX_ORIGINS = 10_000  # in the context that a peer may report: as many as fit into a LOG
-DAMAGED_RETRY_S = 30.0  # pause before entries that the damaged database did not give are read again
 
 Ships = Callable[[str, str], bool]
 """(SID of an origin, neighbour) -> True if this node sends that origin's entries to that neighbour."""
@@ -45,13 +45,13 @@ Ships = Callable[[str, str], bool]
 class Sender:
     """The sender of the log to one peer. Belongs to the link's task."""
 
-    def __init__(self, store: Store, link: PeerLink, ships: Ships, remotes: RemoteEntries, holes: GapRecovery) -> None:
+    def __init__(self, store: Store, link: PeerLink, ships: Ships, remotes: RemoteEntries, gaps: GapRecovery) -> None:
         self.acknowledged: dict[str, int] = {}  # the context that the peer has reported
         self._store = store
         self._link = link
         self._ships = ships
         self._remotes = remotes
-        self._holes = holes
+        self._gaps = gaps
         self._inline_until = -math.inf  # until then the peer cannot read the object store
         self._sent: dict[str, int] = {}
         self.has_context = False  # the peer has reported its context
@@ -74,7 +74,7 @@ class Sender:
             return Refused(RefusalCode.TOO_OLD, text)
         self.acknowledged, self._sent = has, {}
         if log.inline:
-            self._inline_until = trio.current_time() + INLINE_S
+            self._inline_until = trio.current_time() + timing.OBJECT_ENTRIES_INLINE_S
         self.start_again()
         return Done()
 
@@ -115,7 +115,7 @@ class Sender:
                 except DatabaseDamagedError:  # unreadable entries cannot be sent; the link stays up for all others
                     is_whole = False
                 if not is_whole:
-                    await self._look_for_holes()
+                    await self._look_for_gaps()
 
     async def _ship(self) -> bool:
         """Send until the cursor is to start over. False if the log lacks the entry that the peer needs first."""
@@ -150,18 +150,18 @@ class Sender:
         try:
             logged = await self._store.log_after(position)
         except DatabaseDamagedError:
-            await self._holes.look(self._not_owed())
+            await self._gaps.look(self._not_owed())
             return await self._store.read(partial(log_piecewise, position=position, end=end))
         return logged, logged[-1].position if logged else max(position, end)
 
-    async def _look_for_holes(self) -> None:
+    async def _look_for_gaps(self) -> None:
         """Look for gaps, then start over without the entries behind them; without any gap, pause first."""
         try:
-            held = await self._holes.look(self._not_owed())
+            held = await self._gaps.look(self._not_owed())
         except DatabaseDamagedError:
             held = False
         if not held:
-            await trio.sleep(DAMAGED_RETRY_S)
+            await trio.sleep(timing.SENDER_DAMAGED_RETRY_S)
         self._changed.set()
 
     def _not_owed(self) -> dict[str, int]:
@@ -190,7 +190,7 @@ class Sender:
 
     def _is_owed(self, dot: Dot) -> bool:
         """Return True if this node is to send the entry, and no gap holds it back."""
-        return self._is_ours_to_send(dot.origin) and not self._holes.hold_back(dot, self._has(dot.origin))
+        return self._is_ours_to_send(dot.origin) and not self._gaps.hold_back(dot, self._has(dot.origin))
 
     def _begin(self, origin: str) -> int:
         """Return the seq after which the next entry for the peer follows, as far as the log still has entries."""

@@ -1,9 +1,9 @@
 """Flooding of SETTLED: how far each node has settled the log (design section 7).
 
 A node has settled an entry if the entry and all earlier ones of its origin are in the node's log, and their effects are
-shown. Every `SAY_EVERY_S` a node says how far it has settled, if that has changed, and passes on the statements that it
-has received. Of each node the statement with the highest sequence counts. All statements are kept on disk, because
-their nodes may be away for long.
+shown. Every `SETTLED_SAY_EVERY_S` a node says how far it has settled, if that has changed, and passes on the
+statements that it has received. Of each node the statement with the highest sequence counts. All statements are kept
+on disk, because their nodes may be away for long.
 
 A neighbour's statement about itself is checked, and an impossible one ends the link. Impossible statements about other
 nodes are ignored, because the neighbour may have passed them on in good faith.
@@ -24,6 +24,7 @@ from protocol.commands import Settled
 from protocol.stream_codec import ProtocolError
 from protocol.values import Context, context_dots, context_of, covers, sid_of
 from replicator.errors import MailError
+from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
 from replicator.replication.log.sender import check_claims
 from replicator.store.db import settled_rows
@@ -32,7 +33,6 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-SAY_EVERY_S = 10.0  # often enough: a checkpoint, which waits for statements, takes minutes to come into force anyway
 MAX_CLAIMS = 1 << 18  # origins in all statements: 50 nodes that each name 50 nodes with 100 runs; about 30 MiB
 
 
@@ -121,7 +121,7 @@ class SettledLogs:
         for said in await self._store.read(settled_rows.load):
             self._take(said, said.sid)
         while True:
-            await trio.sleep(SAY_EVERY_S)
+            await trio.sleep(timing.SETTLED_SAY_EVERY_S)
             self._say()
             self._pass_on()
             await self._write()

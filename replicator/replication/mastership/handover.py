@@ -23,16 +23,15 @@ from protocol.commands import Master, MasterMove, Moved, RefusalCode, Refused, R
 from protocol.values import Dot
 from replicator.errors import UnavailableError
 from replicator.mailstore import Folder
+from replicator.replication import timing
 from replicator.replication.links.link import LinkDownError, PeerLink
-from replicator.replication.mastership.mastership import RETRY_S, Mastership
+from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.mastership.request_loops import RequestLoops
 from replicator.store.db import chain as chains
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
-
-JOIN_INTERVAL_S = 10.0  # between checks for parts of a scope that are no longer in use
 
 
 class Handover:
@@ -92,7 +91,7 @@ class Handover:
     async def run(self) -> None:
         """Let parts that are no longer in use join the wider scope again, until cancelled."""
         while True:
-            await trio.sleep(JOIN_INTERVAL_S)
+            await trio.sleep(timing.HANDOVER_JOIN_INTERVAL_S)
             for scope in self._masters.own_parts:
                 if self._usage.may_join(scope, trio.current_time()):
                     await self._join(scope)
@@ -113,7 +112,7 @@ class Handover:
                 if node not in self._mastership.table.component:
                     raise UnavailableError(self._unreachable(node))
                 reply = await self._try_to_move(key, node)
-                await trio.sleep(0 if isinstance(reply, Moved) else RETRY_S)
+                await trio.sleep(0 if isinstance(reply, Moved) else timing.MASTERSHIP_RETRY_S)
         if not isinstance(reply, Moved):
             raise UnavailableError(
                 reply.text if isinstance(reply, Refused) else "its master does not answer; try again"
@@ -230,7 +229,7 @@ class Handover:
         while (answer := await self._tell_root(part, master, term)) is not None:
             if answer.sid == master or trio.current_time() > until:
                 break
-            await trio.sleep(RETRY_S)
+            await trio.sleep(timing.MASTERSHIP_RETRY_S)
         self._masters.told(part, term)
 
     async def _tell_root(self, part: str, master: str, term: int) -> Master | None:
@@ -239,7 +238,7 @@ class Handover:
             answer = await self._mastership.ask(Who(term, part, master, former=self._mastership.sid))
             if answer is not None:
                 return answer
-            await trio.sleep(RETRY_S)
+            await trio.sleep(timing.MASTERSHIP_RETRY_S)
         return None
 
     async def _join(self, scope: str) -> None:

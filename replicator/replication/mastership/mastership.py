@@ -35,6 +35,7 @@ from master_election.scopes import ScopePolicy, scope_of, wider
 from protocol.commands import Dropped, LinkAdvert, Links, Master, RefusalCode, Refused, Reply, Root, Who
 from protocol.stream_codec import ProtocolError
 from protocol.values import context_dots, is_older
+from replicator.replication import timing
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.mastership.stall_detector import StallDetector
 from replicator.signals import Signal
@@ -45,8 +46,6 @@ from replicator.store.store import Store
 log = logging.getLogger(__name__)
 
 SCOPE_MAX_BYTES = USER_MAX_BYTES + 64  # a mailbox id and a user's name; limited, for millions are kept in memory
-REFRESH_S = 30.0  # between two advertisements of links that have not changed
-RETRY_S = 0.05  # before an unanswered question is asked again
 
 LinkTo = Callable[[str | None], PeerLink | None]
 CatchUp = Callable[[MailboxKey], Awaitable[None]]
@@ -208,7 +207,7 @@ class Mastership:
             term, moves = self.masters.term, self.masters.moves(scope)
             answer = await self.ask(Who(term, scope, self.sid))
             if answer is None:
-                await trio.sleep(RETRY_S)
+                await trio.sleep(timing.MASTERSHIP_RETRY_S)
             elif self.has_met:
                 self.masters.learn(scope, answer.sid, term, answer.covering, moves)
 
@@ -385,7 +384,7 @@ class Mastership:
         refreshed_at = trio.current_time()
         while True:
             await trio.sleep(heartbeat_s)
-            if trio.current_time() >= refreshed_at + REFRESH_S:
+            if trio.current_time() >= refreshed_at + timing.MASTERSHIP_REFRESH_S:
                 refreshed_at = trio.current_time()
                 self._links_changed(self.table.refresh())
             self._links_changed(self.table.tick())

@@ -19,6 +19,7 @@ from protocol.commands import Done, Mismatch, Parts
 from protocol.values import Dot, covers
 from replicator.environment import Environment
 from replicator.errors import HistoryError, MailError
+from replicator.replication import timing
 from replicator.replication.bodies.attachments import Source
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import name_of
@@ -46,11 +47,6 @@ __all__ = ["Progress", "Rebuild", "RebuildError", "Rebuilt"]
 
 log = logging.getLogger(__name__)
 
-REACH_S = 60.0  # for reaching a source: links are dialled at least every 10 s
-ALL_REACH_S = 15.0  # after that, for reaching the other peers
-STUCK_S = 90.0  # limit without anything new from reachable sources: missing bodies are looked for every 30 s
-JOIN_S = 30.0  # limit without a branch being joined: once running, the node continues with that
-LOOK_EVERY_S = 1.0
 SLICE = 256  # bodies per read
 DIFFERING_MAX = 1000  # mailboxes per comparison; if more differ, most are still in transit
 
@@ -141,7 +137,7 @@ class Rebuild:
 
     async def _reached(self) -> list[PeerLink]:
         """Return the sources, at least one. Raises RebuildError."""
-        until = trio.current_time() + REACH_S
+        until = trio.current_time() + timing.REBUILD_REACH_S
         while not (sources := self._sources()):
             why = self._why_none()
             self._tell(Progress(f"waiting for a peer: {why}"))
@@ -149,7 +145,7 @@ class Rebuild:
                 raise RebuildError(
                     f"no peer can be reached that has what this node had: {why}; start one, and try again"
                 )
-            await trio.sleep(LOOK_EVERY_S)
+            await trio.sleep(timing.REBUILD_LOOK_EVERY_S)
         self._met |= {link.sid for link in sources}
         return sources
 
@@ -157,7 +153,7 @@ class Rebuild:
         """Wait until there is a link to each peer."""
         while any(state.link is None for state in self._coordinator.connections.peers.values()):
             self._tell(Progress(f"waiting for other peers: {self._why_none()}"))
-            await trio.sleep(LOOK_EVERY_S)
+            await trio.sleep(timing.REBUILD_LOOK_EVERY_S)
 
     def _why_none(self) -> str:
         """Explain why peers are not sources."""
@@ -174,7 +170,7 @@ class Rebuild:
     async def _follow(self) -> None:
         """Wait until everything that each source showed is here, or nothing more arrives. Raises RebuildError."""
         await self._reached()
-        with trio.move_on_after(ALL_REACH_S):
+        with trio.move_on_after(timing.REBUILD_ALL_REACH_S):
             await self._linked()
         watch = _Watch()
         while True:
@@ -182,16 +178,16 @@ class Rebuild:
             for link in sources:
                 if link.sid in self._lacking:
                     self._lacking[link.sid] = await self._store.read(partial(_unseen, heads=self._lacking[link.sid]))
-                elif self._has_settled(link.sid) or watch.is_stuck(STUCK_S / 2):
+                elif self._has_settled(link.sid) or watch.is_stuck(timing.REBUILD_STUCK_S / 2):
                     await self._compare(link)
             if all(self._lacking.get(link.sid) == {} for link in sources):
                 return
-            if watch.is_stuck(STUCK_S, self._reach()):
+            if watch.is_stuck(timing.REBUILD_STUCK_S, self._reach()):
                 if not any(link.sid in self._lacking for link in sources):
                     raise RebuildError("nothing comes from the peers that can be reached; their logs may say why")
                 return
             self._tell(self._far())
-            await trio.sleep(LOOK_EVERY_S)
+            await trio.sleep(timing.REBUILD_LOOK_EVERY_S)
 
     def _has_settled(self, sid: str) -> bool:
         """Return True if this node shows everything that the other node has reported as settled."""
@@ -284,9 +280,11 @@ class Rebuild:
     async def _joined(self) -> int:
         """Wait until all branches are joined, or no more are; return the number of entries that still wait."""
         watch = _Watch()
-        while (waiting := (await self._store.read(queries.log_counts))[1]) and not watch.is_stuck(JOIN_S, waiting):
+        while (waiting := (await self._store.read(queries.log_counts))[1]) and not watch.is_stuck(
+            timing.REBUILD_JOIN_S, waiting
+        ):
             self._tell(Progress(f"{waiting} entries wait for branches to be joined"))
-            await trio.sleep(LOOK_EVERY_S)
+            await trio.sleep(timing.REBUILD_LOOK_EVERY_S)
         return waiting
 
     # ---- bodies
@@ -303,11 +301,11 @@ class Rebuild:
             async with self._coordinator.bodies.downloader.taking(messages, source=self._kept(damaged)) as taken:
                 await self._store.write(partial(_write, texts=taken))
         watch, total = _Watch(), 0
-        while (left := await self._store.read(lacking_count)) and not watch.is_stuck(STUCK_S, left):
+        while (left := await self._store.read(lacking_count)) and not watch.is_stuck(timing.REBUILD_STUCK_S, left):
             total = max(total, left)
             self._tell(Progress("texts", total - left, total))
             await self._reached()
-            await trio.sleep(LOOK_EVERY_S)
+            await trio.sleep(timing.REBUILD_LOOK_EVERY_S)
 
     async def _missing(self, damaged: DamagedDatabase) -> list[Finding]:
         """Look once more for the body of each message; return findings for the bodies that are nowhere."""

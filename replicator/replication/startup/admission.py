@@ -16,6 +16,7 @@ import trio
 
 from protocol.commands import Hello
 from replicator.errors import MailError, NotReadyError
+from replicator.replication import timing
 from replicator.replication.links.handshake import REBUILDING
 from replicator.replication.links.link import PeerLink
 from replicator.replication.links.rival_runs import PeerState
@@ -27,9 +28,6 @@ log = logging.getLogger(__name__)
 
 NEW = "NEW"
 """The HELLO capability of a node that has not begun."""
-
-TOLD_EVERY_S = 60.0
-RETRY_S = 1.0  # after a failed write
 
 
 class Admission:
@@ -135,7 +133,7 @@ class Admission:
                 await self._store.write(lambda tx: schema.begin(tx.connection))
             except MailError as error:
                 log.warning("that this node begins to serve cannot be written down: %s", error)
-                await trio.sleep(RETRY_S)
+                await trio.sleep(timing.ADMISSION_RETRY_S)
             else:
                 log.info("this node's database, which was new, has what its cluster has")
                 self.begun.set()
@@ -156,7 +154,7 @@ class Admission:
         await trio.sleep_until(self._patient_until)
         while True:
             log.warning("%s", self.problem())
-            await trio.sleep(TOLD_EVERY_S)
+            await trio.sleep(timing.ADMISSION_TOLD_EVERY_S)
 
 
 def _is_new(state: PeerState) -> bool:

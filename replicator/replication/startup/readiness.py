@@ -22,6 +22,7 @@ import trio
 
 from protocol.values import Context, Dot, covers
 from replicator.errors import MailError, NotReadyError
+from replicator.replication import timing
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
 from replicator.replication.convergence.sync_client import DamagedError
@@ -36,11 +37,6 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 5.0  # for which a client waits until its mailbox is compared; the comparison goes on after that
-LOOK_EVERY_S = 0.05
-LEFT_EVERY_S = 1.0  # once the log is here: between two looks at the mailboxes that it has not completed
-COMPARE_EVERY_S = 60.0  # between comparisons of the whole state, while the log lacks what peers said they have
-COMPARE_S = 60.0  # longest time of such a comparison; then it is tried again later
 BUSY_MAX = 100  # mailboxes that may differ for a moment because clients are changing them
 AT_ONCE = 8  # mailboxes that are compared at the same time
 WANTED_MAX = 1000  # mailboxes that wait for their comparison
@@ -101,7 +97,7 @@ class Readiness:
         if self._may_show(key):
             return
         await self._admission.wait()
-        with trio.move_on_after(PATIENCE_S):
+        with trio.move_on_after(timing.READINESS_PATIENCE_S):
             await self._may_compare.wait()
             while not self._may_show(key):
                 await self._compared(key)
@@ -149,7 +145,7 @@ class Readiness:
         """Compare requested mailboxes until everything may be shown."""
         await self._admission.met.wait()
         await self._gather()
-        self._look_at = trio.current_time() + COMPARE_EVERY_S
+        self._look_at = trio.current_time() + timing.READINESS_COMPARE_EVERY_S
         async with trio.open_nursery() as nursery:
             for _ in range(AT_ONCE):
                 nursery.start_soon(self._compare)
@@ -171,7 +167,7 @@ class Readiness:
         """Return once this node has all that the peers had; or no peer is left, and the database is not new."""
         alone_since = trio.current_time()
         while not await self._has_all():
-            await trio.sleep(LOOK_EVERY_S if self._left is None else LEFT_EVERY_S)
+            await trio.sleep(timing.READINESS_LOOK_EVERY_S if self._left is None else timing.READINESS_LEFT_EVERY_S)
             if self._sources() or not self._mastership.has_met or not self._admission.begun.is_set():
                 alone_since = trio.current_time()
             elif trio.current_time() > alone_since + self._timeout_s:
@@ -242,14 +238,14 @@ class Readiness:
     async def _is_as_others(self) -> bool:
         """Return True if this node shows what all peers show, even if its log lacks entries that they reported.
 
-        A reported number may be wrong. The comparison is made every `COMPARE_EVERY_S`. Mailboxes that differ, perhaps
-        because clients are changing them, are compared one by one if they are few.
+        A reported number may be wrong. The comparison is made every `READINESS_COMPARE_EVERY_S`. Mailboxes that differ,
+        perhaps because clients are changing them, are compared one by one if they are few.
         """
         if trio.current_time() < self._look_at:
             return False
         peers = self._peers()
         try:
-            with trio.move_on_after(COMPARE_S) as scope:
+            with trio.move_on_after(timing.READINESS_COMPARE_S) as scope:
                 for sid in peers:
                     keys = (await sync_client.differing_chains(self._store, self._mastership, sid)).keys
                     if len(keys) > BUSY_MAX or not all([await self._is_whole(key) for key in keys]):
@@ -258,7 +254,7 @@ class Readiness:
             log.info("what this node shows is not compared: %s", error)
             return False
         finally:
-            self._look_at = trio.current_time() + COMPARE_EVERY_S
+            self._look_at = trio.current_time() + timing.READINESS_COMPARE_EVERY_S
         if not peers or scope.cancelled_caught:
             return False
         log.warning("the log does not bring all that peers said they had; but this node shows what they show")
@@ -295,7 +291,7 @@ class Readiness:
             try:
                 self._wanted_in.send_nowait(key)
             except trio.WouldBlock:
-                await trio.sleep(LOOK_EVERY_S)
+                await trio.sleep(timing.READINESS_LOOK_EVERY_S)
                 return
             event = self._comparing[key.mailbox_id] = trio.Event()
         await event.wait()
@@ -306,7 +302,7 @@ class Readiness:
                 if await self._is_whole(key):
                     self._ready.add(key.mailbox_id)
                 else:
-                    await trio.sleep(LOOK_EVERY_S)
+                    await trio.sleep(timing.READINESS_LOOK_EVERY_S)
             finally:
                 self._comparing.pop(key.mailbox_id).set()
 
@@ -329,4 +325,4 @@ class Readiness:
 
 async def _until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110 - links signal no event for this
-        await trio.sleep(LOOK_EVERY_S)
+        await trio.sleep(timing.READINESS_LOOK_EVERY_S)

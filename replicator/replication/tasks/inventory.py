@@ -18,6 +18,7 @@ from pathlib import Path
 import trio
 
 import replicator
+from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.tasks.runner import TaskError
 from replicator.store.db.queries import MailboxKey
@@ -43,7 +44,6 @@ from replicator.store.store import Store
 from replicator.tasks import InventoryOptions, InventoryStatus, UnreadableRow
 
 COMMAND = (sys.executable, "-P", "-m", "replicator.store.inventory")
-KILLED_S = 5.0  # for its exit after a kill; a process that is blocked by a disk exits when the disk responds
 ERRORS_BYTES = 2000  # bytes kept of the process's last error output, for an exit by a defect
 
 
@@ -100,7 +100,7 @@ class InventoryTask:
                     else:
                         self._note(event)
                     if isinstance(event, Done):
-                        scope.shield, scope.deadline = True, trio.current_time() + KILLED_S
+                        scope.shield, scope.deadline = True, trio.current_time() + timing.INVENTORY_KILLED_S
                         with trio.CancelScope(shield=True):
                             await process.stdin.send_all(KEEP)
         except trio.BrokenResourceError:  # the process exited without a message
@@ -150,7 +150,7 @@ async def _end(process: trio.Process) -> None:
     with trio.move_on_after(REMOVAL_S):
         await process.wait()
     process.kill()
-    with trio.move_on_after(KILLED_S):
+    with trio.move_on_after(timing.INVENTORY_KILLED_S):
         await process.wait()
     for stream in (process.stdout, process.stderr):
         assert stream is not None

@@ -7,9 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 import trio
 
-SHOW_TIMEOUT_S = 30.0  # for a node to show a result
-SLOW_TIMEOUT_S = 2.0  # for a node that exceeded that before: there may be a million mailboxes
-SHOW_EVERY_S = 0.2
+from replicator.replication import timing
 
 
 class Pace:
@@ -36,10 +34,10 @@ class ConvergenceWait:
         """Ask `late` repeatedly for the nodes that are not done; return those that are not done within the limit."""
         began = trio.current_time()
         while missing := await late():
-            limit = SLOW_TIMEOUT_S if self._slow.issuperset(missing) else SHOW_TIMEOUT_S
+            limit = timing.PACING_SLOW_TIMEOUT_S if self._slow.issuperset(missing) else timing.PACING_SHOW_TIMEOUT_S
             if trio.current_time() > began + limit:
                 self._slow.update(missing)
                 return missing
-            await trio.sleep(SHOW_EVERY_S)
+            await trio.sleep(timing.PACING_SHOW_EVERY_S)
         self._slow.difference_update(nodes)
         return ()

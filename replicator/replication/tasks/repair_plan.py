@@ -17,6 +17,7 @@ import trio
 from protocol.commands import Done, Mismatch, Reply
 from protocol.values import Dot
 from replicator.errors import DatabaseFailedError, MailError
+from replicator.replication import timing
 from replicator.replication.convergence import diff, sync_client
 from replicator.replication.convergence.body_conflicts import BodyConflicts
 from replicator.replication.convergence.fork_merge import chain_of
@@ -24,7 +25,7 @@ from replicator.replication.convergence.reconciliation import Outcome, Reconcili
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.parallel import in_turns
-from replicator.replication.tasks.pacing import SHOW_TIMEOUT_S, ConvergenceWait, Pace
+from replicator.replication.tasks.pacing import ConvergenceWait, Pace
 from replicator.replication.tasks.runner import TaskError
 from replicator.replication.writes.head_exchange import ask
 from replicator.store.bodies.body_rows import lacking_count
@@ -37,10 +38,6 @@ from replicator.tasks import ApplyOptions, ApplyOutcome, ApplyStatus, PlannedMai
 
 AT_ONCE = 32  # mailboxes in parallel, which mostly wait for answers
 RECONCILED_AT_ONCE = 8  # of those, mailboxes being reconciled, with their differences in memory
-ASK_TIMEOUT_S = 60.0  # for answers about heads: nodes may be reading much
-MAILBOX_TIMEOUT_S = 300.0  # per mailbox, once it is its turn: a million messages are joined in a minute or two
-TEXTS_TIMEOUT_S = 60.0  # without any body arriving: two rounds of `Backfill`
-TEXTS_EVERY_S = 0.5
 
 _CHECK = "run `replicator check --repair`"
 _STUCK: Mapping[Outcome, tuple[ApplyOutcome, str]] = {
@@ -128,7 +125,7 @@ class RepairPlanTask:
             self._require_ways(others)
             raise _LeftError("failed", str(error)) from error
         except trio.TooSlowError:
-            raise _LeftError("failed", f"it was not done within {MAILBOX_TIMEOUT_S:.0f} s") from None
+            raise _LeftError("failed", f"it was not done within {timing.REPAIR_PLAN_MAILBOX_TIMEOUT_S:.0f} s") from None
         return "repaired"
 
     # ---- what the nodes show
@@ -177,7 +174,7 @@ class RepairPlanTask:
             if isinstance(reply, Done | Mismatch):
                 replies[sid] = reply
 
-        with trio.move_on_after(ASK_TIMEOUT_S):
+        with trio.move_on_after(timing.REPAIR_PLAN_ASK_TIMEOUT_S):
             async with trio.open_nursery() as nursery:
                 for sid in others:
                     nursery.start_soon(ask_one, sid)
@@ -219,8 +216,8 @@ class RepairPlanTask:
             names = ", ".join(late)
             raise _LeftError(
                 "failed",
-                f"{names} and this node did not show the same within {SHOW_TIMEOUT_S:.0f} s; see `replicator status`,"
-                f" and if it stays so, apply a new plan at {names}",
+                f"{names} and this node did not show the same within {timing.PACING_SHOW_TIMEOUT_S:.0f} s; see"
+                f" `replicator status`, and if it stays so, apply a new plan at {names}",
             )
 
     async def _require_undamaged(self, key: MailboxKey, late: Collection[str]) -> None:
@@ -231,7 +228,7 @@ class RepairPlanTask:
         master = self._mastership.known_master(key)
         for sid in sorted({*late, master or ""} - {self._mastership.sid, ""}):
             async with self._reconciling:
-                with trio.fail_after(MAILBOX_TIMEOUT_S):
+                with trio.fail_after(timing.REPAIR_PLAN_MAILBOX_TIMEOUT_S):
                     damage = (await diff.look(self._store, self._mastership, sid, key)).damage
             if damage is not None:
                 raise _LeftError("damaged", damage)
@@ -246,7 +243,7 @@ class RepairPlanTask:
     async def _reconcile(self, key: MailboxKey, others: Collection[str]) -> None:
         for sid in others:
             async with self._reconciling:
-                with trio.fail_after(MAILBOX_TIMEOUT_S):
+                with trio.fail_after(timing.REPAIR_PLAN_MAILBOX_TIMEOUT_S):
                     outcome = await self._reconciliation.reconcile(key, sid)
             if outcome in _STUCK:
                 kind, why = _STUCK[outcome]
@@ -266,12 +263,12 @@ class RepairPlanTask:
     async def _wait_for_texts(self) -> None:
         """Wait for missing bodies while some arrive; others may be at no reachable node."""
         self.status.texts_lacking = lacking = await self._store.read(lacking_count)
-        deadline = trio.current_time() + TEXTS_TIMEOUT_S
+        deadline = trio.current_time() + timing.REPAIR_PLAN_TEXTS_TIMEOUT_S
         while lacking and trio.current_time() < deadline:
-            await trio.sleep(TEXTS_EVERY_S)
+            await trio.sleep(timing.REPAIR_PLAN_TEXTS_EVERY_S)
             self.status.texts_lacking = now = await self._store.read(lacking_count)
             if now < lacking:
-                lacking, deadline = now, trio.current_time() + TEXTS_TIMEOUT_S
+                lacking, deadline = now, trio.current_time() + timing.REPAIR_PLAN_TEXTS_TIMEOUT_S
 
 
 def _told(planned: PlannedMailbox) -> MailboxKey:

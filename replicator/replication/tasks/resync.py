@@ -16,6 +16,7 @@ import trio
 from protocol.commands import Done, Mismatch
 from protocol.values import context_of, covers
 from replicator.errors import MailError, UnavailableError
+from replicator.replication import timing
 from replicator.replication.convergence import diff, sync_client
 from replicator.replication.convergence.body_conflicts import BodyConflicts
 from replicator.replication.convergence.diff import LAST_RESORT, NodeComparison
@@ -23,7 +24,7 @@ from replicator.replication.convergence.reconciliation import Outcome, Reconcili
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.parallel import in_turns
-from replicator.replication.tasks.pacing import SHOW_TIMEOUT_S, ConvergenceWait, Pace
+from replicator.replication.tasks.pacing import ConvergenceWait, Pace
 from replicator.replication.tasks.runner import TaskError
 from replicator.replication.writes.head_exchange import ask
 from replicator.store.db import chain as chains
@@ -38,7 +39,6 @@ from resync.folder_tree import GIVEN_UP
 
 AT_ONCE = 8  # mailboxes in parallel, which mostly wait for answers, with their differences in memory
 DIFFERENCES_MAX = 10_000  # differences listed: 3 MiB of JSON
-MEND_TIMEOUT_S = 300.0  # per mailbox: a million messages are joined in a minute or two
 TRIES, TRY_AGAIN_S = 4, 0.5  # comparisons of a mailbox that is too busy to be compared, and the pause between them
 
 _DONE = {Outcome.SAME: "equal by now", Outcome.ADOPTED: "adopted here", Outcome.AHEAD: "adopted there"}
@@ -194,7 +194,7 @@ class ResyncTask:
         if look.can_restore:
             is_restored = await self._reconciliation.restore(key, sid) is Outcome.ADOPTED
             return ("restored here", None) if is_restored else (None, look.damage)
-        with trio.move_on_after(MEND_TIMEOUT_S):
+        with trio.move_on_after(timing.RESYNC_MEND_TIMEOUT_S):
             outcome = await self._reconciliation.reconcile(key, sid)
             match outcome:
                 case Outcome.APART:
@@ -204,11 +204,12 @@ class ResyncTask:
             done = _DONE.get(outcome) or f"merged by {self._mastership.known_master(key) or 'its master'}"
             if outcome in {Outcome.SAME, Outcome.ADOPTED} or await self._is_shown(key, sid, look):
                 return done, None
-            return None, f"not {done} within {SHOW_TIMEOUT_S:.0f} s; `replicator status` shows what {sid} lacks"
-        return (
-            None,
-            f"it was not done within {MEND_TIMEOUT_S:.0f} s; `replicator status` shows whether masters are known",
-        )
+            return (
+                None,
+                f"not {done} within {timing.PACING_SHOW_TIMEOUT_S:.0f} s; `replicator status` shows what {sid} lacks",
+            )
+        within = f"within {timing.RESYNC_MEND_TIMEOUT_S:.0f} s"
+        return None, f"it was not done {within}; `replicator status` shows whether masters are known"
 
     async def _is_shown(self, key: MailboxKey, sid: str, look: NodeComparison) -> bool:
         """Wait until each node has seen what the other one showed; return False on a timeout."""

@@ -21,9 +21,9 @@ import trio
 from protocol.commands import Done, Offer, Parts, RefusalCode, Refused, Reply
 from protocol.units import GIB, MIB
 from replicator.errors import DiskFullError, MailError, UnavailableError
+from replicator.replication import timing
 from replicator.replication.bodies.download import Downloader
 from replicator.replication.links.link import LinkDownError, PeerLink
-from replicator.replication.writes.requests import TRANSFER_MAX_S
 from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.body_rows import is_here
 from replicator.store.store import Store
@@ -31,10 +31,7 @@ from replicator.store.store import Store
 log = logging.getLogger(__name__)
 
 OFFERED_BYTES = MIB  # smallest size of an offered message: smaller ones do not hold up later entries for long
-HELD_S = TRANSFER_MAX_S / 2 + 60.0  # the slowest neighbour takes so long; then the entry comes or was refused
 HELD_BYTES_MAX = 2 * GIB  # on disk for offered messages; beyond it parts come with their entries
-LOOK_EVERY_S = 5.0  # for entries that have come
-NUMBERING_S = 5.0  # left for numbering an entry whose parts are there, and for its ACKs
 GIVEN_MAX = 1000  # offers that are remembered: a message to many recipients is offered once
 
 
@@ -67,7 +64,7 @@ class Prestage:
         """Release parts that were held for long enough, until cancelled; then release all."""
         try:
             while True:
-                await trio.sleep(LOOK_EVERY_S)
+                await trio.sleep(timing.PRESTAGE_LOOK_EVERY_S)
                 if self._held:
                     await self._let_go(await self._over())
         finally:
@@ -117,12 +114,12 @@ class Prestage:
     @staticmethod
     def _time_left_s() -> float:
         """Return the seconds left for the offer: the time until the change's deadline, less that for its entry."""
-        return trio.current_effective_deadline() - trio.current_time() - NUMBERING_S
+        return trio.current_effective_deadline() - trio.current_time() - timing.PRESTAGE_NUMBERING_S
 
     async def _is_taken(self, link: PeerLink, message: Parts) -> bool:
         """Offer a message to one neighbour; return True if the neighbour has taken it. Raises DiskFullError."""
         key = link.hello.origin, message.content_hash
-        if trio.current_time() < self._given.get(key, -math.inf) + HELD_S / 2:
+        if trio.current_time() < self._given.get(key, -math.inf) + timing.PRESTAGE_HELD_S / 2:
             return True
         with suppress(LinkDownError):
             async with link.offer_turn:
@@ -145,7 +142,7 @@ class Prestage:
         while (coming := self._coming.get(content_hash)) is not None:
             await coming.wait()
         if (held := self._held.get(content_hash)) is not None:
-            held.until = trio.current_time() + HELD_S
+            held.until = trio.current_time() + timing.PRESTAGE_HELD_S
             return Done()
         if self._size_bytes + message.size > HELD_BYTES_MAX:
             raise UnavailableError("enough is held here as it is")
@@ -163,7 +160,7 @@ class Prestage:
             del self._coming[message.content_hash]
             coming.set()
             if holdings:
-                until = trio.current_time() + HELD_S
+                until = trio.current_time() + timing.PRESTAGE_HELD_S
                 self._held[message.content_hash] = _Held(holdings, message.size, until)
             else:
                 self._size_bytes -= message.size

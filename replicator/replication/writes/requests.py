@@ -32,6 +32,7 @@ from protocol.stream_codec import ProtocolError
 from protocol.values import Dot, UidSet
 from replicator.errors import MailError
 from replicator.mailstore import SLOWEST_BYTES_S
+from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
 from replicator.store.bodies.body_rows import StoredText
 from replicator.store.db.entry_validation import NUMBER_MAX
@@ -40,8 +41,6 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.log import sequencer
 from replicator.store.log.sequencer import CopySource
 from resync.entry import tree_id
-
-TRANSFER_MAX_S = 480.0  # RFC 5321 section 4.5.3.2.6: a client waits ten minutes for the reply to the end of DATA
 
 NewId = Callable[[], bytes]
 """A source of new ids, of 16 random bytes each."""
@@ -75,7 +74,7 @@ class ChangeRequest(Protocol):
 
 def transfer_s(message: bytes | Text | Parts) -> float:
     """Return the extra seconds that a change may take for the transfer of its message's parts, even on slow lines."""
-    return min(TRANSFER_MAX_S, message.size / SLOWEST_BYTES_S) if isinstance(message, Parts) else 0.0
+    return min(timing.TRANSFER_MAX_S, message.size / SLOWEST_BYTES_S) if isinstance(message, Parts) else 0.0
 
 
 def message_of(operation: ChangeRequest) -> bytes | Parts:

@@ -18,34 +18,21 @@ import trio
 from protocol.commands import RefusalCode, Refused, Reply, Saved
 from protocol.values import Dot
 from replicator.errors import DiskFullError, FolderNotFoundError, MailError, UnavailableError
+from replicator.replication import timing
 from replicator.replication.links.entry_codec import error_of
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.mastership.handover import Handover
-from replicator.replication.mastership.mastership import RETRY_S, Mastership
+from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.mastership.request_loops import RequestLoops
 from replicator.replication.writes import head_exchange
 from replicator.replication.writes.durability import Durability
 from replicator.replication.writes.prestage import Prestage
-from replicator.replication.writes.requests import (
-    TRANSFER_MAX_S,
-    ChangeRequest,
-    NotHereYetError,
-    dots_of,
-    message_of,
-    transfer_s,
-)
+from replicator.replication.writes.requests import ChangeRequest, NotHereYetError, dots_of, message_of, transfer_s
 from replicator.store.db import queries
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Store
-
-REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability; longer for a large message
-LONGEST_WAIT_S = REQUEST_TIMEOUT_S + TRANSFER_MAX_S  # of a client for copies of a numbered change of any size
-ASK_TIMEOUT_S = 5.0  # for all nodes to say whether they have an entry
-ASK_EVERY_S = 0.5  # pause before other nodes are asked for an entry whose ACKs may go to another node
-SHOW_TIMEOUT_S = 10.0  # for this node to show the change
-SOURCE_TIMEOUT_S = 3.0  # for the head or message that a request names to arrive at the mailbox's master
 
 
 class _NotOursError(MailError):
@@ -88,12 +75,12 @@ class Router:
         If this node is too far behind to show the change soon, return without that.
         """
         reply: Reply | None = None
-        with trio.move_on_after(REQUEST_TIMEOUT_S + transfer_s(message_of(operation))):
+        with trio.move_on_after(timing.REQUEST_TIMEOUT_S + transfer_s(message_of(operation))):
             await self._met_others.wait()
             reply = await self.perform(operation)
         if reply is not None:
             # The change is made and durable: a node that is far behind must not make its client retry.
-            with trio.move_on_after(SHOW_TIMEOUT_S):
+            with trio.move_on_after(timing.ROUTER_SHOW_TIMEOUT_S):
                 for dot in dots_of(reply):
                     await self._store.wait_applied(dot, operation.key.mailbox_id)
             return reply
@@ -135,7 +122,7 @@ class Router:
             if reply is not None:
                 return reply
             self._mastership.bounced(key)
-            await trio.sleep(RETRY_S)
+            await trio.sleep(timing.MASTERSHIP_RETRY_S)
 
     async def _forward(self, operation: ChangeRequest, link: PeerLink, master: str) -> Reply | None:
         """Return the reply of the master to which this link leads; None if there is none and a retry is safe."""
@@ -180,12 +167,12 @@ class Router:
         """
         shown = partial(queries.shows_whole, key=key, dot=dot)
         while self._store.context.get(dot.origin, 0) < dot.seq and not await self._store.read(shown):
-            with trio.move_on_after(ASK_EVERY_S):
+            with trio.move_on_after(timing.ROUTER_ASK_EVERY_S):
                 await self._store.wait_logged(dot)
         while dot.origin != self._store.origin:
-            with trio.move_on_after(ASK_EVERY_S):
+            with trio.move_on_after(timing.ROUTER_ASK_EVERY_S):
                 return await self._durability.wait(dot)
-            with trio.move_on_after(ASK_TIMEOUT_S):
+            with trio.move_on_after(timing.ROUTER_ASK_TIMEOUT_S):
                 await head_exchange.ask_who_has(self._store, self._mastership, self._durability, key)
         return await self._durability.wait(dot)
 
@@ -200,7 +187,7 @@ class Router:
             _check_mailbox(tx, operation.key)
             return operation.run(tx)
 
-        until = trio.current_time() + SOURCE_TIMEOUT_S
+        until = trio.current_time() + timing.ROUTER_SOURCE_TIMEOUT_S
         while True:
             committed = self._committed  # taken before the attempt: a commit during it must not be missed
             with suppress(NotHereYetError):

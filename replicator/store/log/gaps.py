@@ -33,7 +33,7 @@ class LogGap(NamedTuple):
     last: int
 
 
-def look_for_hole(connection: sqlite3.Connection, origin: str, after: int) -> tuple[LogGap | None, int]:
+def look_for_gap(connection: sqlite3.Connection, origin: str, after: int) -> tuple[LogGap | None, int]:
     """Return the first gap after an entry, as far as it lies within a slice, and the seq up to which was searched."""
     row = connection.execute("SELECT seq, collected FROM origin WHERE name = ?", (origin,)).fetchone()
     end, collected = row or (0, 0)
@@ -48,24 +48,24 @@ def look_for_hole(connection: sqlite3.Connection, origin: str, after: int) -> tu
     return LogGap(origin, first, last), last
 
 
-def begin_after_hole(tx: Transaction, hole: LogGap) -> str | None:
+def begin_after_gap(tx: Transaction, gap: LogGap) -> str | None:
     """Let the log of its origin begin after a gap, if it still is one. Return why that cannot be done, or None.
 
     Peers that lack the entries learn their effect from what this node shows, so this node must show all entries up to
     the gap's end.
     """
-    origin = tx.memory.origins.get(hole.origin, Origin())
-    if hole.first <= origin.collected or _is_there(tx.connection, Dot(hole.origin, hole.first)):
+    origin = tx.memory.origins.get(gap.origin, Origin())
+    if gap.first <= origin.collected or _is_there(tx.connection, Dot(gap.origin, gap.first)):
         return None
-    if tx.connection.execute(_LOST_WAITING, (hole.origin, hole.last)).fetchone():
+    if tx.connection.execute(_LOST_WAITING, (gap.origin, gap.last)).fetchone():
         return "what was lost waited, and so is not shown here; `replicator resync` brings it from a node that shows it"
-    if queries.log_settled(tx.connection).get(hole.origin, 0) < hole.last:
+    if queries.log_settled(tx.connection).get(gap.origin, 0) < gap.last:
         return "entries of that origin wait for what is not here, or stand on another branch than this node"
     before: int = tx.connection.execute(
         "SELECT COUNT(*) FROM log WHERE origin = ? AND seq > ? AND seq < ?",
-        (hole.origin, origin.collected, hole.first),
+        (gap.origin, origin.collected, gap.first),
     ).fetchone()[0]
-    tx.lose_entries(hole.origin, hole.last, origin.lost + hole.last - origin.collected - before)
+    tx.lose_entries(gap.origin, gap.last, origin.lost + gap.last - origin.collected - before)
     return None
 
 

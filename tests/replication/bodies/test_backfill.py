@@ -13,6 +13,7 @@ from trio.testing import MockClock
 
 from protocol.values import Dot, UidSet
 from replicator.errors import DatabaseFailedError
+from replicator.replication import timing
 from replicator.replication.bodies import backfill as backfill_module
 from replicator.replication.bodies.backfill import Backfill
 from replicator.replication.bodies.body_store import WriteText
@@ -29,7 +30,7 @@ from tests.store.harness import INBOX, WORK, guid, open_store
 T = TypeVar("T")
 
 TEXT = StoredText.of(b"the text")
-LOOK_S = backfill_module.PATIENCE_S + backfill_module.RETRY_S
+LOOK_S = timing.BACKFILL_PATIENCE_S + timing.BACKFILL_RETRY_S
 
 
 class Neighbours:
@@ -187,9 +188,9 @@ async def test_who_copies_all_the_time_does_not_have_all_messages_read_all_the_t
     async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()) as backfill:
         for number in range(1, 101):
             await store.write(arriving(copied(f"other{number}.a", key(number))))
-            await trio.sleep(backfill_module.PATIENCE_S)
+            await trio.sleep(timing.BACKFILL_PATIENCE_S)
         assert backfill.lacking == 1
-    assert reads < 100 * backfill_module.PATIENCE_S / backfill_module.RETRY_S + 1
+    assert reads < 100 * timing.BACKFILL_PATIENCE_S / timing.BACKFILL_RETRY_S + 1
 
 
 async def test_what_was_not_to_be_had_is_not_asked_for_again_with_each_copy(
@@ -211,14 +212,14 @@ async def test_what_was_not_to_be_had_is_not_asked_for_again_with_each_copy(
             origin, mailbox = f"new{number}.a", key(100 + number)
             come = taken_over(origin, mailbox, stored) if number % 2 else arriving(copied(origin, mailbox, stored))
             await store.write(come)
-            await trio.sleep(backfill_module.PATIENCE_S + 1)
+            await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
             assert await store.read(partial(read_text, content_hash=stored.content_hash)) == stored.message
         took_s = trio.current_time() - began
         for stored in new:
             assert neighbours.asked.count(stored.content_hash) == 1
         for stored in lost:
             asked = neighbours.asked.count(stored.content_hash)
-            assert took_s // LOOK_S - 1 <= asked <= took_s // backfill_module.RETRY_S + 1
+            assert took_s // LOOK_S - 1 <= asked <= took_s // timing.BACKFILL_RETRY_S + 1
 
 
 async def test_a_lost_text_is_asked_for_once_more_when_its_message_is_copied(
@@ -227,11 +228,11 @@ async def test_a_lost_text_is_asked_for_once_more_when_its_message_is_copied(
     neighbours = Neighbours()
     async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours):
         await store.write(arriving(copied("dc1.a", INBOX)))
-        await trio.sleep(backfill_module.PATIENCE_S + 1)
+        await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
         assert len(neighbours.asked) == 1
         neighbours.have_it()
         await store.write(arriving(copied("dc2.a", WORK)))
-        await trio.sleep(backfill_module.PATIENCE_S + 1)
+        await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
         assert await has_text(store)
 
 
@@ -249,10 +250,10 @@ async def test_who_copies_what_is_here_has_it_not_read_one_by_one(
     async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()):
         await store.write(lambda tx: write_text(tx.connection, here))
         await store.write(arriving(copied("dc1.a", INBOX)))
-        await trio.sleep(backfill_module.PATIENCE_S + 1)
+        await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
         assert looked_for == [TEXT.content_hash]
         await store.write(arriving(copied("dc2.a", WORK, here)))
-        await trio.sleep(backfill_module.PATIENCE_S + 1)
+        await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
         assert looked_for == [TEXT.content_hash]
 
 
@@ -282,10 +283,10 @@ async def test_what_is_too_much_to_be_noted_is_looked_for_with_all_the_rest(
         neighbours.have(stored)
     async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours) as backfill:
         await store.write(arriving(copied("dc1.a", INBOX)))
-        await trio.sleep(backfill_module.PATIENCE_S + 1)
+        await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
         assert backfill.lacking == 1
         await store.write(arriving(*(copied(f"new{n}.a", key(n), stored) for n, stored in enumerate(new))))
-        await trio.sleep(backfill_module.PATIENCE_S + 1)
+        await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
         assert len(neighbours.asked) == 2
         await trio.sleep(LOOK_S)
         assert await store.read(lacking_count) == backfill.lacking == 1

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from replicator.mailstore import read_all
-from replicator.replication.bodies import attachments
+from replicator.replication import timing
 from tests.replication.bodies.test_attachments import contents, message, save
 from tests.replication.cluster import cluster
 
@@ -17,7 +17,7 @@ from tests.replication.cluster import cluster
 async def test_a_read_that_hangs_keeps_neither_a_client_nor_the_end_of_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attachments, "READ_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(timing, "ATTACHMENTS_READ_TIMEOUT_S", 0.2)
     async with cluster(tmp_path, None, 2) as nodes:
         await save(nodes["dc1"], message(1))
         await nodes.converged()
@@ -30,7 +30,7 @@ async def test_a_read_that_hangs_keeps_neither_a_client_nor_the_end_of_the_node(
                 text = await nodes["dc1"].mail.read_text((await nodes["dc1"].messages())[0])
                 assert await read_all(text) == message(1), "another node has it"
                 assert content.is_fifo(), "what does not answer is not written to"
-                monkeypatch.setattr(attachments, "READ_TIMEOUT_S", 1000)
+                monkeypatch.setattr(timing, "ATTACHMENTS_READ_TIMEOUT_S", 1000)
                 with trio.move_on_after(0.1) as scope:
                     await read_all(text)
                 assert scope.cancelled_caught

@@ -20,8 +20,8 @@ from protocol.commands import FetchPart, RefusalCode, Refused, Reply
 from replicator.config import ContentConfig, WhenShort
 from replicator.errors import MailError
 from replicator.mailstore import NewMessage
+from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.download import FLUSH_TIMEOUT_S, UNKNOWN_RETRY_S
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
 from replicator.replication.links import link
 from replicator.replication.links.link import PeerLink
@@ -314,10 +314,10 @@ async def test_what_could_not_be_known_when_it_was_let_go_goes_later(tmp_path: P
             async with node.mail.receive() as sink:
                 await sink.write(message(1))
                 await sink.finish()
-            await trio.sleep(FLUSH_TIMEOUT_S)
+            await trio.sleep(timing.DOWNLOAD_FLUSH_TIMEOUT_S)
             assert len(node.store.attachments.in_flight()) == 2
             closed.opened.set()
-        await trio.sleep(UNKNOWN_RETRY_S)
+        await trio.sleep(timing.DOWNLOAD_UNKNOWN_RETRY_S)
         assert node.store.attachments.in_flight() == frozenset()
         assert [file.read_bytes() for file in contents(node)] == [b"other" * 50_000]
         await held(node)

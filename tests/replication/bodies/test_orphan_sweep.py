@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from replicator.replication.bodies import orphan_sweep
+from replicator.replication import timing
 from replicator.replication.bodies.orphan_sweep import OrphanSweep
 from replicator.store.attachments.files import StepOutcome
 from tests.replication.bodies.test_attachments import LOGO, contents, held, message, save, texts
@@ -22,7 +22,7 @@ async def sweep(node: Node) -> None:
     """A first one, to its end."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(OrphanSweep(node.store).run)
-        await trio.sleep(orphan_sweep.FIRST_S + 60)
+        await trio.sleep(timing.ORPHAN_SWEEP_FIRST_S + 60)
         nursery.cancel_scope.cancel()
 
 

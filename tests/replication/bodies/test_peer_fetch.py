@@ -10,8 +10,8 @@ from trio.testing import MockClock
 from protocol.commands import Reply
 from replicator.errors import ContentUnavailableError
 from replicator.mailstore import read_all
+from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.body_store import PATIENCE_S
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
 from replicator.replication.links.link import PeerLink
 from replicator.store.bodies.body_rows import StoredText, replace_text
@@ -115,7 +115,7 @@ async def test_a_neighbour_that_does_not_answer_keeps_no_text_away(
 
         async def answer_late(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
             if store is silent.store:
-                await trio.sleep(2 * PATIENCE_S)
+                await trio.sleep(2 * timing.BODY_STORE_PATIENCE_S)
             return await answer(store, link, command, read_part)
 
         monkeypatch.setattr(peer_fetch, "answer_fetch", answer_late)

@@ -12,10 +12,10 @@ from trio.testing import MockClock
 from protocol.values import UidSet
 from replicator.config import ContentConfig
 from replicator.errors import UnavailableError
-from replicator.replication.bodies import backfill as backfill_module
+from replicator.replication import timing
 from replicator.replication.bodies import retention as retention_module
 from replicator.replication.bodies.body_store import BodyStore
-from replicator.replication.bodies.retention import LEAST_S, MOST_S, Retention
+from replicator.replication.bodies.retention import Retention
 from replicator.replication.tasks.inspection import Inspection
 from replicator.replication.tasks.registry import tasks_of
 from replicator.store.attachments.construction import Holding
@@ -32,7 +32,7 @@ from tests.store.harness import expunging, guid, open_store, saving
 
 KEEP_S = 100.0
 DAY_S = 86_400.0
-ROUND_S = max(LEAST_S, KEEP_S / 10)
+ROUND_S = max(timing.RETENTION_LEAST_S, KEEP_S / 10)
 
 
 def expiring_cluster(
@@ -113,7 +113,10 @@ async def test_a_damaged_row_of_a_part_ends_no_node(tmp_path: Path, autojump_clo
         assert not await is_kept(node, message(1).decode())
 
 
-@pytest.mark.parametrize(("keep_s", "pause_s"), [(0.0, LEAST_S), (KEEP_S * 5, KEEP_S / 2), (86400 * 14, MOST_S)])
+@pytest.mark.parametrize(
+    ("keep_s", "pause_s"),
+    [(0.0, timing.RETENTION_LEAST_S), (KEEP_S * 5, KEEP_S / 2), (86400 * 14, timing.RETENTION_MOST_S)],
+)
 async def test_how_often_it_is_looked(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, keep_s: float, pause_s: float
 ) -> None:
@@ -139,7 +142,7 @@ async def test_a_text_that_comes_after_its_message_was_forgotten_goes(
         node = nodes["dc1"]
         await node.save("stays")
         assert await node.coordinator.bodies.take_over([b"late", message(1)])
-        await trio.sleep(MOST_S)
+        await trio.sleep(timing.RETENTION_MOST_S)
         assert await is_kept(node, "late")
         await trio.sleep(KEEP_S + 4 * ROUND_S)
         assert not await is_kept(node, "late")
@@ -195,7 +198,7 @@ async def test_slices_rest(tmp_path: Path, autojump_clock: MockClock) -> None:
         began = trio.current_time()
         await retention.expire()
         assert (await store.read(expunged.totals))[0] == 0
-        assert trio.current_time() >= began + 5 * retention_module.REST_S, (
+        assert trio.current_time() >= began + 5 * timing.RETENTION_REST_S, (
             "to forget, to look in three tables, to remove"
         )
 
@@ -259,7 +262,7 @@ async def test_a_node_that_was_away_for_longer_does_not_look_for_what_is_gone_fo
         assert [add.copied for add in adds] == [False, True, False], "that one came without its text"
         for options in (CheckOptions(), CheckOptions(repair=True), ScrubOptions()):
             assert (await check(away, options)).damage == {}
-        await trio.sleep(2 * (backfill_module.PATIENCE_S + backfill_module.RETRY_S))
+        await trio.sleep(2 * (timing.BACKFILL_PATIENCE_S + timing.BACKFILL_RETRY_S))
         assert (await away.report.node_status()).texts_lacking == 0
         assert away.coordinator.backfill.lacking == 0
         await until(lambda: away.store.settled() == node.store.settled())

@@ -14,8 +14,9 @@ from trio.testing import MockClock
 from protocol.values import Context
 from replicator.config import LogConfig
 from replicator.objects import ObjectStore
+from replicator.replication import timing
 from replicator.replication.checkpoints import bootstrap as bootstrap_module
-from replicator.replication.checkpoints.bootstrap import AGE_MIN_S, Bootstrap
+from replicator.replication.checkpoints.bootstrap import Bootstrap
 from replicator.replication.checkpoints.log_truncation import LogTruncation
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home
@@ -50,7 +51,7 @@ async def checkpointed(node: Node, archive: Archive) -> None:
         nursery.start_soon(log_truncation.run)
         await log_truncation.checkpoint_now()
         nursery.cancel_scope.cancel()
-    await trio.sleep(AGE_MIN_S)
+    await trio.sleep(timing.BOOTSTRAP_AGE_MIN_S)
 
 
 async def digests(store: Store) -> dict[bytes, bytes]:
@@ -124,7 +125,7 @@ async def test_checkpoints_of_what_clients_may_still_wait_for_are_no_beginning(
     """Who says that it has an entry has its text on disk, where copies are counted."""
     async with filled(tmp_path, autojump_clock) as node:
         await checkpointed(node, archive_of(tmp_path, "dc1", autojump_clock))
-        monkeypatch.setattr(bootstrap_module, "AGE_MIN_S", 2 * AGE_MIN_S)
+        monkeypatch.setattr(timing, "BOOTSTRAP_AGE_MIN_S", 2 * timing.BOOTSTRAP_AGE_MIN_S)
         (tmp_path / "new").mkdir()
         async with open_store(tmp_path / "new", "dc9.a", virtual_environment(autojump_clock, "a")) as store:
             await seeder_of(store, tmp_path, autojump_clock).run()
@@ -174,7 +175,7 @@ async def test_a_manifest_that_goes_while_it_is_read_leaves_the_node_to_the_log(
         assert status.mailboxes == 18
         if not is_log_there:
             await one.store.write(partial(collect, upto=dict(one.store.context)))
-        await trio.sleep(AGE_MIN_S)
+        await trio.sleep(timing.BOOTSTRAP_AGE_MIN_S)
         monkeypatch.setattr(Archive, "heads", heads_of_what_is_spoilt)
         monkeypatch.setattr(bootstrap_module, "SLICE", 5)
         await nodes.start("dc2")
@@ -206,8 +207,8 @@ async def test_an_object_store_that_hangs_keeps_a_new_node_neither_from_the_log_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In real threads."""
-    monkeypatch.setattr(bootstrap_module, "AGE_MIN_S", 0)
-    monkeypatch.setattr(bootstrap_module, "READ_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(timing, "BOOTSTRAP_AGE_MIN_S", 0)
+    monkeypatch.setattr(timing, "BOOTSTRAP_READ_TIMEOUT_S", 0.5)
     async with cluster(tmp_path, None, 2, start=["dc1"]) as nodes:
         for number in range(3):
             await nodes["dc1"].save("text", user=f"user{number}")
@@ -221,7 +222,7 @@ async def test_an_object_store_that_hangs_keeps_a_new_node_neither_from_the_log_
             await nodes.stop("dc2")
             for path in nodes.data("dc2").glob("node.db*"):
                 path.unlink()
-            monkeypatch.setattr(bootstrap_module, "READ_TIMEOUT_S", math.inf)
+            monkeypatch.setattr(timing, "BOOTSTRAP_READ_TIMEOUT_S", math.inf)
             await nodes.start("dc2")
             bootstrap = nodes["dc2"].coordinator.bootstrap
             assert bootstrap is not None

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from replicator.config import LogConfig, MastershipConfig
-from replicator.replication.checkpoints import log_truncation as log_truncation_module
+from replicator.replication import timing
 from replicator.replication.checkpoints.log_truncation import LogTruncation
 from replicator.replication.tasks.registry import tasks_of
 from replicator.status import CheckpointStatus
@@ -163,7 +163,7 @@ async def test_a_peer_whose_entries_go_while_it_is_linked_asks_anew(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is slow: what is on its way to it is less than what leaves the log by a limit."""
-    monkeypatch.setattr(log_truncation_module, "LONGEST_WAIT_S", 0.0)
+    monkeypatch.setattr(timing, "LOG_TRUNCATION_AGE_MIN_S", 0.0)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()

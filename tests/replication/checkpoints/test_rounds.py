@@ -19,10 +19,10 @@ from replicator.config import LogConfig
 from replicator.environment import Environment, open_scratch
 from replicator.errors import UnavailableError
 from replicator.objects import ObjectInfo, ObjectStore, ObjectStoreError
+from replicator.replication import timing
 from replicator.replication.checkpoints.checkpoint_reader import CheckpointSource
 from replicator.replication.checkpoints.log_truncation import LogTruncation
 from replicator.replication.tasks.check import CheckTask
-from replicator.replication.writes.router import LONGEST_WAIT_S
 from replicator.store.checkpoints import catalog
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home, checkpoint_name
@@ -579,7 +579,7 @@ async def test_no_limit_cuts_off_what_a_client_may_still_wait_for(
         await change(node.store)
         assert not (await node.log_truncation.checkpoint_now()).in_force
         entries = await node.log_entries()
-        await trio.sleep(LONGEST_WAIT_S - 5)
+        await trio.sleep(timing.LONGEST_WAIT_S - 5)
         assert await node.log_entries() == entries
         await trio.sleep(20)
         assert await node.log_entries() < entries

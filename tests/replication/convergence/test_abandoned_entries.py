@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import Dot, UidSet
-from replicator.replication.convergence import overdue_entries
+from replicator.replication import timing
 from replicator.store.bodies.body_rows import StoredText
 from replicator.store.db.queries import MailboxKey
 from replicator.store.log.apply import receive
@@ -18,7 +18,7 @@ from resync.row import Row
 from tests.replication.cluster import EPOCH_MS, USER, Cluster, Node, cluster
 
 LOST = "dc9.lost"
-BOUND_S = overdue_entries.ABANDON_S + 2 * overdue_entries.OVERDUE_S + 30
+BOUND_S = timing.OVERDUE_ABANDON_S + 2 * timing.OVERDUE_S + 30
 
 
 def added(uid: int, text: bytes) -> MailAdd:
@@ -117,7 +117,7 @@ async def test_entries_wait_while_a_folder_of_theirs_cannot_be_created(
         assert "1 entries of the folder tree of alice wait still" in caplog.text
         assert "abandoned" not in " ".join(caplog.messages)
         await nodes["dc1"].mail.rename_folder(USER, "Lost", "Found")
-        await trio.sleep(overdue_entries.PAUSE_MAX_S)
+        await trio.sleep(timing.OVERDUE_PAUSE_MAX_S)
         await nodes.converged()
         assert "Lost" in {folder.name for folder in await nodes["dc2"].mail.folders(USER)}
         assert abandoned(nodes["dc1"]) == 1
@@ -216,7 +216,7 @@ async def test_a_node_that_can_replay_a_branch_takes_over_from_a_master_that_can
         ]
         branch = Entry(Dot(LOST, 1), (first.dot,), time(nodes), 2, *key, (added(2, b"on a branch"),))
         await take_in(nodes, (branch, [b"on a branch"]))
-        await trio.sleep(2 * overdue_entries.OVERDUE_S)
+        await trio.sleep(2 * timing.OVERDUE_S)
         await nodes.converged()
         assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2"
         assert sorted((await nodes["dc3"].texts()).values()) == ["first", "on a branch", "second"]

@@ -9,8 +9,9 @@ from trio.testing import MockClock
 
 from protocol.commands import Command, Reply, SyncEnd
 from protocol.values import UidSet
+from replicator.replication import timing
 from replicator.replication.convergence import diff
-from replicator.replication.convergence.diff import LOOK_AGAIN_S, LOOKS, NodeComparison
+from replicator.replication.convergence.diff import LOOKS, NodeComparison
 from replicator.replication.links.link import PeerLink
 from replicator.store.db.queries import MailboxKey
 from replicator.store.log import sequencer
@@ -49,7 +50,7 @@ async def flag(node: Node, key: MailboxKey, name: str) -> None:
 
 async def keep_writing(node: Node, key: MailboxKey, written: list[str]) -> None:
     while True:
-        await trio.sleep(LOOK_AGAIN_S / 2)
+        await trio.sleep(timing.DIFF_LOOK_AGAIN_S / 2)
         written.append(f"f{len(written)}")
         await flag(node, key, written[-1])
 
@@ -65,7 +66,7 @@ async def test_what_stands_is_looked_at_twice(
         key = await apart(nodes, monkeypatch)
         before = trio.current_time()
         assert (await standing(nodes["dc1"], key)).by_kind == {DifferenceKind.MISSING_HERE: 1}
-        assert trio.current_time() - before == pytest.approx(LOOK_AGAIN_S, abs=0.1)
+        assert trio.current_time() - before == pytest.approx(timing.DIFF_LOOK_AGAIN_S, abs=0.1)
 
 
 async def test_what_arrives_meanwhile_does_not_count(
@@ -75,7 +76,7 @@ async def test_what_arrives_meanwhile_does_not_count(
         key = await apart(nodes, monkeypatch)
 
         async def arrive() -> None:
-            await trio.sleep(LOOK_AGAIN_S / 2)
+            await trio.sleep(timing.DIFF_LOOK_AGAIN_S / 2)
             await nodes["dc1"].coordinator.reconciliation.reconcile(key, "dc2")
 
         nursery.start_soon(arrive)
@@ -108,7 +109,7 @@ async def test_damage_that_is_done_meanwhile_is_told(
             await nodes["dc1"].store.write(lambda tx: tx.connection.execute(update, (count, key.mailbox_id)).rowcount)
 
         async def damage_it() -> None:
-            await trio.sleep(LOOK_AGAIN_S * (LOOKS - 1.5))
+            await trio.sleep(timing.DIFF_LOOK_AGAIN_S * (LOOKS - 1.5))
             await set_messages(7)
 
         nursery.start_soon(keep_writing, nodes["dc2"], key, [])

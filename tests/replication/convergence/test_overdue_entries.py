@@ -13,9 +13,9 @@ from trio.testing import MockClock
 
 from protocol.commands import LinkAdvert, Settled
 from protocol.values import Dot, UidSet
+from replicator.replication import timing
 from replicator.replication.convergence import fork_merge
 from replicator.replication.convergence.fork_merge import _Apart
-from replicator.replication.convergence.overdue_entries import ABANDON_S, LOOK_EVERY_S, OVERDUE_S
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
@@ -198,7 +198,7 @@ async def test_an_entry_that_was_only_believed_to_wait_is_forgotten(
         assert chain.head is not None
         node.store._note_waiting(chain.head, chain.id)
         assert node.store.has_waiting(chain.id)
-        await trio.sleep(2 * OVERDUE_S)
+        await trio.sleep(2 * timing.OVERDUE_S)
         assert not node.store.has_waiting(chain.id)
         assert node.store.settled() == nodes["dc1"].store.settled()
         assert "was believed to wait" in caplog.text
@@ -217,7 +217,7 @@ async def test_what_waits_for_too_long_is_told_and_taken_over(
         line = change(nodes, ("dc1", "dc2"), rb"(ENTRY \([^ ]+ \([^ :]+:)[0-9]+", lambda found: found[1] + b"%d" % FAR)
         await nodes["dc1"].save("second")
         await nodes["dc1"].save("third")
-        await trio.sleep(OVERDUE_S - 10)
+        await trio.sleep(timing.OVERDUE_S - 10)
         assert line.done
         status = await nodes["dc2"].report.node_status()
         assert status.waiting_entries == 2
@@ -240,12 +240,12 @@ async def test_while_nodes_are_away_nothing_is_overdue(tmp_path: Path, autojump_
         chain = next(chain for chain in await chains_of(node) if chain.uidvalidity)
         assert chain.head is not None
         node.store._note_waiting(chain.head, chain.id)
-        await trio.sleep(3 * OVERDUE_S)
+        await trio.sleep(3 * timing.OVERDUE_S)
         assert node.store.has_waiting(chain.id)
         assert node.coordinator.overdue_entries.doubts == 0
         await nodes.start("dc3")
         await nodes.linked()
-        await trio.sleep(2 * OVERDUE_S)
+        await trio.sleep(2 * timing.OVERDUE_S)
         assert not node.store.has_waiting(chain.id)
 
 
@@ -260,13 +260,13 @@ async def test_what_was_overdue_stays_so_while_a_node_is_away(
         flagged = (FlagAdd(UidSet.of([1]), ("\\Seen",)),)
         waits = Entry(Dot("dc9.lost", 1), (Dot("dc8.lost", 7),), node.store.last_time + 1, 9, *key, flagged)
         await node.store.write(partial(receive, entry=waits, texts=[]))
-        await trio.sleep(OVERDUE_S + 2 * LOOK_EVERY_S)
+        await trio.sleep(timing.OVERDUE_S + 2 * timing.OVERDUE_LOOK_EVERY_S)
         why = {"predecessor 7 of dc8.lost is not here": 1}
         assert (await node.report.node_status()).overdue == why
         await nodes.stop("dc3")
         await nodes.linked(["dc1", "dc2"])
         doubts = node.coordinator.overdue_entries.doubts
-        await trio.sleep(ABANDON_S + OVERDUE_S)
+        await trio.sleep(timing.OVERDUE_ABANDON_S + timing.OVERDUE_S)
         assert await node.waiting() == 1
         assert (await node.report.node_status()).overdue == why
         assert node.coordinator.overdue_entries.entries(of_branches=False) == 1
@@ -274,9 +274,9 @@ async def test_what_was_overdue_stays_so_while_a_node_is_away(
         assert "waits too long any more" not in caplog.text
         await nodes.start("dc3")
         await nodes.linked()
-        await trio.sleep(OVERDUE_S - LOOK_EVERY_S)
+        await trio.sleep(timing.OVERDUE_S - timing.OVERDUE_LOOK_EVERY_S)
         assert (await node.report.node_status()).overdue == why
-        await trio.sleep(ABANDON_S + OVERDUE_S)
+        await trio.sleep(timing.OVERDUE_ABANDON_S + timing.OVERDUE_S)
         assert not await node.waiting()
         assert not (await node.report.node_status()).overdue
         assert "nothing of folder 'INBOX' of alice waits too long any more" in caplog.text

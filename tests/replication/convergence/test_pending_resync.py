@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from protocol.values import covers
 from replicator.errors import NotReadyError, UnavailableError
-from replicator.replication.checkpoints import bootstrap
+from replicator.replication import timing
 from replicator.replication.convergence import state_transfer
 from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
 from replicator.store.db.queries import MailboxKey
@@ -81,7 +81,7 @@ async def test_what_was_left_is_not_settled_until_it_is_equal(
         assert "ERROR" not in {record.levelname for record in caplog.records}, "it is merely busy"
         rest()
         nodes.network.mend(("dc2", "dc3"))
-        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
         assert re.search("folder 'INBOX' of bob is as dc[12] shows it now", caplog.text)
         assert await nodes["dc3"].texts(user="bob") == {1: "before", 2: "after"}
@@ -103,7 +103,7 @@ async def test_while_the_node_is_away_that_had_it_another_one_is_asked(
         await nodes.stop("dc1")
         nodes.network.mend(("dc2", "dc3"))
         rest()
-        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         assert await nodes["dc3"].texts(user="bob") == {1: "before", 2: "after"}
         assert await nodes["dc3"].store.read(pending_resync.load) == [], "dc2 has settled all that dc1 had"
 
@@ -125,12 +125,12 @@ async def test_a_node_that_begins_with_checkpoints_of_one_that_lacks_something_g
             assert (await nodes[sid].coordinator.log_truncation.checkpoint_now()).mailboxes
         await nodes.stop("dc3")
         nodes.erase("dc3")
-        await trio.sleep(bootstrap.AGE_MIN_S + 10)
+        await trio.sleep(timing.BOOTSTRAP_AGE_MIN_S + 10)
         await nodes.start("dc3")
         await nodes.linked()
         await trio.sleep(5)
         rest()
-        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes["dc1"].save("newer", user="bob")
         await nodes.converged()
         for node in nodes.all():
@@ -160,7 +160,7 @@ async def test_who_takes_over_from_a_node_that_lacks_something_gets_it_too(
         rest()
         nodes.network.mend(("dc1", "dc3"))
         await nodes.linked()
-        await trio.sleep(4 * state_transfer.LEFT_EVERY_S)
+        await trio.sleep(4 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
         for node in nodes.all():
             assert await node.texts(user="bob") == {1: "before", 2: "after"}
@@ -189,7 +189,7 @@ async def test_a_second_transfer_adds_what_it_passes_over(
         rest()
         await nodes.start("dc2")
         await nodes.linked()
-        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
         assert covers(nodes["dc2"].store.settled(), nodes["dc1"].store.context)
 
@@ -213,7 +213,7 @@ async def test_where_nobody_has_what_was_left_any_more_resync_ends_the_waiting(
         rest()
         await nodes.start("dc2")
         await nodes.linked()
-        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         three = nodes["dc3"]
         assert await three.store.read(pending_resync.load)
         assert [one.peer for one in (await run(three, ResyncOptions())).differences] == ["dc1"]

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from protocol.commands import Done
 from protocol.values import Context, Dot, UidSet
 from replicator.config import UidConflict
-from replicator.replication.bodies import backfill
+from replicator.replication import timing
 from replicator.replication.convergence import fork_merge, state_transfer
 from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
 from replicator.replication.convergence.state_transfer import StateTransfer
@@ -19,7 +19,6 @@ from replicator.replication.convergence.sync_client import State
 from replicator.replication.writes.head_exchange import ask
 from replicator.replication.writes.lagging_peers import LaggingPeers
 from replicator.replication.writes.requests import SaveRequest
-from replicator.replication.writes.router import ASK_EVERY_S, SHOW_TIMEOUT_S
 from replicator.store.bodies.body_rows import StoredText, lacking_count, read_text
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
@@ -43,7 +42,7 @@ async def logs_agree(nodes: Cluster) -> None:
 
 async def filled(node: Node) -> None:
     """Every text is on the node's own disk."""
-    await trio.sleep(backfill.PATIENCE_S)
+    await trio.sleep(timing.BACKFILL_PATIENCE_S)
     await until(lambda: not node.coordinator.backfill.lacking)
     assert not await node.store.read(lacking_count)
     rows = await node.store.read(lambda reader: reader.execute("SELECT DISTINCT content_hash FROM by_uid").fetchall())
@@ -131,7 +130,7 @@ async def test_a_user_of_a_new_node_waits_for_his_folders_and_not_for_everything
         await nodes["dc1"].save("text")
         await forget_log(nodes["dc1"])
         await nodes.start("dc2")
-        with trio.fail_after(SHOW_TIMEOUT_S / 2):
+        with trio.fail_after(timing.ROUTER_SHOW_TIMEOUT_S / 2):
             assert (await nodes["dc2"].inbox()).mailbox_id == (await nodes["dc1"].inbox()).mailbox_id
         goes_on.set()
         await logs_agree(nodes)
@@ -144,7 +143,7 @@ async def test_who_shows_a_message_without_its_text_counts_for_no_copy(
 ) -> None:
     """A delivery is tried again. It rests on an entry of a past run, so the others are asked at which head they are."""
     goes_on = end_transfers_late(monkeypatch)
-    monkeypatch.setattr(backfill, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(timing, "BACKFILL_PATIENCE_S", 1000.0)
     monkeypatch.setattr(LaggingPeers, "__contains__", lambda *_: False)  # however long it takes, it is waited for
     async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
         await nodes["dc1"].save("first")
@@ -169,10 +168,10 @@ async def test_who_shows_a_message_without_its_text_counts_for_no_copy(
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(try_again)
-            await trio.sleep(ASK_EVERY_S / 2)
+            await trio.sleep(timing.ROUTER_ASK_EVERY_S / 2)
             if goes_on_meanwhile:
                 nursery.start_soon(one.flag, 1)
-            await trio.sleep(ASK_EVERY_S + 10)
+            await trio.sleep(timing.ROUTER_ASK_EVERY_S + 10)
             assert await two.store.read(lambda reader: read_text(reader, stored.content_hash)) is None
             assert not heard.is_set()
             goes_on.set()
@@ -305,14 +304,14 @@ async def test_a_text_that_no_node_has_is_looked_for_until_it_comes_or_its_messa
         await nodes.linked()
         await logs_agree(nodes)
         assert (await nodes["dc2"].report.node_status()).texts_lacking == 1  # from the moment that its message is shown
-        await trio.sleep(2 * backfill.RETRY_S)
+        await trio.sleep(2 * timing.BACKFILL_RETRY_S)
         assert (await nodes["dc2"].report.node_status()).texts_lacking == 1
         if comes:
             insert = "INSERT INTO content (hash, size_bytes, parted, body) VALUES (?, ?, ?, ?)"
             await donor.store.write(lambda tx: tx.connection.executemany(insert, kept).rowcount)
         else:
             await donor.expunge(1)
-        await trio.sleep(2 * backfill.RETRY_S)
+        await trio.sleep(2 * timing.BACKFILL_RETRY_S)
         assert (await nodes["dc2"].report.node_status()).texts_lacking == 0
         await filled(nodes["dc2"])
 
@@ -352,7 +351,7 @@ async def test_one_mailbox_that_cannot_be_joined_keeps_nothing_else_away(
         await one.save("later", user="carol")
         assert len(await one.texts()) == len(await two.texts()) == 2
         is_hopeless = False
-        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
         assert sorted((await two.texts()).values()) == ["both", "here", "there"]
 
@@ -392,7 +391,7 @@ async def test_a_mailbox_that_is_damaged_at_the_peer_keeps_nothing_else_away(
         await one.save("later", user="ann")
         insert = f"INSERT INTO by_uid VALUES ({','.join('?' * len(row))})"
         await one.store.write(lambda tx: tx.connection.execute(insert, row).rowcount)
-        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
         assert await nodes["dc2"].texts(user="bob") == {1: "before", 2: "after"}
 
@@ -426,7 +425,7 @@ async def test_a_row_with_a_garbled_guid_keeps_nothing_else_away(
         await trio.sleep(2 * state_transfer.ROUNDS)
         assert await two.texts(user="ann") == {1: "before", 2: "too", 3: "after"}
         await nodes[sid].store.write(lambda tx: tx.connection.execute(garble, (right, of)).rowcount)
-        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
         assert await two.texts(user="bob") == {1: "before", 2: "too", 3: "after"}
 
@@ -499,4 +498,4 @@ async def test_who_waits_for_a_master_takes_over_from_him_and_not_from_who_waits
         await nodes.converged()
         texts = await nodes["dc3"].texts()
         assert sorted(texts.values()) == ["common", "of dc1", "of dc2", "of dc3"]
-        assert trio.current_time() - began < state_transfer.ROUNDS * state_transfer.RETRY_S / 2
+        assert trio.current_time() - began < state_transfer.ROUNDS * timing.STATE_TRANSFER_RETRY_S / 2

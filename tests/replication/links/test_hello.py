@@ -13,8 +13,8 @@ from trio.testing import MockClock
 from protocol.commands import Hello, RefusalCode, Refused
 from protocol.stream_codec import Decoder, Response
 from replicator.config import Address
+from replicator.replication import timing
 from replicator.replication.links.connections import MAX_HANDSHAKES
-from replicator.replication.links.handshake import HANDSHAKE_TIMEOUT_S
 from replicator.status import LinkStatus
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, Node, cluster, until
 from tests.replication.stranger import HELLO, Stranger, approach, reasons, visit
@@ -92,7 +92,7 @@ async def test_silence_instead_of_hello_ends_the_connection(tmp_path: Path, auto
         began = trio.current_time()
         silent = await approach(nodes)
         assert await silent.ended()
-        assert HANDSHAKE_TIMEOUT_S <= trio.current_time() - began < HANDSHAKE_TIMEOUT_S + 1
+        assert timing.HANDSHAKE_TIMEOUT_S <= trio.current_time() - began < timing.HANDSHAKE_TIMEOUT_S + 1
 
 
 async def test_silent_strangers_keep_nobody_out(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -103,7 +103,7 @@ async def test_silent_strangers_keep_nobody_out(tmp_path: Path, autojump_clock: 
             assert trio.current_time() == began
             assert await oldest.ended()
             assert all([await stranger.ended() for stranger in others])
-            assert trio.current_time() - began >= HANDSHAKE_TIMEOUT_S
+            assert trio.current_time() - began >= timing.HANDSHAKE_TIMEOUT_S
 
 
 async def test_a_second_connection_of_a_peer_replaces_the_first(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from master_election.number_bounds import AHEAD_MAX, LEAP, MAX_CLOCK_DIFFERENCE_MS
 from protocol.commands import Command, Dropped, LinkAdvert, Links, Root, Settled
 from protocol.values import Dot
-from replicator.replication.mastership.mastership import REFRESH_S
+from replicator.replication import timing
 from tests.replication.cluster import EPOCH_MS, cluster, until
 from tests.replication.stranger import ORIGIN, visit
 
@@ -63,7 +63,7 @@ async def test_the_highest_number_that_is_believed_parts_no_node_for_long(
             await stranger.send(Links((LinkAdvert(nodes["dc2"].store.origin, 1, highest, ()),)))
             await stranger.send(Settled("dc3", highest, (Dot("dc9.x", 1),)))
             await until(lambda: nodes["dc2"].component == {"dc2"})
-        await trio.sleep((MAX_CLOCK_DIFFERENCE_MS + LEAP) / 1000 + 2 * REFRESH_S)
+        await trio.sleep((MAX_CLOCK_DIFFERENCE_MS + LEAP) / 1000 + 2 * timing.MASTERSHIP_REFRESH_S)
         assert nodes["dc2"].component == nodes["dc3"].component == {"dc2", "dc3"}
         assert await nodes["dc3"].save("x") == 1
         await nodes.converged()

@@ -18,8 +18,9 @@ from protocol.values import Dot, UidSet
 from replicator.config import CheckpointConfig, MastershipConfig
 from replicator.environment import Environment
 from replicator.objects import ObjectStore
+from replicator.replication import timing
 from replicator.replication.links import object_entries
-from replicator.replication.links.object_entries import INLINE_S, REST_S, TIMEOUT_S, capability
+from replicator.replication.links.object_entries import capability
 from replicator.store.checkpoints.container import ContainerKind, seal
 from replicator.store.checkpoints.entry_object import entry_name, write_entry
 from replicator.store.db import queries
@@ -170,7 +171,7 @@ async def test_an_object_that_is_damaged_is_not_taken_and_the_entry_comes_on_the
         await copy_all(nodes)
         await assert_copied(nodes, times=3)
         assert [command.entry.dot for command in sent(nodes, Remote, "dc1", "dc2")] == [first, dot]
-        await trio.sleep(INLINE_S)
+        await trio.sleep(timing.OBJECT_ENTRIES_INLINE_S)
         last = await copy_all(nodes)
         await assert_copied(nodes, times=4)
         assert [command.entry.dot for command in sent(nodes, Remote, "dc1", "dc2")] == [first, dot, last]
@@ -228,7 +229,7 @@ async def test_a_store_that_fails_is_left_alone_for_a_while(tmp_path: Path, auto
         await copy_all(nodes)
         await assert_copied(nodes, times=2)
         assert objects(nodes) == []
-        await trio.sleep(REST_S)
+        await trio.sleep(timing.OBJECT_ENTRIES_REST_S)
         await copy_all(nodes)
         await assert_copied(nodes, times=3)
         assert len(objects(nodes)) == 1
@@ -252,16 +253,16 @@ async def test_a_store_that_hangs_holds_up_one_entry_and_no_other(
         began = trio.current_time()
         await copy_all(nodes)
         await assert_copied(nodes)
-        assert TIMEOUT_S <= trio.current_time() - began < TIMEOUT_S + 2
+        assert timing.OBJECT_ENTRIES_TIMEOUT_S <= trio.current_time() - began < timing.OBJECT_ENTRIES_TIMEOUT_S + 2
         assert "has not answered for 10 s" in caplog.text
-        await trio.sleep(max(REST_S, INLINE_S) + 1)
+        await trio.sleep(max(timing.OBJECT_ENTRIES_REST_S, timing.OBJECT_ENTRIES_INLINE_S) + 1)
         began = trio.current_time()
         await copy_all(nodes)
         await assert_copied(nodes, times=2)
         assert trio.current_time() - began < 2
         remotes._objects = whole
         released.set()
-        await trio.sleep(max(REST_S, INLINE_S) + 1)
+        await trio.sleep(max(timing.OBJECT_ENTRIES_REST_S, timing.OBJECT_ENTRIES_INLINE_S) + 1)
         before = len(sent(nodes, Remote, "dc1", "dc3"))
         await copy_all(nodes)
         await assert_copied(nodes, times=3)
@@ -386,7 +387,7 @@ async def test_after_one_that_could_not_be_read_none_is_tried(tmp_path: Path, au
 
 async def no_question(stranger: Stranger) -> bool:
     """Whether the node has all that it was told of."""
-    with trio.move_on_after(TIMEOUT_S):
+    with trio.move_on_after(timing.OBJECT_ENTRIES_TIMEOUT_S):
         await stranger.next_command(Log)
         return False
     return True

@@ -17,15 +17,14 @@ from trio.testing import MockClock
 from protocol.commands import FetchPart, Parts, RefusalCode, Refused, Reply
 from replicator.config import ContentConfig, WhenShort
 from replicator.errors import MailError
+from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.partial_downloads import KEPT_S, LOOK_EVERY_S
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
 from replicator.replication.bodies.upload import UploadedBody
 from replicator.replication.links.entry_codec import Arrived
 from replicator.replication.links.link import PeerLink
 from replicator.replication.log import body_completion as body_completion_module
 from replicator.replication.log import receiver, sender
-from replicator.replication.log.body_completion import FULL_RETRY_MOST_S, UNAVAILABLE_S
 from replicator.replication.writes.prestage import Prestage
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached
 from replicator.store.store import Store
@@ -137,7 +136,7 @@ async def test_what_comes_to_a_full_disk_in_vain_does_not_come_all_the_time(
             await save(nodes["dc1"], parted(1))
             await trio.sleep(600)
             assert 5 < len(asked) < 20
-        await trio.sleep(FULL_RETRY_MOST_S)
+        await trio.sleep(timing.COMPLETION_FULL_RETRY_MOST_S)
         assert (await texts(nodes["dc2"]))[2] == parted(1)
 
 
@@ -152,9 +151,9 @@ async def test_an_ill_disk_elsewhere_does_not_hold_up_the_log_for_ever(
             await save(nodes["dc1"], b"first")
             await nodes.converged()
             await save(nodes["dc1"], parted(1))
-            await trio.sleep(UNAVAILABLE_S - 60)
+            await trio.sleep(timing.COMPLETION_UNAVAILABLE_S - 60)
             assert len(await nodes["dc2"].messages()) == 1
-            await trio.sleep(60 + 2 * FULL_RETRY_MOST_S)
+            await trio.sleep(60 + 2 * timing.COMPLETION_FULL_RETRY_MOST_S)
             assert len(await nodes["dc2"].messages()) == 2
             patch.undo()
             assert (await texts(nodes["dc2"]))[2] == parted(1)
@@ -303,7 +302,7 @@ async def test_what_nobody_goes_on_with_is_let_go(
             )
             await prestage.offer(received.stored.message)
         assert contents(nodes["dc2"])
-        await trio.sleep(KEPT_S + 2 * LOOK_EVERY_S)
+        await trio.sleep(timing.PARTIAL_DOWNLOADS_KEPT_S + 2 * timing.PARTIAL_DOWNLOADS_LOOK_EVERY_S)
         assert not contents(nodes["dc2"])
         assert not nodes["dc2"].store.attachments.in_flight()
 
@@ -333,7 +332,7 @@ async def test_an_entry_that_came_by_another_way_is_not_waited_for(tmp_path: Pat
             nursery.start_soon(comes)
             async with body_completion.completed([Arrived(entry, [], [recipe])], lambda _: is_missing) as whole:
                 assert whole == []
-        assert trio.current_time() - began < 2 * body_completion_module.LOST_RETRY_S + 1
+        assert trio.current_time() - began < 2 * timing.COMPLETION_LOST_RETRY_S + 1
 
 
 async def last_of(node: Node) -> tuple[Entry, Parts]:

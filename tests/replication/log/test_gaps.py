@@ -9,12 +9,11 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import Dot, sid_of
-from replicator.replication import coordinator
+from replicator.replication import timing
 from replicator.replication.log.gap_recovery import GapRecovery
 from replicator.replication.tasks.registry import tasks_of
-from replicator.replication.writes.router import LONGEST_WAIT_S, REQUEST_TIMEOUT_S
 from replicator.store import store as store_module
-from replicator.store.log import gaps as holes_module
+from replicator.store.log import gaps as gaps_module
 from replicator.store.repair.head_evidence import log_lacks
 from replicator.tasks import CheckOptions, CheckStatus
 from tests.replication.cluster import Cluster, Node, cluster, until, virtual_environment
@@ -34,7 +33,7 @@ def short_tail(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody saves large messages."""
-    monkeypatch.setattr(coordinator, "LONGEST_WAIT_S", REQUEST_TIMEOUT_S)
+    monkeypatch.setattr(timing, "GAPS_PATIENCE_S", timing.REQUEST_TIMEOUT_S)
 
 
 async def run(node: Node, statement: str, *parameters: object) -> None:
@@ -97,7 +96,7 @@ async def test_what_is_lost_is_taken_over_and_what_came_after_goes_on(
             await run(holed, lose, origin, seq)
         await meet(nodes)
         link = holed.coordinator.connections.link("dc3")
-        with trio.fail_after(REQUEST_TIMEOUT_S / 2):
+        with trio.fail_after(timing.REQUEST_TIMEOUT_S / 2):
             await nodes[author].save("meanwhile", user=author)
             await nodes[other].save("meanwhile", user=other)
             others, upto = origin_of(nodes[other])
@@ -125,7 +124,7 @@ async def test_nothing_is_taken_over_as_long_as_a_client_may_wait_for_what_was_l
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who takes it over says that he has it, and may lack its texts."""
-    monkeypatch.setattr(coordinator, "LONGEST_WAIT_S", LONGEST_WAIT_S)
+    monkeypatch.setattr(timing, "GAPS_PATIENCE_S", timing.LONGEST_WAIT_S)
     async with cluster(tmp_path, autojump_clock) as nodes:
         await part(nodes)
         origin, last = origin_of(nodes["dc1"])
@@ -133,7 +132,7 @@ async def test_nothing_is_taken_over_as_long_as_a_client_may_wait_for_what_was_l
         await nodes["dc1"].save("after", user="dc1")
         await until(lambda: nodes["dc2"].store.context[origin] == last + 1)
         await meet(nodes)
-        await trio.sleep(LONGEST_WAIT_S - 10)
+        await trio.sleep(timing.LONGEST_WAIT_S - 10)
         assert nodes["dc3"].store.context[origin] == last - 1
         await trio.sleep(20)
         assert nodes["dc3"].store.context[origin] == last + 1
@@ -177,12 +176,12 @@ async def test_behind_a_hole_of_what_waits_nothing_moves_and_all_else_does(
         await run(holed, DELETE, origin, last - 9)
         await meet(nodes)
         link = holed.coordinator.connections.link("dc3")
-        await trio.sleep(5 * REQUEST_TIMEOUT_S)
+        await trio.sleep(5 * timing.REQUEST_TIMEOUT_S)
         await nodes["dc2"].save("meanwhile", user="dc2")
         await until(lambda: back.store.context[origin_of(holed)[0]] == origin_of(holed)[1])
         assert back.store.context[origin] == last - 10
         assert holed.coordinator.connections.link("dc3") is link is not None
-        assert len([record for record in caplog.records if "does not begin after its hole yet" in record.message]) == 1
+        assert len([record for record in caplog.records if "does not begin after its gap yet" in record.message]) == 1
         await run(holed, "DELETE FROM waiting")
         await run(holed, APPLY, 1, origin, last - 15)
         await all_equal(nodes)
@@ -203,26 +202,26 @@ async def test_each_peer_is_held_back_by_the_hole_that_it_comes_to(tmp_path: Pat
         lost = "FROM log WHERE seq IN (2, 5)"
         kept = await store.read(lambda reader: reader.execute(f"SELECT * {lost}").fetchall())
         await store.write(lambda tx: tx.connection.execute(f"DELETE {lost}").rowcount)
-        holes = GapRecovery(store, start_again, REQUEST_TIMEOUT_S)
-        assert not await holes.look({}), "there is something before it"
-        assert not await holes.look({store.origin: 5})
-        assert await holes.look({store.origin: 1})
-        assert await holes.look({store.origin: 1}), "another peer's cursor may have asked before it was known"
-        assert holes.hold_back(Dot(store.origin, 3), 1)
-        assert not holes.hold_back(Dot(store.origin, 1), 0)
-        assert not holes.hold_back(Dot(store.origin, 6), 3), "nobody has looked there"
-        assert not await holes.look({store.origin: 3})
-        assert holes.hold_back(Dot(store.origin, 6), 3)
-        assert not holes.hold_back(Dot(store.origin, 6), 5)
+        gaps = GapRecovery(store, start_again)
+        assert not await gaps.look({}), "there is something before it"
+        assert not await gaps.look({store.origin: 5})
+        assert await gaps.look({store.origin: 1})
+        assert await gaps.look({store.origin: 1}), "another peer's cursor may have asked before it was known"
+        assert gaps.hold_back(Dot(store.origin, 3), 1)
+        assert not gaps.hold_back(Dot(store.origin, 1), 0)
+        assert not gaps.hold_back(Dot(store.origin, 6), 3), "nobody has looked there"
+        assert not await gaps.look({store.origin: 3})
+        assert gaps.hold_back(Dot(store.origin, 6), 3)
+        assert not gaps.hold_back(Dot(store.origin, 6), 5)
         insert = f"INSERT INTO log VALUES ({','.join('?' * len(kept[0]))})"
         await store.write(lambda tx: tx.connection.executemany(insert, kept).rowcount)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(holes.run)
-            await trio.sleep(2 * REQUEST_TIMEOUT_S)
+            nursery.start_soon(gaps.run)
+            await trio.sleep(2 * timing.REQUEST_TIMEOUT_S)
             nursery.cancel_scope.cancel()
         assert restarts == 2
         assert not store.collected
-        assert not holes.hold_back(Dot(store.origin, 6), 0)
+        assert not gaps.hold_back(Dot(store.origin, 6), 0)
 
 
 async def test_looking_ends_where_the_row_of_the_origin_is_gone(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -231,8 +230,8 @@ async def test_looking_ends_where_the_row_of_the_origin_is_gone(tmp_path: Path, 
             await save(store, number)
         kept = await store.read(lambda reader: reader.execute("SELECT * FROM origin").fetchone())
         await store.write(lambda tx: tx.connection.execute("DELETE FROM origin").rowcount)
-        with trio.fail_after(REQUEST_TIMEOUT_S):
-            assert not await GapRecovery(store, lambda: None, REQUEST_TIMEOUT_S).look({})
+        with trio.fail_after(timing.REQUEST_TIMEOUT_S):
+            assert not await GapRecovery(store, lambda: None).look({})
         insert = f"INSERT INTO origin VALUES ({','.join('?' * len(kept))})"
         await store.write(lambda tx: tx.connection.execute(insert, kept).rowcount)
 
@@ -240,22 +239,22 @@ async def test_looking_ends_where_the_row_of_the_origin_is_gone(tmp_path: Path, 
 async def test_a_long_hole_is_one(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holes_module, "SLICE_ENTRIES", 3)
+    monkeypatch.setattr(gaps_module, "SLICE_ENTRIES", 3)
     async with open_store(tmp_path, environment=virtual_environment(autojump_clock, "a")) as store:
         for number in range(14):
             await save(store, number)
         await store.write(lambda tx: tx.connection.execute("DELETE FROM log WHERE seq BETWEEN 2 AND 9").rowcount)
         await store.write(lambda tx: tx.connection.execute("DELETE FROM log WHERE seq = 11").rowcount)
-        holes = GapRecovery(store, lambda: None, REQUEST_TIMEOUT_S)
+        gaps = GapRecovery(store, lambda: None)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(holes.run)
-            assert await holes.look({store.origin: 1})
-            await trio.sleep(1.5 * REQUEST_TIMEOUT_S)
+            nursery.start_soon(gaps.run)
+            assert await gaps.look({store.origin: 1})
+            await trio.sleep(1.5 * timing.REQUEST_TIMEOUT_S)
             nursery.cancel_scope.cancel()
         (line,) = (record.getMessage() for record in caplog.records if record.levelno == logging.ERROR)
         assert line.startswith("entries 2 to 9 of")
         assert store.collected == {store.origin: 9}
-        await store.write(partial(holes_module.begin_after_hole, hole=holes_module.LogGap(store.origin, 11, 11)))
+        await store.write(partial(gaps_module.begin_after_gap, gap=gaps_module.LogGap(store.origin, 11, 11)))
 
 
 async def test_peers_that_lack_one_or_two_holes_have_all_else(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -276,7 +275,7 @@ async def test_peers_that_lack_one_or_two_holes_have_all_else(tmp_path: Path, au
             await run(nodes["dc2"], DELETE, dot.origin, dot.seq - 3)
         nodes.network.mend(("dc2", "dc4"))
         await nodes.linked(["dc1", "dc2", "dc4"], ["dc3"])
-        with trio.fail_after(REQUEST_TIMEOUT_S / 2):
+        with trio.fail_after(timing.REQUEST_TIMEOUT_S / 2):
             await until(lambda: nodes["dc4"].store.context.get(early.origin) == early.seq - 4)
             nodes.network.mend(("dc2", "dc3"))
             await nodes.linked()

@@ -10,8 +10,8 @@ from trio.testing import MockClock
 
 from protocol.commands import Expunge, LinkAdvert, Links, Settled, Subscribe
 from protocol.values import Dot, UidSet
+from replicator.replication import timing
 from replicator.replication.log import settled
-from replicator.replication.log.settled import SAY_EVERY_S
 from replicator.store.db import settled_rows
 from tests.replication.cluster import EPOCH_MS, Cluster, Node, cluster, until
 from tests.replication.stranger import ORIGIN, Stranger, header, reasons, visit
@@ -46,7 +46,7 @@ async def test_what_a_node_that_is_away_has_settled_stays_known_over_restarts(
         await nodes["dc3"].save("before")
         await nodes.converged()
         await until(lambda: all(knows_all(node, nodes) for node in nodes.all()))
-        await trio.sleep(SAY_EVERY_S)  # so that it is on disk, too
+        await trio.sleep(timing.SETTLED_SAY_EVERY_S)  # so that it is on disk, too
         before = nodes["dc3"].store.settled()
         for sid in nodes.sids:
             await nodes.stop(sid)
@@ -68,7 +68,7 @@ async def test_what_a_node_that_is_away_has_settled_stays_known_over_restarts(
 
 async def lacking_at_last(node: Node, context: dict[str, int]) -> list[str]:
     """When everybody has had the time to speak, and to be passed on."""
-    await trio.sleep(4 * SAY_EVERY_S)
+    await trio.sleep(4 * timing.SETTLED_SAY_EVERY_S)
     return node.coordinator.settled_logs.lacking(dict(context))
 
 
@@ -95,9 +95,9 @@ async def test_a_node_says_nothing_twice(tmp_path: Path, autojump_clock: MockClo
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         first = await stranger.next_command(Settled)
         assert (first.sid, first.context) == ("dc2", ())
-        assert await statements_of(stranger, 5 * SAY_EVERY_S) == []
+        assert await statements_of(stranger, 5 * timing.SETTLED_SAY_EVERY_S) == []
         await nodes["dc2"].save("new")
-        [said] = await statements_of(stranger, 5 * SAY_EVERY_S)
+        [said] = await statements_of(stranger, 5 * timing.SETTLED_SAY_EVERY_S)
         assert (said.sid, dict(said.context)) == ("dc2", nodes["dc2"].store.settled())
         assert said.sequence == first.sequence + 1
 
@@ -151,7 +151,7 @@ async def test_what_a_node_cannot_say_of_itself_ends_the_link_and_said_of_others
         context = tuple(Dot(dot.origin.replace("OWN", own), dot.seq) for dot in said.context)
         async with visit(nodes) as stranger:
             await stranger.send(Settled("dc9", said.sequence, context))
-            assert await statements_of(stranger, 3 * SAY_EVERY_S) != []
+            assert await statements_of(stranger, 3 * timing.SETTLED_SAY_EVERY_S) != []
             assert "dc9" not in nodes["dc2"].coordinator.settled_logs.known()
             await stranger.send(Settled("dc1", said.sequence, context))
             assert await stranger.ended()
@@ -230,13 +230,13 @@ async def test_what_a_full_disk_did_not_take_is_written_when_there_is_room(
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         store = nodes["dc2"].store
-        await statements_of(stranger, SAY_EVERY_S)
+        await statements_of(stranger, timing.SETTLED_SAY_EVERY_S)
         pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
         store._connection.execute(f"PRAGMA max_page_count = {pages}")
         said = Settled("dc9", 5, tuple(Dot(f"dc9.{number}", 1) for number in range(1000)))
         await stranger.send(said)
-        await statements_of(stranger, 2 * SAY_EVERY_S)
+        await statements_of(stranger, 2 * timing.SETTLED_SAY_EVERY_S)
         assert "what nodes have settled is not written: the disk is full" in caplog.text
         store._connection.execute(f"PRAGMA max_page_count = {pages + 1000}")
-        await statements_of(stranger, 2 * SAY_EVERY_S)
+        await statements_of(stranger, 2 * timing.SETTLED_SAY_EVERY_S)
         assert said in await store.read(settled_rows.load)

@@ -14,8 +14,8 @@ from protocol.values import UidSet
 from replicator.config import MastershipConfig, Scope
 from replicator.errors import DiskFullError, UnavailableError
 from replicator.mailstore import INBOX
+from replicator.replication import timing
 from replicator.replication.convergence import reconciliation
-from replicator.replication.mastership.handover import JOIN_INTERVAL_S
 from replicator.replication.writes.requests import CopyRequest
 from replicator.store.db.queries import MailboxKey
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster
@@ -267,7 +267,7 @@ async def test_a_user_whose_mailboxes_are_used_apart_is_split_and_joined_again(
         assert (await authors(nodes["dc3"], "Work"))[-1] == "dc2"
         assert await knows(nodes["dc2"], INBOX) != "dc2"
 
-        await trio.sleep(JOIN_AFTER_S + 2 * JOIN_INTERVAL_S)
+        await trio.sleep(JOIN_AFTER_S + 2 * timing.HANDOVER_JOIN_INTERVAL_S)
         await nodes["dc3"].save("after a quiet time", "Work")
         await nodes["dc1"].save("at the user's master", "Work")
         await nodes.converged()

@@ -11,7 +11,8 @@ from trio.testing import MockClock
 from protocol.commands import Links
 from replicator.errors import NotReadyError, UnavailableError
 from replicator.mailstore import NewMessage
-from replicator.replication.startup.admission import NEW, TOLD_EVERY_S
+from replicator.replication import timing
+from replicator.replication.startup.admission import NEW
 from replicator.replication.writes.requests import CreateRequest
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
 from tests.replication.stranger import approach
@@ -103,7 +104,7 @@ async def test_what_it_waits_for_is_told(
             assert words in problem
         assert await serving(node) == 0
         assert [record.getMessage() for record in caplog.records].count(problem) == 1
-        await trio.sleep(TOLD_EVERY_S)
+        await trio.sleep(timing.ADMISSION_TOLD_EVERY_S)
         assert [record.getMessage() for record in caplog.records].count(problem) == 2
         nodes.rejoin("dc3")
         await until(lambda: has_begun(node))

@@ -10,10 +10,9 @@ from trio.testing import MockClock
 
 from protocol.values import Dot, covers
 from replicator.errors import NotReadyError
-from replicator.replication.convergence import state_transfer
+from replicator.replication import timing
 from replicator.replication.links.entry_codec import Announced, Arrived
 from replicator.replication.log.receiver import Receiver
-from replicator.replication.startup.readiness import COMPARE_EVERY_S, PATIENCE_S
 from replicator.store.bodies.body_rows import StoredText
 from replicator.store.log import pending_resync
 from replicator.store.log.apply import receive
@@ -207,15 +206,15 @@ async def test_who_asks_for_a_mailbox_that_takes_long_is_told_so(
         reconcile = node.coordinator.reconciliation.reconcile
 
         async def slow(*arguments: object) -> object:
-            await trio.sleep(PATIENCE_S)
+            await trio.sleep(timing.READINESS_PATIENCE_S)
             return await reconcile(*arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(node.coordinator.reconciliation, "reconcile", slow)
         began = trio.current_time()
         with pytest.raises(NotReadyError):
             await node.mail.folders("ann")
-        assert trio.current_time() < began + PATIENCE_S + SMALL_S
-        await trio.sleep(2 * PATIENCE_S)  # it has gone on meanwhile
+        assert trio.current_time() < began + timing.READINESS_PATIENCE_S + SMALL_S
+        await trio.sleep(2 * timing.READINESS_PATIENCE_S)  # it has gone on meanwhile
         assert len(await node.mail.folders("ann")) == 1
         gate.open.set()
         await nodes.converged()
@@ -241,7 +240,7 @@ async def test_a_wiped_node_does_not_show_what_a_state_transfer_has_postponed(
         assert "a state transfer has left mailboxes" in problem
         rest()
         assert await node.texts(user="ann") == await nodes["dc1"].texts(user="ann")
-        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         assert not await node.store.read(pending_resync.load)
         assert node.coordinator.admission.begun.is_set()
         assert not await node.report.healthy()
@@ -333,13 +332,13 @@ async def test_a_log_with_a_wrong_number_keeps_no_node_waiting_for_ever(
         rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("ann")).mailbox_id, "dc3")
         node = await come_back(nodes, gate)
         hear_of_dc1(nodes, 1_000_000)
-        await trio.sleep(2 * COMPARE_EVERY_S)
+        await trio.sleep(2 * timing.READINESS_COMPARE_EVERY_S)
         assert not is_whole(node), "the mail that came while it was away is not here"
         rest()
         gate.open.set()
         await nodes.converged()
         assert not is_whole(node)
-        for number in range(2 * int(COMPARE_EVERY_S)):
+        for number in range(2 * int(timing.READINESS_COMPARE_EVERY_S)):
             await nodes["dc1"].save(f"goes on {number}", user="ann")
             await trio.sleep(1)
         assert is_whole(node)

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from protocol.values import UidSet
 from replicator.errors import UnavailableError
-from replicator.replication.convergence.fork_merge import DAMAGED_EVERY_S
+from replicator.replication import timing
 from replicator.tasks import CheckOptions, CheckStatus
 from tests.replication.cluster import TIMEOUT_S, Node, cluster, until
 from tests.replication.tasks.test_check import ended, tasks_at
@@ -76,12 +76,12 @@ async def test_that_is_lost_is_not_taken_for_expunged_when_its_mailbox_is_joined
             await node.save(f"at {node.sid}")
         nodes[sid].damage("DELETE FROM by_uid WHERE uid = 2")
         await meet(nodes)
-        await trio.sleep(2 * DAMAGED_EVERY_S)
+        await trio.sleep(2 * timing.FORK_MERGE_DAMAGED_EVERY_S)
         other = nodes["dc2" if sid == "dc1" else "dc1"]
         assert "text 1" in (await other.texts()).values()
         assert caplog.text.count("stay apart") <= 4, "looked at again once a minute, and told"
         await repair(nodes[sid])
-        await trio.sleep(DAMAGED_EVERY_S)
+        await trio.sleep(timing.FORK_MERGE_DAMAGED_EVERY_S)
         await nodes.converged()
         assert sorted((await other.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
 

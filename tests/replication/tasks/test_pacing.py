@@ -1,7 +1,8 @@
 import pytest
 from trio.testing import MockClock
 
-from replicator.replication.tasks.pacing import SHOW_EVERY_S, SHOW_TIMEOUT_S, SLOW_TIMEOUT_S, ConvergenceWait
+from replicator.replication import timing
+from replicator.replication.tasks.pacing import ConvergenceWait
 
 
 async def test_a_slow_node_has_less_time_until_it_is_in_time_again(autojump_clock: MockClock) -> None:
@@ -18,10 +19,10 @@ async def test_a_slow_node_has_less_time_until_it_is_in_time_again(autojump_cloc
         return autojump_clock.current_time() - began, bool(missing)
 
     def about(seconds: float) -> object:
-        return pytest.approx(seconds, abs=2 * SHOW_EVERY_S)
+        return pytest.approx(seconds, abs=2 * timing.PACING_SHOW_EVERY_S)
 
-    assert await took(SHOW_TIMEOUT_S / 2) == (about(SHOW_TIMEOUT_S / 2), False)
-    assert await took(2 * SHOW_TIMEOUT_S) == (about(SHOW_TIMEOUT_S), True)
-    assert await took(SHOW_TIMEOUT_S / 2) == (about(SLOW_TIMEOUT_S), True)
-    assert await took(SLOW_TIMEOUT_S / 2) == (about(SLOW_TIMEOUT_S / 2), False)
-    assert await took(SHOW_TIMEOUT_S / 2) == (about(SHOW_TIMEOUT_S / 2), False)
+    assert await took(timing.PACING_SHOW_TIMEOUT_S / 2) == (about(timing.PACING_SHOW_TIMEOUT_S / 2), False)
+    assert await took(2 * timing.PACING_SHOW_TIMEOUT_S) == (about(timing.PACING_SHOW_TIMEOUT_S), True)
+    assert await took(timing.PACING_SHOW_TIMEOUT_S / 2) == (about(timing.PACING_SLOW_TIMEOUT_S), True)
+    assert await took(timing.PACING_SLOW_TIMEOUT_S / 2) == (about(timing.PACING_SLOW_TIMEOUT_S / 2), False)
+    assert await took(timing.PACING_SHOW_TIMEOUT_S / 2) == (about(timing.PACING_SHOW_TIMEOUT_S / 2), False)

@@ -12,17 +12,16 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import Dot
+from replicator.replication import timing
 from replicator.replication.bodies.body_store import BodyStore
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import ForkMerger
 from replicator.replication.convergence.fork_scheduler import ForkScheduler
-from replicator.replication.convergence.reconciliation import FIND_TIMEOUT_S, Outcome, Reconciliation
+from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.log.sender import Sender
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.tasks import repair_plan
-from replicator.replication.tasks.pacing import SHOW_TIMEOUT_S, SLOW_TIMEOUT_S
-from replicator.replication.tasks.repair_plan import MAILBOX_TIMEOUT_S, TEXTS_TIMEOUT_S
 from replicator.store.bodies.body_rows import lacking_count
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
@@ -210,7 +209,7 @@ async def test_a_master_who_is_told_of_a_fork_joins_it_however_long_that_takes(
     learn = sync_client.learn
 
     async def slowly(*arguments: Any, **options: Any) -> sync_client.Learned | None:
-        await trio.sleep(2 * FIND_TIMEOUT_S)
+        await trio.sleep(2 * timing.RECONCILIATION_FIND_TIMEOUT_S)
         return await learn(*arguments, **options)
 
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -236,7 +235,7 @@ async def test_a_node_that_does_not_take_over_what_it_lacks_is_named_and_does_wh
         before = trio.current_time()
         status = await apply(nodes["dc2"], ApplyOptions(planned))
         took = trio.current_time() - before
-        assert SHOW_TIMEOUT_S < took < SHOW_TIMEOUT_S + 5
+        assert timing.PACING_SHOW_TIMEOUT_S < took < timing.PACING_SHOW_TIMEOUT_S + 5
         assert status.outcomes == {"failed": 3}
         _, folder, text = min(why(status))
         assert (folder, text.startswith("dc1 and this node did not show the same within 30 s")) == ("A", True)
@@ -261,7 +260,7 @@ async def test_a_slow_node_is_not_waited_for_as_long_again(
         before = trio.current_time()
         status = await apply(nodes["dc2"], ApplyOptions(await plan(nodes)))
         assert status.outcomes == {"failed": 3}
-        expected = SHOW_TIMEOUT_S + 2 * SLOW_TIMEOUT_S
+        expected = timing.PACING_SHOW_TIMEOUT_S + 2 * timing.PACING_SLOW_TIMEOUT_S
         assert trio.current_time() - before == pytest.approx(expected, abs=2)
 
 
@@ -279,7 +278,7 @@ async def test_a_dry_run_says_what_would_be_done_and_sets_nothing_going(
         for node in nodes.all():
             status = await apply(node, ApplyOptions(planned, dry_run=True))
             assert (status.outcomes, status.undone, status.dry_run) == ({"repaired": len(planned)}, [], True)
-        await trio.sleep(SHOW_TIMEOUT_S)
+        await trio.sleep(timing.PACING_SHOW_TIMEOUT_S)
         assert await digests(nodes) == before
         assert (await apply(nodes["dc2"], ApplyOptions(planned))).outcomes == {"repaired": len(planned)}
 
@@ -296,7 +295,7 @@ async def test_what_has_moved_since_it_was_compared_is_left_to_another_plan(
         before = await digests(nodes)
         status = await apply(nodes["dc1"], ApplyOptions((replace(inbox, heads=compared),)))
         assert why(status) == [("moved", "INBOX", f"changed since it was compared, at {at}")]
-        await trio.sleep(SHOW_TIMEOUT_S)
+        await trio.sleep(timing.PACING_SHOW_TIMEOUT_S)
         assert await digests(nodes) == before
 
 
@@ -351,7 +350,7 @@ async def test_a_node_that_goes_meanwhile(
         planned = await plan(nodes)
         async with tasks_at(nodes["dc2"]) as tasks:
             tasks.start(ApplyOptions(planned))
-            await trio.sleep(SHOW_TIMEOUT_S / 2)  # dc1 does not take over what it lacks
+            await trio.sleep(timing.PACING_SHOW_TIMEOUT_S / 2)  # dc1 does not take over what it lacks
             nodes.isolate("dc1")
             await tasks.wait("apply")
             status = tasks.status("apply")
@@ -563,7 +562,7 @@ async def test_a_mailbox_that_waits_for_its_turn_is_not_too_late(
     reconcile = Reconciliation.reconcile
 
     async def slowly(reconciliation: Reconciliation, key: queries.MailboxKey, sid: str) -> Outcome:
-        await trio.sleep(MAILBOX_TIMEOUT_S - 1)
+        await trio.sleep(timing.REPAIR_PLAN_MAILBOX_TIMEOUT_S - 1)
         return await reconcile(reconciliation, key, sid)
 
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -591,7 +590,7 @@ async def test_a_master_whom_nobody_can_name_is_not_waited_for(
         monkeypatch.setattr(Mastership, "find", _never)
         [(outcome, _, text)] = why(await apply(nodes["dc1"], ApplyOptions((inbox,))))
         assert (outcome, text) == ("failed", "nobody says who masters folder 'INBOX' of alice")
-        assert trio.current_time() - before < FIND_TIMEOUT_S + 1
+        assert trio.current_time() - before < timing.RECONCILIATION_FIND_TIMEOUT_S + 1
 
 
 # ---- the task ----------------------------------------------------------------------------------------------------
@@ -661,7 +660,9 @@ async def test_texts_that_do_not_come_are_counted(
         status = await apply(nodes["dc1"], ApplyOptions(planned, texts=True))
         assert (status.outcomes, status.texts_lacking) == ({"repaired": 1}, 2)
         assert await nodes["dc1"].store.read(lacking_count) == 2
-        assert TEXTS_TIMEOUT_S < trio.current_time() - before < 2 * TEXTS_TIMEOUT_S
+        assert (
+            timing.REPAIR_PLAN_TEXTS_TIMEOUT_S < trio.current_time() - before < 2 * timing.REPAIR_PLAN_TEXTS_TIMEOUT_S
+        )
         without = await apply(nodes["dc1"], ApplyOptions(planned))
         assert (without.outcomes, without.texts_lacking) == ({"equal": 1}, None)
 

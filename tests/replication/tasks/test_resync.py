@@ -9,9 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from replicator.replication.convergence.diff import LOOK_AGAIN_S
+from replicator.replication import timing
 from replicator.replication.tasks import resync
-from replicator.replication.tasks.pacing import SHOW_TIMEOUT_S
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
 from replicator.store.db import queries
@@ -169,7 +168,7 @@ async def test_a_node_that_does_not_take_what_it_lacks_is_named(
         await meet(nodes)
         before = trio.current_time()
         status = await run(nodes["dc2"], ResyncOptions(USER, "Work"))
-        assert trio.current_time() - before < 2 * SHOW_TIMEOUT_S, "it is not waited for twice"
+        assert trio.current_time() - before < 2 * timing.PACING_SHOW_TIMEOUT_S, "it is not waited for twice"
         assert [(one.folder, one.differed, one.done) for one in status.differences] == [
             (None, {"missing_there": 1}, None), ("Work", {"missing_there": 1}, None),
         ]  # fmt: skip
@@ -188,7 +187,7 @@ async def test_what_the_other_node_lacks_is_waited_for(
             await meet(nodes)
             async with tasks_at(nodes["dc2"]) as there, tasks_at(nodes["dc1"]) as here:
                 there.start(ResyncOptions(USER, "Work"))
-                await trio.sleep(SHOW_TIMEOUT_S / 2)
+                await trio.sleep(timing.PACING_SHOW_TIMEOUT_S / 2)
                 here.start(ResyncOptions(USER, "Work"))
                 await there.wait("resync")
                 status = there.status("resync")
@@ -213,7 +212,7 @@ async def test_several_mailboxes_are_compared_at_once(
         await meet(nodes)
         before = trio.current_time()
         status = await run(nodes["dc1"], ResyncOptions())
-        assert trio.current_time() - before < len(names) * LOOK_AGAIN_S / 2
+        assert trio.current_time() - before < len(names) * timing.DIFF_LOOK_AGAIN_S / 2
         assert sorted((one.folder, one.done) for one in status.differences) == [
             (name, "adopted here") for name in sorted(names)
         ]

@@ -14,8 +14,8 @@ from protocol.commands import FetchHash, FetchPart, RefusalCode, Refused, Reply
 from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mailstore import NewMessage
+from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.body_store import PATIENCE_S
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.link import PeerLink
@@ -248,7 +248,7 @@ async def test_a_large_text_comes_over_a_slow_line(
         answering(monkeypatch, lambda _: None, delay_s=20.0)
         began = trio.current_time()
         assert (await undelete(node)).restored == 1
-        assert trio.current_time() > began + PATIENCE_S
+        assert trio.current_time() > began + timing.BODY_STORE_PATIENCE_S
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,12 @@ from protocol.stream_codec import Request
 from protocol.values import Dot
 from replicator.config import DurabilityConfig, LogConfig, WhenShort
 from replicator.errors import DurabilityError, UnavailableError
-from replicator.replication.bodies import backfill as backfill_module
-from replicator.replication.checkpoints import log_truncation as log_truncation_module
+from replicator.replication import timing
 from replicator.replication.convergence.reconciliation import Outcome
 from replicator.replication.log.sender import Sender
 from replicator.replication.writes import head_exchange, requests
 from replicator.replication.writes.durability import Durability
 from replicator.replication.writes.lagging_peers import LaggingPeers
-from replicator.replication.writes.router import LONGEST_WAIT_S, REQUEST_TIMEOUT_S
 from replicator.store.bodies.body_rows import StoredText, is_here, read_text
 from replicator.store.db.queries import MailboxKey
 from tests.replication.bodies.test_attachments import message, save
@@ -81,7 +79,7 @@ async def test_what_a_master_shows_without_its_text_is_not_on_its_disk(
         await trio.sleep_forever()
         return True
 
-    monkeypatch.setattr(backfill_module, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(timing, "BACKFILL_PATIENCE_S", 1000.0)
     async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.PROCEED) as nodes:
         one, other = nodes["dc1"], nodes["dc2"]
         await one.save("text")
@@ -260,8 +258,8 @@ async def test_no_limit_of_the_log_makes_a_node_count_that_lacks_the_text(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, limits: LogConfig
 ) -> None:
     """What a peer has collected, others take over without texts and say that they have: by then nobody waits for it."""
-    monkeypatch.setattr(log_truncation_module, "LOOK_EVERY_S", 1.0)
-    monkeypatch.setattr(backfill_module, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(timing, "LOG_TRUNCATION_LOOK_EVERY_S", 1.0)
+    monkeypatch.setattr(timing, "BACKFILL_PATIENCE_S", 1000.0)
     stored = StoredText.of(b"text")
     async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE, log=limits) as nodes:
         one, two = nodes["dc1"], nodes["dc2"]
@@ -273,7 +271,7 @@ async def test_no_limit_of_the_log_makes_a_node_count_that_lacks_the_text(
             nodes.network.road("dc1", "dc2").hold()
             saving = Saving(nursery, one)
             await until(lambda: not one.coordinator.connections.links)
-            await trio.sleep(REQUEST_TIMEOUT_S - TIMEOUT_S - 10)
+            await trio.sleep(timing.REQUEST_TIMEOUT_S - TIMEOUT_S - 10)
             status = log_truncation.checkpoint_status()
             assert (status.in_force, status.waits_for) == (False, ("dc2",))
             assert one.store.collected == before
@@ -282,15 +280,15 @@ async def test_no_limit_of_the_log_makes_a_node_count_that_lacks_the_text(
             await nodes.linked()
         assert saving.uid == 2
         assert await two.store.read(lambda reader: read_text(reader, stored.content_hash)) == stored.message
-        await until(lambda: one.store.collected != before, LONGEST_WAIT_S + 10)
+        await until(lambda: one.store.collected != before, timing.LONGEST_WAIT_S + 10)
 
 
 async def test_no_limit_does_so_while_the_client_of_a_large_message_waits(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """He waits for longer, as it may have to come over a slow line."""
-    monkeypatch.setattr(log_truncation_module, "LOOK_EVERY_S", 1.0)
-    monkeypatch.setattr(backfill_module, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(timing, "LOG_TRUNCATION_LOOK_EVERY_S", 1.0)
+    monkeypatch.setattr(timing, "BACKFILL_PATIENCE_S", 1000.0)
     monkeypatch.setattr(requests, "SLOWEST_BYTES_S", 2_000)
     text, limits = message(1, random.Random(1).randbytes(200_000)), LogConfig(max_size_bytes=200)
     async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE, log=limits) as nodes:
@@ -306,7 +304,7 @@ async def test_no_limit_does_so_while_the_client_of_a_large_message_waits(
             nodes.network.road("dc1", "dc2").hold()
             nursery.start_soon(save_large)
             await until(lambda: not one.coordinator.connections.links)
-            await trio.sleep(2 * REQUEST_TIMEOUT_S)
+            await trio.sleep(2 * timing.REQUEST_TIMEOUT_S)
             assert not uids
             nodes.network.road("dc1", "dc2").release()
             await nodes.linked()

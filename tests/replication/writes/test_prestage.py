@@ -14,15 +14,14 @@ from protocol.commands import FetchPart, Reply
 from replicator.config import MastershipConfig, Scope, WhenShort
 from replicator.errors import DiskFullError, DurabilityError, UnavailableError
 from replicator.mailstore import NewMessage
-from replicator.replication.bodies import attachments, peer_fetch
+from replicator.replication import timing
+from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
 from replicator.replication.bodies.upload import UploadedBody
 from replicator.replication.links import link as links
 from replicator.replication.links.link import PeerLink
 from replicator.replication.writes import prestage, requests
-from replicator.replication.writes.prestage import HELD_S, LOOK_EVERY_S
 from replicator.replication.writes.requests import ChangeRequest
-from replicator.replication.writes.router import REQUEST_TIMEOUT_S
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
 from tests.replication.bodies.test_attachments import contents, found, held, message, save, texts
@@ -75,7 +74,7 @@ async def test_the_entry_finds_its_parts_at_every_neighbour(
         assert counts == [1, 1, 1]
         await nodes.converged()
         assert len(asked) == 2 * len(set(asked)), "each chunk went to two nodes"
-        await trio.sleep(2 * LOOK_EVERY_S)
+        await trio.sleep(2 * timing.PRESTAGE_LOOK_EVERY_S)
         for node in nodes.all():
             assert (await texts(node))[2] == LARGE
             await held(node)
@@ -93,9 +92,9 @@ async def test_what_is_not_numbered_in_the_end_is_let_go(tmp_path: Path, autojum
             assert isinstance(received, UploadedBody)
             await nodes["dc1"].coordinator.prestage.offer(received.stored.message)
             assert len(contents(nodes["dc2"])) == 1
-        await trio.sleep(HELD_S - 1)
+        await trio.sleep(timing.PRESTAGE_HELD_S - 1)
         assert is_held(nodes["dc2"])
-        await trio.sleep(2 + LOOK_EVERY_S)
+        await trio.sleep(2 + timing.PRESTAGE_LOOK_EVERY_S)
         assert not contents(nodes["dc2"])
         assert not nodes["dc2"].store.attachments.in_flight()
 
@@ -121,7 +120,7 @@ async def test_who_does_not_take_it_gets_it_with_the_entry(
             asked.append(await save(nodes["dc1"], message(number, random.Random(number).randbytes(2 << 20))))
         await nodes.converged()
         assert list(await texts(nodes["dc2"])) == [1, *asked]
-        await trio.sleep(2 * LOOK_EVERY_S)
+        await trio.sleep(2 * timing.PRESTAGE_LOOK_EVERY_S)
         await held(nodes["dc2"])
 
 
@@ -133,7 +132,7 @@ async def test_an_offer_that_takes_too_long_leaves_time_for_the_change(
         await nodes["dc1"].save("first")
         await nodes.converged()
         nodes.network.road("dc1", "dc3").bytes_per_s = 50_000
-        with trio.fail_after(REQUEST_TIMEOUT_S / 2):
+        with trio.fail_after(timing.REQUEST_TIMEOUT_S / 2):
             assert await save(nodes["dc1"], LARGE) == 2
         assert len(await nodes["dc2"].messages()) == 2
         nodes.network.road("dc1", "dc3").bytes_per_s = None
@@ -169,7 +168,7 @@ async def test_a_slow_third_node_does_not_keep_a_large_message_from_being_delive
 ) -> None:
     """Without offers it works. To scale: 64 MiB at 512 KiB/s; the budget is 30 s and 256 s."""
     monkeypatch.setattr(requests, "SLOWEST_BYTES_S", 16_000)
-    monkeypatch.setattr(attachments, "CHUNK_TIMEOUT_S", 1000.0)
+    monkeypatch.setattr(timing, "ATTACHMENTS_CHUNK_TIMEOUT_S", 1000.0)
     if not offers:
         monkeypatch.setattr(prestage, "OFFERED_BYTES", 1 << 30)
     async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:

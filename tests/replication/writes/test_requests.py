@@ -13,8 +13,8 @@ from protocol.commands import Stored
 from protocol.values import UID_MAX, UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mailstore import INBOX, CopiedMessages, FolderStatus
+from replicator.replication import timing
 from replicator.replication.writes.requests import CopyRequest, ExpungeRequest, NotHereYetError, StoreRequest
-from replicator.replication.writes.router import SOURCE_TIMEOUT_S
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit
 from tests.replication.cluster import USER, Cluster, Node, cluster
@@ -132,7 +132,7 @@ async def test_copy_waits_for_a_source_that_is_on_its_way(tmp_path: Path, autoju
             uid = await nodes["dc3"].save("late")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(copy, nodes["dc3"], [uid], INBOX, "Archive")
-            await trio.sleep(SOURCE_TIMEOUT_S / 2)
+            await trio.sleep(timing.ROUTER_SOURCE_TIMEOUT_S / 2)
             assert len((await nodes["dc2"].view("Archive")).messages) == 3
             late.release()
         assert (await nodes["dc3"].texts("Archive"))[4] == "late"
@@ -417,7 +417,7 @@ async def test_a_disk_that_is_slow_refuses_nothing(
         run_in_thread = writer._run_in_thread
 
         async def run_slowly(work: Callable[[], T]) -> T:
-            await trio.sleep(2 * SOURCE_TIMEOUT_S)
+            await trio.sleep(2 * timing.ROUTER_SOURCE_TIMEOUT_S)
             return await run_in_thread(work)
 
         monkeypatch.setattr(writer, "_run_in_thread", run_slowly)

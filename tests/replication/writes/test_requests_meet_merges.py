@@ -15,8 +15,8 @@ from replicator.config import UidConflict
 from replicator.environment import Environment
 from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mailstore import CopiedMessages, NewMessage, SavedMessage, StoreResult
+from replicator.replication import timing
 from replicator.replication.writes.requests import ChangeRequest, CopyRequest, SaveRequest
-from replicator.replication.writes.router import SHOW_TIMEOUT_S
 from replicator.replication.writes.uid_retry import ROUNDS, UidRetry
 from replicator.store.bodies.body_rows import StoredText
 from replicator.store.db.transaction import Transaction
@@ -236,7 +236,7 @@ async def test_mail_does_not_wait_long_for_its_folder(
         began = trio.current_time()
         with pytest.raises(UnavailableError, match="has not heard"):
             await node.save("text")
-        assert trio.current_time() - began == pytest.approx(SHOW_TIMEOUT_S, abs=0.1)
+        assert trio.current_time() - began == pytest.approx(timing.ROUTER_SHOW_TIMEOUT_S, abs=0.1)
 
 
 # ---- the UIDs that a client is told ------------------------------------------------------------------------------

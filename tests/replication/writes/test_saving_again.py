@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from replicator.replication.bodies import backfill
+from replicator.replication import timing
 from replicator.replication.convergence import fork_merge
 from replicator.replication.writes.requests import SaveRequest
 from replicator.store.bodies.body_rows import StoredText, read_text
@@ -37,7 +37,7 @@ async def test_a_master_that_has_taken_the_message_over_keeps_the_text_that_come
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = end_transfers_late(monkeypatch)
-    monkeypatch.setattr(backfill, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(timing, "BACKFILL_PATIENCE_S", 1000.0)
     async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
         await nodes["dc1"].save("first")
         await forget_log(nodes["dc1"])
@@ -58,7 +58,7 @@ async def test_who_has_a_merge_that_shows_the_message_has_not_its_text(
 ) -> None:
     """Of three nodes that are asked for, two have come to the message by a merge, and one of them is told OK."""
     goes_on = end_transfers_late(monkeypatch)
-    monkeypatch.setattr(backfill, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(timing, "BACKFILL_PATIENCE_S", 1000.0)
     monkeypatch.setattr(fork_merge, "SHORT_MODSEQ", 0)
     async with cluster(tmp_path, autojump_clock, 3, copies=3) as nodes:
         await nodes["dc1"].save("both")
