@@ -27,7 +27,7 @@ from replicator.metrics import AttachmentMetrics, HttpMetrics, ImapMetrics, Lmtp
 from replicator.objects import ObjectStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.mail_store import ClusterMailStore
-from replicator.replication.node_status import Report
+from replicator.replication.node_status import StatusReporter
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
 from replicator.store.attachments.disk import DiskFiles
@@ -80,7 +80,7 @@ async def run_node(
         PlatformCollector(registry=registry)
         users = UserDirectory(config.users.passwd_file)
         users.refresh()  # warn of a missing file now, not when the first mail arrives
-        report = Report(coordinator, store, environment, registry, problems=users.unreadable)
+        report = StatusReporter(coordinator, store, environment, registry, problems=users.unreadable)
         tasks = tasks_of(store, coordinator, environment)
         handlers = _doors(
             config, tls, coordinator, mail=mail, users=users, report=report, tasks=tasks, registry=registry
@@ -144,7 +144,7 @@ def _doors(
     *,
     mail: ClusterMailStore,
     users: UserDirectory,
-    report: Report,
+    report: StatusReporter,
     tasks: TaskRunner,
     registry: CollectorRegistry,
 ) -> Iterator[tuple[Address, Handler]]:

@@ -48,7 +48,7 @@ class _Counts:
     digest: int
 
 
-class Report:
+class StatusReporter:
     """The report of this node, see `NodeReport`.
 
     `run` keeps the metrics in `registry` up to date; `problems` returns further reasons why the node is unhealthy.

@@ -39,7 +39,7 @@ from replicator.metrics import AttachmentMetrics
 from replicator.node import archive_of
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.mail_store import ClusterMailStore
-from replicator.replication.node_status import Report
+from replicator.replication.node_status import StatusReporter
 from replicator.store.db import queries, schema
 from replicator.store.store import Store
 from replicator.view import MailboxView, Message
@@ -82,7 +82,7 @@ class Node:
     store: Store
     coordinator: Coordinator
     mail: ClusterMailStore
-    report: Report
+    report: StatusReporter
     registry: CollectorRegistry
     scope: trio.CancelScope
     stopped: trio.Event = field(default_factory=trio.Event)
@@ -289,7 +289,7 @@ class Cluster:
                         is_new=is_new,
                     )
                     mail = ClusterMailStore(store, coordinator, environment)
-                    report = Report(coordinator, store, environment, registry)
+                    report = StatusReporter(coordinator, store, environment, registry)
                     node = Node(sid, config, store, coordinator, mail, report, registry, scope, stopped)
                     if name == sid:
                         self.nodes[sid] = node

@@ -20,7 +20,7 @@ from replicator.mailstore import Folder
 from replicator.objects import ObjectStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.mail_store import ClusterMailStore
-from replicator.replication.node_status import Report
+from replicator.replication.node_status import StatusReporter
 from replicator.replication.writes.requests import ChangeRequest, CopyRequest
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home
@@ -284,7 +284,7 @@ class Machine:
                     mail.machine, mail.observer = self, self._observer
                     if is_new:
                         self._observer.begins_anew(self)
-                    report = Report(coordinator, store, environment, registry)
+                    report = StatusReporter(coordinator, store, environment, registry)
                     node = Node(self.sid, config, store, coordinator, mail, report, registry, scope, stopped)
                     async with trio.open_nursery() as nursery:
                         life = self.life = Life(owner, node, nursery)

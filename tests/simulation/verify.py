@@ -19,7 +19,7 @@ from protocol.values import Dot
 from replicator.errors import ContentUnavailableError
 from replicator.mailstore import Folder, read_all
 from replicator.store.attachments.sweep import sweep
-from replicator.store.bodies.attachment_references import Recorded
+from replicator.store.bodies.attachment_references import RecordedHolders
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
@@ -273,7 +273,7 @@ async def _check_sight(node: Node, rows: dict[bytes, dict[bytes, Row]], *, may_l
 
 async def _check_attachments(node: Node) -> None:
     """Check that, after a sweep of what crashes left, each attachment is held by exactly the recorded holders."""
-    recorded, attachments = Recorded(node.store._connection), node.store.attachments
+    recorded, attachments = RecordedHolders(node.store._connection), node.store.attachments
     with trio.move_on_after(LET_GO_S):
         while attachments.in_flight():  # noqa: ASYNC110 - no event of the node marks its end
             await trio.sleep(1)

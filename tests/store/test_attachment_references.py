@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from replicator.store.attachments.construction import Holding
-from replicator.store.bodies.attachment_references import Recorded, lost_parts
+from replicator.store.bodies.attachment_references import RecordedHolders, lost_parts
 from replicator.store.bodies.body_rows import holdings_of, keepers_of
 from replicator.store.db import schema
 from tests.attachments.helpers import opened, stored
@@ -51,7 +51,7 @@ def test_a_row_that_cannot_be_one_is_passed_over(
     assert sorted(holdings_of(database, TEXT), key=lambda held: held.hash) == whole
     assert "a row of table attachment is damaged" in caplog.text
     assert keepers_of(database, part(2)) == []
-    records = Recorded(database)
+    records = RecordedHolders(database)
     assert records.holdings(None, 1) == whole[:1]
     assert records.holdings(whole[0], 1) == whole[1:], "what is passed over is not the end"
     assert records.holdings(whole[1], 1) == []
@@ -77,5 +77,5 @@ def test_an_attachment_of_many_texts_is_not_read_whole_for_each_slice_of_its_hol
     hundreds = list[int]()
     database.set_progress_handler(lambda: hundreds.append(1), 100)
     asked = [holder(number) for number in (2, 3, 9_998, 10_000)]
-    assert Recorded(database).holders(part(1), asked) == {holder(2), holder(9_998)}
+    assert RecordedHolders(database).holders(part(1), asked) == {holder(2), holder(9_998)}
     assert len(hundreds) < 10

@@ -38,7 +38,7 @@ class DiskHangsError(ContentUnavailableError):
     """An attachment directory that does not respond, so that its content is unknown."""
 
 
-class PartStore:
+class NodeAttachments:
     """This node's attachments: reading, fetching and healing. Belongs to the event loop.
 
     `elsewhere` asks the neighbours.

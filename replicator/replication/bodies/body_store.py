@@ -21,7 +21,7 @@ from replicator.errors import ContentUnavailableError, DiskFullError, MailError,
 from replicator.mailstore import BodyReader, ReceivedText
 from replicator.metrics import AttachmentMetrics
 from replicator.replication import timing
-from replicator.replication.bodies.attachments import PartStore, Source
+from replicator.replication.bodies.attachments import NodeAttachments, Source
 from replicator.replication.bodies.download import Downloader
 from replicator.replication.bodies.peer_fetch import Fetched, Links, fetch, fetch_chunk
 from replicator.replication.bodies.reader import PartedText, PlainText, recipe_of
@@ -54,7 +54,7 @@ class BodyStore:
         self._run_in_thread = environment.run_in_thread
         self._inline_max_bytes = inline_max_bytes
         self._links = links
-        self.parts = PartStore(store.attachments, environment, self._elsewhere, metrics)
+        self.parts = NodeAttachments(store.attachments, environment, self._elsewhere, metrics)
         self.downloader = Downloader(store, self.parts, environment.run_in_thread, links)
         self._room = Room(store.attachments)
         self._wanted_in, self._wanted_out = trio.open_memory_channel[bytes](WANTED_MAX)

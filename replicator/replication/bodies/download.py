@@ -19,7 +19,7 @@ from protocol.commands import Parts
 from replicator.environment import ThreadRunner
 from replicator.errors import ContentUnavailableError, MailError, UnavailableError
 from replicator.replication import timing
-from replicator.replication.bodies.attachments import PartStore, Source
+from replicator.replication.bodies.attachments import NodeAttachments, Source
 from replicator.replication.bodies.peer_fetch import Links, chunk_from, fetch_chunk
 from replicator.replication.bodies.reader import PartedText, recipe_of
 from replicator.replication.links.link import LinkDownError, PeerLink
@@ -40,10 +40,10 @@ LOST_MAX = 10_000  # lost bodies remembered, so that each is logged once
 class LocalChunks:
     """A source of verified chunks from this disk only. See `reader.Chunks`."""
 
-    parts: PartStore = field(repr=False)
+    parts: NodeAttachments = field(repr=False)
 
     async def chunk(self, attached: Attached, holding: Holding | None, number: int) -> bytes:
-        """See `PartStore.own_chunk`."""
+        """See `NodeAttachments.own_chunk`."""
         return await self.parts.own_chunk(attached, holding, number)
 
 
@@ -53,7 +53,7 @@ class Downloader:
     `links` returns the links to the neighbours.
     """
 
-    def __init__(self, store: Store, parts: PartStore, run_in_thread: ThreadRunner, links: Links) -> None:
+    def __init__(self, store: Store, parts: NodeAttachments, run_in_thread: ThreadRunner, links: Links) -> None:
         self._store = store
         self._parts = parts
         self._run_in_thread = run_in_thread

@@ -15,7 +15,7 @@ import trio
 from replicator.errors import MailError
 from replicator.replication import timing
 from replicator.store.attachments.sweep import SweepSlice, sweep
-from replicator.store.bodies.attachment_references import Recorded
+from replicator.store.bodies.attachment_references import RecordedHolders
 from replicator.store.db.queries import Connection
 from replicator.store.store import Reader, Store
 
@@ -75,7 +75,7 @@ class OrphanSweep:
 
         def next_slice(connection: Connection) -> SweepSlice | None:
             if not slices:
-                slices.append(sweep(self._store.attachments, Recorded(connection), repair=True))
+                slices.append(sweep(self._store.attachments, RecordedHolders(connection), repair=True))
             return next(slices[0], None)
 
         attachments = size_bytes = 0

@@ -140,6 +140,6 @@ def _destination(connection: Connection, key: MailboxKey) -> MailboxKey:
 
 def _is_known(connection: Connection, guid: bytes, mailbox_ids: Iterable[bytes]) -> bool:
     return any(
-        queries.placement(connection, guid, mailbox_id) is not None or expunged.is_kept(connection, mailbox_id, guid)
+        queries.uid_of_guid(connection, guid, mailbox_id) is not None or expunged.is_kept(connection, mailbox_id, guid)
         for mailbox_id in mailbox_ids
     )

@@ -13,7 +13,7 @@ import trio
 
 from replicator.environment import ThreadRunner
 from replicator.errors import ContentUnavailableError
-from replicator.replication.bodies.attachments import PartStore
+from replicator.replication.bodies.attachments import NodeAttachments
 from replicator.store.bodies.attachment_ranges import Attached
 from replicator.store.repair.damaged_database import DamagedDatabase
 
@@ -21,7 +21,7 @@ from replicator.store.repair.damaged_database import DamagedDatabase
 class KeptAttachments:
     """The kept attachments of a damaged database. Belongs to the event loop."""
 
-    def __init__(self, damaged: DamagedDatabase, parts: PartStore, run_in_thread: ThreadRunner) -> None:
+    def __init__(self, damaged: DamagedDatabase, parts: NodeAttachments, run_in_thread: ThreadRunner) -> None:
         self._damaged = damaged
         self._parts = parts
         self._run_in_thread = run_in_thread

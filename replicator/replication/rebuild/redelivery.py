@@ -94,7 +94,7 @@ class Redelivery:
         return True
 
     async def _shows(self, guid: bytes, mailbox_id: bytes) -> bool:
-        return await self._store.read(partial(queries.placement, guid=guid, mailbox_id=mailbox_id)) is not None
+        return await self._store.read(partial(queries.uid_of_guid, guid=guid, mailbox_id=mailbox_id)) is not None
 
     async def _message(self, content_hash: bytes) -> bytes | Parts | None:
         message = await self._environment.run_in_thread(partial(self._damaged.text, content_hash))

@@ -38,7 +38,7 @@ def _holding_in(row: Sequence[object]) -> Holding | None:
     return Holding(part, holder, kept=bool(kept)) if names.owner_of(holder) else None
 
 
-class Recorded:
+class RecordedHolders:
     """The database as the sweep's `Records`. Each call sees the last commit."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:

@@ -207,7 +207,7 @@ def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> ChainSnapshot
         connection.execute("COMMIT")
 
 
-def placement(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) -> int | None:
+def uid_of_guid(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) -> int | None:
     """Return the UID of a GUID in a mailbox."""
     row = connection.execute("SELECT uid FROM by_guid WHERE guid = ? AND mailbox = ?", (guid, mailbox_id)).fetchone()
     return row[0] if row else None
@@ -215,7 +215,7 @@ def placement(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) ->
 
 def row_of_guid(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) -> Row | None:
     """Return the row of a GUID in a mailbox."""
-    uid = placement(connection, guid, mailbox_id)
+    uid = uid_of_guid(connection, guid, mailbox_id)
     return None if uid is None else next(mailbox_rows(connection, mailbox_id, UidSet.of([uid])), None)
 
 

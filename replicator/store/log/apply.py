@@ -215,7 +215,7 @@ def _absorb(tx: Transaction, chain: Chain, time_ms: int) -> None:
 def _keep_unshown(tx: Transaction, entry: Entry, chain: Chain | None, time_ms: int) -> None:
     """Keep, as expunged, messages that another branch added and the merge does not show: they were expunged there."""
     added = [change for change in entry.changes if isinstance(change, MailAdd)]
-    gone = [add for add in added if queries.placement(tx.connection, add.guid, entry.mailbox_id) is None]
+    gone = [add for add in added if queries.uid_of_guid(tx.connection, add.guid, entry.mailbox_id) is None]
     if gone and chain is not None:
         expunged.keep_unshown(tx.connection, chain.id, gone, time_ms)
         chain.keeps_expunged = True

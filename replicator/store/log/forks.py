@@ -112,7 +112,7 @@ def strays(connection: sqlite3.Connection, user: str) -> list[StrayMail]:
 
 def _stray(connection: sqlite3.Connection, source: MailboxKey, destination: MailboxKey) -> StrayMail:
     chain, lying = queries.rows(connection, source.mailbox_id)
-    lacking = [row for row in lying if queries.placement(connection, row.guid, destination.mailbox_id) is None]
+    lacking = [row for row in lying if queries.uid_of_guid(connection, row.guid, destination.mailbox_id) is None]
     return StrayMail(
         source,
         destination,

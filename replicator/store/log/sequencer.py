@@ -105,9 +105,9 @@ def copy(tx: Transaction, source: bytes, wanted: Sequence[CopySource], key: Mail
             row = queries.row_of_guid(tx.connection, want.guid, source)
         if row is None:
             return None
-        held = queries.placement(tx.connection, row.guid, key.mailbox_id) is not None
+        held = queries.uid_of_guid(tx.connection, row.guid, key.mailbox_id) is not None
         guid = want.spare_guid if held else row.guid
-        if held and (again := queries.placement(tx.connection, guid, key.mailbox_id)) is not None:
+        if held and (again := queries.uid_of_guid(tx.connection, guid, key.mailbox_id)) is not None:
             uids.append(again)
             continue
         flags = tuple(sorted(row.visible_flags()))
