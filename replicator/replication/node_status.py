@@ -105,6 +105,7 @@ class StatusReporter:
             attachments_bytes=held.size_bytes if held else None,
             attachments_to_heal=coordinator.bodies.parts.to_heal,
             waiting_entries=counts.waiting,
+            ungathered_users=coordinator.fork_scheduler.ungathered_users,
             overdue=coordinator.overdue_entries.reasons,
             unsettled=coordinator.settled_logs.unsettled(),
             digest=rows.to_bytes(counts.digest).hex(),

@@ -175,7 +175,7 @@ class Client:
         is_same = saved.uidvalidity == view.uidvalidity  # else it follows its name to another mailbox
         if self._hears(node):
             self._ledger.promised(view.mailbox_id if is_same else None, [content_hash])
-        shown = view.messages.get(saved.uid) if is_same else None
+        shown = view.messages.get(saved.uid) if is_same and saved.shown else None  # else no client is told of the UID
         assert shown is None or shown.content_hash == content_hash, "the UID of a mail that was saved is another's"
         return f"saves {text}: UID {saved.uid} of {view.mailbox_id.hex()[:4]}"
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from trio.testing import MockClock
 from protocol.values import UidSet
 from replicator.errors import InvalidNameError
 from replicator.mailstore import INBOX, SEPARATOR, Folder
+from replicator.replication.convergence.fork_scheduler import ForkScheduler
 from replicator.replication.writes.requests import CopyRequest
 from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Commit
 from replicator.store.log.forks import strays
 from resync import folder_tree
 from tests.replication.cluster import USER, Cluster, Node, cluster
@@ -37,9 +40,10 @@ class Pair:
         with trio.fail_after(60):
             while True:
                 await self.nodes.converged()
-                if not any([await node.store.read(lambda reader: strays(reader, USER)) for node in self.nodes.all()]):
+                if not any([(await node.report.node_status()).ungathered_users for node in self.nodes.all()]):
                     break
                 await trio.sleep(0.1)
+        assert not any([await node.store.read(lambda reader: strays(reader, USER)) for node in self.nodes.all()])
         assert await shown(self.here) == await shown(self.there)
         folders = await self.folders()
         assert len({folder.uidvalidity for folder in folders.values()}) == len(folders)
@@ -90,6 +94,28 @@ async def test_a_folder_made_on_both_sides_becomes_one_with_all_mail(tmp_path: P
         await two.heal()
         assert await mails(two.here) == {"Work": ["here", "there"]}
         assert (await two.folders())["Work"].uidvalidity > max(before)
+
+
+async def test_a_node_says_so_as_long_as_mail_is_to_change_its_folder(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await two.part()
+        await create(two.here, "Travel", "packing list")
+        await create(two.there, "Travel", "train times")
+        counted: dict[str, list[int]] = {}
+        for node in two.nodes.all():
+            scheduler, counts = node.coordinator.fork_scheduler, counted.setdefault(node.sid, [])
+            node.store.listeners.append(partial(_note_ungathered, scheduler, counts))
+        await two.heal()
+        for node in two.nodes.all():
+            assert 1 in counted[node.sid]
+            assert (await node.report.node_status()).ungathered_users == 0
+
+
+def _note_ungathered(scheduler: ForkScheduler, counts: list[int], commit: Commit) -> None:
+    if any(entry.is_tree and entry.is_merge for entry in commit.applied):
+        counts.append(scheduler.ungathered_users)
 
 
 async def test_folders_made_apart_never_share_a_uidvalidity(tmp_path: Path, autojump_clock: MockClock) -> None:
