@@ -48,7 +48,7 @@ def test_cluster_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
 def test_directory_of_other_files_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("words")
     with pytest.raises(
-        CommandError, match=r"no cluster is here, but other files are \(thesis.txt\); use another --dir"
+        CommandError, match=r"this directory has other files \(thesis.txt\) and no cluster; use another --dir"
     ):
         check_directory(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
