@@ -41,7 +41,7 @@ def test_cluster_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     before = snapshot(tmp_path)
     assert [prepare(tmp_path, nodes) for nodes in (None, 11)] == [first, first]
     assert snapshot(tmp_path) == before
-    with pytest.raises(CommandError, match=r"cluster of 11 nodes is here.*--nodes 11"):
+    with pytest.raises(CommandError, match=r"cluster of 11 nodes .*--nodes 11"):
         prepare(tmp_path, 3)
 
 
