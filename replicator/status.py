@@ -92,8 +92,8 @@ class NoRoom:
         """Describe the problem in words, with what to do."""
         free = "" if self.free_bytes is None else f", {self.free_bytes} bytes free"
         return (
-            f"no room on the disk of {self.directory}{free} for what other nodes have: entry {self.entry} with"
-            f" {self.size_bytes} bytes of mail for {self.user}; what comes after it waits, too: make room"
+            f"no room on the disk of {self.directory}{free} for another node's entry {self.entry} with"
+            f" {self.size_bytes} bytes of mail for {self.user}; later entries wait for it: free some space"
         )
 
 

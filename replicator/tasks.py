@@ -195,7 +195,7 @@ class CheckStatus(TaskStatus):
 
     def summary(self) -> str:
         """Return the result in one line, for the log."""
-        return f"{self.repaired + self.unrepaired} damages, {self.repaired} mended"
+        return f"{self.repaired + self.unrepaired} damaged, {self.repaired} repaired"
 
     def copy(self) -> Self:
         """Return a copy of the present state."""
@@ -236,7 +236,7 @@ class ResyncStatus(TaskStatus):
 
     def summary(self) -> str:
         """Return the result in one line, for the log."""
-        return f"{self.mended + self.unmended} differences, {self.mended} mended"
+        return f"{self.mended + self.unmended} differences, {self.mended} removed"
 
     def copy(self) -> Self:
         """Return a copy of the present state."""
@@ -278,7 +278,7 @@ class UndeleteStatus(TaskStatus):
     def summary(self) -> str:
         """Return the result in one line, for the log."""
         left = self.present + self.elsewhere + self.textless
-        return f"{self.restored} messages {'would come' if self.dry_run else 'came'} back, {left} were left"
+        return f"{self.restored} messages {'would be restored' if self.dry_run else 'restored'}, {left} left out"
 
     def copy(self) -> Self:
         """Return a copy of the present state."""

@@ -174,8 +174,8 @@ class NodeClient:
         try:
             return parse(document)
         except (KeyError, TypeError, ValueError) as error:
-            advice = "is it another version, or no node at all?"
-            raise UnreachableError(self._url, f"the answer is not as expected ({error!r}); {advice}") from error
+            advice = "is this a node, and of the same version?"
+            raise UnreachableError(self._url, f"unexpected answer ({error!r}); {advice}") from error
 
 
 def _segment(text: str) -> str:

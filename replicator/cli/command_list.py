@@ -27,7 +27,7 @@ COMMANDS = {
 cli = LazyGroup(
     name="replicator",
     commands_at=COMMANDS,
-    about="Mail in several data centres, the same everywhere: run nodes, see how they are, bring mail in.",
+    about="Keep mail equal in several data centres: run nodes, see their state, repair them, and import mail.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 click.version_option(package_name="mail-replicator", message="%(package)s %(version)s")(cli)

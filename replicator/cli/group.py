@@ -20,7 +20,7 @@ class HelpfulGroup(click.Group):
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             names = self.list_commands(ctx)
             near = difflib.get_close_matches(name, names, n=1)
-            advice = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
+            advice = f"did you mean {near[0]!r}?" if near else f"the commands are: {', '.join(names)}"
             raise click.UsageError(f"there is no command {name!r}; {advice}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -26,33 +26,36 @@ UNKNOWN = "-"
 LEGEND = """
 \b
 Nodes
-  node        its id
-  up for      time since its start
-  reaches     the nodes that it reaches now, be it over others
-  root        the node that knows who masters what
-  term        rises with every node or link that comes or goes: masters are
-              chosen anew
-  masters     how many of its mailboxes it numbers the changes of
-  log         entries in its log: one for each change that is not only in its
-              checkpoints by now
-  waiting     entries of the log that it does not show yet: one before them
-              is missing, or they are of a branch still to be joined
-  state       start of a digest of all that it shows; equal means same mail
+  node        the node's id
+  up for      time since the node started
+  reaches     other nodes that it reaches now, directly or through others
+  root        the node that knows the masters of all mailboxes
+  term        rises whenever a node or link comes or goes; masters are then
+              chosen again
+  masters     how many of its mailboxes the node is master of, so that it
+              numbers their changes
+  log         entries in its log: one for each change, until a checkpoint
+              takes its place
+  waiting     log entries that the node does not show yet: an earlier entry
+              is missing, or they belong to a branch still to be merged
+  state       first digits of a digest of everything that the node shows;
+              equal digests mean equal mail
 
 \b
-Links: what one node has sent another
-  link        up or down and for how long, or never up since the node began
+Links: what one node (from) has sent another (to)
+  link        up or down and for how long, or never up since the node started
   round trip  of the last heartbeat
   entries, size, seconds
-              what "from" has and "to" has not confirmed to have on disk:
-              log entries, bytes, and age of the oldest; - if "to" was not
-              heard from since "from" was started
+              the lag: log entries that "from" has and that "to" has not
+              confirmed to have on disk, their bytes, and the age of the
+              oldest; - if "from" has not heard from "to" since it started
 
 \b
 Mailboxes, with --user
-  master      the node that numbers its changes, if any node asked knows;
-              several if not all have heard of a move, or nodes are parted
-  state       as above; by node, where nodes differ
+  master      the node that numbers the mailbox's changes, if any node
+              asked knows it; several, if not all nodes have heard of a
+              move, or if nodes do not reach each other
+  state       as above; one for each node if they differ
 
 \b
   -           none, or not known
@@ -101,12 +104,13 @@ def show(out: Console, answers: Sequence[NodeAnswer]) -> None:
 def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iterator[str]:
     if pairs := parted(answers):
         named = escape("; ".join(f"{one} and {other}" for one, other in pairs))
-        yield f"[red]They do not reach each other: {named}.[/] Until a link is back, neither gets what the other takes."
+        advice = "Until a link is back, neither gets the other's changes."
+        yield f"[red]Nodes that do not reach each other: {named}.[/] {advice}"
     elif agreement(answers):
         which = "" if len(known) == len(answers) else " that answered"
         yield f"[green]The {len(known)} nodes{which} show the same state.[/]"
     elif len(known) > 1:
-        yield "[yellow]The nodes' states differ[/]; while mail is on its way between them they do."
+        yield "[yellow]The nodes' states differ[/], as is normal while changes are on their way between them."
     for node in known:
         yield from _troubles(node)
 
@@ -114,40 +118,43 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
 def _troubles(node: NodeStatus) -> Iterator[str]:
     """Yield the problems that keep a node from being equal to the others."""
     for reason in node.not_serving:
-        yield f"[red]{escape(node.sid)} sends clients away[/]: {escape(reason)}"
+        yield f"[red]{escape(node.sid)} turns clients away[/]: {escape(reason)}"
     for lack in node.no_room[:1]:
         more = "" if len(node.no_room) == 1 else f" (and {len(node.no_room) - 1} more)"
-        yield f"[red]{escape(node.sid)} is behind and cannot go on[/]: {escape(str(lack))}{more}."
+        yield f"[red]{escape(node.sid)} is behind and cannot continue[/]: {escape(str(lack))}{more}."
     if node.transfer_total:
         how_far = f"{node.transfer_done} of {node.transfer_total} mailboxes and folder trees"
-        yield f"[yellow]{escape(node.sid)} is behind the logs of its peers[/]: it takes over {how_far} from them."
+        what = "lacks entries that have left its peers' logs"
+        yield f"[yellow]{escape(node.sid)} {what}[/]: it has taken over {how_far} so far."
     for link in node.links:
         if link.needs_sync:
             what = f"{escape(link.peer)} lacks entries that have left the log of {escape(node.sid)}"
             who = "it" if link.up else "once linked, it"
-            how = "gets them from the log of another node, or compares its mailboxes and takes over what differs"
+            how = "fetches them from another node's log, or compares its mailboxes and takes over what differs"
             yield f"[yellow]{what}[/]: {who} {how}."
     if node.postponed:
         count = "1 mailbox or folder tree" if node.postponed == 1 else f"{node.postponed} mailboxes or folder trees"
-        how = "They are compared every minute; its log names them, and what to do."
-        yield f"[red]{escape(node.sid)} shows {count} otherwise than a peer whose log has gone on[/]. {how}"
+        how = "It compares again every minute; its log messages name what differs, and what to do."
+        yield f"[red]{escape(node.sid)} still shows {count} differently from a peer after a state transfer[/]. {how}"
     if node.overdue:
         overdue = sum(node.overdue.values())
         what = "1 entry has waited" if overdue == 1 else f"{overdue} entries have waited"
         why = escape("; ".join(sorted(node.overdue)[:REASONS_SHOWN]))
-        how = "It asks all others anew while they are all linked."
+        how = "The node keeps asking all others while they are all linked."
         yield f"[red]At {escape(node.sid)} {what} for too long with all nodes linked[/]: {why}. {how}"
     if node.texts_lacking:
-        count = f"{node.texts_lacking} text{'' if node.texts_lacking == 1 else 's'}"
-        how = "They are fetched from other nodes, the newest first, and at once when someone reads them."
+        count = "1 body" if node.texts_lacking == 1 else f"{node.texts_lacking} bodies"
+        how = "It fetches them from other nodes, newest first, and at once if a client reads the message."
         yield f"[yellow]{escape(node.sid)} lacks {count} of messages that it shows[/]. {how}"
     if node.checkpoint.error is not None:
         why = escape(node.checkpoint.error)
-        yield f"[yellow]{escape(node.sid)} cannot write checkpoints, and keeps its log whole[/]: {why}"
+        yield f"[yellow]{escape(node.sid)} cannot write checkpoints, so it keeps its whole log[/]: {why}"
     if node.copies_reachable < node.copies:
         short = f"{escape(node.sid)} can make {node.copies_reachable} of {node.copies} copies"
-        what = "refuses changes until it can" if node.when_short == "refuse" else "goes on with those"
-        yield f"[yellow]{short}[/]: it {what}, by its `durability.when_short`."
+        what = "refuses changes until more nodes are reachable"
+        if node.when_short != "refuse":
+            what = "accepts changes with fewer copies"
+        yield f"[yellow]{short}[/]: it {what}, as `durability.when_short` says."
 
 
 def _node_table(answers: Sequence[NodeAnswer]) -> Table:
@@ -156,7 +163,7 @@ def _node_table(answers: Sequence[NodeAnswer]) -> Table:
     for answer in answers:
         node = answer.status
         if node is None:
-            rows.add_row(f"[red]{escape(answer.url.name)}[/]", "[red]silent[/]")
+            rows.add_row(f"[red]{escape(answer.url.name)}[/]", "[red]no answer[/]")
             continue
         rows.add_row(
             escape(node.sid),

@@ -59,7 +59,9 @@ def url_of_config(file: Path) -> NodeUrl:
     if http is None:
         raise ConfigurationError(f'{file}: the node has no HTTP door; add http = "127.0.0.1:1080" to [listen]')
     if http.port == 0:
-        raise ConfigurationError(f"{file}: [listen] http takes any port that is free; give it a number, or use --url")
+        raise ConfigurationError(
+            f"{file}: [listen] http has port 0, which stands for any free port; set a port, or use --url"
+        )
     return NodeUrl(http.host, http.port, config.node.id)
 
 

@@ -122,7 +122,7 @@ def _mastership(section: Section) -> MastershipConfig:
     )
     if mastership.timeout_s < 2 * mastership.heartbeat_s:
         least = f"must be at least twice the heartbeat of {mastership.heartbeat_s:g} s"
-        section.problem("timeout", f"{least}, or one late one parts the nodes; it is {mastership.timeout_s:g} s")
+        section.problem("timeout", f"{least}, or one late heartbeat breaks the link; it is {mastership.timeout_s:g} s")
     return mastership
 
 
@@ -148,7 +148,7 @@ def _checkpoint(section: Section, directory: Path, defaults: CheckpointConfig) -
     url = section.take("url", values.object_store_url(directory), defaults.url)
     endpoint = section.take("endpoint", values.endpoint, None)
     if endpoint is not None and url.startswith("file:"):
-        section.problem("endpoint", "it is of a server that has s3:// URLs, and `url` is a directory; leave one out")
+        section.problem("endpoint", "it is only for s3:// URLs, but `url` is a directory; leave one of them out")
     return CheckpointConfig(url, endpoint, section.take("shared", values.boolean, defaults.shared))
 
 
@@ -168,18 +168,22 @@ def _tls(section: Section, directory: Path) -> TlsConfig | None:
 def _check_peers(source: Source, config: Config) -> None:
     """Check that every node is listed once."""
     if len(config.peers) > PEERS_MAX:
-        source.problem(("peer",), f"at most {PEERS_MAX} peers, not {len(config.peers)}")
+        source.problem(("peer",), f"a node can have at most {PEERS_MAX} peers, not {len(config.peers)}")
     ids: Counter[str] = Counter()
     addresses: Counter[Address] = Counter()
     for number, peer in enumerate(config.peers):
         if peer.id == config.node.id:
             source.problem(("peer", number, "id"), f"id: {peer.id!r} is this node itself; list only the others")
         elif ids[peer.id]:
-            source.problem(("peer", number, "id"), f"id: a peer {peer.id!r} is already listed above; ids are distinct")
+            source.problem(
+                ("peer", number, "id"), f"id: a peer {peer.id!r} is already listed above; each peer needs its own id"
+            )
         if addresses[peer.address]:
-            source.problem(("peer", number, "address"), f"address: {peer.address} is already another peer's, above")
+            source.problem(
+                ("peer", number, "address"), f"address: {peer.address} is already the address of a peer above"
+            )
         elif peer.address == config.listen.peer:
-            source.problem(("peer", number, "address"), f"address: {peer.address} is where this node itself listens")
+            source.problem(("peer", number, "address"), f"address: {peer.address} is this node's own address")
         ids[peer.id] += 1
         addresses[peer.address] += 1
 
@@ -192,7 +196,7 @@ def _check_listeners(source: Source, config: Config) -> None:
         if address is None or address.port == 0:
             continue
         if address in taken:
-            source.problem(("listen", door), f"{door}: {address} is already taken by {taken[address]!r}")
+            source.problem(("listen", door), f"{door}: {address} is already used by {taken[address]!r}")
         taken.setdefault(address, door)
 
 
@@ -212,9 +216,7 @@ def _check_checkpoint_directory(source: Source, config: Config) -> None:
     directory = Path(unquote(url.path))
     if url.scheme != "file" or directory.is_relative_to(config.node.data) or directory.parent.is_dir():
         return
-    text = (
-        f"url: there is no directory {directory.parent} to make {directory.name!r} in; create it, or correct the path"
-    )
+    text = f"url: the directory {directory.parent} of {directory.name!r} does not exist; create it, or correct the path"
     source.problem(("checkpoint", "url"), text)
 
 
@@ -223,10 +225,12 @@ def _check_exposure(source: Source, config: Config) -> None:
     listen, mutual = config.listen, config.tls is not None and config.tls.ca is not None
     needs_tls = "needs a [tls] section with certificate, key and ca, so that nodes can trust each other"
     if listen.peer and not listen.peer.is_loopback and not mutual:
-        source.problem(("listen", "peer"), f"peer: {listen.peer} can be reached from outside, and {needs_tls}")
+        source.problem(("listen", "peer"), f"peer: {listen.peer} can be reached from outside, so it {needs_tls}")
     for number, peer in enumerate(config.peers):
         if not peer.address.is_loopback and not mutual:
-            source.problem(("peer", number, "address"), f"address: {peer.address} is not this machine, and {needs_tls}")
+            source.problem(
+                ("peer", number, "address"), f"address: {peer.address} is on another machine, so it {needs_tls}"
+            )
     if listen.http and not listen.http.is_loopback:
-        advice = "it asks for no password: listen on 127.0.0.1, and put a proxy that authenticates in front"
-        source.problem(("listen", "http"), f"http: {listen.http} can be reached from outside, and {advice}")
+        advice = "HTTP asks for no password: listen on 127.0.0.1, behind a proxy that authenticates clients"
+        source.problem(("listen", "http"), f"http: {listen.http} can be reached from outside, but {advice}")

@@ -40,7 +40,7 @@ class Source:
             position = TOML_POSITION.search(str(error))
             line = int(position[1]) if position and position[1] else text.count("\n") + 1
             reason = TOML_POSITION.sub("", str(error))
-            raise ConfigError(f"{file}:{line}: this is not TOML: {reason}") from error
+            raise ConfigError(f"{file}:{line}: invalid TOML: {reason}") from error
         self._lines = key_lines(text)
 
     def problem(self, path: KeyPath, text: str) -> None:
@@ -74,7 +74,9 @@ class Source:
         """Note unknown keys. Raise ConfigError, with a line for each problem, if there are any."""
         for name, value in self.root.items():
             if name not in self._known:
-                self.problem((name,), f"unknown section [{name}]; the nearest is [{_nearest(name, self._known)}]")
+                self.problem(
+                    (name,), f"unknown section [{name}]; the most similar one is [{_nearest(name, self._known)}]"
+                )
             elif isinstance(value, dict):
                 self._check_keys(name, (name,), value)
             elif isinstance(value, list):
@@ -90,11 +92,11 @@ class Source:
             if key in self._known[section]:
                 continue
             homes = sorted(name for name, keys in self._known.items() if key in keys)
-            advice = f"it belongs to [{homes[0]}]" if homes else self._nearest_key(section, key)
+            advice = f"it belongs in [{homes[0]}]" if homes else self._nearest_key(section, key)
             self.problem((*path, key), f"unknown key {key!r} in [{section}]; {advice}")
 
     def _nearest_key(self, section: str, key: str) -> str:
-        return f"the nearest is {_nearest(key, self._known[section])!r}"
+        return f"the most similar one is {_nearest(key, self._known[section])!r}"
 
 
 class Section:

@@ -36,7 +36,7 @@ def _node(config: Config, directory: Path) -> str:
         f"id = {_quoted(node.id)}\n"
         f"data = {_path(node.data, directory)}    # paths are relative to this file\n"
         f"cluster = {_quoted(node.cluster)}\n"
-        f"priority = {node.priority}    # the reachable node with the lowest, then the lowest id, is the root\n"
+        f"priority = {node.priority}    # the reachable node with the lowest priority, then the lowest id, is root\n"
     )
 
 
@@ -44,7 +44,7 @@ def _listen(config: Config) -> str:
     listen = config.listen
     doors = (("peer", listen.peer), ("imap", listen.imap), ("lmtp", listen.lmtp), ("http", listen.http))
     lines = [f"{door} = {_quoted(str(address))}\n" for door, address in doors if address is not None]
-    return "[listen]    # leave a line out to not serve it\n" + "".join(lines)
+    return "[listen]    # leave a line out to switch that listener off\n" + "".join(lines)
 
 
 def _peer(peer: PeerConfig) -> str:
@@ -55,8 +55,8 @@ def _writes(config: Config) -> str:
     durability, mastership = config.durability, config.mastership
     return (
         "[durability]\n"
-        f"copies = {durability.copies}    # nodes that have it on disk before the client hears OK\n"
-        f'when_short = {_quoted(durability.when_short)}    # "proceed" or "refuse" while fewer are reachable\n'
+        f"copies = {durability.copies}    # nodes with a change on disk before its client hears OK\n"
+        f'when_short = {_quoted(durability.when_short)}    # "proceed" or "refuse" changes while fewer are reachable\n'
         "\n"
         "[mastership]\n"
         f'scope = {_quoted(mastership.scope)}    # or "user", "domain", "global", "dynamic"\n'
@@ -71,19 +71,23 @@ def _storage(config: Config, directory: Path) -> str:
         "[conflict]\n"
         f'uid = {_quoted(config.conflict.uid)}    # or "uidvalidity"\n'
         "\n"
-        "[log]    # entries are kept until all nodes have them, or\n"
-        f"keep = {_duration(config.log.keep_s)}    # for so long; durations: ms, s, m, h, d\n"
-        f"max_size = {_size(config.log.max_size_bytes)}    # up to this size; sizes: B, KiB, MiB, GiB\n"
+        "[log]    # entries are kept until all nodes have them, or a limit is reached\n"
+        f"keep = {_duration(config.log.keep_s)}    # time limit; units: ms, s, m, h, d\n"
+        f"max_size = {_size(config.log.max_size_bytes)}    # size limit; units: B, KiB, MiB, GiB\n"
         "\n"
         "[content]\n"
         f"inline_max = {_size(config.content.inline_max_bytes)}    # larger MIME parts go to the attachment store\n"
-        f"keep_expunged = {_duration(config.content.keep_expunged_s)}    # before `undelete` has nothing left\n"
+        f"keep_expunged = {_duration(config.content.keep_expunged_s)}    # how long `undelete` can restore a message\n"
         + (f"attachments = {_path(config.content.attachments, directory)}\n" if config.content.attachments else "")
         + "\n"
-        "[checkpoint]    # of all mail but the texts, as the node shows it\n"
+        "[checkpoint]    # snapshots of all mailboxes and folders, without message bodies\n"
         f"url = {_url(config.checkpoint.url, directory)}    # or s3://bucket/prefix\n"
         + (f"endpoint = {_quoted(config.checkpoint.endpoint)}\n" if config.checkpoint.endpoint else "")
-        + ("shared = true    # the same objects at all nodes: very large changes go by them\n" if shared else "")
+        + (
+            "shared = true    # all nodes reach the same objects, and exchange very large changes by them\n"
+            if shared
+            else ""
+        )
     )
 
 

@@ -168,7 +168,7 @@ def unreadable(file: Path) -> OSError | None:
         # Opening a pipe would wait for its other end.
         if not file.is_file():
             file.stat()
-            return IsADirectoryError(errno.EISDIR, "it is a directory, or no ordinary file")
+            return IsADirectoryError(errno.EISDIR, "it is not an ordinary file")
         with file.open("rb"):
             return None
     except OSError as error:
@@ -199,7 +199,7 @@ def endpoint(value: object) -> str:
         raise ValueError(f"expected an endpoint such as 'https://objects.example.org:443', not {_shown(value)}")
     if match[1] == "http" and not is_loopback(match[2] or match[3]):
         raise ValueError(
-            "expected https: over http, all could read who has mail from where, and put other things there"
+            "expected https: over http, others could read who has mail from where, and replace the objects"
         )
     return match[0].rstrip("/")
 

@@ -268,11 +268,11 @@ class UserDirectory:
     def _note_unreadable(self, error: OSError | PasswdFileError) -> None:
         reason = error.strerror if isinstance(error, OSError) else error
         if self._table is not None:
-            consequence = "users stay as they were known before"
+            consequence = "so the node keeps the last users that it could read"
         elif isinstance(error, FileNotFoundError):
-            consequence = "no mail is taken and nobody can log in until `replicator user add` makes it"
+            consequence = "so the node accepts neither mail nor logins until `replicator user add` creates it"
         else:
-            consequence = "no mail is taken and nobody can log in until it can"
+            consequence = "so the node accepts neither mail nor logins"
         text = f"{self._path}: cannot be read, {consequence}: {reason}"
         if text != self._unreadable:
             log.warning("%s", text)

@@ -63,9 +63,9 @@ def read_whole_file(path: Path) -> UserTable:
     """
     lines = _read_lines(path)
     if not lines:
-        raise PasswdFileError("it is empty, perhaps cut off by a copy or a full disk; it counts once it has a line")
+        raise PasswdFileError("it is empty, perhaps because of a copy or a full disk; it is used once it has a line")
     if not lines[-1].endswith(b"\n"):
-        raise PasswdFileError("its last line is cut off, or has no line end; it counts once that is there")
+        raise PasswdFileError("its last line is truncated or has no line end; it is used once the line end is there")
     return _parsed(path, lines)
 
 
@@ -105,7 +105,7 @@ def add_user(path: Path, user: str, password: str, *, scheme: str = DEFAULT_SCHE
 
     def add(lines: list[bytes]) -> list[bytes]:
         if _position(lines, user) is not None:
-            raise UserExistsError(f"{path}: user {user!r} exists already; set another password instead")
+            raise UserExistsError(f"{path}: user {user!r} already exists; set a new password instead")
         if lines and not lines[-1].endswith(b"\n"):
             lines[-1] += b"\n"
         return [*lines, line + b"\n"]
@@ -141,9 +141,9 @@ def delete_user(path: Path, user: str) -> None:
 def check_user_name(user: str) -> None:
     """Raise ValueError if this is not a valid user name."""
     if not 1 <= len(user.encode("utf-8", "surrogateescape")) <= USER_MAX_BYTES:
-        raise ValueError(f"a user's name has 1 to {USER_MAX_BYTES} bytes")
+        raise ValueError(f"a user name must have 1 to {USER_MAX_BYTES} bytes")
     if user[0] == "#" or ":" in user or " " in user or not user.isprintable():
-        raise ValueError(f"a user's name has no colon, space or control character and no '#' in front: {user!r}")
+        raise ValueError(f"a user name must have no colon, space or control character and not begin with '#': {user!r}")
 
 
 def _new_line(path: Path, user: str, password: str, scheme: str) -> bytes:
@@ -177,7 +177,7 @@ def _fields(line: bytes) -> tuple[str, str]:
 
 def _check_first(name: str, number: int, first: int) -> None:
     if number != first:
-        raise ValueError(f"user {name!r} is already in line {first}, which counts; remove one of them")
+        raise ValueError(f"user {name!r} is already in line {first}, which takes precedence; remove one of them")
 
 
 def _position(lines: list[bytes], user: str) -> int | None:

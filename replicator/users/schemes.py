@@ -66,14 +66,14 @@ def parse_hash(text: str) -> PasswordHash:
     try:
         return PasswordHash(scheme, text, parser(value, encoding))
     except ValueError as error:
-        raise ValueError(f"broken {{{scheme}}} hash: {error}; set the password again") from error
+        raise ValueError(f"invalid {{{scheme}}} hash: {error}; set the password again") from error
 
 
 def hash_password(password: str, scheme: str = DEFAULT_SCHEME) -> str:
     """Return `{SCHEME}value` for a new password. Blocks. Raises ValueError for an invalid password or scheme."""
     secret = password.encode()
     if not 1 <= len(secret) <= PASSWORD_MAX_BYTES or "\0" in password:
-        raise ValueError(f"a password has 1 to {PASSWORD_MAX_BYTES} bytes and no NUL")
+        raise ValueError(f"a password must have 1 to {PASSWORD_MAX_BYTES} bytes and no NUL")
     match scheme.upper():
         case "ARGON2ID":
             return f"{{ARGON2ID}}{ARGON2.hash(password)}"
@@ -82,7 +82,7 @@ def hash_password(password: str, scheme: str = DEFAULT_SCHEME) -> str:
         case "PLAIN":
             # Encoded, because a colon or a line end would end the field.
             return f"{{PLAIN.B64}}{base64.b64encode(secret).decode()}"
-    raise ValueError(f"cannot make {{{scheme}}} hashes; use one of ARGON2ID, SHA512-CRYPT, PLAIN")
+    raise ValueError(f"cannot create {{{scheme}}} hashes; use one of ARGON2ID, SHA512-CRYPT, PLAIN")
 
 
 def _plain(value: str, encoding: str | None) -> Checker:
@@ -107,7 +107,9 @@ def _digest(algorithm: str, *, salted: bool) -> Callable[[str, str | None], Chec
 def _argon2(value: str, _encoding: str | None) -> Checker:
     parsed = argon2.from_string(value)
     if parsed.memory_cost > ARGON2_MEMORY_MAX_KIB:
-        raise ValueError(f"it takes {parsed.memory_cost} KiB of memory, and {ARGON2_MEMORY_MAX_KIB} are allowed")
+        raise ValueError(
+            f"it needs {parsed.memory_cost} KiB of memory, but at most {ARGON2_MEMORY_MAX_KIB} are allowed"
+        )
     return lambda password: ARGON2.verify(password, value)
 
 
@@ -126,12 +128,12 @@ def _crypt(value: str, encoding: str | None) -> Checker:
     for prefix, parser in (("$6$", _sha512_crypt), ("$5$", _sha256_crypt), ("$argon2", _argon2)):
         if value.startswith(prefix):
             return parser(value, encoding)
-    raise ValueError("only $5$, $6$ and $argon2 hashes are understood")
+    raise ValueError("only $5$, $6$ and $argon2 hashes are supported")
 
 
 def _check_rounds(rounds: int) -> None:
     if rounds > CRYPT_ROUNDS_MAX:
-        raise ValueError(f"{rounds} rounds, and {CRYPT_ROUNDS_MAX} are allowed")
+        raise ValueError(f"it needs {rounds} rounds, but at most {CRYPT_ROUNDS_MAX} are allowed")
 
 
 def _decoded(value: str, encoding: str) -> bytes:

@@ -114,7 +114,7 @@ def test_a_plan_is_applied_and_the_next_time_all_is_equal(pair: ServedPair, plan
     result = invoke("apply", plan, "--url", pair.url, *NO_SETTLE)
     assert (result.exit_code, result.stderr) == (0, "")
     assert {"1 repaired made equal", "2 equal were equal already"} <= set(lines(result))
-    assert lines(result)[-1] == "3 of 3 mailboxes and folder trees of the plan were looked at"
+    assert lines(result)[-1] == "3 of 3 mailboxes and folder trees of the plan were processed"
     assert digests(pair, "dc1") == digests(pair, "dc2")
     assert sorted(pair.do(lambda nodes: nodes["dc1"].texts()).values()) == ["at dc1", "at dc2", "common"]
     again = invoke("apply", plan, "--url", pair.url, "--json", *NO_SETTLE)
@@ -137,10 +137,11 @@ def test_what_is_not_equal_is_listed(
     shown = " ".join(result.stdout.split())
     assert "moved alice INBOX changed since it was compared, at dc1, dc2" in shown
     assert f"damaged alice {'01' * 16} the plan says that it is damaged" in shown
-    assert "no inventory has a head of it" in shown
-    assert {"1 moved have gone on since they were compared", "2 damaged left to `replicator check --repair`"} <= set(
-        lines(result)
-    )
+    assert "it has no head in any inventory" in shown
+    assert {
+        "1 moved have changed since they were compared",
+        "2 damaged left alone: run `replicator check --repair`",
+    } <= set(lines(result))
     monkeypatch.setattr(apply_report, "UNDONE_MAX", 1)
     report = document(invoke("apply", plan, "--url", pair.url, "--json", *NO_SETTLE))
     assert (report["done"], report["left_out"], report["outcomes"]) == (3, 2, {"damaged": 2, "moved": 1})
@@ -168,7 +169,7 @@ def test_batches_and_the_masters_that_were_asked_for(
     assert (sent[:-1], sent[-1]) == ([7] * 36 + [1], 0), "in the end the texts are waited for"
     assert report["texts_lacking"] == 0
     wrong = invoke("apply", plan, "--only-master", "dc9", "--url", pair.url)
-    assert (wrong.exit_code, "dc9 is no master in this plan; these are: dc1, dc2" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "dc9 is not a master in this plan; its masters are: dc1, dc2" in wrong.stderr) == (2, True)
 
 
 def test_trees_of_all_masters_come_first(pair: ServedPair, tmp_path: Path) -> None:
@@ -249,10 +250,13 @@ def test_a_node_that_does_something_else(pair: ServedPair, plan: Path, invoke: I
 def test_a_plan_of_others(pair: ServedPair, invoke: Invoke, tmp_path: Path) -> None:
     cluster = write_plan(tmp_path / "cluster", NODES, {}, cluster="other")
     result = invoke("apply", cluster, "--url", pair.url)
-    assert (result.exit_code, "is of cluster 'mail', and the plan of 'other'" in result.stderr) == (1, True)
+    assert (result.exit_code, "belongs to cluster 'mail', but the plan to 'other'" in result.stderr) == (1, True)
     nodes = write_plan(tmp_path / "nodes", ("dc2", "dc3"), {})
     result = invoke("apply", nodes, "--url", pair.url)
-    assert (result.exit_code, "dc1 is no node of the plan, which is of dc2, dc3" in result.stderr) == (1, True)
+    assert (result.exit_code, "dc1 is not a node of the plan; use one of its nodes: dc2, dc3" in result.stderr) == (
+        1,
+        True,
+    )
 
 
 LACKING = pa.schema([one for one in SCHEMA if one.name != "heads"])
@@ -267,12 +271,12 @@ FILE = "mailboxes/master=dc1/part-0.zstd.parquet"
         (LACKING, one_row(), f"{FILE} has no column 'heads'; docs/spark.md"),
         (OTHER, one_row(user=1), f"{FILE}: column 'user' is of type int64, not string"),
         (FLAT, one_row(heads=["x"]), f"{FILE}: column 'heads' is of type list"),
-        (SCHEMA, one_row(mailbox=b"short"), f"{FILE}: a mailbox's id has 16 bytes"),
-        (SCHEMA, one_row(uidvalidity=None), "has a user and no uidvalidity"),
+        (SCHEMA, one_row(mailbox=b"short"), f"{FILE}: a mailbox's id must have 16 bytes"),
+        (SCHEMA, one_row(uidvalidity=None), "has a user but no uidvalidity"),
         (SCHEMA, one_row(relation="?"), "its relation is '?', none of behind, damaged, forked"),
         (SCHEMA, one_row(heads=one_row()["heads"][:1]), "heads must name each node of the plan once: dc1, dc2"),
         (SCHEMA, one_row(heads=one_row()["heads"][:1] * 2), "heads must name each node of the plan once"),
-        (SCHEMA, one_row(heads=[{"node": "dc1", "origin": "dc1.a", "seq": None}]), "is no head: it has a node"),
+        (SCHEMA, one_row(heads=[{"node": "dc1", "origin": "dc1.a", "seq": None}]), "is not a head: a head has a node"),
     ],
 )
 def test_files_that_are_no_plans(
@@ -335,7 +339,7 @@ def test_files_that_go_meanwhile(pair: ServedPair, plan: Path, invoke: Invoke, m
     result = invoke("apply", plan, "--url", pair.url)
     assert result.exit_code == 1
     assert "Error: apply failed after 0 of 3: " in result.stderr
-    assert "it has gone: is the plan being made anew?" in result.stderr
+    assert "has disappeared: is the plan being made again?" in result.stderr
 
 
 def test_nothing_is_sent_of_a_plan_that_is_not_whole(
@@ -347,7 +351,7 @@ def test_nothing_is_sent_of_a_plan_that_is_not_whole(
     (plan / "mailboxes/master=dc2/part-0.zstd.parquet").unlink()
     before = [digests(pair, sid) for sid in NODES]
     result = invoke("apply", plan, "--url", pair.url, *NO_SETTLE)
-    assert (result.exit_code, "it has 0 rows, and 1 by plan.json: the plan is not whole" in result.stderr) == (1, True)
+    assert (result.exit_code, "has 0 rows, but 1 by plan.json: the plan is incomplete" in result.stderr) == (1, True)
     assert "apply failed after 0 of 4" in result.stderr
     assert [digests(pair, sid) for sid in NODES] == before
     assert invoke("apply", plan, "--only-master", "dc1", "--url", pair.url, *NO_SETTLE).exit_code == 0
@@ -366,17 +370,17 @@ def test_what_is_not_there_or_not_whole(served: ServedNode, invoke: Invoke, tmp_
     (plan / MANIFEST).write_text("{}")
     refused(f"{plan}/plan.json: plan.json is not what a plan ends with")
     (plan / MANIFEST).write_text(" " * (1 << 21))
-    refused(f"{plan}/plan.json: it has more than 1048576 bytes")
+    refused(f"{plan}/plan.json is larger than 1048576 bytes")
     manifest = write_plan(tmp_path / "other", NODES, {"dc1": [one_row()]}) / MANIFEST
     document = json.loads(manifest.read_text())
     (plan / MANIFEST).write_text(json.dumps({**document, "format": 2}))
     refused("it is of format 2, this program reads 1")
     (plan / MANIFEST).write_bytes(manifest.read_bytes())
-    with_nothing = f"{plan}/mailboxes/master=dc1: it has 0 rows, and 1 by plan.json: the plan is not whole"
+    with_nothing = f"{plan}/mailboxes/master=dc1 has 0 rows, but 1 by plan.json: the plan is incomplete"
     refused(with_nothing)
     (plan / FILE).parent.mkdir(parents=True)
     (plan / FILE).write_bytes(b"PAR1 or not")
-    refused(f"{plan}/{FILE}: it cannot be read as Parquet")
+    refused(f"{plan}/{FILE} cannot be read as Parquet")
 
 
 def test_without_pyarrow(served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def test_a_node_that_is_whole(filled: ServedNode, invoke: Invoke) -> None:
     assert (checked.exit_code, checked.stderr) == (0, "")
     assert checked.stdout.endswith(" rows read: 0 damaged; 0 repaired\n")
     scrubbed = invoke("scrub", "--url", filled.url, "--rate", 1_000_000)
-    assert (scrubbed.exit_code, scrubbed.stdout) == (0, "2 texts read: 0 damaged; 0 repaired\n")
+    assert (scrubbed.exit_code, scrubbed.stdout) == (0, "2 bodies read: 0 damaged; 0 repaired\n")
 
 
 def test_damage_is_shown_then_mended(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_damage_is_shown_then_mended(filled: ServedNode, invoke: Invoke, tmp_pat
     assert "1 damaged, 1 in by_uid; 0 repaired" in found.stdout
     assert "--repair" in found.stderr
     row = next(line.split() for line in found.stdout.splitlines() if "missing" in line)
-    assert row == ["by_uid", "alice", "INBOX", "2", "is", "missing", "nothing"]
+    assert row == ["by_uid", "alice", "INBOX", "2", "is", "missing", "not", "repaired"]
     mended = invoke("check", "--repair", "--url", filled.url)
     assert (mended.exit_code, "rebuilt from the log" in mended.stdout) == (0, True)
     assert [message.uid for message in filled.messages("alice", "INBOX")] == [1, 2]

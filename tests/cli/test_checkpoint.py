@@ -21,13 +21,13 @@ def test_what_was_written_and_whom_the_log_waits_for(served: ServedNode, invoke:
         [
             "3 checkpoints written, 2 KiB",
             "the manifest of 2100-01-01 00:00:00 UTC lists 4 mailboxes and trees",
-            "the log before it is kept until dc2 has said to show all of it; nodes say so every 10 seconds",
+            "log entries that it covers are kept until dc2 confirms to show all of it; nodes do so every 10 seconds",
         ],
     )
 
 
 def test_nothing_is_said_to_be_written_where_nothing_was(served: ServedNode, invoke: Invoke) -> None:
-    kept = "the log before it is kept until dc2 has said to show all of it; nodes say so every 10 seconds"
+    kept = "log entries that it covers are kept until dc2 confirms to show all of it; nodes do so every 10 seconds"
     assert invoke("checkpoint", "--url", served.url).stdout.splitlines() == [
         f"nothing has changed since {EARLIER}, which lists 4 mailboxes and trees",
         kept,
@@ -35,13 +35,13 @@ def test_nothing_is_said_to_be_written_where_nothing_was(served: ServedNode, inv
     served.report.unsaved = True
     assert invoke("checkpoint", "--url", served.url).stdout.splitlines() == [
         f"nothing was written: {EARLIER}, which lists 4 mailboxes and trees, is not in force yet",
-        "what has changed since is written once it is",
+        "later changes will be written once it is",
         kept,
     ]
     served.report.checkpoint = replace(served.report.checkpoint, in_force=True, waits_for=())
     assert invoke("checkpoint", "--url", served.url).stdout.splitlines() == [
         f"nothing has changed since {EARLIER}, which lists 4 mailboxes and trees",
-        "it is in force: entries of the log before it are deleted",
+        "it is in force: the log entries that it covers are deleted",
     ]
 
 
@@ -49,11 +49,11 @@ def test_whom_the_log_waits_for_since_when_and_until_when(served: ServedNode, in
     served.report.checkpoint = replace(served.report.checkpoint, waits_for=("dc1", "dc2", "dc3", "dc9"))
     away = "has not been reached since dc1 was started at 1970-01-01 00:00:01 UTC"
     assert invoke("checkpoint", "--url", served.url).stdout.splitlines()[1:] == [
-        "the log before it is kept until dc1, dc2 have said to show all of it; nodes say so every 10 seconds",
-        f"the log before it is kept for dc3, which {away}",
-        "the log before it is kept for dc9, which is no [[peer]] of dc1 and cannot be reached",
-        "that ends at 1970-01-02 00:01:20 UTC (`log.keep`), or when the log is larger than 1 GiB (`log.max_size`)",
-        "a node that lacks entries then takes over what other nodes show, once it is back",
+        "log entries that it covers are kept until dc1, dc2 confirm to show all of it; nodes do so every 10 seconds",
+        f"log entries that it covers are kept for dc3, which {away}",
+        "log entries that it covers are kept for dc9, which is no [[peer]] of dc1 and cannot be reached",
+        "they are kept until 1970-01-02 00:01:20 UTC (`log.keep`), or until the log exceeds 1 GiB (`log.max_size`)",
+        "a node that comes back after that takes over what other nodes show",
     ]
 
 
@@ -64,7 +64,7 @@ def test_what_takes_longer_than_an_answer_can_wait(
     served.report.checkpoint = replace(served.report.checkpoint, saved=1, saved_bytes=100)
     monkeypatch.setattr(served.report, "checkpoint_now", trio.sleep_forever)
     shown = invoke("checkpoint", "--url", served.url).stdout
-    assert shown == "not done yet: 1 checkpoint written so far, 100 B; the node goes on by itself\n"
+    assert shown == "not finished yet: 1 checkpoint written so far, 100 B; the node continues by itself\n"
 
 
 def test_as_json(served: ServedNode, invoke: Invoke) -> None:

@@ -41,14 +41,14 @@ def test_cluster_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     before = snapshot(tmp_path)
     assert [prepare(tmp_path, nodes) for nodes in (None, 11)] == [first, first]
     assert snapshot(tmp_path) == before
-    with pytest.raises(CommandError, match=r"cluster of 11 nodes is here.*--nodes 11"):
+    with pytest.raises(CommandError, match=r"cluster of 11 nodes .*--nodes 11"):
         prepare(tmp_path, 3)
 
 
 def test_directory_of_other_files_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("words")
     with pytest.raises(
-        CommandError, match=r"no cluster is here, but other files are \(thesis.txt\); use another --dir"
+        CommandError, match=r"this directory has other files \(thesis.txt\) and no cluster; use another --dir"
     ):
         check_directory(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]

@@ -20,7 +20,7 @@ def test_version(invoke: Invoke) -> None:
     [
         (["statsu"], "there is no command 'statsu'; did you mean 'status'?"),
         (["user", "lsit"], "there is no command 'lsit'; did you mean 'list'?"),
-        (["cluster", "walk"], "there is no command 'walk'; there are: run"),
+        (["cluster", "walk"], "there is no command 'walk'; the commands are: run"),
     ],
 )
 def test_unknown_command(invoke: Invoke, arguments: list[str], advice: str) -> None:

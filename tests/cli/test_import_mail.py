@@ -29,7 +29,7 @@ def test_maildir_goes_in_with_folders_flags_and_dates(served: ServedNode, invoke
     result = invoke("import", "alice", maildir, "--url", served.url)
     assert (result.exit_code, result.stdout) == (
         0,
-        "21 imported, 0 there already, 0 empty and left out, 0 failed, 0 not tried\n",
+        "21 imported, 0 already there, 0 empty and skipped, 0 failed, 0 not tried\n",
     )
     assert result.stderr == ""
     assert served.texts("alice", "INBOX") == [b"Subject: %d\r\n\r\nbody\r\n" % n for n in range(20)]
@@ -108,7 +108,7 @@ def test_messages_that_fail_are_named_and_the_others_go_in(served: ServedNode, i
     result = invoke("import", "alice", maildir, "--url", served.url)
     assert result.exit_code == 1
     assert result.stderr == f"{broken}: {served.url}: '(no)flag' is not an IMAP flag that can be set\n"
-    assert "21 imported, 0 there already, 0 empty and left out, 1 failed, 0 not tried\n" in result.stdout
+    assert "21 imported, 0 already there, 0 empty and skipped, 1 failed, 0 not tried\n" in result.stdout
 
 
 def test_message_too_large_is_named_and_the_others_go_in(
@@ -119,14 +119,14 @@ def test_message_too_large_is_named_and_the_others_go_in(
     result = invoke("import", "alice", maildir, "--url", served.url)
     assert result.exit_code == 1
     assert result.stderr == f"{large}: {served.url}: the body is larger than 1 MiB, the most that is taken here\n"
-    assert "21 imported, 0 there already, 0 empty and left out, 1 failed, 0 not tried\n" in result.stdout
+    assert "21 imported, 0 already there, 0 empty and skipped, 1 failed, 0 not tried\n" in result.stdout
 
 
 def test_messages_without_a_byte_are_left_out(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
     put(maildir / "new", "empty", b"")
     result = invoke("import", "alice", maildir, "--url", served.url)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == "21 imported, 0 there already, 1 empty and left out, 0 failed, 0 not tried\n"
+    assert result.stdout == "21 imported, 0 already there, 1 empty and skipped, 0 failed, 0 not tried\n"
 
 
 def test_temporary_failure_fails_each_message_with_its_reason(
@@ -136,7 +136,7 @@ def test_temporary_failure_fails_each_message_with_its_reason(
     result = invoke("import", "alice", maildir, "--url", served.url)
     assert (result.exit_code, result.stdout) == (
         1,
-        "0 imported, 0 there already, 0 empty and left out, 21 failed, 0 not tried\n",
+        "0 imported, 0 already there, 0 empty and skipped, 21 failed, 0 not tried\n",
     )
     assert result.stderr.count("no master can be reached\n") == 21
 

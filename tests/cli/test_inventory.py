@@ -193,7 +193,7 @@ def test_it_ends_when_nobody_is_there_to_hear_of_it(silent_server: str, tmp_path
 
 def test_where_it_goes(served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for to, why in (
-        ("relative", "no absolute path"),
+        ("relative", "not an absolute path"),
         ("http://x/y", "neither a directory nor s3://"),
         ("", "absolute"),
     ):

@@ -9,7 +9,7 @@ from tests.cli.served_node import ServedNode
 def test_the_master_is_shown_and_moved(served: ServedNode, invoke: Invoke) -> None:
     assert invoke("master", "show", "alice", "INBOX", "--url", served.url).stdout == "dc1\n"
     moved = invoke("master", "move", "alice", "INBOX", "dc2", "--url", served.url)
-    assert (moved.exit_code, moved.stdout) == (0, "dc2 is the master of INBOX of alice\n")
+    assert (moved.exit_code, moved.stdout) == (0, "dc2 is now the master of alice's INBOX\n")
     shown = invoke("master", "show", "alice", "INBOX", "--url", served.url, "--json")
     assert json.loads(shown.stdout) == {"master": "dc2"}
     again = invoke("master", "move", "alice", "INBOX", "dc1", "--url", served.url, "--json")
@@ -18,7 +18,7 @@ def test_the_master_is_shown_and_moved(served: ServedNode, invoke: Invoke) -> No
 
 def test_a_master_that_is_not_known_is_not_made_up(served: ServedNode, invoke: Invoke) -> None:
     served.report.master = None
-    assert "not known here" in invoke("master", "show", "alice", "INBOX", "--url", served.url).stdout
+    assert "does not know the master yet" in invoke("master", "show", "alice", "INBOX", "--url", served.url).stdout
 
 
 def test_what_cannot_be_moved_is_said(served: ServedNode, invoke: Invoke) -> None:

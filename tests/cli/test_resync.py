@@ -78,8 +78,8 @@ def test_what_differs_is_told_and_then_made_equal(apart: ServedPair, invoke: Inv
     told = invoke("resync", "--user", "alice", "--peer", "dc2", "--dry-run", "--url", apart.url)
     assert told.exit_code == 1
     lines = [" ".join(line.split()) for line in told.stdout.splitlines()]
-    assert "dc2 alice (folder tree) 1 missing here nothing (dry run)" in lines
-    assert "dc2 alice INBOX 1 missing here, 1 expunged there nothing (dry run)" in lines
+    assert "dc2 alice (folder tree) 1 missing here unchanged (dry run)" in lines
+    assert "dc2 alice INBOX 1 missing here, 1 expunged there unchanged (dry run)" in lines
     assert lines[-1].endswith("2 differ (2 missing here, 1 expunged there); 0 equal now")
     done = invoke("resync", "--user", "alice", "--url", apart.url)
     assert (done.exit_code, done.stdout.count("adopted here")) == (0, 2)

@@ -82,10 +82,12 @@ def test_a_node_that_makes_fewer_copies_than_it_should_is_named(
     assert "copies" not in invoke("status", *urls).stdout
     served.report.copies_reachable = 1
     shown = words(invoke("status", *urls).stdout)
-    assert "dc1 can make 1 of 2 copies: it goes on with those, by" in shown
+    assert "dc1 can make 1 of 2 copies: it accepts changes with fewer copies, as" in shown
     assert "dc2 can make" not in shown
     served.report.when_short = "refuse"
-    assert "dc1 can make 1 of 2 copies: it refuses changes until it can" in words(invoke("status", *urls).stdout)
+    assert "dc1 can make 1 of 2 copies: it refuses changes until more nodes are reachable" in words(
+        invoke("status", *urls).stdout
+    )
     document = json.loads(invoke("status", *urls, "--json").stdout)
     assert [node["status"]["when_short"] for node in document["nodes"]] == ["refuse", "proceed"]
 
@@ -95,7 +97,7 @@ def test_a_peer_that_fell_off_the_log_is_named(served: ServedNode, invoke: Invok
     served.report.needs_sync = True
     shown = words(invoke("status", "--url", served.url).stdout)
     assert (
-        "dc3 lacks entries that have left the log of dc1: once linked, it gets them from the log of another node, or"
+        "dc3 lacks entries that have left the log of dc1: once linked, it fetches them from another node's log, or"
         " compares its mailboxes and takes over what differs." in shown
     )
     document = json.loads(invoke("status", "--url", served.url, "--json").stdout)
@@ -106,28 +108,28 @@ def test_texts_that_a_node_lacks_are_counted(served: ServedNode, invoke: Invoke)
     assert "lacks" not in invoke("status", "--url", served.url).stdout
     served.report.texts_lacking = 1
     shown = words(invoke("status", "--url", served.url).stdout)
-    assert "dc1 lacks 1 text of messages that it shows. They are fetched from other nodes, the newest first" in shown
+    assert "dc1 lacks 1 body of messages that it shows. It fetches them from other nodes, newest first" in shown
 
 
 def test_what_a_disk_has_no_room_for_is_told(served: ServedNode, invoke: Invoke) -> None:
     lack = NoRoom("/srv/mail", 4096, "dc2.1 7", "alice", 4_000_000, 1_000)
     served.report.no_room = (lack, replace(lack, entry="dc2.1 8"))
     shown = words(invoke("status", "--url", served.url).stdout)
-    assert "dc1 is behind and cannot go on: no room on the disk of /srv/mail, 4096 bytes free" in shown
+    assert "dc1 is behind and cannot continue: no room on the disk of /srv/mail, 4096 bytes free" in shown
     assert "entry dc2.1 7 with 4000000 bytes of mail for alice" in shown
     assert "(and 1 more)" in shown
 
 
 def test_why_a_node_serves_nobody_is_told(served: ServedNode, invoke: Invoke) -> None:
     served.report.not_serving = ("it is new",)
-    assert "dc1 sends clients away: it is new" in words(invoke("status", "--url", served.url).stdout)
+    assert "dc1 turns clients away: it is new" in words(invoke("status", "--url", served.url).stdout)
 
 
 def test_what_a_transfer_has_left_is_told(served: ServedNode, invoke: Invoke) -> None:
-    assert "otherwise" not in invoke("status", "--url", served.url).stdout
+    assert "differently" not in invoke("status", "--url", served.url).stdout
     served.report.postponed = 2
     shown = words(invoke("status", "--url", served.url).stdout)
-    assert "dc1 shows 2 mailboxes or folder trees otherwise than a peer whose log has gone on." in shown
+    assert "dc1 still shows 2 mailboxes or folder trees differently from a peer after a state transfer." in shown
 
 
 def test_entries_that_wait_for_too_long_are_told_with_the_reason(served: ServedNode, invoke: Invoke) -> None:
@@ -158,7 +160,7 @@ def test_node_that_does_not_answer_is_said_and_the_others_are_shown(
 def test_node_is_called_by_its_id_if_its_configuration_is_given(invoke: Invoke, tmp_path: Path) -> None:
     config = write_config(tmp_path, ListenConfig(http=Address("127.0.0.1", 1)))
     result = invoke("status", "--config", config)
-    assert "dc1 silent" in words(result.stdout)
+    assert "dc1 no answer" in words(result.stdout)
     assert result.stderr == "Error: dc1: no answer at http://127.0.0.1:1 (Connection refused); is the node running?\n"
 
 

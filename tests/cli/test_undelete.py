@@ -34,23 +34,23 @@ def node(served: ServedNode) -> ServedNode:
 def test_it_comes_back(node: ServedNode, invoke: Invoke) -> None:
     result = invoke("undelete", "alice", "inbox", "--url", node.url)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.endswith("2 messages (12 bytes) came back; left: none\n")
-    assert result.stdout.count("came back") == 3
+    assert result.stdout.endswith("2 messages (12 bytes) restored; left out: none\n")
+    assert result.stdout.count("restored") == 3
     assert node.texts("alice", "INBOX") == [b"mail 1", b"mail 0", b"mail 2"]
     again = invoke("undelete", "alice", "INBOX", "--url", node.url)
-    assert (again.exit_code, again.stdout) == (0, "0 messages (0 bytes) came back; left: none\n")
+    assert (again.exit_code, again.stdout) == (0, "0 messages (0 bytes) restored; left out: none\n")
 
 
 def test_a_dry_run_changes_nothing(node: ServedNode, invoke: Invoke) -> None:
     result = invoke("undelete", "alice", "INBOX", "--dry-run", "--since", "1h", "--url", node.url)
     assert result.exit_code == 0
-    assert result.stdout.endswith("2 messages (12 bytes) would come back; left: none\n")
+    assert result.stdout.endswith("2 messages (12 bytes) would be restored; left out: none\n")
     assert node.texts("alice", "INBOX") == [b"mail 1"]
 
 
 def test_what_was_expunged_before_stays(node: ServedNode, invoke: Invoke) -> None:
     result = invoke("undelete", "alice", "INBOX", "--since", "2099-01-01", "--url", node.url)
-    assert (result.exit_code, result.stdout) == (0, "0 messages (0 bytes) came back; left: none\n")
+    assert (result.exit_code, result.stdout) == (0, "0 messages (0 bytes) restored; left out: none\n")
 
 
 def test_what_is_left_is_told_in_the_report(node: ServedNode, invoke: Invoke) -> None:
@@ -68,7 +68,7 @@ def test_what_is_left_is_told_in_the_report(node: ServedNode, invoke: Invoke) ->
         (1, None), (3, "no node that can be reached has its text")
     ]  # fmt: skip
     told = invoke("undelete", "alice", "INBOX", "--url", node.url)
-    assert (told.exit_code, "left: 1 without a text at any node that can be reached" in told.stdout) == (1, True)
+    assert (told.exit_code, "left out: 1 whose body no reachable node has" in told.stdout) == (1, True)
 
     async def forget() -> None:
         await node.mail._store.write(lambda tx: tx.connection.execute("DELETE FROM expunged").rowcount)

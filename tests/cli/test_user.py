@@ -41,9 +41,9 @@ def test_what_cannot_be_done_is_said(config: Path, invoke: Invoke) -> None:
         assert (result.exit_code, words in result.stderr) == (1, True), (arguments, result.output)
     assert invoke("user", "add", "ann", "--config", config, typed="x\n").exit_code == 0
     twice = invoke("user", "add", "ann", "--config", config, typed="x\n")
-    assert (twice.exit_code, "exists already" in twice.stderr) == (1, True)
+    assert (twice.exit_code, "already exists" in twice.stderr) == (1, True)
     louder = invoke("user", "add", "ANN", "--config", config, typed="x\n")
-    assert (louder.exit_code, "exists already" in louder.stderr) == (1, True)
+    assert (louder.exit_code, "already exists" in louder.stderr) == (1, True)
 
 
 def test_names_are_in_lower_case(config: Path, invoke: Invoke) -> None:

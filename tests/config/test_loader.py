@@ -25,7 +25,7 @@ id = "dc1"
 data = "dc1"                       # relative to this file
 cluster = "mail"
 
-[listen]                           # leave a line out to not serve it
+[listen]                           # leave a line out to switch that listener off
 peer = "127.0.0.1:4420"
 imap = "127.0.0.1:1143"
 lmtp = "127.0.0.1:1024"
@@ -184,19 +184,19 @@ def test_relative_paths_start_at_the_file_not_at_the_working_directory(
         ('[node]\nid = "a"\npriority = true', "3: priority: expected a whole number"),
         ('[node]\nid = "a"\ndata = ""', "3: data: expected a path"),
         ('[node]\nid = "a"\ndata = 1', "3: data: expected a string in quotes, not 1"),
-        ('node.id = "a"\nnode.dta = "x"', "2: unknown key 'dta' in [node]; the nearest is 'data'"),
-        ('node.id = "a"\n[node2]', "2: unknown section [node2]; the nearest is [node]"),
-        ('node.id = "a"\n[lsiten]\nimap = "x"', "2: unknown section [lsiten]; the nearest is [listen]"),
-        ('node.id = "a"\n[log]\ninline_max = "1B"', "3: unknown key 'inline_max' in [log]; it belongs to [content]"),
-        ('node.id = "a"\n[log]\nca = "x"', "3: unknown key 'ca' in [log]; it belongs to [tls]"),
-        ('node.id = "a"\n[log]\nzzz = 1', "3: unknown key 'zzz' in [log]; the nearest is "),
+        ('node.id = "a"\nnode.dta = "x"', "2: unknown key 'dta' in [node]; the most similar one is 'data'"),
+        ('node.id = "a"\n[node2]', "2: unknown section [node2]; the most similar one is [node]"),
+        ('node.id = "a"\n[lsiten]\nimap = "x"', "2: unknown section [lsiten]; the most similar one is [listen]"),
+        ('node.id = "a"\n[log]\ninline_max = "1B"', "3: unknown key 'inline_max' in [log]; it belongs in [content]"),
+        ('node.id = "a"\n[log]\nca = "x"', "3: unknown key 'ca' in [log]; it belongs in [tls]"),
+        ('node.id = "a"\n[log]\nzzz = 1', "3: unknown key 'zzz' in [log]; the most similar one is "),
         ('node.id = "a"\nlog = 3', "2: log must be a section"),
         ('node.id = "a"\npeer = 3', "2: peer must be a list of sections"),
         ('node.id = "a"\n[peer]\nid = "b"', "2: peer must be a list of sections"),
         ('node.id = "a"\n[listen]\nimap = "localhost"', "3: imap: expected an address such as"),
         ('node.id = "a"\n[listen]\nimap = "::1:1"', "3: imap: expected an address such as"),
         ('node.id = "a"\n[listen]\nimap = "h:65536"', "3: imap: expected a port from 0 to 65535"),
-        ('node.id = "a"\n[listen]\nimap = "h:1"\nlmtp = "h:1"', "4: lmtp: h:1 is already taken by 'imap'"),
+        ('node.id = "a"\n[listen]\nimap = "h:1"\nlmtp = "h:1"', "4: lmtp: h:1 is already used by 'imap'"),
         (
             'node.id = "a"\n[durability]\ncopies = 2',
             "3: copies: expected a whole number from 1 to 1 (this node and each [[peer]]), not 2",
@@ -225,27 +225,27 @@ def test_relative_paths_start_at_the_file_not_at_the_working_directory(
         ('node.id = "a"\ncheckpoint.endpoint = "https://u:p@h:1"', "2: endpoint: expected an endpoint such"),
         ('node.id = "a"\ncheckpoint.endpoint = "https://h:0"', "2: endpoint: expected an endpoint such"),
         ('node.id = "a"\ncheckpoint.endpoint = "http://h:1"', "2: endpoint: expected https"),
-        ('node.id = "a"\ncheckpoint.endpoint = "https://h:1"', "2: endpoint: it is of a server that has s3:// URLs"),
+        ('node.id = "a"\ncheckpoint.endpoint = "https://h:1"', "2: endpoint: it is only for s3:// URLs"),
         ('node.id = "a"\n[tls]', "2: 'certificate' is missing in [tls]"),
         ('node.id = "a"\n[tls]\ncertificate = "c"\nkey = "k"', "3: certificate: there is no file"),
-        ('node.id = "a"\n[listen]\npeer = "0.0.0.0:1"', "3: peer: 0.0.0.0:1 can be reached from outside, and needs"),
+        ('node.id = "a"\n[listen]\npeer = "0.0.0.0:1"', "3: peer: 0.0.0.0:1 can be reached from outside, so it needs"),
         (
             'node.id = "a"\n[listen]\nhttp = "0.0.0.0:1"',
-            "3: http: 0.0.0.0:1 can be reached from outside, and it asks for",
+            "3: http: 0.0.0.0:1 can be reached from outside, but HTTP asks for",
         ),
         ('node.id = "a"\n[[peer]]\nid = "a"\naddress = "localhost:1"', "3: id: 'a' is this node itself"),
         ('node.id = "a"\n[[peer]]\naddress = "localhost:1"', "2: 'id' is missing in [peer]"),
         ('node.id = "a"\n[[peer]]\nid = "b"\naddress = "localhost:0"', "4: address: expected a port from 1 to"),
         (
             'node.id = "a"\n[[peer]]\nid = "b"\naddress = "b:1"',
-            "4: address: b:1 is not this machine, and needs a [tls]",
+            "4: address: b:1 is on another machine, so it needs a [tls]",
         ),
         (
             'node.id = "a"\n[listen]\npeer = "[::1]:1"\n[[peer]]\nid = "b"\naddress = "[::1]:1"',
-            "6: address: [::1]:1 is where this node itself listens",
+            "6: address: [::1]:1 is this node's own address",
         ),
-        ("[node\nid = 3", "1: this is not TOML: Expected ']' at the end of a table declaration"),
-        ('node.id = "a"\n\nnode.id = "b"', "3: this is not TOML: Cannot overwrite a value"),
+        ("[node\nid = 3", "1: invalid TOML: Expected ']' at the end of a table declaration"),
+        ('node.id = "a"\n\nnode.id = "b"', "3: invalid TOML: Cannot overwrite a value"),
     ],
 )
 def test_each_problem_has_its_line_and_what_to_do(tmp_path: Path, text: str, problem: str) -> None:
@@ -253,7 +253,7 @@ def test_each_problem_has_its_line_and_what_to_do(tmp_path: Path, text: str, pro
 
 
 def test_an_open_string_at_the_end_is_on_the_last_line(tmp_path: Path) -> None:
-    assert problems(tmp_path, 'a = 1\nb = """x\n')[0].startswith("3: this is not TOML")
+    assert problems(tmp_path, 'a = 1\nb = """x\n')[0].startswith("3: invalid TOML")
 
 
 def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_no_tree_of_directories_is_made_for_checkpoints(tmp_path: Path, url: str
     file.write_text(f'[node]\nid = "a"\n\n[checkpoint]\nurl = "{url.format(dir=tmp_path)}"\n')
     with pytest.raises(ConfigError) as caught:
         load_config(file, serving=True)
-    problem = f"{file}:5: url: there is no directory {tmp_path / parent} to make 'checkpoints' in;"
+    problem = f"{file}:5: url: the directory {tmp_path / parent} of 'checkpoints' does not exist;"
     assert str(caught.value).startswith(problem)
     load_config(file)  # commands that ask a running node need none
 

@@ -163,7 +163,7 @@ def test_what_a_disk_has_no_room_for_is_told(cluster: Cluster, disk: Disk, size_
     url = "http://{}:{}".format(*dc1.address("http"))
     command = [sys.executable, "-m", "replicator", "status", "--url", url]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert "dc1 is behind and cannot go on: no room on the disk of" in " ".join(shown.split())
+    assert "dc1 is behind and cannot continue: no room on the disk of" in " ".join(shown.split())
     cluster.wait_until(lambda _: without_room(dc1) >= 1, 30)  # the metric is refreshed at intervals
     disk.make_room()
     cluster.wait_until_equal()

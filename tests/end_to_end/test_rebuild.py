@@ -130,7 +130,7 @@ def test_a_rebuild_that_is_interrupted_before_anything_came_leaves_the_node_as_i
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 1
-    assert "interrupted; the node is as it was; run `" in said
+    assert "interrupted; the node is unchanged; run `" in said
     assert "Traceback" not in said
     assert not list((cluster.directory / stopped.sid).glob("node.db.rebuild*"))
     refused = replicator(cluster, "node")
@@ -139,7 +139,7 @@ def test_a_rebuild_that_is_interrupted_before_anything_came_leaves_the_node_as_i
         node.start()
     rebuilt = replicator(cluster, "rebuild", "--from-peers")
     assert rebuilt.returncode == 0, rebuilt.stderr
-    assert rebuilt.stdout.startswith(f"rebuilt from dc1, dc2: 1 folders, {len(MAILS)} messages, {len(MAILS)} texts\n")
+    assert rebuilt.stdout.startswith(f"rebuilt from dc1, dc2: 1 folders, {len(MAILS)} messages, {len(MAILS)} bodies\n")
 
 
 def test_a_node_that_runs_is_not_rebuilt(cluster: Cluster) -> None:
@@ -150,4 +150,4 @@ def test_a_node_that_runs_is_not_rebuilt(cluster: Cluster) -> None:
 
 def test_where_the_mail_is_to_come_from_must_be_said(cluster: Cluster) -> None:
     refused = replicator(cluster, "rebuild")
-    assert (refused.returncode, "say --from-peers" in refused.stderr) == (2, True)
+    assert (refused.returncode, "confirm by --from-peers" in refused.stderr) == (2, True)

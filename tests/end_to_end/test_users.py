@@ -66,7 +66,7 @@ async def test_a_file_that_comes_late_and_goes(tmp_path: Path, caplog: pytest.Lo
     def newcomer() -> None:
         [reason] = reasons(config)
         assert reason.startswith(
-            f"{path}: cannot be read, no mail is taken and nobody can log in until `replicator user"
+            f"{path}: cannot be read, so the node accepts neither mail nor logins until `replicator user"
         )
         assert recipient(config, "alice@example.org") == 451
         with pytest.raises(imaplib.IMAP4.error, match="UNAVAILABLE"), logged_in(config, "alice"):
@@ -79,7 +79,7 @@ async def test_a_file_that_comes_late_and_goes(tmp_path: Path, caplog: pytest.Lo
             assert client.select() == ("OK", [b"0"])
         path.unlink()
         [reason] = reasons(config)
-        assert reason.startswith(f"{path}: cannot be read, users stay as they were known before")
+        assert reason.startswith(f"{path}: cannot be read, so the node keeps the last users that it could read")
         assert recipient(config, "alice@example.org") == 250
 
     async with running([config]):

@@ -127,7 +127,7 @@ def test_a_clock_that_is_far_off_ends_no_audit(capsys: pytest.CaptureFixture[str
         (["diff", "--inventory=a=/x", "--inventory=b=/y", "--out=/o", "--conf=x=y"], "'x=y' is no setting"),
         (["check", "--spark"], "give --inventory NODE=PLACE"),
         (["check", "--spark", "--inventory=a=/x", "--repair"], "--spark checks inventories"),
-        (["check", "--url=http://127.0.0.1:1", "--inventory=a=/x"], "are of --spark"),
+        (["check", "--url=http://127.0.0.1:1", "--inventory=a=/x"], "work only with --spark"),
     ],
 )
 def test_wrong_usage(arguments: list[str], why: str) -> None:

@@ -153,8 +153,10 @@ async def test_a_file_that_is_being_written_is_not_believed(directory: UserDirec
         assert directory.holds(alice)
         assert directory.holds(bob)
         [problem] = directory.unreadable()
-        assert "cannot be read, users stay as they were known before: it" in problem
-        assert problem.endswith("it counts once it has a line" if size == 0 else "it counts once that is there")
+        assert "cannot be read, so the node keeps the last users that it could read: it" in problem
+        assert problem.endswith(
+            "it is used once it has a line" if size == 0 else "it is used once the line end is there"
+        )
     put(path, FILE)
     assert directory.unreadable() == []
 
@@ -219,7 +221,9 @@ def test_while_the_file_cannot_be_read_its_users_stay(directory: UserDirectory, 
     assert directory.find("alice")
     away = path.rename(path.with_name("away"))
     assert directory.find("alice")
-    assert "users.passwd: cannot be read, users stay as they were known before" in directory.problems()[0]
+    assert (
+        "users.passwd: cannot be read, so the node keeps the last users that it could read" in directory.problems()[0]
+    )
     away.rename(path)
     assert len(directory.problems()) == 1
     path.unlink()
@@ -291,7 +295,7 @@ async def test_without_a_file_nobody_can_know_who_is_there(tmp_path: Path) -> No
     directory = UserDirectory(path)
     assert directory.users() == []
     assert directory.unreadable() == directory.problems()
-    assert "`replicator user add` makes it: No such file" in directory.problems()[0]
+    assert "`replicator user add` creates it: No such file" in directory.problems()[0]
     for _ in range(2):
         with pytest.raises(UsersUnavailableError, match="cannot be read now"):
             directory.find("alice")

@@ -49,7 +49,7 @@ def test_a_broken_line_is_named_and_the_rest_is_read(file: Path) -> None:
     assert [problem.partition(": ")[0] for problem in table.problems] == [f"{file}:{n}" for n in (6, 7, 8, 9, 10)]
     assert "{ROT13}" in table.problems[0]
     assert "there is no password" in table.problems[1]
-    assert "user 'alice' is already in line 2, which counts" in table.problems[4]
+    assert "user 'alice' is already in line 2, which takes precedence" in table.problems[4]
 
 
 def test_names_that_differ_in_case_alone_are_one_user(tmp_path: Path) -> None:
@@ -57,11 +57,13 @@ def test_names_that_differ_in_case_alone_are_one_user(tmp_path: Path) -> None:
     path.write_text("# people\nAlice:{PLAIN}a:x\nBob@Ex.Org:{PLAIN}b\nALICE:{PLAIN}c\n")
     table = read_users(path)
     assert list(table.users) == ["alice", "bob@ex.org"]
-    assert table.problems == (f"{path}:4: user 'ALICE' is already in line 2, which counts; remove one of them",)
+    assert table.problems == (
+        f"{path}:4: user 'ALICE' is already in line 2, which takes precedence; remove one of them",
+    )
     alice = table.users["alice"]
     assert alice is not None
     assert alice.check(b"a")
-    with pytest.raises(UserExistsError, match="user 'aLICE' exists already"):
+    with pytest.raises(UserExistsError, match="user 'aLICE' already exists"):
         add_user(path, "aLICE", "pw")
     set_password(path, "ALICE", "z", scheme="PLAIN")
     delete_user(path, "bob@EX.ORG")
@@ -133,13 +135,13 @@ def test_mode_and_symbolic_links_are_kept(file: Path) -> None:
 
 
 def test_what_cannot_be_done_says_why_and_changes_nothing(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserExistsError, match="user 'alice' exists already"):
+    with pytest.raises(UserExistsError, match="user 'alice' already exists"):
         add_user(file, "alice", "pw")
     with pytest.raises(UserUnknownError, match="there is no user 'ali'; add it first"):
         set_password(file, "ali", "pw")
     with pytest.raises(UserUnknownError, match="no user 'carol'"):
         delete_user(file, "carol")
-    with pytest.raises(PasswdFileError, match="not changed: a password has"):
+    with pytest.raises(PasswdFileError, match="not changed: a password must have"):
         set_password(file, "alice", "")
     with pytest.raises(PasswdFileError, match="no colon, space"):
         add_user(file, "a:b", "pw")
@@ -155,7 +157,7 @@ def test_what_cannot_be_done_says_why_and_changes_nothing(file: Path, tmp_path: 
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "#a", "a\tb", "a\nb", "a\x7f", "a\u2028b", "x" * 255, "é" * 128])
 def test_names_that_cannot_be(name: str) -> None:
-    with pytest.raises(ValueError, match="a user's name has"):
+    with pytest.raises(ValueError, match="a user name must have"):
         check_user_name(name)
 
 

@@ -46,19 +46,22 @@ def test_right_and_wrong(stored: str) -> None:
     [
         ("", "there is no password"),
         ("{MD5}x", r"unknown password scheme \{MD5\}; use one of PLAIN"),
-        ("{SSHA256}!!!!", r"broken \{SSHA256\} hash: not base64"),
+        ("{SSHA256}!!!!", r"invalid \{SSHA256\} hash: not base64"),
         ("{SSHA256}YWJj", "3 bytes, where 32 and a salt are expected"),
         (f"{{SHA256}}{SALTED}", "36 bytes, where 32 are expected"),
         ("{SSHA256.ROT13}x", r"unknown encoding \.ROT13; use \.B64 or \.HEX"),
-        ("{PLAIN.HEX}xyz", r"broken \{PLAIN\} hash"),
-        ("{SHA512-CRYPT}$6$abc$short", r"broken \{SHA512-CRYPT\} hash"),
-        ("{SHA512-CRYPT}$6$rounds=99999999$abc$" + "x" * 86, "99999999 rounds, and 5000000 are allowed"),
-        ("{ARGON2ID}$argon2id$v=19$m=1", r"broken \{ARGON2ID\} hash: malformed argon2 hash; set the password again"),
+        ("{PLAIN.HEX}xyz", r"invalid \{PLAIN\} hash"),
+        ("{SHA512-CRYPT}$6$abc$short", r"invalid \{SHA512-CRYPT\} hash"),
+        (
+            "{SHA512-CRYPT}$6$rounds=99999999$abc$" + "x" * 86,
+            "it needs 99999999 rounds, but at most 5000000 are allowed",
+        ),
+        ("{ARGON2ID}$argon2id$v=19$m=1", r"invalid \{ARGON2ID\} hash: malformed argon2 hash; set the password again"),
         (
             "{ARGON2ID}$argon2id$v=19$m=1048576,t=2,p=1$SclZS6nVute6V2rtvfe+dw$2/MbkaRsb9nSJLIpz/lq0K95gNQ6B8Tso0VhkxnT5+E",
-            "it takes 1048576 KiB of memory",
+            "it needs 1048576 KiB of memory",
         ),
-        ("$1$abc$def", r"only \$5\$, \$6\$ and \$argon2 hashes are understood"),
+        ("$1$abc$def", r"only \$5\$, \$6\$ and \$argon2 hashes are supported"),
     ],
 )
 def test_a_broken_hash_is_named_and_never_shown(stored: str, problem: str) -> None:
@@ -83,12 +86,12 @@ def test_new_hashes_are_never_alike() -> None:
 
 @pytest.mark.parametrize("password", ["", "a\0b", "x" * (PASSWORD_MAX_BYTES + 1)])
 def test_passwords_that_cannot_be(password: str) -> None:
-    with pytest.raises(ValueError, match="a password has 1 to 1024 bytes and no NUL"):
+    with pytest.raises(ValueError, match="a password must have 1 to 1024 bytes and no NUL"):
         hash_password(password)
 
 
 def test_no_new_hashes_of_weak_schemes() -> None:
-    with pytest.raises(ValueError, match=r"cannot make \{SHA256\} hashes; use one of ARGON2ID"):
+    with pytest.raises(ValueError, match=r"cannot create \{SHA256\} hashes; use one of ARGON2ID"):
         hash_password("x", "SHA256")
 
 

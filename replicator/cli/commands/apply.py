@@ -31,15 +31,17 @@ from resync.plan import PlanManifest
 
 @click.command()
 @click.argument("plan", metavar="DIR|s3://BUCKET/PREFIX")
-@click.option("--only-master", metavar="NODE", help="Only what the plan expects this node to join.")
-@click.option("--dry-run", is_flag=True, help="Tell what would be done, and change nothing.")
+@click.option("--only-master", metavar="NODE", help="Only mailboxes whose master is this node, according to the plan.")
+@click.option("--dry-run", is_flag=True, help="Report what would be done, and change nothing.")
 @click.option(
-    "--rate", type=click.IntRange(1, RATE_MAX), help="Mailboxes a second at most; default: as fast as it goes."
+    "--rate", type=click.IntRange(1, RATE_MAX), help="Maximum number of mailboxes per second; default: no limit."
 )
-@click.option("--settle", default="10s", show_default=True, help="How long after the last inventory nodes are asked.")
-@click.option("--endpoint", "server", help="Of a server that resembles S3; default: `checkpoint.endpoint`, or Amazon.")
+@click.option(
+    "--settle", default="10s", show_default=True, help="Minimum time between the last inventory and the repair."
+)
+@click.option("--endpoint", "server", help="URL of an S3-compatible server; default: `checkpoint.endpoint`, or Amazon.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, http://127.0.0.1:1080.")
+@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def apply(
     plan: str,
@@ -94,7 +96,7 @@ def _settle_s(settle: str) -> float:
 def _endpoint(plan: str, server: str | None, config_file: Path | None) -> str | None:
     if not plan.startswith(S3):
         if server is not None:
-            raise click.UsageError("--endpoint is of a server that has s3:// URLs; leave it out")
+            raise click.UsageError("--endpoint is only for plans at s3:// URLs; leave it out")
         return None
     if server is None:
         return config_argument(config_file).checkpoint.endpoint if config_file is not None else None
@@ -107,16 +109,18 @@ def _endpoint(plan: str, server: str | None, config_file: Path | None) -> str | 
 def _masters(manifest: PlanManifest, only: str | None) -> list[str]:
     if only is not None and only not in manifest.mailboxes:
         masters = ", ".join(sorted(manifest.mailboxes)) or "none"
-        raise click.BadParameter(f"{only} is no master in this plan; these are: {masters}", param_hint="--only-master")
+        raise click.BadParameter(
+            f"{only} is not a master in this plan; its masters are: {masters}", param_hint="--only-master"
+        )
     return sorted(manifest.mailboxes) if only is None else [only]
 
 
 def _check_node(node: NodeUrl, status: NodeStatus, manifest: PlanManifest) -> None:
     if status.cluster != manifest.cluster:
-        raise CommandError(f"{node.name} is of cluster {status.cluster!r}, and the plan of {manifest.cluster!r}")
+        raise CommandError(f"{node.name} belongs to cluster {status.cluster!r}, but the plan to {manifest.cluster!r}")
     if status.sid not in manifest.nodes:
         nodes = ", ".join(sorted(manifest.nodes))
-        raise CommandError(f"{status.sid} is no node of the plan, which is of {nodes}; ask one of those")
+        raise CommandError(f"{status.sid} is not a node of the plan; use one of its nodes: {nodes}")
 
 
 def _settle(manifest: PlanManifest, status: NodeStatus, settle_s: float) -> None:

@@ -19,15 +19,15 @@ from spark.command import check_given, check_installed, spark_options, told
 from spark.resources import Resources
 
 WRONG = ("missing", "extra", "different")  # of a row of an index
-LEFT_AS_IT_IS = "nothing"
+LEFT_AS_IT_IS = "not repaired"
 
 
 @click.command()
-@click.option("--repair", is_flag=True, help="Mend what is found: from the log, and texts from other nodes.")
-@click.option("--rate", type=click.IntRange(1, RATE_MAX), help="Rows a second at most; by default as fast as it goes.")
+@click.option("--repair", is_flag=True, help="Repair damage: rows from the log, bodies from other nodes.")
+@click.option("--rate", type=click.IntRange(1, RATE_MAX), help="Maximum number of rows per second; default: no limit.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, http://127.0.0.1:1080.")
-@click.option("--spark", "on_spark", is_flag=True, help="Check inventories of nodes instead, on Spark: their indexes.")
+@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
+@click.option("--spark", "on_spark", is_flag=True, help="Check the indexes of nodes' inventories instead, on Spark.")
 @spark_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def check(
@@ -50,33 +50,35 @@ def check(
     message and each attachment exists, without reading them: `scrub` does that. An interrupt ends the check. Exit code
     0 if there is no damage or all of it was repaired, 1 otherwise.
 
-    With --spark no node is asked. Instead, in each --inventory, the index by GUID and the counters of mailboxes are
-    compared with the messages by mailbox and UID, which count as correct. To repair errors found that way, run a check
-    with --repair at the node.
+    With --spark, the command asks no node. Instead, in each --inventory, the index by GUID and the counters of
+    mailboxes are compared with the messages by mailbox and UID, which count as correct. To repair errors found that
+    way, run a check with --repair at the node.
     """
     if on_spark:
         if repair or rate or config_file or url:
-            raise click.UsageError("--spark checks inventories: give --inventory NODE=PLACE, and no node or --repair")
+            raise click.UsageError(
+                "--spark checks inventories: give --inventory NODE=PLACE, without a node, --rate or --repair"
+            )
         check_given(given, 1)
         _check_inventories(given, Resources(master, memory, scratch, conf), as_json=as_json)
         return
     if given or master or memory or scratch or conf:
-        raise click.UsageError("--inventory, --master, --memory, --scratch and --conf are of --spark")
+        raise click.UsageError("--inventory, --master, --memory, --scratch and --conf work only with --spark")
     _run(one_node(config_file, url), CHECK, CheckOptions(repair, rate), "Checking", as_json=as_json)
 
 
 @click.command()
 @click.option(
-    "--rate", type=click.IntRange(1, RATE_MAX), help="Texts and rows a second at most; by default as fast as it goes."
+    "--rate", type=click.IntRange(1, RATE_MAX), help="Maximum number of bodies and rows per second; default: no limit."
 )
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, http://127.0.0.1:1080.")
+@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def scrub(config_file: Path | None, url: str | None, rate: int | None, *, as_json: bool) -> None:
     """Read all message bodies and attachments of a running node; fetch damaged or missing ones from other nodes.
 
     Leftovers of crashes among the attachments are removed. An interrupt ends the scrub. Exit code 0 if all bodies are
-    intact in the end, 1 if no node that can be reached has some of them.
+    intact in the end, 1 if some could be fetched from no reachable node.
     """
     _run(one_node(config_file, url), SCRUB, ScrubOptions(rate), "Scrubbing", as_json=as_json)
 
@@ -119,32 +121,34 @@ def _print(status: CheckStatus) -> None:
     if status.findings:
         echo(console(), findings_table(status.findings))
     if status.left_out:
-        click.echo(f"{status.left_out} more, which are not listed")
+        click.echo(f"{status.left_out} more are not listed")
     kinds = "".join(f", {count} in {kind}" for kind, count in sorted(status.damage.items()))
     found = status.repaired + status.unrepaired
     click.echo(f"{_amount(status)} read: {found} damaged{kinds}; {status.repaired} repaired")
     if status.tidied:
-        click.echo(f"{status.tidied} things that crashes have left among the attachments are tidied away")
+        click.echo(f"removed {status.tidied} leftovers of crashes from the attachments")
     if status.unproven:
-        click.echo(f"{status.unproven} could not be compared with the log: `replicator checkpoint` makes that possible")
+        click.echo(
+            f"{status.unproven} could not be compared with the log: run `replicator checkpoint`, and check again"
+        )
     if status.state != "done":
         echo_end(status)
     elif status.unrepaired and not status.repair:
-        click.echo("`replicator check --repair` mends what the log and other nodes know better", err=True)
+        click.echo("run `replicator check --repair` to repair this from the log and from other nodes", err=True)
     elif status.unrepaired and status.task == "check":
-        what = "`replicator resync USER MAILBOX` restores rows from a node that shows them"
-        click.echo(f"{what}; where that does not help, `replicator rebuild --from-peers` does", err=True)
+        what = "run `replicator resync USER MAILBOX` to restore rows from a node that shows them"
+        click.echo(f"{what}; if damage remains, run `replicator rebuild --from-peers`", err=True)
 
 
 def _amount(status: CheckStatus) -> str:
     if status.task == "scrub":
-        return f"{status.contents} texts"
+        return f"{status.contents} bodies"
     return f"{status.mailboxes} mailboxes and trees, {status.rows} rows"
 
 
 def findings_table(findings: Iterable[Finding]) -> Table:
     """Return a table of the findings and their repairs."""
-    made = table("Damage", "in", "user", "folder…", ">UID", "what…", "done…")
+    made = table("Damage", "table", "user", "folder…", ">UID", "damage…", "repair…")
     for one in findings:
         uid = "" if one.uid is None else str(one.uid)
         cells = (one.kind, one.user or "", one.folder or "", uid, one.what, one.done or LEFT_AS_IT_IS)

@@ -17,7 +17,7 @@ from replicator.status import CheckpointResult, NodeStatus
 
 @click.command()
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, http://127.0.0.1:1080.")
+@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def checkpoint(config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Write checkpoints of all changed mailboxes and folder trees to `checkpoint.url`.
@@ -38,7 +38,9 @@ def checkpoint(config_file: Path | None, url: str | None, *, as_json: bool) -> N
 def _print(result: CheckpointResult, client: NodeClient) -> None:
     amount = f"{result.saved} checkpoint{'' if result.saved == 1 else 's'}"
     if result.outcome == "running":
-        click.echo(f"not done yet: {amount} written so far, {size(result.saved_bytes)}; the node goes on by itself")
+        click.echo(
+            f"not finished yet: {amount} written so far, {size(result.saved_bytes)}; the node continues by itself"
+        )
         return
     if result.made_ms is None:
         click.echo("nothing to write yet")
@@ -52,9 +54,9 @@ def _print(result: CheckpointResult, client: NodeClient) -> None:
         click.echo(f"nothing has changed since {manifest}, which lists {lists}")
     else:
         click.echo(f"nothing was written: {manifest}, which lists {lists}, is not in force yet")
-        click.echo("what has changed since is written once it is")
+        click.echo("later changes will be written once it is")
     if result.in_force:
-        click.echo("it is in force: entries of the log before it are deleted")
+        click.echo("it is in force: the log entries that it covers are deleted")
     else:
         for line in _waiting(result, result.made_ms, client.status()):
             click.echo(line)
@@ -64,16 +66,16 @@ def _waiting(result: CheckpointResult, made_ms: int, node: NodeStatus) -> Iterat
     """Yield what the manifest still needs to come into force. Reachable nodes may have it all but not said so yet."""
     away = [sid for sid in result.waits_for if sid not in node.component]
     if reached := [sid for sid in result.waits_for if sid not in away]:
-        have = "has" if len(reached) == 1 else "have"
-        said = f"{', '.join(reached)} {have} said to show all of it; nodes say so every 10 seconds"
-        yield f"the log before it is kept until {said}"
+        confirm = "confirms" if len(reached) == 1 else "confirm"
+        said = f"{', '.join(reached)} {confirm} to show all of it; nodes do so every 10 seconds"
+        yield f"log entries that it covers are kept until {said}"
     for sid in away:
-        yield f"the log before it is kept for {sid}, which {_since_when(sid, node)}"
+        yield f"log entries that it covers are kept for {sid}, which {_since_when(sid, node)}"
     if away:
         keep = _moment(made_ms + round(node.log_keep_s * 1000))
-        largest = f"or when the log is larger than {size(node.log_max_size_bytes)} (`log.max_size`)"
-        yield f"that ends at {keep} (`log.keep`), {largest}"
-        yield "a node that lacks entries then takes over what other nodes show, once it is back"
+        largest = f"or until the log exceeds {size(node.log_max_size_bytes)} (`log.max_size`)"
+        yield f"they are kept until {keep} (`log.keep`), {largest}"
+        yield "a node that comes back after that takes over what other nodes show"
 
 
 def _since_when(sid: str, node: NodeStatus) -> str:

@@ -43,7 +43,7 @@ def cluster() -> None:
 @click.option(
     "--nodes",
     type=click.IntRange(1, NODES_MAX),
-    help=f"How many nodes; those that are there, or {NODES_DEFAULT} in a new directory.",
+    help=f"Number of nodes; default: those in the directory, or {NODES_DEFAULT} in a new one.",
 )
 @click.option(
     "--dir",
@@ -51,9 +51,9 @@ def cluster() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("mail-cluster"),
     show_default=True,
-    help="Where configurations, users and mail are.",
+    help="Directory of the configurations, users and mail.",
 )
-@click.option("--new-cluster", is_flag=True, help="Nodes whose database is new wait for no other node.")
+@click.option("--new-cluster", is_flag=True, help="Nodes with a new database do not wait for other nodes.")
 def cluster_run(nodes: int | None, directory: Path, *, new_cluster: bool) -> None:
     """Run a cluster until Ctrl-C, in a directory that keeps its configuration and mail.
 
@@ -74,8 +74,8 @@ def cluster_run(nodes: int | None, directory: Path, *, new_cluster: bool) -> Non
             )
         )
     if not stopped:
-        raise CommandError("all nodes have ended; their last lines above say why")
-    click.echo(f"All nodes have ended. Their mail stays in {directory}.")
+        raise CommandError("all nodes have stopped; their last log lines above say why")
+    click.echo(f"All nodes have stopped. Their mail stays in {directory}.")
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def _only_one(directory: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise CommandError(f"{directory}: this cluster runs already; end that one, or use another --dir") from None
+        raise CommandError(f"{directory}: this cluster is already running; stop it, or use another --dir") from None
     try:
         yield
     finally:
@@ -104,7 +104,7 @@ def _say_line(sids: Sequence[str], sid: str, line: str) -> None:
 
 
 def _say_ending() -> None:
-    click.echo("Ending the nodes; Ctrl-C once more kills them.")
+    click.echo("Stopping the nodes; press Ctrl-C again to kill them.")
 
 
 def _welcome(directory: Path, nodes: Sequence[ClusterNode], children: Sequence[NodeProcess]) -> None:
@@ -112,10 +112,10 @@ def _welcome(directory: Path, nodes: Sequence[ClusterNode], children: Sequence[N
     ready = [node for node, child in zip(nodes, children, strict=True) if child.is_ready]
     users = logins(directory, ready[0].config.users.passwd_file)
     echo(console(), "", _node_table(nodes, ready), _user_table(users))
-    click.echo(f"First passwords are kept in {directory / 'passwords.txt'}.")
+    click.echo(f"The generated passwords are in {directory / 'passwords.txt'}.")
     for text, command in _examples(ready, users):
         click.echo(f"\n{text}:\n\n  {command}")
-    click.echo("\nCtrl-C ends the cluster; run it again and its mail is back.\n")
+    click.echo("\nCtrl-C stops the cluster. To continue with the same mail, run this command again.\n")
 
 
 def _node_table(nodes: Sequence[ClusterNode], ready: Sequence[ClusterNode]) -> Table:
@@ -123,7 +123,7 @@ def _node_table(nodes: Sequence[ClusterNode], ready: Sequence[ClusterNode]) -> T
     for node in nodes:
         listen = node.config.listen
         doors = [_port(door) for door in (listen.lmtp, listen.imap, listen.http, listen.peer)]
-        state = "" if node in ready else " [red](ended)[/]"
+        state = "" if node in ready else " [red](stopped)[/]"
         rows.add_row(f"[bold]{escape(node.sid)}[/]{state}", *doors, escape(str(node.file)))
     return rows
 
@@ -147,11 +147,14 @@ def _examples(ready: Sequence[ClusterNode], users: Sequence[Login]) -> Iterator[
     accepting = next((node for node in ready if node.config.listen.lmtp), None)
     serving = next((node for node in reversed(ready) if node.config.listen.imap), None)
     if accepting is not None:
-        yield f"Deliver a mail to {login.user} at {accepting.sid}", _deliver(accepting.config.listen.lmtp, login.user)
+        yield (
+            f"Deliver a message to {login.user} at {accepting.sid}",
+            _deliver(accepting.config.listen.lmtp, login.user),
+        )
     if serving is not None:
         secret = shlex.quote(f"{login.user}:{login.password or 'PASSWORD'}")
         url = f"imap://{serving.config.listen.imap}/INBOX;MAILINDEX=*"
-        yield f"Read the newest mail at {serving.sid}", f"curl -s --user {secret} {shlex.quote(url)}"
+        yield f"Read the newest message at {serving.sid}", f"curl -s --user {secret} {shlex.quote(url)}"
     asked = " ".join(f"--config {shlex.quote(str(node.file))}" for node in ready if node.config.listen.http)
     if asked:
         yield "See nodes, links, lag and masters", f"{own_name()} status {asked}"

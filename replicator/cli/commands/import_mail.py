@@ -50,9 +50,9 @@ class ImportResult:
 @click.command("import")
 @click.argument("user")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
-@click.option("--mailbox", default=INBOX, show_default=True, help="The folder for the mail; made if need be.")
+@click.option("--mailbox", default=INBOX, show_default=True, help="The folder for the mail; created if necessary.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, http://127.0.0.1:1080.")
+@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def import_mail(
     user: str, path: Path, mailbox: str, config_file: Path | None, url: str | None, *, as_json: bool
@@ -168,7 +168,7 @@ def _report(result: ImportResult, total: int, *, as_json: bool) -> None:
     if as_json:
         echo_json({**asdict(result), "left": left})
         return
-    counts = f"{result.imported} imported, {result.present} there already, {result.empty} empty and left out"
+    counts = f"{result.imported} imported, {result.present} already there, {result.empty} empty and skipped"
     click.echo(f"{counts}, {failed} failed, {left} not tried")
     if result.stopped:
-        click.echo(f"Error: stopped: {result.stopped}; import again to go on where it ended", err=True)
+        click.echo(f"Error: stopped: {result.stopped}; run the import again to continue", err=True)

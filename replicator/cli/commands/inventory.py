@@ -19,12 +19,12 @@ S3 = "s3://"
 
 @click.command()
 @click.option(
-    "--to", required=True, metavar="PATH|s3://BUCKET/PREFIX", help="Where to: a directory, empty or new, or a bucket."
+    "--to", required=True, metavar="PATH|s3://BUCKET/PREFIX", help="Destination: a new or empty directory, or a bucket."
 )
-@click.option("--endpoint", help="Of a server that resembles S3; by default that of `checkpoint.endpoint`, or Amazon.")
-@click.option("--overwrite", is_flag=True, help="Begin an inventory anew that is there and is not whole.")
+@click.option("--endpoint", help="URL of an S3-compatible server; default: `checkpoint.endpoint`, or Amazon.")
+@click.option("--overwrite", is_flag=True, help="Replace an incomplete inventory at the destination.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, http://127.0.0.1:1080.")
+@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def inventory(
     to: str,
@@ -61,7 +61,7 @@ def _place(to: str, *, is_here: bool) -> str:
         raise click.BadParameter(f"{to!r} is neither a directory nor s3://BUCKET/PREFIX", param_hint="--to")
     if not to or not is_here:
         raise click.BadParameter(
-            f"{to!r} is no absolute path, and the node at --url may be on another machine", param_hint="--to"
+            f"{to!r} is not an absolute path; the node at --url may be on another machine", param_hint="--to"
         )
     return str(Path.cwd() / to)
 
@@ -73,7 +73,7 @@ def _print(status: InventoryStatus) -> None:
             made.add_row(*map(escape, (one.table, one.key, one.what)))
         echo(console(), made)
     if status.left_out:
-        click.echo(f"{status.left_out} more, which are not listed")
+        click.echo(f"{status.left_out} more are not listed")
     if status.state != "done":
         echo_end(status)
         return

@@ -16,7 +16,7 @@ from replicator.cli.target import one_node
 def master() -> None:
     """Show or move the master of a folder: the node that numbers its changes.
 
-    Masters follow their users by themselves; their place affects only speed.
+    A master moves by itself to the node where its mailbox is used. Which node is master affects only speed.
     """
 
 
@@ -24,19 +24,21 @@ def master() -> None:
 @click.argument("user")
 @click.argument("mailbox")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, http://127.0.0.1:1080.")
+@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(user: str, mailbox: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Print the id of the node that masters USER's MAILBOX.
 
-    A node knows the master once it has handled a change of the folder since nodes or links last came or went.
+    A node knows the master if it has handled a change to the folder since a node or link last came or went.
     """
     with NodeClient(one_node(config_file, url)) as client:
         found = client.master(user, mailbox)
     if as_json:
         echo_json({"master": found})
     else:
-        click.echo(found or "not known here; this node finds out with the next change that is made through it")
+        click.echo(
+            found or "this node does not know the master yet; it learns it with the next change made through this node"
+        )
 
 
 @master.command()
@@ -44,16 +46,16 @@ def show(user: str, mailbox: str, config_file: Path | None, url: str | None, *, 
 @click.argument("mailbox")
 @click.argument("node")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The configuration of any node.")
-@click.option("--url", help="The address of any node, http://127.0.0.1:1080.")
+@click.option("--url", help="The address of any node, such as http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def move(user: str, mailbox: str, node: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Make NODE the master of USER's MAILBOX, even while other nodes use it.
 
-    With `mastership.scope` other than "mailbox", everything that shares its master moves.
+    Unless `mastership.scope` is "mailbox", all mailboxes of the same scope move along.
     """
     with NodeClient(one_node(config_file, url)) as client:
         client.move_master(user, mailbox, node)
     if as_json:
         echo_json({"master": node})
     else:
-        click.echo(f"{node} is the master of {mailbox} of {user}")
+        click.echo(f"{node} is now the master of {user}'s {mailbox}")

@@ -21,14 +21,18 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--config", "config_file", required=True, type=click.Path(path_type=Path), help="The node's configuration."
 )
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What to log.")
+@click.option(
+    "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Lowest level to log."
+)
 @click.option(
     "--new-cluster",
     is_flag=True,
-    help="Begin a cluster, if the node's database is new, without waiting for its peers. Not for service files: a node"
-    " that has lost its disk must wait for them.",
+    help="If the node's database is new, begin a cluster without waiting for peers. Do not use this in service files:"
+    " a node that has lost its disk must wait for its peers.",
 )
-@click.option("--until-stdin-closes", is_flag=True, hidden=True, help="End, too, when the starting process is gone.")
+@click.option(
+    "--until-stdin-closes", is_flag=True, hidden=True, help="Stop, too, when the process that started the node ends."
+)
 def node(config_file: Path, log_level: str, *, new_cluster: bool, until_stdin_closes: bool) -> None:
     """Run a node until SIGTERM or SIGINT.
 

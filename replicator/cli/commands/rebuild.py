@@ -10,7 +10,7 @@ from replicator.cli.target import config_argument
 
 
 @click.command()
-@click.option("--from-peers", is_flag=True, help="Take what other nodes have. There is no other way, but say it.")
+@click.option("--from-peers", is_flag=True, help="Required: confirms that mail is taken from other nodes.")
 @click.option(
     "--config", "config_file", required=True, type=click.Path(path_type=Path), help="The node's configuration."
 )
@@ -19,11 +19,13 @@ def rebuild(config_file: Path, *, from_peers: bool, as_json: bool) -> None:
     """Build a new database for a stopped node from its peers.
 
     Data that only the damaged database has is taken from it, as far as it can be read; then that database is set aside
-    as node.db.DATE.damaged. An interrupt leaves it in its place, and tells whether the node can run; run the command
-    again to continue. Exit code 0 if the new database has everything, 1 otherwise.
+    as node.db.DATE.damaged. An interrupt leaves it in place, and an error message says whether the node can run; run
+    the command again to continue. Exit code 0 if the new database has everything, 1 otherwise.
     """
     if not from_peers:
-        raise click.UsageError("say --from-peers: all that this node alone has, and cannot be read, will be missing")
+        raise click.UsageError(
+            "confirm by --from-peers: data that only this node has and that is unreadable will be lost"
+        )
     config = config_argument(config_file, serving=True)
     from replicator.cli.commands.rebuild_process import run_rebuild  # noqa: PLC0415  takes long
 

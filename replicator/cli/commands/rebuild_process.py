@@ -34,7 +34,7 @@ def run_rebuild(config: Config, file: Path, *, as_json: bool) -> None:
         raise CommandError(f"{error.message}{_state(config)}") from error
     if rebuilt is None:
         again = f"{own_name()} rebuild --from-peers --config {file}"
-        raise CommandError(f"{file}: interrupted{_state(config)}; run `{again}` to go on")
+        raise CommandError(f"{file}: interrupted{_state(config)}; run `{again}` to continue")
     if as_json:
         echo_json(asdict(rebuilt))
     else:
@@ -46,8 +46,8 @@ def run_rebuild(config: Config, file: Path, *, as_json: bool) -> None:
 def _state(config: Config) -> str:
     """Return the consequence of an early end for the node."""
     if replacement_of(config.node.data / DATABASE).exists():
-        return "; the node does not run until the rebuild has ended"
-    return "; the node is as it was"
+        return "; the node cannot run until a rebuild has finished"
+    return "; the node is unchanged"
 
 
 async def _run(config: Config, tell: Callable[[Progress], None]) -> Rebuilt | None:
@@ -91,7 +91,7 @@ def _progress() -> Iterator[Callable[[Progress], None]]:
 def _print(rebuilt: Rebuilt) -> None:
     click.echo(
         f"rebuilt from {', '.join(rebuilt.peers)}: {rebuilt.mailboxes} folders, {rebuilt.messages} messages,"
-        f" {rebuilt.texts} texts"
+        f" {rebuilt.texts} bodies"
     )
     if rebuilt.set_aside:
         click.echo(
@@ -100,34 +100,34 @@ def _print(rebuilt: Rebuilt) -> None:
         )
         if rebuilt.waiting_entries:
             click.echo(
-                f"{rebuilt.waiting_entries} entries wait for branches to be joined; nodes that run go on with it"
+                f"{rebuilt.waiting_entries} entries wait until their branches are merged, which running nodes do"
             )
-        click.echo(f"it lies at {rebuilt.set_aside}; remove it when nothing is missed")
+        click.echo(f"the damaged database is kept at {rebuilt.set_aside}; remove it once nothing is missed")
     _print_lost(rebuilt)
     if rebuilt.missing_texts:
         echo(console(), findings_table(rebuilt.missing_texts))
-        click.echo("texts that no node has, and no part of the damaged database that can be read: restore a backup,"
+        click.echo("no node has these bodies, nor does any readable part of the damaged database: restore a backup,"
                    " or start nodes that are down and run `replicator scrub`", err=True)  # fmt: skip
     for name in rebuilt.differing:
-        click.echo(f"shown otherwise by a peer: {name}; run `replicator check --repair` there, then `resync`", err=True)
+        click.echo(f"a peer shows {name} differently; run `replicator check --repair` there, then `resync`", err=True)
 
 
 def _print_lost(rebuilt: Rebuilt) -> None:
     """Print the losses from the damaged database's log."""
     if rebuilt.delivered_anew:
-        click.echo(f"{rebuilt.delivered_anew} messages that only the damaged database had were delivered anew")
+        click.echo(f"{rebuilt.delivered_anew} messages that only the damaged database had were delivered again")
     if rebuilt.undelivered:
-        click.echo(f"{rebuilt.undelivered} messages of the damaged database could not be delivered: they are refused,"
-                   " or their texts cannot be read", err=True)  # fmt: skip
+        click.echo(f"{rebuilt.undelivered} messages of the damaged database could not be delivered: they were refused,"
+                   " or their bodies cannot be read", err=True)  # fmt: skip
     if rebuilt.lost_entries is None:
-        click.echo("what the damaged database had, and no peer has, is not known: mail that this node took alone may be"
+        click.echo("it is unknown what only the damaged database had: mail that only this node had accepted may be"
                    " missing", err=True)  # fmt: skip
     elif gone := rebuilt.lost_entries - rebuilt.untaken_entries:
         click.echo(f"{gone} log entries that no peer has cannot be read", err=True)
     if rebuilt.untaken_entries:
         click.echo(
-            f"{rebuilt.untaken_entries} entries can be read in {rebuilt.set_aside} but could not be taken in, because"
-            f" others before them are lost; {rebuilt.untaken_changes} changes in them, of flags and folders, and"
-            " expunges, have not been made again",
+            f"{rebuilt.untaken_entries} entries can be read in {rebuilt.set_aside} but could not be applied, because"
+            f" earlier entries are lost; {rebuilt.untaken_changes} changes in them (flags, folders and expunges)"
+            " have not been made again",
             err=True,
         )

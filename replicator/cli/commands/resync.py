@@ -17,12 +17,12 @@ from replicator.cli.task_progress import echo_end, followed
 from replicator.tasks import RATE_MAX, Difference, ResyncOptions, ResyncStatus
 
 TREE = "(folder tree)"
-NOTHING = "nothing (dry run)"
+NOTHING = "unchanged (dry run)"
 
 _WORDS = {
     "missing_here": "missing here", "missing_there": "missing there",
     "expunged_here": "expunged here", "expunged_there": "expunged there",
-    "uid_conflict": "UID conflict", "modseq": "MODSEQ", "context": "same mail, other history",
+    "uid_conflict": "UID conflict", "modseq": "MODSEQ", "context": "same mail, different history",
 }  # fmt: skip
 
 
@@ -31,11 +31,11 @@ _WORDS = {
 @click.argument("mailbox", required=False)
 @click.option("--user", "whole_user", metavar="USER", help="Compare all folders of a user.")
 @click.option("--all", "everything", is_flag=True, help="Compare all folders of all users.")
-@click.option("--peer", metavar="NODE", help="Compare with this node only; by default with all that can be reached.")
-@click.option("--dry-run", is_flag=True, help="Tell what differs, and change nothing.")
-@click.option("--rate", type=click.IntRange(1, RATE_MAX), help="Rows a second at most; by default as fast as it goes.")
+@click.option("--peer", metavar="NODE", help="Compare with this node only; default: all reachable nodes.")
+@click.option("--dry-run", is_flag=True, help="Report differences, and change nothing.")
+@click.option("--rate", type=click.IntRange(1, RATE_MAX), help="Maximum number of rows per second; default: no limit.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, http://127.0.0.1:1080.")
+@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def resync(
     *,
@@ -61,7 +61,7 @@ def resync(
     if [user is not None, whole_user is not None, everything].count(True) != 1 or (user is None) != (mailbox is None):
         raise click.UsageError("name what to compare: USER MAILBOX, or --user USER, or --all")
     if "" in {user, mailbox, whole_user, peer}:
-        raise click.UsageError("the name of a user, a mailbox or a node is not empty")
+        raise click.UsageError("names of users, mailboxes and nodes must not be empty")
     options = ResyncOptions(whole_user if user is None else user, mailbox, peer, dry_run, rate)
     status = followed(one_node(config_file, url), RESYNC, options, "Comparing")
     if as_json:
@@ -76,7 +76,7 @@ def _print(status: ResyncStatus) -> None:
     if status.differences:
         echo(console(), _differences_table(status.differences))
     if status.left_out:
-        click.echo(f"{status.left_out} more, which are not listed")
+        click.echo(f"{status.left_out} more are not listed")
     if status.peers and (status.state != "failed" or status.differences):
         some = f"{status.done} mailboxes and trees, {status.rows} rows"
         if status.state == "cancelled":
@@ -101,7 +101,7 @@ def _in_words(differed: Mapping[str, int]) -> str:
 
 
 def _differences_table(differences: Iterable[Difference]) -> Table:
-    made = table("Differences", "with", "user", "folder…", "differed…", "done…")
+    made = table("Differences", "with", "user", "folder…", "differed…", "result…")
     for one in differences:
         folder = one.folder or (TREE if one.user is not None else "")
         done = one.done or one.why_not or NOTHING

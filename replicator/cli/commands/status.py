@@ -21,7 +21,7 @@ ASKED_AT_ONCE = 64  # threads; larger clusters take a little longer
 
 @click.command(epilog=LEGEND)
 @click.option("--config", "configs", multiple=True, type=click.Path(path_type=Path), help="A node's configuration.")
-@click.option("--url", "urls", multiple=True, help="A node's address, http://127.0.0.1:1080.")
+@click.option("--url", "urls", multiple=True, help="A node's address, such as http://127.0.0.1:1080.")
 @click.option("--user", help="Also show this user's mailboxes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(configs: Sequence[Path], urls: Sequence[str], user: str | None, *, as_json: bool) -> None:

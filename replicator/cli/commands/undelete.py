@@ -20,7 +20,7 @@ from replicator.cli.task_progress import echo_end, followed
 from replicator.config.values import duration
 from replicator.tasks import Undeleted, UndeleteOptions, UndeleteStatus
 
-BACK, WOULD_BE_BACK = "came back", "would come back (dry run)"
+BACK, WOULD_BE_BACK = "restored", "would be restored (dry run)"
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
@@ -31,11 +31,11 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 @click.option(
     "--since",
     metavar="WHEN",
-    help="When it was expunged at the earliest: 3d, 2026-11-20, 2026-11-20T10:00. Default: all.",
+    help="Only messages expunged since then: 3d, 2026-11-20, 2026-11-20T10:00. Default: all.",
 )
-@click.option("--dry-run", is_flag=True, help="Tell what would come back, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Report what would be restored, and change nothing.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, http://127.0.0.1:1080.")
+@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def undelete(
     user: str,
@@ -55,10 +55,10 @@ def undelete(
     everything that the user lacks was restored, 1 otherwise.
     """
     if "" in {user, mailbox}:
-        raise click.UsageError("the name of a user or a mailbox is not empty")
+        raise click.UsageError("USER and MAILBOX must not be empty")
     since_ms = None if since is None else parse_since(since, time.time())
     options = UndeleteOptions(user, mailbox, since_ms, dry_run)
-    status = followed(one_node(config_file, url), UNDELETE, options, "Bringing back")
+    status = followed(one_node(config_file, url), UNDELETE, options, "Restoring")
     if as_json:
         echo_json(asdict(status))
     else:
@@ -73,7 +73,7 @@ def parse_since(text: str, now_s: float) -> int:
         is_date = _DATE.match(text) is not None
         seconds = datetime.fromisoformat(text).timestamp() if is_date else now_s - duration(0.0)(text)
     except (ValueError, OverflowError, OSError) as error:
-        what = "is no time: say how long ago (3d, 12h), or when (2026-11-20, 2026-11-20T10:00)"
+        what = "is not a time: give an age (3d, 12h), or a date (2026-11-20, 2026-11-20T10:00)"
         raise click.BadParameter(f"{text!r} {what}", param_hint="--since") from error
     return max(0, int(seconds * 1000))
 
@@ -82,26 +82,26 @@ def _print(status: UndeleteStatus) -> None:
     if status.messages:
         echo(console(), _table(status.messages, BACK if not status.dry_run else WOULD_BE_BACK))
     if status.left_out:
-        click.echo(f"{status.left_out} more, which are not listed")
+        click.echo(f"{status.left_out} more are not listed")
     if status.state == "done" or status.messages:
-        verb = "would come back" if status.dry_run else "came back"
+        verb = "would be restored" if status.dry_run else "restored"
         some = "1 message" if status.restored == 1 else f"{status.restored} messages"
-        click.echo(f"{some} ({status.restored_bytes} bytes) {verb}; left: {_left(status)}")
+        click.echo(f"{some} ({status.restored_bytes} bytes) {verb}; left out: {_left(status)}")
     if status.state != "done":
         echo_end(status)
 
 
 def _left(status: UndeleteStatus) -> str:
     reasons = {
-        "in the folder already": status.present,
+        "already in the folder": status.present,
         "in another folder": status.elsewhere,
-        "without a text at any node that can be reached": status.textless,
+        "whose body no reachable node has": status.textless,
     }
     return ", ".join(f"{count} {reason}" for reason, count in reasons.items() if count) or "none"
 
 
 def _table(messages: Iterable[Undeleted], done: str) -> Table:
-    made = table("Expunged mail", "expunged", "received", ">UID", ">bytes", "done…")
+    made = table("Expunged mail", "expunged", "received", ">UID", ">bytes", "result…")
     for one in messages:
         times = (_local(one.expunged_ms), _local(one.received_ms))
         made.add_row(*times, str(one.uid), str(one.size_bytes), escape(one.why_not or done))

@@ -85,7 +85,7 @@ def _passwd_file(config_file: Path) -> Path:
 
 def _new_password() -> str:
     if sys.stdin.isatty():
-        return str(click.prompt("Password", hide_input=True, confirmation_prompt="Once more", err=True))
+        return str(click.prompt("Password", hide_input=True, confirmation_prompt="Repeat the password", err=True))
     password = sys.stdin.readline().rstrip("\r\n")
     if not password:
         raise CommandError("no password: standard input is empty; give the password as its first line")

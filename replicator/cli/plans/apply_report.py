@@ -16,9 +16,9 @@ TREE = "(folder tree)"
 _MEANING: dict[ApplyOutcome, str] = {
     "repaired": "made equal",
     "equal": "were equal already",
-    "moved": "have gone on since they were compared",
-    "unreachable": "a node of the plan cannot be asked",
-    "damaged": "left to `replicator check --repair`",
+    "moved": "have changed since they were compared",
+    "unreachable": "a node of the plan cannot be reached",
+    "damaged": "left alone: run `replicator check --repair`",
     "failed": "could not be made equal",
 }
 
@@ -61,7 +61,7 @@ def print_report(report: Report) -> None:
             made.add_row(*map(escape, (one.outcome, one.user or "", one.folder or TREE, one.why)))
         echo(console(), made)
     if report.left_out:
-        click.echo(f"{report.left_out} more, which are not listed")
+        click.echo(f"{report.left_out} more are not listed")
     if report.outcomes:
         made = table("Mailboxes and folder trees", ">count", "outcome", "…")
         for outcome, meaning in _MEANING.items():
@@ -70,9 +70,9 @@ def print_report(report: Report) -> None:
                 made.add_row(str(count), outcome, "would be made equal (dry run)" if would else meaning)
         echo(console(), made)
     if report.texts_lacking:
-        click.echo(f"{report.texts_lacking} texts have not come to this node yet; `replicator status` counts them")
+        click.echo(f"this node still lacks {report.texts_lacking} bodies; `replicator status` counts them")
     if report.state == "done":
-        click.echo(f"{report.done} of {report.total} mailboxes and folder trees of the plan were looked at")
+        click.echo(f"{report.done} of {report.total} mailboxes and folder trees of the plan were processed")
     else:
         why = f": {report.error}" if report.error else ""
         click.echo(f"Error: apply {report.state} after {report.done} of {report.total}{why}", err=True)

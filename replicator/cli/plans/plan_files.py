@@ -69,7 +69,9 @@ class Plan:
     def _check_rows(self, master: str, found: int) -> None:
         if found != (told := self.manifest.mailboxes[master]):
             files = f"{self._place}/mailboxes/{_PARTITION}={master}"
-            raise CommandError(f"{files}: it has {found} rows, and {told} by {MANIFEST}: the plan is not whole")
+            raise CommandError(
+                f"{files} has {found} rows, but {told} by {MANIFEST}: the plan is incomplete; make it again"
+            )
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[PlanFile]:
@@ -77,7 +79,7 @@ class Plan:
             try:
                 self._fetch(name, file)
             except ObjectMissingError:
-                raise CommandError(f"{self._place}/{name}: it has gone: is the plan being made anew?") from None
+                raise CommandError(f"{self._place}/{name} has disappeared: is the plan being made again?") from None
             file.seek(0)
             yield self._open(file, f"{self._place}/{name}", self.manifest.nodes.keys())
 
@@ -87,7 +89,7 @@ class Plan:
                 self._fetch(MANIFEST, file, MANIFEST_BYTES_MAX)
             except ObjectMissingError:
                 raise CommandError(
-                    f"{self._place} has no {MANIFEST}: there is no plan, or one that was cut off; make it anew"
+                    f"{self._place} has no {MANIFEST}: there is no plan, or an unfinished one; make it again"
                 ) from None
             file.seek(0)
             try:
@@ -124,7 +126,7 @@ class Plan:
                 async for part in parts:
                     file.write(part)
                     if bytes_max is not None and file.tell() > bytes_max:
-                        raise CommandError(f"{self._place}/{name}: it has more than {bytes_max} bytes")
+                        raise CommandError(f"{self._place}/{name} is larger than {bytes_max} bytes")
 
         try:
             trio.run(copy)
@@ -133,7 +135,7 @@ class Plan:
         except ObjectStoreError as error:
             raise CommandError(str(error)) from error
         except OSError as error:
-            raise CommandError(f"{tempfile.gettempdir()}: {error.strerror or error}; is there room?") from error
+            raise CommandError(f"{tempfile.gettempdir()}: {error.strerror or error}; is the disk full?") from error
 
 
 def _plan_file() -> Callable[[BinaryIO, str, Collection[str]], PlanFile]:

@@ -22,7 +22,7 @@ from resync.plan import TABLES, Type
 READ = ("mailbox", "user", "uidvalidity", "relation", "heads")
 SLICE_ROWS = 10_000
 RELATIONS: Final = frozenset({"behind", "forked", "damaged"})
-NO_HEAD = "no inventory has a head of it: run `replicator check --repair` at the nodes, and make a new plan"
+NO_HEAD = "it has no head in any inventory: run `replicator check --repair` at the nodes, and make a new plan"
 
 _TREE = pa.array([0], pa.int64())
 _Row: TypeAlias = Mapping[str, Any]  # as pyarrow returns it
@@ -42,7 +42,7 @@ class PlanFile:
         schema = self._parquet.schema_arrow
         for column in READ:
             if column not in schema.names:
-                raise CommandError(f"{name} has no column {column!r}; docs/spark.md tells those of a plan")
+                raise CommandError(f"{name} has no column {column!r}; docs/spark.md lists those of a plan")
             if not _fits(found := schema.field(column).type, _TYPES[column]):
                 raise CommandError(f"{name}: column {column!r} is of type {found}, not {_TYPES[column]}")
 
@@ -64,7 +64,7 @@ class PlanFile:
     def _planned(self, row: _Row) -> PlannedMailbox | Undone:
         mailbox = row["mailbox"]
         if mailbox is None or len(mailbox) != ID_BYTES:
-            raise CommandError(f"{self._name}: a mailbox's id has {ID_BYTES} bytes, and not those of {mailbox!r}")
+            raise CommandError(f"{self._name}: a mailbox's id must have {ID_BYTES} bytes, unlike {mailbox!r}")
         if row["user"] is None:
             return Undone(None, mailbox.hex(), mailbox.hex(), "damaged", NO_HEAD)
         try:
@@ -75,28 +75,28 @@ class PlanFile:
             check_planned(planned)
         except ValueError as error:
             user = planned.user if planned.user.isprintable() else ascii(planned.user)
-            return Undone(user, planned.mailbox, planned.mailbox, "failed", f"the plan has what cannot be: {error}")
+            return Undone(user, planned.mailbox, planned.mailbox, "failed", f"the plan's row is invalid: {error}")
         return planned
 
     def _what(self, row: _Row) -> tuple[int, Mapping[str, Dot | None], bool]:
         """Return UIDVALIDITY, heads, and True if the mailbox is damaged. Raises ValueError."""
         if row["uidvalidity"] is None:
-            raise ValueError("it has a user and no uidvalidity")
+            raise ValueError("it has a user but no uidvalidity")
         if row["relation"] not in RELATIONS:
-            raise ValueError(f"its relation is {row['relation']!r}, none of {', '.join(sorted(RELATIONS))}")
+            raise ValueError(f"its relation is {row['relation']!r}, not one of {', '.join(sorted(RELATIONS))}")
         heads = [_head(head) for head in row["heads"] or ()]
         if len(heads) != len(self._nodes) or {node for node, _ in heads} != self._nodes:
             raise ValueError(f"heads must name each node of the plan once: {', '.join(sorted(self._nodes))}")
         return row["uidvalidity"], dict(heads), row["relation"] == "damaged"
 
     def _unreadable(self, error: Exception) -> CommandError:
-        return CommandError(f"{self._name}: it cannot be read as Parquet: {error}")
+        return CommandError(f"{self._name} cannot be read as Parquet: {error}")
 
 
 def _head(head: _Row | None) -> tuple[str, Dot | None]:
     """Convert one head. Raises ValueError."""
     if head is None or head["node"] is None or (head["origin"] is None) != (head["seq"] is None):
-        raise ValueError(f"{head!r} is no head: it has a node, and origin and seq, or neither")
+        raise ValueError(f"{head!r} is not a head: a head has a node, and both origin and seq or neither")
     return head["node"], None if head["origin"] is None else Dot(head["origin"], head["seq"])
 
 

@@ -60,7 +60,7 @@ def check_directory(directory: Path) -> None:
     foreign = names - OWN_FILES
     if foreign and not any(_CONFIG_NAME.fullmatch(name) for name in names):
         found = ", ".join(sorted(foreign)[:3])
-        raise CommandError(f"{directory}: no cluster is here, but other files are ({found}); use another --dir")
+        raise CommandError(f"{directory}: this directory has other files ({found}) and no cluster; use another --dir")
 
 
 def prepare(directory: Path, nodes: int | None) -> list[ClusterNode]:
@@ -76,8 +76,8 @@ def prepare(directory: Path, nodes: int | None) -> list[ClusterNode]:
         elif nodes not in (None, len(files)):
             found = ", ".join(file.name for file in files)
             raise CommandError(
-                f"{directory}: a cluster of {len(files)} nodes is here ({found}); "
-                f"run it with --nodes {len(files)}, or make another one with --dir"
+                f"{directory}: this directory has a cluster of {len(files)} nodes ({found}); "
+                f"run it with --nodes {len(files)}, or create another one with --dir"
             )
     except OSError as error:
         raise CommandError(f"{error.filename or directory}: {error.strerror}; use another --dir") from error

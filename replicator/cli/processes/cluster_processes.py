@@ -59,9 +59,9 @@ class NodeProcess:
         code = await process.wait()
         self.is_ready = False
         if self._is_asked_to_end:
-            self._say_event("INFO", f"the node has ended, {'as it was asked to' if code == 0 else _describe(code)}")
+            self._say_event("INFO", f"the node has stopped, {'as requested' if code == 0 else _describe(code)}")
         else:
-            self._say_event("WARNING", f"the node has ended, {_describe(code)}; start it again by: {self._restart}")
+            self._say_event("WARNING", f"the node has stopped, {_describe(code)}; start it again with: {self._restart}")
         self.started.set()
 
     def end(self) -> None:
@@ -73,7 +73,7 @@ class NodeProcess:
     def kill(self, reason: str) -> None:
         """Kill the child, unless it has ended."""
         if self._process is not None and self._process.returncode is None:
-            self._say_event("WARNING", f"{reason}: the node is killed; it recovers at its next start")
+            self._say_event("WARNING", f"{reason}: killing the node, which recovers at its next start")
             self._process.kill()
 
     def _say_event(self, level: str, text: str) -> None:
@@ -121,7 +121,7 @@ async def run_processes(
                     nursery.start_soon(_stop, children)
                 elif trio.current_time() - first_s > SAME_SIGNAL_S:
                     for child in children:
-                        child.kill("asked to end a second time")
+                        child.kill("asked to stop a second time")
 
     async def announce() -> None:
         for child in children:
@@ -144,7 +144,7 @@ async def _stop(children: Sequence[NodeProcess]) -> None:
         child.end()
     await trio.sleep(STOP_S)
     for child in children:
-        child.kill(f"not ended within {STOP_S:.0f} s")
+        child.kill(f"not stopped within {STOP_S:.0f} s")
 
 
 async def _each_line(stream: trio.abc.ReceiveStream, note: Callable[[bytes], None]) -> None:

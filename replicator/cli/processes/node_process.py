@@ -101,7 +101,7 @@ async def _cancel_on_signal(
 
 
 def _end(scope: trio.CancelScope, number: int) -> None:
-    log.info("%s: the node ends", signal.Signals(number).name)
+    log.info("%s: the node is stopping", signal.Signals(number).name)
     scope.cancel()
 
 
@@ -110,7 +110,7 @@ async def _cancel_on_end_of_stdin(scope: trio.CancelScope) -> None:
     async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
         while await stdin.receive_some(STDIN_CHUNK_BYTES):
             pass
-    log.info("the starting process is gone: the node ends")
+    log.info("the process that started this node has ended: the node is stopping")
     scope.cancel()
 
 
