@@ -21,19 +21,20 @@ class LmtpMetrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._deliveries = Counter(
             "replicator_lmtp_deliveries_total",
-            "Answers to message texts by LMTP, one for each recipient, by the class of their code: 2xx is delivered.",
+            "Replies to messages received by LMTP, one for each recipient, by class of the reply code: 2xx is"
+            " delivered.",
             ["code"],
             registry=registry,
         )
         self._rejections = Counter(
             "replicator_lmtp_rejected_recipients_total",
-            "Recipients refused by LMTP before the message text, by the class of their code.",
+            "Recipients that LMTP refused before the message came, by class of the reply code.",
             ["code"],
             registry=registry,
         )
         self._seconds = Histogram(
             "replicator_lmtp_delivery_seconds",
-            "Time from the end of a message text by LMTP to its answers, which say that it is durable.",
+            "Time from the end of a message received by LMTP to the replies, which confirm that it is durable.",
             buckets=DELIVERY_BUCKETS_S,
             registry=registry,
         )
@@ -53,12 +54,10 @@ class ImapMetrics:
     """Metrics of the IMAP door."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.connections = Gauge(
-            "replicator_imap_connections", "IMAP connections that are open now.", registry=registry
-        )
+        self.connections = Gauge("replicator_imap_connections", "Open IMAP connections.", registry=registry)
         self._logins = Counter(
             "replicator_imap_logins_total",
-            "Attempts to log in by IMAP with a name and a password, by their result.",
+            "IMAP login attempts with a name and a password, by result.",
             ["result"],
             registry=registry,
         )
@@ -84,7 +83,7 @@ class HttpMetrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._requests = Counter(
             "replicator_http_requests_total",
-            "HTTP requests answered, by route (none: there is no such route) and status code.",
+            "HTTP requests answered, by route (none: unknown route) and status code.",
             ["route", "code"],
             registry=registry,
         )
@@ -100,17 +99,18 @@ class AttachmentMetrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.damaged = Counter(
             "replicator_attachments_damaged_total",
-            "Attachments that were found damaged or missing when they were read.",
+            "Attachments found damaged or missing when they were read.",
             registry=registry,
         )
         self.healed = Counter(
             "replicator_attachments_healed_total",
-            "Attachments that have whole content again, from other nodes.",
+            "Attachments repaired with content from other nodes.",
             registry=registry,
         )
         self.lost = Counter(
             "replicator_texts_lost_total",
-            "Large messages that came from other nodes without their text, since no node in reach had all parts of it.",
+            "Large messages that arrived from other nodes without their body, because no reachable node had all"
+            " parts of it.",
             registry=registry,
         )
 

@@ -386,11 +386,13 @@ class Coordinator:
         return self.mastership.table.origin_of(sid)
 
     def _outlived(self, rival: str) -> None:
-        self.connections.give_way(f"{self.sid} runs already, as {rival}, as other nodes tell; {HOW_TO_PART}")
+        self.connections.give_way(f"{self.sid} already runs as {rival}, according to other nodes; {HOW_TO_PART}")
 
     def _went_on(self, after_s: float) -> None:
         log.warning(
-            "this node stood still for %.1f s, and others may be masters in its place: it meets its peers anew", after_s
+            "this node stood still for %.1f s, and other nodes may have become masters in its place:"
+            " reconnecting to all peers",
+            after_s,
         )
         self.connections.drop_links()
         self.mastership.went_on()

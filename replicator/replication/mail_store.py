@@ -163,7 +163,7 @@ class ClusterMailStore:
         await self._coordinator.submit(CreateRequest(user, name, mailbox_id, new_id))
         record = await self._store.read(lambda reader: queries.folder(reader, user, name))
         if record is None:
-            raise FolderNotFoundError(f"the folder {name!r} was deleted at once by someone else")
+            raise FolderNotFoundError(f"another client deleted the folder {name!r} as soon as it was created")
         return _folder(user, record)
 
     # ---- mailboxes
@@ -219,7 +219,7 @@ class ClusterMailStore:
                     return now
                 if before == self._trees_changed:
                     await self._store.tail.grown()
-        raise UnavailableError("the folder has become another one, of which this node has not heard yet; try again")
+        raise UnavailableError("the folder has been replaced, and this node does not have the new one yet; try again")
 
     async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
         """See `MailStore`."""
@@ -307,7 +307,7 @@ class ClusterMailStore:
             with trio.move_on_after(timing.BODY_STORE_PATIENCE_S):
                 text = await self._texts.fetch_to_read(message.content_hash)
         if text is None:
-            raise ContentUnavailableError("the text of this message is at no node that can be reached; try later")
+            raise ContentUnavailableError("the body of this message is at no reachable node; try later")
         return text
 
     # ---- helpers

@@ -145,11 +145,11 @@ class StatusReporter:
         except DatabaseFailedError as error:
             problems.append(f"the database does not answer: {error}")
         except (OSError, MissingError) as error:
-            problems.append(f"large messages are refused, for attachments cannot be written: {error}")
+            problems.append(f"large messages are refused because attachments cannot be written: {error}")
         except MailError as error:
             problems.append(f"changes are refused: {error}")
         except trio.TooSlowError:
-            problems.append(f"the disk has not taken a change for {timing.NODE_STATUS_WRITE_TIMEOUT_S:.0f} s")
+            problems.append(f"the disk has not completed a write for {timing.NODE_STATUS_WRITE_TIMEOUT_S:.0f} s")
         if self._store.damage.found is not None:
             problems.append(f"the database is damaged: {self._store.damage.found}; {REMEDY}")
         return problems
@@ -272,81 +272,92 @@ class _Metrics:
         def counter(name: str, text: str) -> Counter:
             return Counter(f"replicator_{name}", text, registry=registry)
 
-        unknown = "NaN if it was not heard from since this node's start."
-        lacking = "the log entries that are here and that the peer has not confirmed to have on its disk"
+        unknown = "NaN if this node has not heard from the peer since it started."
+        lacking = "the log entries at this node that the peer has not confirmed to have on disk"
         self._up = gauge("link_up", "1 if the link to the peer is up, 0 if it is down.", "peer")
         self._entries = gauge("lag_entries", f"Number of {lacking}; {unknown}", "peer")
-        self._bytes = gauge("lag_bytes", f"Size of {lacking}, with their message texts; {unknown}", "peer")
+        self._bytes = gauge("lag_bytes", f"Size of {lacking}, with message bodies; {unknown}", "peer")
         self._seconds = gauge("lag_seconds", f"Age of the oldest of {lacking}; 0 if there are none, {unknown}", "peer")
         self._round_trip = gauge(
-            "round_trip_seconds", "Round-trip time of the last heartbeat to the peer; 0 while there is none.", "peer"
+            "round_trip_seconds", "Round-trip time of the last heartbeat to the peer; 0 if there is none.", "peer"
         )
         self._waiting = gauge(
             "waiting_entries",
-            "Log entries that are not shown yet: one before them is missing, or they are of a branch to be joined.",
+            "Log entries that are not applied yet: a predecessor is missing, or their branch has yet to be merged.",
         )
         self._overdue = gauge(
             "overdue_entries",
-            "Log entries that wait, and have for more than 30 seconds with all nodes linked: for a predecessor that is"
-            " not here, or for their branch to be joined.",
+            "Log entries that have waited for more than 30 seconds with all nodes linked: for a missing"
+            " predecessor, or for the merge of their branch.",
             "for",
         )
         self._doubts = gauge(
-            "doubts", "How often, because of such entries, all peers were asked anew for what this node lacks."
+            "doubts", "How often this node has asked all peers again for what it lacks because of overdue entries."
         )
         self._abandoned = counter(
             "abandoned_entries_total",
-            "Log entries that wait no longer because what they stand on is at no node any more: their mail was saved"
-            " anew, and their other changes are lost.",
+            "Log entries abandoned because no node still has what they depend on: their mail was saved again, and"
+            " their other changes are lost.",
         )
         self._needs_sync = gauge(
             "peer_needs_sync",
-            "1 if the peer lacks entries that have left this log: it has to get them from another node, or compare.",
+            "1 if the peer lacks entries that have left this node's log: it has to get them from another node, or"
+            " by SYNC.",
             "peer",
         )
         self._postponed = gauge(
-            "mailboxes_postponed", "Mailboxes and trees that this node shows otherwise than a peer whose log is gone."
+            "mailboxes_postponed", "Mailboxes and trees that a state transfer has left different from a peer's."
         )
         self._texts_lacking = gauge(
-            "texts_lacking", "Texts of messages shown here that are still to be fetched from other nodes."
+            "texts_lacking", "Bodies of messages shown here that this node has yet to fetch from other nodes."
         )
-        self._expunged = gauge("expunged_kept_messages", "Expunged messages that are kept and can be brought back.")
-        self._expunged_bytes = gauge("expunged_kept_bytes", "Size of their texts, of which several may have one.")
-        counted = "as the last sweep or scrub has counted; NaN before the first, some minutes after the start."
-        self._held = gauge("attachments", f"Attachments that this node's texts have, each once, {counted}")
-        self._held_bytes = gauge("attachments_bytes", f"Size of the attachments that this node's texts have, {counted}")
+        self._expunged = gauge("expunged_kept_messages", "Expunged messages that are kept and can be restored.")
+        self._expunged_bytes = gauge(
+            "expunged_kept_bytes",
+            "Size of the bodies of expunged messages that are kept; several messages may share a body.",
+        )
+        counted = "as counted by the last sweep or scrub; NaN until the first one, some minutes after the start."
+        self._held = gauge("attachments", f"Attachments of this node's bodies, each counted once, {counted}")
+        self._held_bytes = gauge("attachments_bytes", f"Size of the attachments of this node's bodies, {counted}")
         self._to_heal = gauge(
             "attachments_to_heal",
-            "Attachments that are known to be damaged or missing, and are fetched from other nodes.",
+            "Attachments known to be damaged or missing, which this node fetches from other nodes.",
         )
-        self._serving = gauge("serving", "1 if clients are served here, 0 while they are sent away: `status` says why.")
+        self._serving = gauge(
+            "serving", "1 if this node serves clients, 0 while it turns them away: `status` says why."
+        )
         self._data = data
         self._without_room = gauge(
             "entries_without_room",
             "Log entries of other nodes that wait because the disk of this directory has no room for them.",
             "directory",
         )
-        self._copies = gauge("copies_reachable", "Nodes that can have a change on disk now, this one included.")
-        self._joined = counter("merges_total", "Joinings of branches that this node has applied, its own and others'.")
+        self._copies = gauge("copies_reachable", "Nodes that can take changes to disk now, including this one.")
+        self._joined = counter(
+            "merges_total", "Merges of branches that this node has applied, its own and other nodes'."
+        )
         self._mastered = gauge(
             "mailboxes_mastered",
-            "What this node is master of: mailboxes and folder trees, or as `mastership.scope` groups them.",
+            "Mailboxes and folder trees that this node is master of, or groups of them by `mastership.scope`.",
         )
-        self._kept = gauge("log_kept_entries", "Entries that are in the log now.")
-        self._kept_bytes = gauge("log_kept_bytes", "Their size, without message texts: `log.max_size` limits it.")
+        self._kept = gauge("log_kept_entries", "Entries in the log now.")
+        self._kept_bytes = gauge(
+            "log_kept_bytes", "Size of the entries in the log, without message bodies; `log.max_size` limits it."
+        )
         self._checkpoint_age = gauge(
             "checkpoint_age_seconds", "Time since the last manifest of checkpoints was written; NaN if there is none."
         )
         self._pending = gauge(
             "checkpoint_waits_for_nodes",
-            "Nodes that have not settled what the last checkpoints show: for them the log before these is kept.",
+            "Nodes that have yet to settle what the last checkpoints cover; the log before the checkpoints is kept"
+            " for them.",
         )
         self._failing = gauge("checkpoints_failing", "1 while no checkpoints can be written, 0 otherwise.")
-        self._info = Info("replicator", "The node, its version, its root, and the term of that.", registry=registry)
-        self._logged = counter("log_entries_total", "Entries written to the log, of this node and of others.")
-        self._applied = counter("applied_entries_total", "Log entries applied: what they did is shown.")
+        self._info = Info("replicator", "The node, its version, its root and the root's term.", registry=registry)
+        self._logged = counter("log_entries_total", "Entries written to the log, from this node and from others.")
+        self._applied = counter("applied_entries_total", "Log entries that this node has applied and so shows.")
         self._messages = counter("messages_added_total", "Messages that appeared in a mailbox of this node.")
-        self._commits = counter("commits_total", "Transactions of the database, of one fsync each.")
+        self._commits = counter("commits_total", "Database transactions, each with one fsync.")
 
     def committed(self, commit: Commit) -> None:
         """Count a transaction that is on disk."""

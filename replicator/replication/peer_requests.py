@@ -88,9 +88,9 @@ class PeerRequests:
             extra_s = transfer_s(command.message) if isinstance(command, Save | Offer) else 0.0
             with trio.move_on_after(timing.REQUEST_TIMEOUT_S + extra_s):
                 return await self._answer(link, command)
-            return Refused(RefusalCode.UNAVAILABLE, "not done in time")
+            return Refused(RefusalCode.UNAVAILABLE, "the request was not completed in time")
         except NotMasterError:
-            return Refused(RefusalCode.NOT_MASTER, f"{self._sid} would send it back; ask the root again")
+            return Refused(RefusalCode.NOT_MASTER, f"{self._sid} would send the request back; ask the root again")
         except MailError as error:
             return refusal(error)
         except LinkDownError as error:
@@ -115,7 +115,7 @@ class PeerRequests:
             case Save():
                 async with self._taken(link, command) as taken:
                     if not taken:
-                        return Refused(RefusalCode.UNAVAILABLE, "parts of the message did not come; try again")
+                        return Refused(RefusalCode.UNAVAILABLE, "not all parts of the message arrived; try again")
                     if taken[0].content_hash != command.message.content_hash:
                         return _garbled(link)
                     return await self._perform(link, saves_from(link, command, taken[0]))
@@ -139,14 +139,14 @@ class PeerRequests:
 
     async def _perform(self, link: PeerLink, operations: Sequence[ChangeRequest]) -> Reply:
         if not operations:
-            return Refused(RefusalCode.UNSUPPORTED, "this is not available in this version")
+            return Refused(RefusalCode.UNSUPPORTED, "this version does not support the request")
         replies = [await self._router.perform(operation, link) for operation in operations]
         return replies[0] if len(replies) == 1 else _joined(replies)
 
 
 def _garbled(link: PeerLink) -> Refused:
-    log.warning("a request of %s is refused: its message has other octets than its hash is of", link.sid)
-    return Refused(RefusalCode.GARBLED, "the message came with other octets than its hash is of; try again")
+    log.warning("refusing a request of %s: its message does not match its hash", link.sid)
+    return Refused(RefusalCode.GARBLED, "the message does not match its hash; try again")
 
 
 def _joined(replies: list[Reply]) -> Reply:

@@ -70,7 +70,7 @@ def test_a_text_that_no_node_has(filled: ServedNode, invoke: Invoke, tmp_path: P
     result = invoke("scrub", "--json", "--url", filled.url)
     assert (result.exit_code, document(result)["damage"]) == (1, {"content": 1})
     shown = invoke("scrub", "--url", filled.url)
-    assert "no node that can be reached has it" in " ".join(shown.stdout.split())
+    assert "no reachable node has it" in " ".join(shown.stdout.split())
 
 
 def test_whose_mail_a_damaged_text_is(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:

@@ -117,8 +117,8 @@ def test_its_process_is_killed_half_way(
         patch.setattr(InventoryTask, "_master_of", killing)
         result = invoke("inventory", "--to", tmp_path / "to", "--url", filled.url)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "inventory failed: the process that writes it was killed by SIGKILL" in result.stderr
-    assert f"what it has written stays in {tmp_path / 'to'}: begin it anew with `--overwrite`" in result.stderr
+    assert "inventory failed: the process that writes the inventory was killed by SIGKILL" in result.stderr
+    assert f"the incomplete inventory stays in {tmp_path / 'to'}: start again with `--overwrite`" in result.stderr
     assert list((tmp_path / "to").iterdir()) == []  # it was made, and no file was begun before the masters are known
     (tmp_path / "to" / "heads").mkdir()
     (tmp_path / "to" / "heads" / "part-00007.parquet").touch()
@@ -135,7 +135,7 @@ def test_its_process_cannot_be_started(
     monkeypatch.setattr(inventory, "COMMAND", (str(tmp_path / "missing"),))
     result = invoke("inventory", "--to", tmp_path / "to", "--url", served.url)
     assert (result.exit_code, result.stdout) == (1, "")
-    why = "inventory failed: the process that writes it cannot be started: [Errno 2] No such file or directory"
+    why = "inventory failed: cannot start the process that writes the inventory: [Errno 2] No such file or directory"
     assert result.stderr.startswith(f"Error: {why}"), result.stderr
 
 

@@ -134,9 +134,12 @@ def test_what_a_transfer_has_left_is_told(served: ServedNode, invoke: Invoke) ->
 
 def test_entries_that_wait_for_too_long_are_told_with_the_reason(served: ServedNode, invoke: Invoke) -> None:
     assert "too long" not in invoke("status", "--url", served.url).stdout
-    served.report.overdue = ("predecessor 7 of dc2.1 is not here",)
+    served.report.overdue = ("predecessor 7 of dc2.1 is missing at this node",)
     shown = words(invoke("status", "--url", served.url).stdout)
-    assert "At dc1 1 entry has waited for too long with all nodes linked: predecessor 7 of dc2.1 is not here." in shown
+    assert (
+        "At dc1 1 entry has waited for too long with all nodes linked: predecessor 7 of dc2.1 is missing at this node."
+        in shown
+    )
 
 
 def test_what_a_peer_lacks_that_was_not_heard_from_is_not_made_up(served: ServedNode, invoke: Invoke) -> None:

@@ -65,7 +65,7 @@ def test_what_is_left_is_told_in_the_report(node: ServedNode, invoke: Invoke) ->
     report = json.loads(result.stdout)
     assert (result.exit_code, report["state"], report["restored"], report["textless"]) == (1, "done", 1, 1)
     assert [(one["uid"], one["why_not"]) for one in report["messages"]] == [
-        (1, None), (3, "no node that can be reached has its text")
+        (1, None), (3, "no reachable node has its body")
     ]  # fmt: skip
     told = invoke("undelete", "alice", "INBOX", "--url", node.url)
     assert (told.exit_code, "left out: 1 whose body no reachable node has" in told.stdout) == (1, True)
@@ -79,7 +79,7 @@ def test_what_is_left_is_told_in_the_report(node: ServedNode, invoke: Invoke) ->
 def test_a_folder_that_never_was(node: ServedNode, invoke: Invoke) -> None:
     result = invoke("undelete", "alice", "Nowhere", "--url", node.url)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "Error: undelete failed: alice has and had no folder 'Nowhere' here\n"
+    assert result.stderr == "Error: undelete failed: this node knows no folder 'Nowhere' of alice, present or past\n"
 
 
 def test_an_interrupt_ends_it(node: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,8 +75,8 @@ def test_a_copy_beside_the_node_ends_with_an_error(cluster: Cluster, tmp_path: P
     assert process.returncode == 1, said
     last = said.splitlines()[-1]
     assert f"copy/{sid}.toml: the node cannot run: dc" in last
-    assert f" refuses its link: {sid} runs already, as {sid}." in last
-    assert last.endswith("end one of the two; a copy needs a `node.id` and a `node.data` of its own")
+    assert f" refuses the link: {sid} already runs as {sid}." in last
+    assert last.endswith("stop one of the two; a copy needs its own `node.id` and `node.data`")
     assert links_since(cluster) == before
     deliver(cluster.node(sid), [b"Subject: after\r\n\r\nx\r\n"], ["alice"])
     cluster.wait_until_equal()

@@ -116,7 +116,7 @@ def test_an_empty_node_shows_a_mailbox_whole_before_it_has_caught_up(tmp_path: P
         client.logout()
         status, (reason,) = health(dc3)
         assert status == http.client.SERVICE_UNAVAILABLE
-        assert "yet to catch up with what dc1, dc2 had when it started" in reason
+        assert "entries that dc1, dc2 had when this node started" in reason
         for other in ("dc1", "dc2"):
             cluster.link(other, "dc3").throttle(float("inf"))
         cluster.wait_until_equal()

@@ -230,8 +230,8 @@ async def test_a_job_with_a_defect_fails_and_the_next_runs(
     await ask(client, "POST", "/api/v1/check")
     jobs.end(defect=ExceptionGroup("of its nursery", [ValueError("70000 bytes\ud800")]))
     told = await ask(client, "GET", "/api/v1/check?wait=true")
-    assert (told.json["state"], "a defect of the program" in str(told.json["error"])) == ("failed", True)
-    assert "check failed by a defect" in caplog.text
+    assert (told.json["state"], "a defect in this program" in str(told.json["error"])) == ("failed", True)
+    assert "check failed because of a defect" in caplog.text
     await ask(client, "POST", "/api/v1/scrub")
     jobs.end()
     assert (await ask(client, "GET", "/api/v1/scrub?wait=true")).json["state"] == "done"

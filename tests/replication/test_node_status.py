@@ -290,7 +290,7 @@ async def test_not_healthy_while_the_disk_hangs(tmp_path: Path, autojump_clock: 
             return await run_in_thread(work)
 
         node.store._writer._run_in_thread = hang  # type: ignore[assignment]
-        assert await node.report.healthy() == ["the disk has not taken a change for 5 s"]
+        assert await node.report.healthy() == ["the disk has not completed a write for 5 s"]
         goes_on.set()
         assert await node.report.healthy() == []
 

@@ -233,7 +233,7 @@ async def end(copy: Machine, original: str) -> None:
     with trio.move_on_after(4 * TIMEOUT_S):
         await copy.ended.wait()
     assert copy.gave_way is not None, f"{copy.name} goes on beside the node"
-    assert f"{copy.sid} runs already, as {original}" in copy.gave_way
+    assert f"{copy.sid} already runs as {original}" in copy.gave_way
 
 
 async def take_place(world: World, copy: Machine) -> None:

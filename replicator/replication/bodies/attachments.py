@@ -79,7 +79,7 @@ class NodeAttachments:
             try:
                 return await self.own_chunk(attached, holding, number)
             except DiskHangsError as error:  # no repair is queued: writing would hang, too
-                log.warning("attachment %s is read from other nodes: %s", attached.hash.hex(), error)
+                log.warning("reading attachment %s from other nodes: %s", attached.hash.hex(), error)
             except ContentUnavailableError:
                 self._note_damage(attached, holding)
         try:
@@ -87,14 +87,14 @@ class NodeAttachments:
         except UnavailableError as error:
             raise ContentUnavailableError(str(error)) from error
         if data is None:
-            raise ContentUnavailableError("a part of this message is damaged at every node that can be reached")
+            raise ContentUnavailableError("a part of this message is damaged at every reachable node")
         return data
 
     async def own_chunk(self, attached: Attached, holding: Holding | None, number: int) -> bytes:
         """Return one verified chunk from this node's disk. Raises ContentUnavailableError."""
         data = None if holding is None else await self._here(holding, number)
         if data is None or not attached.verify(number, data):
-            raise ContentUnavailableError("a part of this message is damaged here")
+            raise ContentUnavailableError("a part of this message is damaged at this node")
         return data
 
     def _note_damage(self, attached: Attached, holding: Holding) -> None:
@@ -144,14 +144,15 @@ class NodeAttachments:
             except (MissingError, OSError, ValueError):
                 return None
         raise DiskHangsError(
-            f"attachments cannot be read at this node: nothing came for {timing.ATTACHMENTS_READ_TIMEOUT_S:.0f} s"
+            "attachments cannot be read at this node: the disk has not answered for"
+            f" {timing.ATTACHMENTS_READ_TIMEOUT_S:.0f} s"
         )
 
     async def _there(self, attached: Attached, number: int, source: Source) -> bytes | None:
         """Fetch a chunk; None: no node has it. Raises UnavailableError if that cannot be known now."""
         with trio.move_on_after(timing.ATTACHMENTS_CHUNK_TIMEOUT_S):
             return await source(attached, number)
-        raise UnavailableError("a part of a message does not come; try later")
+        raise UnavailableError("no node has sent a part of this message in time; try later")
 
     # ---- holding
 
@@ -229,7 +230,7 @@ class NodeAttachments:
                 try:
                     await self._run_in_thread(partial(self.attachments.unlink, left[-1]))
                 except OSError as error:
-                    log.warning("an attachment cannot be let go: %s; `replicator scrub` will", error)
+                    log.warning("cannot release an attachment: %s; `replicator scrub` will release it", error)
                 self.attachments.settle(left.pop().holder)
         for holding in left:
             self.attachments.settle(holding.holder)

@@ -188,7 +188,7 @@ class BodyStore:
         """Find a body at a neighbour; None: no neighbour has it. Raises UnavailableError if that is unknown in time."""
         with trio.move_on_after(patience_s):
             return await fetch(self._links(), content_hash)
-        raise UnavailableError("a message text does not come from other nodes in time; try later")
+        raise UnavailableError("no other node has sent the body of this message in time; try later")
 
     async def _elsewhere(self, attached: Attached, number: int) -> bytes | None:
         return await fetch_chunk(self._links(), attached, number)

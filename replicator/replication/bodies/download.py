@@ -140,7 +140,7 @@ class Downloader:
             if parts.content_hash in self._lost:
                 continue
             self._lost.add(parts.content_hash)
-            log.warning("no node in reach has all parts of a message from %s, %s", sid, parts.content_hash.hex())
+            log.warning("no reachable node has all parts of a message from %s, body %s", sid, parts.content_hash.hex())
             self._parts.metrics.lost.inc()
 
     async def _take(self, message: bytes | Parts, source: Source, held: list[Holding]) -> StoredText | None:
@@ -156,7 +156,7 @@ class Downloader:
         if content_hash is None and await self._heal(recipe, found, source):
             content_hash = await self._hash_here(recipe, found)
         if content_hash is not None and content_hash != message.content_hash:
-            log.warning("a text counts as lost, %s: its parts give another one", message.content_hash.hex())
+            log.warning("body %s counts as lost: its parts do not match its hash", message.content_hash.hex())
         if content_hash != message.content_hash:
             return None
         stored = StoredText.of_parts(message, found.values())
@@ -224,7 +224,7 @@ class Downloader:
         try:
             chunk = await chunk_from(link, attached, number)
         except LinkDownError:
-            chunk, later = None, UnavailableError(f"the link to {link.sid} broke while parts of a message came")
+            chunk, later = None, UnavailableError(f"the link to {link.sid} broke while it carried a message's parts")
         except UnavailableError as error:
             chunk, later = None, error
         if chunk is None:

@@ -53,10 +53,10 @@ class OrphanSweep:
             try:
                 mended = await self._sweep()
             except (MailError, OSError) as error:
-                log.warning("the attachments cannot be looked through: %s", error)
+                log.warning("cannot look for orphaned attachments: %s", error)
             else:
                 if mended:
-                    log.info("of the attachments, %d things that crashes have left are mended", mended)
+                    log.info("cleaned up %d leftovers of crashes among the attachments", mended)
             await trio.sleep(timing.ORPHAN_SWEEP_EVERY_S)
 
     async def _sweep(self) -> int:

@@ -73,7 +73,7 @@ async def chunk_from(link: PeerLink, attached: Attached, number: int) -> bytes |
 def _check_refusal(link: PeerLink, reply: Reply) -> None:
     """Raise UnavailableError if a neighbour's refusal does not mean that it lacks the content."""
     if isinstance(reply, Refused) and reply.code != RefusalCode.NO_CONTENT:
-        raise UnavailableError(f"{link.sid} does not give it now: {reply.text}")
+        raise UnavailableError(f"{link.sid} cannot supply the content now: {reply.text}")
 
 
 async def _first(links: Iterable[PeerLink], ask: Callable[[PeerLink], Awaitable[T | None]]) -> T | None:
@@ -131,7 +131,7 @@ async def answer_fetch(store: Store, link: PeerLink, command: AnyFetch, read_par
         case _:
             assert_never(command)
     if found is None:
-        return Refused(RefusalCode.NO_CONTENT, "not at this node")
+        return Refused(RefusalCode.NO_CONTENT, "this node does not have this content")
     return Content(found) if isinstance(found, bytes) else found
 
 

@@ -93,9 +93,13 @@ def recipe_of(message: Parts) -> Recipe | None:
     try:
         recipe = Recipe.unpack(message.recipe)
     except ValueError as error:
-        log.warning("a text counts as lost, %s: its recipe cannot be used: %s", message.content_hash.hex(), error)
+        log.warning("body %s counts as lost: its recipe is invalid: %s", message.content_hash.hex(), error)
         return None
     if recipe.length == message.size <= MAX_TEXT_BYTES:
         return recipe
-    log.warning("a text counts as lost, %s: its recipe is of %d octets", message.content_hash.hex(), recipe.length)
+    log.warning(
+        "body %s counts as lost: the length in its recipe, %d octets, is wrong or too large",
+        message.content_hash.hex(),
+        recipe.length,
+    )
     return None

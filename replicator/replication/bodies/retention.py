@@ -67,7 +67,7 @@ class Retention:
                     await self.keep_unnamed()
                     unnamed_at = trio.current_time() + every_s
             except MailError as error:
-                log.warning("expunged mail stays, and is to be removed later: %s", error)
+                log.warning("cannot remove expired mail now, trying again later: %s", error)
 
     async def expire(self) -> None:
         """Run one round. Raises MailError."""
@@ -79,7 +79,7 @@ class Retention:
             for look in body_references.LOOKS:
                 await self._spare_named(reader, look)
         texts = await self._remove()
-        log.info("%d expunged messages are forgotten, %d texts removed", messages, texts)
+        log.info("permanently removed %d expunged messages and %d bodies", messages, texts)
 
     async def keep_unnamed(self) -> None:
         """Begin the retention of orphaned bodies, as for expunged mail. Raises MailError."""
@@ -93,7 +93,10 @@ class Retention:
                     some = found[start : start + KEEP_AT_ONCE]
                     await self._store.write(partial(_keep, hashes=some, now_ms=now_ms))
                 if found:
-                    log.info("%d texts that no message has are kept as long as expunged mail", len(found))
+                    log.info(
+                        "%d bodies belong to no message; they are kept for `content.keep_expunged` and then removed",
+                        len(found),
+                    )
                 await _rest(began)
 
     async def _now_ms(self) -> int:
@@ -106,7 +109,11 @@ class Retention:
             known_ms = self._believed[1] + int((now - self._believed[0]) * 1000 * FOLLOWED)
         if known_ms < wall_ms - DAY_MS:
             ahead_h = (wall_ms - known_ms) // 3_600_000
-            log.warning("the clock is %d hours ahead of what was known here; mail is forgotten slowly", ahead_h)
+            log.warning(
+                "the clock is %d hours ahead of the time last known here; the removal of expunged"
+                " mail catches up gradually",
+                ahead_h,
+            )
         self._believed = now, min(wall_ms, known_ms)
         return self._believed[1]
 

@@ -46,7 +46,7 @@ class Room:
         """Raise DiskFullError if bodies being received take more space than is left. Blocks."""
         free_bytes = self._attachments.free_bytes()
         if free_bytes is not None and self.taken_bytes > free_bytes:
-            raise DiskFullError("the disk of this node has no room for all messages that are coming in; try later")
+            raise DiskFullError("the disk of this node has no room for all messages being received; try later")
 
 
 class Sink:

@@ -84,7 +84,9 @@ class Bootstrap:
             while some := await _slice(heads):
                 await in_turns(take_over, some, AT_ONCE)
         if failed:
-            log.warning("%d of %d checkpoints were not taken over, such as: %s", len(failed), self.total, failed[0])
+            log.warning(
+                "%d of %d checkpoints could not be installed, for example: %s", len(failed), self.total, failed[0]
+            )
             return
         context = context_of(manifest.context)
         await self._store.write(lambda tx: tx.begin_log_after(context))
@@ -112,7 +114,9 @@ def _adopt(tx: Transaction, head: NamedHead, change: Merge | TreeMerge) -> None:
     if here is not None and covers(here.context, context):
         return
     if here is not None:
-        raise HistoryError(f"a mailbox of {head.user} is here already, and is not what the checkpoint goes on from")
+        raise HistoryError(
+            f"this node already has a mailbox of {head.user}, in a state from which the checkpoint does not continue"
+        )
     key = MailboxKey.of(head)
     adopt(tx, Adoption(key, None, _chain(head, context, change), change, head.time))
 

@@ -68,10 +68,10 @@ class CheckpointSource:
                 async with aclosing(self._archive.changes(self._archive.home, saved)) as changes:
                     found = [change async for change in changes]
         except (UnreadableError, ObjectMissingError) as error:
-            log.warning("a checkpoint is to be written anew: %s", error)
+            log.warning("a checkpoint is missing or unreadable and will be written again: %s", error)
             await self._store.write(partial(catalog.forget_unreadable, head=saved))
         except ObjectStoreError as error:
-            log.warning("a checkpoint cannot be read now: %s", error)
+            log.warning("cannot read a checkpoint now: %s", error)
         else:
             return Base(saved, await self._run_in_thread(partial(state_of, saved, found)))
         return None

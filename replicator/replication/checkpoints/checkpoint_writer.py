@@ -64,7 +64,7 @@ class CheckpointWriter:
             await self._save_each(reader, number, catalog.unsaved)
             while (made := await self._publish(reader, begun)) is None:
                 await self._save_each(reader, number, catalog.unlisted)
-        log.info("%d checkpoints written, %d bytes; the manifest is %s", self.saved, self.saved_bytes, made.name)
+        log.info("wrote %d checkpoints, %d bytes; the manifest is %s", self.saved, self.saved_bytes, made.name)
 
     # ---- checkpoints
 
@@ -80,7 +80,7 @@ class CheckpointWriter:
                 try:
                     await self._save(reader, after, number)
                 except DatabaseDamagedError as error:
-                    log.warning("no checkpoint is written of what is damaged: %s", error)
+                    log.warning("skipped the checkpoint of a damaged mailbox or folder tree: %s", error)
                     damage = error
                 await trio.sleep(trio.current_time() - began)
 

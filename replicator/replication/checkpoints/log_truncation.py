@@ -144,13 +144,13 @@ class LogTruncation:
 
     def _note_success(self) -> None:
         if self._error is not None:
-            log.info("checkpoints are written again")
+            log.info("checkpoints can be written again")
         self._error = None
 
     def _note_failure(self, error: Exception) -> None:
         self._litter = True
         if self._error is None:
-            log.warning("no checkpoints are written, and the log is kept whole, while this lasts: %s", error)
+            log.warning("cannot write checkpoints; the log is kept whole until that works: %s", error)
         self._error = str(error)
 
     # ---- one look
@@ -196,8 +196,12 @@ class LogTruncation:
         ):
             await self._store.write(partial(catalog.note_manifest, number=unsure.number, made_ms=newest.made_ms))
         else:
-            what = f"the newest manifest there, {newest.name}," if newest else "its last manifest, which is gone,"
-            log.warning("%s is not the one that node.db knows: all checkpoints are written anew", what)
+            what = (
+                f"its newest manifest, {newest.name}, is not the one that node.db names"
+                if newest
+                else "the last manifest that node.db names is gone"
+            )
+            log.warning("the object store and node.db disagree: %s; writing all checkpoints again", what)
             while await self._store.write(catalog.forget):
                 await trio.lowlevel.checkpoint()
         self._is_known = True
@@ -240,8 +244,8 @@ class LogTruncation:
             why = self._why_not_wait(pending)
             if why is None:
                 return False
-            log.warning("the log is %s: it is cut short although %s may lack some of it, or has not said yet that it "
-                        "has all; what is lacking comes by SYNC", why, ", ".join(self._lacking))  # fmt: skip
+            log.warning("the log %s: truncating it although %s did not confirm all of its entries; a node that"
+                        " lacks some gets them by SYNC", why, ", ".join(self._lacking))  # fmt: skip
         await self._store.write(partial(catalog.put_in_force, number=pending.number))
         self._lacking = ()
         return True
@@ -252,8 +256,8 @@ class LogTruncation:
         if age_s < timing.LOG_TRUNCATION_AGE_MIN_S:
             return None  # a client may still wait for copies of a change on other disks, which count only with its body
         if self._size.size_bytes > self._limits.max_size_bytes:
-            return "larger than `log.max_size`"
-        return "kept for `log.keep`" if age_s >= self._limits.keep_s else None
+            return "is larger than `log.max_size`"
+        return "has been kept for `log.keep`" if age_s >= self._limits.keep_s else None
 
     async def _collect(self, upto: Context) -> None:
         """Delete settled entries from the log, in slices, between which the writer does other work."""
@@ -262,7 +266,7 @@ class LogTruncation:
             total += gone.entries
             await trio.lowlevel.checkpoint()
         if total:
-            log.info("%d entries have left the log", total)
+            log.info("removed %d entries from the log", total)
         if self._forget is not None and (total or self._litter):
             await self._forget(self._store.collected)
 

@@ -90,20 +90,18 @@ class AbandonedEntries:
         if message is None and await self._texts.bring_back(add.content_hash):
             message = await self._store.read(partial(read_text, content_hash=add.content_hash))
         if message is None and add.copied:
-            log.warning("a message of %s is lost: no node in reach has its text, %s", key.user, add.content_hash.hex())
+            log.warning("a message of %s is lost: no reachable node has its body, %s", key.user, add.content_hash.hex())
             return None
         async with self._texts.downloader.taking([] if message is None else [message]) as taken:
             for stored in taken:
                 try:
                     await self._submit(SaveRequest(destination, add.guid, add.received_ms, add.flags, stored))
                 except (InvalidNameError, MailboxFullError) as error:
-                    log.warning("a message of %s cannot be delivered again: %s", key.user, error)
+                    log.warning("cannot save a message of %s again: %s", key.user, error)
                     return False
                 return True
         text = add.content_hash.hex()
-        log.warning(
-            "a message of %s cannot be delivered again: no node in reach has its text whole, %s", key.user, text
-        )
+        log.warning("cannot save a message of %s again: no reachable node has its whole body, %s", key.user, text)
         return False
 
     async def _create(self, user: str, created: FolderCreate) -> bool | None:

@@ -74,7 +74,7 @@ class AntiEntropy:
             keys = (await sync_client.differing_chains(self._store, self._mastership, sid)).keys
             await in_turns(partial(self._take_over, sid, left), keys, AT_ONCE)
         except (MailError, LinkDownError) as error:
-            log.info("what this node shows is not compared with %s: %s", sid, error)
+            log.info("cannot compare this node with %s: %s", sid, error)
             return False
         return not left
 
@@ -90,4 +90,6 @@ class AntiEntropy:
         if outcome not in _DONE:
             left.append(key)
         if outcome in {Outcome.ADOPTED, Outcome.MERGED}:
-            log.info("%s is as %s shows it now, which is ahead of its log", await name_of(self._store, key), sid)
+            log.info(
+                "%s now equals its state at %s, which is ahead of that node's log", await name_of(self._store, key), sid
+            )

@@ -68,11 +68,12 @@ class BodyConflicts:
         name = await name_of(self._store, key)
         for one in done[:LOGGED_MAX]:
             log.warning(
-                "%s, UID %d: its text was %s, and is %s now, which counts; clients may have kept the other one",
+                "%s, UID %d: replaced body %s with %s, which counts at all nodes; clients may have cached the old"
+                " body",
                 name, one.row.uid, one.row.content_hash.hex(), one.content_hash.hex(),
             )  # fmt: skip
         if len(done) > LOGGED_MAX:
-            log.warning("%s: so were those of %d more messages", name, len(done) - LOGGED_MAX)
+            log.warning("%s: replaced the bodies of %d more messages, too", name, len(done) - LOGGED_MAX)
         return len(done)
 
     async def put_right_at(self, key: MailboxKey, sid: str) -> bool:
@@ -87,10 +88,15 @@ class BodyConflicts:
             try:
                 found = await sync_client.learn(self._store, self._mastership, sid, key)
             except (UnavailableError, LinkDownError) as error:
-                log.warning("%s: which texts count is said without %s: %s", await name_of(self._store, key), sid, error)
+                log.warning(
+                    "%s: choosing between conflicting bodies without an answer from %s: %s",
+                    await name_of(self._store, key),
+                    sid,
+                    error,
+                )
                 continue
             if found is not None and not found.ours.adds_up:
-                raise UnavailableError("rows are damaged here; run `replicator check --repair` first")
+                raise UnavailableError("rows are damaged at this node; run `replicator check --repair` first")
             if found is not None:
                 learned[sid] = found
         wanted = {guid for one in learned.values() for guid in one.items}

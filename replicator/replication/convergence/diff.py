@@ -31,7 +31,7 @@ from resync.bulk import Item
 from resync.differing import DifferenceKind, Side
 from resync.entry import FolderState
 
-LAST_RESORT = "and where that does not mend it, `replicator rebuild --from-peers`"
+LAST_RESORT = "and if that does not repair it, `replicator rebuild --from-peers`"
 LOOKS = 5  # looks at a mailbox that keeps changing
 
 
@@ -108,12 +108,16 @@ def _look(learned: Learned, rows: Mapping[bytes, Item], sid: str) -> NodeCompari
     if ours.head is None and theirs.head is not None:
         pass  # no head here counts the rows, if there are any: the mailbox is new, or to be adopted
     elif not learned.ours.adds_up:
-        damage = f"what this node shows is not what it counts; run `replicator check --repair` here, {LAST_RESORT}"
+        damage = (
+            f"the rows at this node do not match their counters; run `replicator check --repair` here, {LAST_RESORT}"
+        )
         by_kind = Counter({DifferenceKind.DAMAGE: max(1, len(by_row))})
     elif other_texts:
-        damage = f"of {other_texts} messages the two have different texts under one GUID; a resync puts that right"
+        damage = (
+            f"the nodes have different bodies for {other_texts} messages under the same GUIDs; a resync corrects this"
+        )
     elif by_kind[DifferenceKind.DAMAGE]:
-        what = "both have seen the same, and show other things"
+        what = "both nodes have seen the same entries but show different content"
         damage = f"{what}; run `replicator check --repair` here and at {sid}, {LAST_RESORT}"
     folders = tuple(item for item in learned.items.values() if isinstance(item, FolderState))
     compared = len(learned.ours.fingerprints) + len(learned.items)

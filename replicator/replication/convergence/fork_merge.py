@@ -201,25 +201,27 @@ class ForkMerger:
         except (ContradictionError, MailboxFullError) as error:
             return await self._keep_apart(key, head, error)
         except HistoryError as error:  # the asking node was wrong; the branch itself may be fine
-            log.warning("%s is left alone: %s", await name_of(self._store, key), error)
+            log.warning("not merging branches of %s: %s", await name_of(self._store, key), error)
             return False
         except MiscountedError as error:
             now = trio.current_time()
             if now >= self._damaged.get(key.mailbox_id, -math.inf):  # log once per interval, not per request
                 self._damaged[key.mailbox_id] = now + timing.FORK_MERGE_DAMAGED_EVERY_S
-                log.warning("branches of %s stay apart: %s", await name_of(self._store, key), error)
+                log.warning(
+                    "branches of %s cannot be merged and stay apart: %s", await name_of(self._store, key), error
+                )
             raise
         self._damaged.pop(key.mailbox_id, None)
         self._apart.pop(head, None)
         if not joined:
             return None
-        log.info("joined two branches of %s", await name_of(self._store, key))
+        log.info("merged two branches of %s", await name_of(self._store, key))
         return True
 
     async def _keep_apart(self, key: MailboxKey, head: Dot, why: Exception | str) -> bool:
         known = self._apart.get(head)
         if known is None or known.why != str(why):
-            log.warning("a branch of %s is not joined and stays apart: %s", await name_of(self._store, key), why)
+            log.warning("cannot merge a branch of %s, which stays apart: %s", await name_of(self._store, key), why)
         pause_s = timing.FORK_MERGE_APART_S if known is None else min(2 * known.pause_s, timing.FORK_MERGE_APART_MAX_S)
         self._apart[head] = _Apart(key.mailbox_id, str(why), trio.current_time() + pause_s, pause_s)
         while len(self._apart) > APART_MAX:

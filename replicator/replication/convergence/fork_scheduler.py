@@ -119,7 +119,7 @@ class ForkScheduler:
             try:
                 return await self._store.read(query)
             except DatabaseFailedError as error:
-                log.warning("forks are not looked for: the database failed: %s", error)
+                log.warning("cannot look for forks: the database failed: %s", error)
                 await trio.sleep(timing.FORK_SCHEDULER_RETRY_S)
 
     async def _work(self, heartbeat_s: float) -> None:
@@ -158,7 +158,7 @@ class ForkScheduler:
                     self._ungathered.discard(item)
             except MailError as error:
                 what = f"the folders of {item}" if isinstance(item, str) else await name_of(self._store, item)
-                log.warning("branches of %s could not be joined yet: %s", what, error)
+                log.warning("cannot merge branches of %s yet: %s", what, error)
                 undone.append(item)
 
     async def _gather(self, user: str) -> bool:
@@ -205,7 +205,7 @@ class ForkScheduler:
                     with trio.move_on_after(timing.FORK_SCHEDULER_CATCH_UP_S):
                         await self._reconciliation.catch_up(key)
             except MailError as error:
-                log.warning("branches of %s could not be joined yet: %s", await name_of(self._store, key), error)
+                log.warning("cannot merge branches of %s yet: %s", await name_of(self._store, key), error)
             self._shown_elsewhere.discard(key)
             self._suspect(key)
 

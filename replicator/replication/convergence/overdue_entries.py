@@ -118,7 +118,7 @@ class OverdueEntries:
             try:
                 await self._look()
             except MailError as error:
-                log.warning("entries that wait are not looked after: %s", error)
+                log.warning("cannot handle overdue entries now: %s", error)
 
     async def _look(self) -> None:
         """Handle the overdue mailboxes that are due. Raises MailError."""
@@ -127,7 +127,7 @@ class OverdueEntries:
             case.dots = overdue.get(chain_id, case.dots)
             if not self._count(case):
                 del self._cases[chain_id]
-                log.info("nothing of %s waits too long any more", await name_of(self._store, case.key))
+                log.info("no entries of %s are overdue any more", await name_of(self._store, case.key))
         new = [chain_id for chain_id in overdue if chain_id not in self._cases][:NEW_AT_ONCE]
         due = new + [chain_id for chain_id, case in self._cases.items() if chain_id in overdue and now >= case.try_at]
         if not due:
@@ -177,12 +177,12 @@ class OverdueEntries:
         key, missing = told
         why = self._fork_merger.why_apart(chain_id)
         if missing is not None:
-            why = f"predecessor {missing.seq} of {missing.origin} is not here"
+            why = f"predecessor {missing.seq} of {missing.origin} is missing at this node"
         else:
-            why = f"a branch that is not joined: {why}" if why else "a branch that is not joined by its master"
+            why = f"a branch cannot be merged: {why}" if why else "the master has not merged a branch"
         if case is None or case.why != why:
             log.warning(
-                "%d entries of %s have waited for more than %.0f s: %s; what is believed of it is looked at anew",
+                "%d entries of %s have waited for more than %.0f s: %s; asking all peers again",
                 len(dots), await name_of(self._store, key), timing.OVERDUE_S, why,
             )  # fmt: skip
         pause_s = timing.OVERDUE_PAUSE_MIN_S if case is None else min(2 * case.pause_s, timing.OVERDUE_PAUSE_MAX_S)
@@ -221,19 +221,19 @@ class OverdueEntries:
         try:
             done = await self._abandoned.abandon(key, overdue)
         except MailError as error:
-            log.warning("entries that cannot be applied are tried again: %s", error)
+            log.warning("cannot abandon overdue entries yet, trying again: %s", error)
             return
         name = await name_of(self._store, key)
         if done.are_abandoned:
             log.warning(
-                "%d entries of %s are abandoned, for what they stand on is at no node any more: %d messages or folders"
-                " were brought again, and %d other changes are lost",
+                "abandoned %d entries of %s because no node still has what they depend on: %d messages or folders"
+                " were saved again, and %d other changes are lost",
                 len(overdue), name, done.brought, done.changes,
             )  # fmt: skip
         else:
             log.warning(
-                "%d entries of %s wait still, although what they stand on is at no node any more: %d messages or"
-                " folders were brought again, and %d could not be; that is tried again",
+                "%d entries of %s wait still, although no node still has what they depend on: %d messages or"
+                " folders were saved again, and %d could not be; trying again",
                 len(overdue), name, done.brought, done.not_brought,
             )  # fmt: skip
 

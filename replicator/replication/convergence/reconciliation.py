@@ -71,7 +71,7 @@ class Reconciliation:
                 await self._catch_up_with(sid, key)
         except UnavailableError as error:
             name = await name_of(self._store, key)
-            log.warning("%s goes on here without what %s has more of it: %s", name, sid, error)
+            log.warning("%s continues here without the newer changes of %s: %s", name, sid, error)
 
     async def _catch_up_with(self, sid: str, key: MailboxKey) -> None:
         mine = await chain_of(self._store, key)
@@ -106,7 +106,7 @@ class Reconciliation:
         if isinstance(reply, Done):
             return Outcome.SAME
         if not isinstance(reply, Mismatch):
-            raise UnavailableError(f"{sid} does not say what it shows of {await name_of(self._store, key)}")
+            raise UnavailableError(f"{sid} did not report its state of {await name_of(self._store, key)}")
         theirs = context_of(reply.context)
         if covers(mine.context, theirs):
             return await self._damaged(key, sid, mine) if covers(theirs, mine.context) else Outcome.AHEAD
@@ -126,8 +126,8 @@ class Reconciliation:
         if (await chain_of(self._store, key)).digest() != mine.digest():
             return None
         log.warning(
-            "%s is damaged at this node or at %s, which have seen the same of it: run `replicator check --repair` at"
-            " both", await name_of(self._store, key), sid,
+            "%s is damaged at this node or at %s: both have seen the same entries but show different content; run"
+            " `replicator check --repair` at both", await name_of(self._store, key), sid,
         )  # fmt: skip
         return Outcome.DAMAGED
 
@@ -136,7 +136,7 @@ class Reconciliation:
         with trio.move_on_after(timing.RECONCILIATION_FIND_TIMEOUT_S):
             master = await self._mastership.find(key)
         if master is None:
-            raise UnavailableError(f"nobody says who masters {await name_of(self._store, key)}")
+            raise UnavailableError(f"no node names the master of {await name_of(self._store, key)}")
         if master == self._mastership.sid:
             return None
         await ask(self._mastership.toward(master), master, key, mine)
@@ -171,7 +171,7 @@ class Reconciliation:
         try:
             adopted = await self._store.write(partial(adopt, adoption=adoption))
         except (HistoryError, DamageError) as error:
-            log.warning("%s is not taken over from %s: %s; run `replicator check --repair` at both",
+            log.warning("cannot adopt %s from %s: %s; run `replicator check --repair` at both",
                         await name_of(self._store, key), sid, error)  # fmt: skip
             return Outcome.DAMAGED
         return Outcome.ADOPTED if adopted else None

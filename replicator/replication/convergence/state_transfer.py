@@ -90,7 +90,7 @@ class StateTransfer:
                 try:
                     await self._take_over(sid)
                 except (MailError, LinkDownError) as error:
-                    log.warning("what %s shows is not taken over yet: %s", sid, error)
+                    log.warning("cannot take over the state of %s yet: %s", sid, error)
                     await trio.sleep(timing.STATE_TRANSFER_RETRY_S)
                 # A peer whose log still begins too late refuses LOG again, unless its link is gone.
                 del self._peers[sid]
@@ -101,7 +101,7 @@ class StateTransfer:
         """Take over what one peer shows. Raises MailError or LinkDownError."""
         difference = await sync_client.differing_chains(self._store, self._mastership, sid)
         self.done, self.total = 0, len(difference.keys)
-        log.info("the log of %s begins later than this node's ends: %d mailboxes and trees are compared with it",
+        log.info("the log of %s no longer has entries that this node lacks: comparing %d mailboxes and trees with it",
                  sid, self.total)  # fmt: skip
         left: list[MailboxKey] = []
         remaining: list[MailboxKey] = list(difference.keys)
@@ -111,16 +111,17 @@ class StateTransfer:
                 break
             await trio.sleep(timing.STATE_TRANSFER_RETRY_S)
         for key in left:
-            log.error("%s is not as %s shows it: it is compared again every %d s; see `replicator resync %s`",
+            log.error("%s could not be made equal to its state at %s: it is compared again every %d s; see"
+                      " `replicator resync %s`",
                       await name_of(self._store, key), sid, timing.STATE_TRANSFER_LEFT_EVERY_S, key.user)  # fmt: skip
         for key in remaining:  # busy, or being joined by other nodes
-            log.warning("%s is not as %s shows it yet: it is compared again every %d s; if that lasts, see `replicator"
-                        " resync %s`",
+            log.warning("%s does not equal its state at %s yet: it is compared again every %d s; if this lasts, see"
+                        " `replicator resync %s`",
                         await name_of(self._store, key), sid, timing.STATE_TRANSFER_LEFT_EVERY_S, key.user)  # fmt: skip
         # That node may itself have postponed state that it does not show yet.
         everything = () if self._has_settled(sid, difference.collected) else (EVERYTHING,)
         await self._begin_log_after(difference.collected, (*left, *remaining, *everything), is_proof=bool(left))
-        log.info("all else that %s has collected of its log is shown here now", sid)
+        log.info("this node now shows everything else that %s has removed from its log", sid)
 
     async def _compare(self, sid: str, keys: Iterable[MailboxKey], left: list[MailboxKey]) -> list[MailboxKey]:
         """Compare mailboxes, and return those to look at again; append the hopeless ones to `left`.
@@ -135,7 +136,7 @@ class StateTransfer:
                 if outcome is Outcome.NOT_OURS:
                     await self._follow_master(key, sid)
             except sync_client.DamagedError as error:
-                log.warning("%s is not taken over: %s", await name_of(self._store, key), error)
+                log.warning("cannot take over %s: %s", await name_of(self._store, key), error)
                 outcome = Outcome.DAMAGED
             except UnavailableError:  # one mailbox that is unreadable at the peer must not block the others
                 if self._mastership.toward(sid) is None:
@@ -176,7 +177,7 @@ class StateTransfer:
                     if await self._is_equal(key, sid) and self._has_settled(sid, passed):
                         await self._store.write(partial(pending_resync.forget, key=key))
                         if key != EVERYTHING:
-                            log.info("%s is as %s shows it now", await name_of(self._store, key), sid)
+                            log.info("%s now equals its state at %s", await name_of(self._store, key), sid)
                         break
 
     async def _is_equal(self, key: MailboxKey, sid: str) -> bool:

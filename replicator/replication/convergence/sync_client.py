@@ -69,7 +69,10 @@ class Learned:
         kept = {key: item for key, item in self.ours.rows.items() if key not in self.gone}
         state = _state(self.theirs, (kept | self.items).values())
         if state is None:
-            raise UnavailableError("what another node shows of a mailbox cannot be: two rows of one name, or of none")
+            raise UnavailableError(
+                "another node reports an impossible mailbox: two rows share a UID or name, or a"
+                " row is of the wrong kind"
+            )
         return state
 
 
@@ -104,11 +107,13 @@ async def learn(
             return None
         theirs = asked.chain(key)
         if theirs.digest() != asked.snapshot.digest:
-            raise DamagedError(f"what {sid} shows of a mailbox is not what it counts; run `replicator check` there")
+            raise DamagedError(
+                f"at {sid}, the rows of a mailbox do not match their counters; run `replicator check` there"
+            )
         try:
             is_whole = await _learn(store, asked, ours.fingerprints, items, gone)
         except ValueError as error:
-            raise UnavailableError(f"what {sid} says of a mailbox does not add up: {error}") from None
+            raise UnavailableError(f"{sid} reports an inconsistent mailbox: {error}") from None
         if is_whole:
             return Learned(key, ours, theirs, items, frozenset(gone), asked.snapshot.time)
     raise UnavailableError(f"a mailbox at {sid} changes faster than it can be compared")
@@ -120,14 +125,14 @@ async def differing_chains(store: Store, mastership: Mastership, sid: str) -> No
     try:
         check_claims(store, asked.snapshot.context)  # a false claim would shift this node's own numbering
     except ProtocolError as error:
-        raise UnavailableError(f"what {sid} says of its log cannot be: {error}") from None
+        raise UnavailableError(f"{sid} reports an impossible log: {error}") from None
     try:
         difference = await asked.compare(ours.fingerprints)
         if difference is None:
-            raise UnavailableError(f"{sid} has forgotten what it was comparing; try again")
+            raise UnavailableError(f"{sid} no longer has the snapshot of this comparison; try again")
         names = await asked.names(difference.only_theirs)
     except ValueError as error:
-        raise UnavailableError(f"what {sid} says of its mailboxes does not add up: {error}") from None
+        raise UnavailableError(f"{sid} reports inconsistent mailboxes: {error}") from None
     await asked.end()
     known = [*difference.only_ours, *difference.differing]
     here = await store.read(lambda reader: [chains.load(reader, chain_id) for chain_id in known])
@@ -175,12 +180,12 @@ class _Asked:
         """Return the rows of the first of these keys, at least one. None if the snapshot expired."""
         reply = await self.link.request(Rows(self.snapshot.number, bulk.pack_keys(keys), self.sid))
         if isinstance(reply, Refused) and reply.code == RefusalCode.DAMAGED:
-            raise DamagedError(f"{self.sid} does not say what it shows: {reply.text}")
+            raise DamagedError(f"{self.sid} did not report its state: {reply.text}")
         if not isinstance(reply, Content):
             return None
         found = bulk.unpack_items(reply.message)
         if not found or [bulk.key_of(item) for item in found] != keys[: len(found)]:
-            raise ValueError("other rows came than were asked for")
+            raise ValueError("the answer has other rows than were requested")
         return found
 
     async def names(self, chain_ids: Collection[bytes]) -> list[ChainName]:
@@ -188,7 +193,7 @@ class _Asked:
         while len(found) < len(wanted):
             some = await self.rows(wanted[len(found) :][:ROWS_AT_ONCE])
             if some is None:
-                raise ValueError("it has forgotten what was compared")
+                raise ValueError("the snapshot of this comparison has expired")
             found += some
         return [name for name in found if isinstance(name, ChainName)]
 
@@ -200,10 +205,10 @@ async def _ask(mastership: Mastership, sid: str, key: MailboxKey | None, *, anew
     """Request a snapshot of one mailbox or tree, or of the whole node. Raises UnavailableError, LinkDownError."""
     link = mastership.toward(sid)
     if link is None:
-        raise UnavailableError(f"no way to {sid}")
+        raise UnavailableError(f"no route to {sid}")
     reply = await link.request(lambda link: SyncMailbox(link.number(key), sid, anew) if key else SyncNode(sid))
     if not isinstance(reply, c.Snapshot):
-        raise UnavailableError(f"{sid} does not say what it shows: {reply}")
+        raise UnavailableError(f"{sid} did not report its state: {reply}")
     return _Asked(link, sid, reply)
 
 
@@ -255,7 +260,7 @@ async def _learn(store: Store, asked: _Asked, ours: Fingerprints, items: dict[by
         del wanted[: len(found)]
     await asked.end()
     if await store.read(lambda _: _sum(ours, items, gone)) != asked.everything():
-        raise ValueError("the rows have other hashes")
+        raise ValueError("the hashes of the rows do not match the snapshot")
     return True
 
 

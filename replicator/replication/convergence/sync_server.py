@@ -78,12 +78,12 @@ class SyncServer:
                 return self._keep(await self._store.read(shown_node))
         snapshot = self._snapshots.get(command.snapshot)
         if snapshot is None:
-            return Refused(RefusalCode.TOO_OLD, f"snapshot {command.snapshot} is not kept any more")
+            return Refused(RefusalCode.TOO_OLD, f"snapshot {command.snapshot} has expired")
         self._snapshots.move_to_end(command.snapshot)
         match command:
             case Ranges(_, prefixes):
                 if len(prefixes) > QUESTIONS_AT_ONCE:
-                    raise ProtocolError(f"{len(prefixes)} ranges at once; at most {QUESTIONS_AT_ONCE} are answered")
+                    raise ProtocolError(f"{len(prefixes)} ranges in one request; the limit is {QUESTIONS_AT_ONCE}")
                 return Content(bulk.pack_answers([snapshot.fingerprints.answer(prefix) for prefix in prefixes]))
             case Rows(number, packed):
                 return await self._rows(number, snapshot, _keys(packed))
@@ -132,7 +132,7 @@ async def answer(snapshots: SyncServer, mastership: Mastership, link: PeerLink, 
         return await snapshots.answer(link, command)
     onward = mastership.toward(command.destination) if command.destination else None
     if onward is None or onward is link:
-        return Refused(RefusalCode.UNAVAILABLE, f"no way to {command.destination}")
+        return Refused(RefusalCode.UNAVAILABLE, f"no route to {command.destination}")
     if not isinstance(command, SyncMailbox):
         return await onward.request(command)
     key = link.key_of(command.mailbox)
@@ -190,7 +190,7 @@ def _keys(packed: bytes) -> list[bytes]:
     except ValueError as error:
         raise ProtocolError(str(error)) from None
     if len(keys) > ROWS_AT_ONCE:
-        raise ProtocolError(f"{len(keys)} rows at once; at most {ROWS_AT_ONCE} are given")
+        raise ProtocolError(f"{len(keys)} rows in one request; the limit is {ROWS_AT_ONCE}")
     return keys
 
 

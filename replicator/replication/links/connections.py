@@ -156,7 +156,7 @@ class Connections:
                 return await self._welcome(stream)
             finally:
                 del self._greeting[number]
-        raise LinkRefusedError("too many connections had not said HELLO")
+        raise LinkRefusedError("too many connections had not sent HELLO yet")
 
     # ---- dialling
 
@@ -181,7 +181,7 @@ class Connections:
             note(errors)
         except* Exception:
             # The one place where a defect that a peer triggers ends the peer's link and not this node.
-            log.exception("the link to %s ended because of a defect in this program", state.config.id)
+            log.exception("a defect in this program ended the link to %s", state.config.id)
 
     async def _dial_once(self, state: PeerState) -> None:
         async with self._called(state.config) as stream:
@@ -204,7 +204,7 @@ class Connections:
         """Ask a peer that does not dial whether it is linked to another run of this node."""
 
         def note(errors: BaseExceptionGroup[BaseException]) -> None:
-            log.debug("%s does not call, nor answer: %s", state.config.id, leaves(errors)[0])
+            log.debug("%s neither dials nor answers: %s", state.config.id, leaves(errors)[0])
 
         while True:
             if state.link is None:  # also at the start, before a copy of the node serves clients
@@ -232,7 +232,7 @@ class Connections:
         except RefusedByPeerError as error:
             # A run with links is in another part of the cluster than the newer run, which ends when the parts meet.
             if error.code == RefusalCode.RUNS_TWICE or (error.code == RefusalCode.REPLACED and not self.links):
-                self.give_way(f"{peer.id} refuses its link: {error.said}")
+                self.give_way(f"{peer.id} refuses the link: {error.said}")
             raise
 
     async def _welcome(self, stream: trio.abc.Stream) -> PeerLink:
@@ -256,7 +256,7 @@ class Connections:
             # The peer may refuse this node's HELLO: a link that the peer ends at once must not begin a term.
             first = await stream.receive_some()
         if not first:
-            raise LinkRefusedError(f"{hello.sid} has refused our HELLO; its log says why")
+            raise LinkRefusedError(f"{hello.sid} refused this node's HELLO; see the log of {hello.sid}")
         decoder.feed(bytes(first))
         return PeerLink(stream, hello, encoder, decoder)
 
@@ -266,7 +266,7 @@ class Connections:
         state = self.peers[link.sid]
         if state.link is not None:
             if self._rivals.rival_of(state, link.hello.origin) is not None:
-                raise LinkRefusedError(f"{link.sid} is linked since its HELLO as {state.link.hello.origin}")
+                raise LinkRefusedError(f"{link.sid} has meanwhile been linked as {state.link.hello.origin}")
             self._drop(state, state.link)
         state.link, state.error, state.since_ms = link, None, self._environment.clock_ms()
         if state.lost is not None and state.lost[0] == link.hello.origin:
@@ -315,8 +315,8 @@ class Connections:
         for sid, state in self.peers.items():
             if state.since_ms is None and sid < self._config.node.id and state.error is None:
                 state.error = (
-                    "it has not called: of two nodes the one with the lower id dials;"
-                    f" does {sid} run, under that id, and has its [[peer]] {self._config.node.id} this node's address?"
+                    f"it has not connected, and of two nodes the one with the lower id dials; check that {sid} is"
+                    f" running under this id, and that its [[peer]] {self._config.node.id} has this node's address"
                 )
                 log.warning("no link to %s: %s", sid, state.error)
 

@@ -58,7 +58,7 @@ from resync.entry import (
 MAX_CHANGES = 100_000  # of one entry: enough for a mailbox that is copied by one command
 MAX_ENTRY_BYTES = 66 << 20  # of the message bodies of one entry: nodes put one message into an entry
 
-_CHANGED_ON_THE_WAY = "the connection changes what it carries, or a node is at fault"
+_CHANGED_ON_THE_WAY = "the connection changes what it carries, or a node is faulty"
 
 _ERRORS: dict[str, type[MailError]] = {
     RefusalCode.NOT_FOUND: FolderNotFoundError,
@@ -185,7 +185,7 @@ class Announced:
         """Return the entry with these changes. Raises ValueError if they are not those that were announced."""
         entry = _entry(self.header, self.key, changes)
         if entry.digest() != self.header.digest:
-            raise ValueError(f"the object of {self.dot} is of another entry than the one that was announced")
+            raise ValueError(f"the object of {self.dot} holds another entry than announced")
         return entry
 
 
@@ -214,9 +214,9 @@ class EntryAssembler:
         if header.change == 0:
             self._begin(header, key)
         elif self._header is None or (header.dot, header.change) != (self._header.dot, len(self._changes)):
-            raise ProtocolError(f"entry {header.dot}: change {header.change} came out of turn")
+            raise ProtocolError(f"entry {header.dot}: change {header.change} arrived out of order")
         if key != self._key:
-            raise ProtocolError(f"entry {header.dot}: its changes are not of one mailbox")
+            raise ProtocolError(f"entry {header.dot}: its changes belong to different mailboxes")
         self._changes.append(self._change(command))
         if len(self._changes) < header.changes:
             return None
@@ -224,23 +224,23 @@ class EntryAssembler:
         entry = _entry(header, key, tuple(self._changes))
         if entry.digest() != header.digest:
             origin, seq = header.dot
-            raise ProtocolError(f"entry {seq} of {origin} is not what its digest says: {_CHANGED_ON_THE_WAY}")
+            raise ProtocolError(f"entry {seq} of {origin} does not match its digest: {_CHANGED_ON_THE_WAY}")
         return Arrived(entry, self._texts, self._parted)
 
     def announce(self, remote: Remote) -> Announced:
         """Take an entry that comes as a REMOTE instead of command by command. Raises ProtocolError."""
         key = self._mailbox(remote)
         if remote.entry.change != 0:
-            raise ProtocolError(f"entry {remote.entry.dot}: a REMOTE of change {remote.entry.change}")
+            raise ProtocolError(f"entry {remote.entry.dot}: a REMOTE must announce change 0, not {remote.entry.change}")
         self._begin(remote.entry, key)
         self._header = None
         return Announced(remote.entry, key)
 
     def _begin(self, header: EntryHeader, key: MailboxKey) -> None:
         if self._header is not None:
-            raise ProtocolError(f"entry {self._header.dot} was cut off by {header.dot}")
+            raise ProtocolError(f"entry {self._header.dot} was interrupted by {header.dot}")
         if not 0 < header.changes <= MAX_CHANGES:
-            raise ProtocolError(f"entry {header.dot}: {header.changes} changes; from 1 to {MAX_CHANGES} it may have")
+            raise ProtocolError(f"entry {header.dot} has {header.changes} changes; it must have 1 to {MAX_CHANGES}")
         self._header, self._key = header, key
         self._changes, self._texts, self._parted, self._memory_bytes = [], [], [], 0
 
@@ -251,7 +251,7 @@ class EntryAssembler:
             case Save(mailboxes=(number,)):
                 pass
             case Save():
-                raise ProtocolError("a SAVE as an entry names one mailbox")
+                raise ProtocolError("a SAVE that carries an entry must name one mailbox")
             case Copy():
                 number = command.destination
             case Expunge() | Store() | Merge() | Remote():
@@ -268,13 +268,13 @@ class EntryAssembler:
         came = message.octets if isinstance(message, Text) else message
         self._memory_bytes += memory_of(came)
         if self._memory_bytes > MAX_ENTRY_BYTES:
-            raise ProtocolError(f"the messages of one entry are more than {MAX_ENTRY_BYTES} bytes")
+            raise ProtocolError(f"the bodies of one entry exceed {MAX_ENTRY_BYTES} bytes")
         if isinstance(came, Parts):
             self._parted.append(came)
         else:
             stored = StoredText.of(came)
             if stored.content_hash != message.content_hash:
-                raise ProtocolError(f"a message came with other octets than its hash is of: {_CHANGED_ON_THE_WAY}")
+                raise ProtocolError(f"a message does not match its hash: {_CHANGED_ON_THE_WAY}")
             self._texts.append(stored)
         return size_of(came)
 
@@ -304,7 +304,9 @@ class EntryAssembler:
             case Subscribe():
                 return FolderSubscribe(command.name, command.subscribed)
             case _:
-                raise ProtocolError(f"a {type(command).__name__.upper()} as an entry lacks what a master gives")
+                raise ProtocolError(
+                    f"a {type(command).__name__.upper()} that carries an entry lacks values that the master assigns"
+                )
 
 
 def _unpacked(packed: bytes) -> Change:
@@ -313,5 +315,5 @@ def _unpacked(packed: bytes) -> Change:
     except ValueError as error:
         raise ProtocolError(str(error)) from None
     if not isinstance(change, entries.Merge | entries.TreeMerge):
-        raise ProtocolError(f"a MERGE holds a {type(change).__name__}")
+        raise ProtocolError(f"a MERGE cannot hold a {type(change).__name__}")
     return change

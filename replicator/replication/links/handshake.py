@@ -91,7 +91,7 @@ class Handshake:
             case Response("hello", Refused(code, text)):
                 raise RefusedByPeerError(sid, code, text)
             case _:
-                raise ProtocolError("a HELLO was expected")
+                raise ProtocolError("expected a HELLO")
 
     async def expect(self, stream: trio.abc.Stream, decoder: Decoder) -> tuple[str, Hello]:
         """Return the tag and the HELLO with which a peer begins."""
@@ -99,7 +99,7 @@ class Handshake:
             case Request(str(tag), Hello() as hello):
                 return tag, hello
             case _:
-                raise ProtocolError("a HELLO was expected")
+                raise ProtocolError("expected a HELLO")
 
     def compress(self, hello: Hello, encoder: Encoder, decoder: Decoder) -> None:
         """Compress both directions, if both sides offer it."""
@@ -112,17 +112,21 @@ class Handshake:
         ours, difference = self.hello(), hello.clock_ms - self._environment.clock_ms()
         if hello.version != ours.version:
             raise HelloRefusedError(
-                RefusalCode.VERSION, f"protocol version {hello.version}; this node speaks {ours.version}"
+                RefusalCode.VERSION,
+                f"{hello.sid} speaks protocol version {hello.version}, and {ours.sid} speaks {ours.version}",
             )
         if hello.cluster != ours.cluster:
-            raise HelloRefusedError(RefusalCode.CLUSTER, f"cluster {hello.cluster!r}; this node is of {ours.cluster!r}")
+            raise HelloRefusedError(
+                RefusalCode.CLUSTER,
+                f"{hello.sid} belongs to cluster {hello.cluster!r}, and {ours.sid} to {ours.cluster!r}",
+            )
         if hello.sid == ours.sid:
             raise HelloRefusedError(
                 RefusalCode.SAME_SID, f"both nodes have the id {ours.sid!r}; give each its own `node.id`"
             )
         if sid_of(hello.origin) != hello.sid:
             raise HelloRefusedError(
-                RefusalCode.UNKNOWN_SID, f"the origin {hello.origin!r} is none of node {hello.sid!r}"
+                RefusalCode.UNKNOWN_SID, f"the origin {hello.origin!r} does not belong to node {hello.sid!r}"
             )
         if hello.sid not in self._sids or (expected is not None and hello.sid != expected):
             raise HelloRefusedError(
@@ -134,16 +138,17 @@ class Handshake:
             raise HelloRefusedError(
                 RefusalCode.CLOCK,
                 f"the clocks are {abs(difference) / 1000:.0f} s apart: {hello.sid} has {hello.clock_ms} ms,"
-                f" {ours.sid} {ours.clock_ms} ms since the epoch; set them by NTP",
+                f" {ours.sid} {ours.clock_ms} ms since the epoch; synchronize them by NTP",
             )
 
     def _check_certificate(self, hello: Hello, stream: trio.abc.Stream) -> None:
         certified = self._certify(stream)
         if certified is not None and hello.sid not in certified:
-            names = ", ".join(sorted(certified)) or "nobody"
+            names = ", ".join(sorted(certified)) or "no name"
             raise HelloRefusedError(
                 RefusalCode.UNKNOWN_SID,
-                f"node {hello.sid!r} has a certificate of {names}; its node.id must be its common name or a DNS name",
+                f"node {hello.sid!r} has a certificate of {names}; the certificate's common name or a DNS name in it"
+                " must be the node.id",
             )
 
 

@@ -193,14 +193,14 @@ class PeerLink:
     def renew(self, hello: Hello) -> None:
         """Take the changed capabilities of the same peer. Raises ProtocolError if the HELLO is another run's."""
         if (hello.sid, hello.origin) != (self.sid, self.hello.origin):
-            raise ProtocolError(f"another node, {hello.origin}, says HELLO on the link of {self.hello.origin}")
+            raise ProtocolError(f"{hello.origin} sent HELLO on the link of another node, {self.hello.origin}")
         self.hello = replace(self.hello, capabilities=hello.capabilities)
 
     def key_of(self, number: int) -> MailboxKey:
         """Return the mailbox to which the peer gave this number. Raises ProtocolError if there is none."""
         key = self._keys.get(number)
         if key is None:
-            raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
+            raise ProtocolError(f"no MBOX has assigned mailbox number {number}")
         return key
 
     async def run(self, handler: LinkHandler, *, heartbeat_s: float, timeout_s: float) -> None:
@@ -255,11 +255,11 @@ class PeerLink:
 
     def _learn(self, mbox: Mbox) -> None:
         if not 0 < mbox.number <= MAX_NUMBERS:
-            raise ProtocolError(f"mailbox number {mbox.number}: from 1 to {MAX_NUMBERS} they may be")
+            raise ProtocolError(f"mailbox number {mbox.number} is not between 1 and {MAX_NUMBERS}")
         if mbox.uidvalidity == 0 and mbox.mailbox_id != tree_id(mbox.user):
-            raise ProtocolError(f"mailbox number {mbox.number} is a tree under another id than its user's")
+            raise ProtocolError(f"mailbox number {mbox.number} is a tree whose id does not belong to its user")
         if len(mbox.user.encode()) > USER_MAX_BYTES:
-            raise ProtocolError(f"mailbox number {mbox.number}: a user's name has at most {USER_MAX_BYTES} bytes")
+            raise ProtocolError(f"mailbox number {mbox.number}: its user's name is longer than {USER_MAX_BYTES} bytes")
         self._keys[mbox.number] = MailboxKey.of(mbox)
 
     def _serve(self, handler: LinkHandler, nursery: trio.Nursery, tag: str, command: Command) -> None:
@@ -284,8 +284,10 @@ class PeerLink:
         try:
             data = self._encoder.response(tag, reply)
         except ValueError as error:  # damaged rows have values that the protocol cannot express
-            log.warning("a request of %s cannot be answered: %s; run `replicator check --repair`", self.sid, error)
-            data = self._encoder.response(tag, Refused(RefusalCode.UNAVAILABLE, "what is to be said is damaged here"))
+            log.warning("cannot answer a request of %s: %s; run `replicator check --repair`", self.sid, error)
+            data = self._encoder.response(
+                tag, Refused(RefusalCode.UNAVAILABLE, "the data for the answer is damaged at this node")
+            )
         self._append(data)
 
     # ---- the connection

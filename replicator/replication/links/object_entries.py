@@ -55,8 +55,8 @@ def warn_of_another(checkpoint: CheckpointConfig, hello: Hello) -> None:
     theirs = {ability for ability in hello.capabilities if ability.startswith(CAPABILITY)}
     if checkpoint.shared and theirs and theirs.isdisjoint(capability(checkpoint)):
         log.warning(
-            "%s and this node say `checkpoint.shared` of different object stores, this one of %s; `checkpoint.url` and"
-            " `checkpoint.endpoint` must be the same at both, or very large changes travel on the link",
+            "%s and this node both set `checkpoint.shared`, but for different object stores, this node for %s; make"
+            " `checkpoint.url` and `checkpoint.endpoint` the same at both, or very large changes travel on the link",
             hello.sid,
             checkpoint.url,
         )
@@ -88,9 +88,9 @@ class RemoteEntries:
     def check(self, link: PeerLink, remote: Remote) -> None:
         """Check a REMOTE. Raises ProtocolError if the peer may not send it to this node, or it names a wrong object."""
         if not self.is_shared_on(link):
-            raise ProtocolError("a REMOTE, and this node shares no object store with its sender")
+            raise ProtocolError("a node that shares no object store with this one sent a REMOTE")
         if remote.name != entry_name(self._cluster, remote.entry.dot):
-            raise ProtocolError(f"a REMOTE names {remote.name[:80]!r}, where {remote.entry.dot} does not lie")
+            raise ProtocolError(f"a REMOTE names {remote.name[:80]!r}, which is not the object of {remote.entry.dot}")
 
     async def put(self, item: Logged) -> str | None:
         """Write the entry's object if it does not exist yet; return its name, or None to send the entry on the link."""
@@ -147,7 +147,7 @@ class RemoteEntries:
             try:
                 results.append(await work())
             except (ObjectStoreError, UnreadableError, ValueError) as error:
-                log.warning("an entry of many changes travels on the link instead: %s", error)
+                log.warning("a large entry travels on the link because the object store failed: %s", error)
             finally:
                 done.set()
                 self._overdue.discard(done)

@@ -14,7 +14,7 @@ from replicator.replication import timing
 from replicator.replication.links.handshake import HelloRefusedError
 from replicator.replication.links.link import LinkDownError, PeerLink
 
-HOW_TO_PART = "end one of the two; a copy needs a `node.id` and a `node.data` of its own"
+HOW_TO_PART = "stop one of the two; a copy needs its own `node.id` and `node.data`"
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class RivalRuns:
 
     def _runs_twice(self, hello: Hello, rival: str, how: str, *, is_certain: bool = True) -> HelloRefusedError:
         code = RefusalCode.REPLACED if is_older(hello.origin, rival) else RefusalCode.RUNS_TWICE
-        text = f"{hello.sid} runs already, as {rival}, which {how} {self._sid}; this one is {hello.origin}"
+        text = f"{hello.sid} already runs as {rival}, which {how} {self._sid}; the refused process is {hello.origin}"
         return HelloRefusedError(code if is_certain else RefusalCode.UNAVAILABLE, f"{text}; {HOW_TO_PART}")
 
 

@@ -82,7 +82,7 @@ class BodyCompletion:
                             self._downloader.note_lost([parts for parts, _ in lost], self._link.sid)
                             return
                         pause_s = timing.COMPLETION_LOST_RETRY_S
-                        log.warning("not all parts of %d messages from %s are to be had yet", len(lost), self._link.sid)
+                        log.warning("not all parts of %d messages from %s are available yet", len(lost), self._link.sid)
                 await trio.sleep(pause_s)
         finally:
             self._note_shortage(())
@@ -106,7 +106,7 @@ class BodyCompletion:
         try:
             return await stack.enter_async_context(self._downloader.taking(wanted, self._link))
         except (DiskFullError, UnavailableError) as error:
-            log.warning("parts of messages from %s are asked for again: %s", self._link.sid, error)
+            log.warning("cannot fetch parts of messages from %s, trying again: %s", self._link.sid, error)
             if isinstance(error, DiskFullError):
                 return error
             return [] if trio.current_time() > began + timing.COMPLETION_UNAVAILABLE_S else None

@@ -78,8 +78,8 @@ class GapRecovery:
 
     async def _close(self, gap: LogGap) -> None:
         log.error(
-            "%s of %s came to this node's log and cannot be read there any more; what came after is held back from"
-            " nodes that lack that; what was lost is told by `replicator check`", _in_words(gap), gap.origin,
+            "%s of %s can no longer be read from this node's log; nodes that lack this do not get any later"
+            " entries for now; run `replicator check` to see what was lost", _in_words(gap), gap.origin,
         )  # fmt: skip
         pause_s, was_told = timing.GAPS_PATIENCE_S, False
         while True:
@@ -88,7 +88,7 @@ class GapRecovery:
             if why_not is None:
                 break
             if not was_told:
-                log.warning("the log of %s does not begin after its gap yet: %s", gap.origin, why_not)
+                log.warning("the log of %s cannot begin after its gap yet: %s", gap.origin, why_not)
             pause_s, was_told = min(2 * pause_s, timing.GAPS_RETRY_MAX_S), True
         self._known.discard(gap)
         self._start_again()

@@ -190,7 +190,11 @@ class Receiver:
         try:
             await self._write_until_there_is_room(item, partial(_receive_all, [item]))
         except DatabaseDamagedError as error:
-            log.warning("an entry of %s waits for `replicator check --repair`: %s", entry.user, error)
+            log.warning(
+                "an entry of %s waits until `replicator check --repair` has repaired the database: %s",
+                entry.user,
+                error,
+            )
             while True:
                 try:
                     held = partial(receive, entry=entry, texts=item.texts, hold=True)

@@ -84,7 +84,7 @@ class Sender:
         Raises ProtocolError if the peer names too many origins.
         """
         if ack.origin not in self.acknowledged and len(self.acknowledged) >= MAX_ORIGINS:
-            raise ProtocolError(f"ACK of a new origin beyond {MAX_ORIGINS}")
+            raise ProtocolError(f"ACK names more than {MAX_ORIGINS} origins")
         was = self.acknowledged.get(ack.origin, 0)
         self.acknowledged[ack.origin] = ack.seq
         if ack.seq < was:
@@ -177,7 +177,8 @@ class Sender:
             return end
         if self._has(origin) < self._begin(origin) == end and self.has_context:
             raise UnavailableError(
-                f"{self._link.sid} lacks entries that are not in the log any more; it asks anew, and gets them by SYNC"
+                f"{self._link.sid} lacks entries that have left this node's log; it will ask again, and get them by"
+                " SYNC"
             )
         return self._begin(origin)
 
@@ -251,8 +252,8 @@ def check_claims(store: Store, claims: Sequence[Dot]) -> None:
     numbered = store.context.get(store.origin, 0)
     for origin, seq in claims:
         if origin == store.origin and seq > numbered:
-            raise ProtocolError(f"{origin} {seq} is said to be on a disk: this node has not numbered that yet")
+            raise ProtocolError(f"a claim that {origin} {seq} is on a disk: this node has not numbered that entry yet")
         if not 0 < seq < NUMBER_MAX:
-            raise ProtocolError(f"{origin} {seq} is said to be on a disk: nobody numbers that")
+            raise ProtocolError(f"a claim that {origin} {seq} is on a disk: no node can have numbered that entry")
     if len({origin for origin, _ in claims}) < len(claims):
         raise ProtocolError("a LOG names an origin twice")

@@ -102,14 +102,19 @@ class SettledLogs:
         than the one known here is sent the newer one: so a restarted node learns the sequence that it must exceed.
         """
         if not is_believed(said.sequence, self._clock_ms()):
-            log.info("what %s says of %s is left out: no node counts up to %d", link.sid, said.sid, said.sequence)
+            log.info(
+                "ignoring what %s reports of %s: its sequence number %d is impossibly high",
+                link.sid,
+                said.sid,
+                said.sequence,
+            )
             return
         try:
             check_claims(self._store, said.context)
         except ProtocolError as error:
             if said.sid == link.sid:
                 raise
-            log.info("what %s passes on of %s is left out: %s", link.sid, said.sid, error)
+            log.info("ignoring what %s passes on of %s: %s", link.sid, said.sid, error)
             return
         known = self._said.get(said.sid)
         if known is not None and said.sequence < known.sequence:
@@ -176,7 +181,7 @@ class SettledLogs:
         try:
             await self._store.write(partial(_save, [self._said[sid] for sid in news]))
         except MailError as error:
-            log.warning("what nodes have settled is not written: %s", error)
+            log.warning("cannot save what nodes have settled: %s", error)
             self._news = {**news, **self._news}
 
 

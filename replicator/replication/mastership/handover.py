@@ -77,7 +77,7 @@ class Handover:
 
     def _not_this_way(self, key: MailboxKey) -> Refused:
         self._mastership.bounced(key)
-        return Refused(RefusalCode.NOT_MASTER, "the master is not reached this way; ask again")
+        return Refused(RefusalCode.NOT_MASTER, "the master cannot be reached this way; ask again")
 
     async def resign(self, key: MailboxKey, successor: str) -> None:
         """Give the scope to another node, because this node's disk is full or damaged and it cannot number changes."""
@@ -115,7 +115,7 @@ class Handover:
                 await trio.sleep(0 if isinstance(reply, Moved) else timing.MASTERSHIP_RETRY_S)
         if not isinstance(reply, Moved):
             raise UnavailableError(
-                reply.text if isinstance(reply, Refused) else "its master does not answer; try again"
+                reply.text if isinstance(reply, Refused) else "the master does not answer; try again"
             )
 
     async def take_over(self, key: MailboxKey) -> bool:
@@ -187,12 +187,17 @@ class Handover:
             return Moved(covering, await self._head(key))
         part = covering if move.now else self._usage.offer(scope, covering, trio.current_time())
         if part is None:
-            return Refused(RefusalCode.UNAVAILABLE, f"clients of {sid} are using it, or it has just come there")
+            return Refused(
+                RefusalCode.UNAVAILABLE,
+                f"clients of {sid} are using the mailbox, or {sid} has only just become its master",
+            )
         async with self._promised(scope, part, term) as promised:
             head = await self._head(key)
             given = promised and self._masters.give(part, move.destination, term)
         if not given:
-            return Refused(RefusalCode.UNAVAILABLE, "another term has begun, or the mailbox is on the move; ask again")
+            return Refused(
+                RefusalCode.UNAVAILABLE, "another term has begun, or the mailbox is changing masters; ask again"
+            )
         self._given(scope, part, move.destination, term, ask_again=not move.now)
         return Moved(part, head)
 

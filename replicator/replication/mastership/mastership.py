@@ -145,7 +145,7 @@ class Mastership:
             case Links(adverts) if any(
                 advert.sid == link.sid and advert.origin != link.hello.origin for advert in adverts
             ):
-                raise ProtocolError(f"its LINKS name another origin than its HELLO, which was {link.hello.origin}")
+                raise ProtocolError(f"its LINKS name another origin than its HELLO, {link.hello.origin}")
             case Links(adverts):
                 update = self.table.receive(adverts, link.sid)
                 if update.unbelieved is not None:
@@ -306,8 +306,8 @@ class Mastership:
         if sid not in self._ahead:
             self._ahead.add(sid)
             log.warning(
-                "%s from %s came under the number %d, which no node counts up to, and is passed over, as all that comes"
-                " so is from now on: one of the nodes makes it up",
+                "ignoring %s from %s: its number %d is impossibly high, so one of the nodes is faulty; more of"
+                " these are ignored without notice",
                 what,
                 sid,
                 number,
@@ -340,8 +340,8 @@ class Mastership:
             self._outlived(origin)
         else:
             log.warning(
-                "other nodes tell again and again that %s runs as %s too, and this one, %s, stays: end that process;"
-                " if there is none, one of the nodes makes it up",
+                "other nodes keep reporting that %s also runs as %s, and this process, %s, stays: stop the other"
+                " one; if there is none, one of the nodes is faulty",
                 self.sid,
                 origin,
                 self.table.origin,

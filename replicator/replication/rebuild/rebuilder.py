@@ -143,7 +143,7 @@ class Rebuild:
             self._tell(Progress(f"waiting for a peer: {why}"))
             if trio.current_time() > until:
                 raise RebuildError(
-                    f"no peer can be reached that has what this node had: {why}; start one, and try again"
+                    f"no peer that has this node's former data can be reached: {why}; start such a peer, and try again"
                 )
             await trio.sleep(timing.REBUILD_LOOK_EVERY_S)
         self._met |= {link.sid for link in sources}
@@ -162,10 +162,10 @@ class Rebuild:
             if state.link is None:
                 reasons.append(f"{sid}: {state.error or 'no answer yet'}")
             elif REBUILDING in state.link.hello.capabilities:
-                reasons.append(f"{sid}: it is being rebuilt itself")
+                reasons.append(f"{sid}: it is being rebuilt, too")
             elif NEW in state.link.hello.capabilities:
                 reasons.append(f"{sid}: its database is new")
-        return "; ".join(reasons) or "there is no [[peer]] in the configuration"
+        return "; ".join(reasons) or "the configuration has no [[peer]]"
 
     async def _follow(self) -> None:
         """Wait until everything that each source showed is here, or nothing more arrives. Raises RebuildError."""
@@ -184,7 +184,7 @@ class Rebuild:
                 return
             if watch.is_stuck(timing.REBUILD_STUCK_S, self._reach()):
                 if not any(link.sid in self._lacking for link in sources):
-                    raise RebuildError("nothing comes from the peers that can be reached; their logs may say why")
+                    raise RebuildError("the reachable peers send nothing; see their logs")
                 return
             self._tell(self._far())
             await trio.sleep(timing.REBUILD_LOOK_EVERY_S)
@@ -212,7 +212,7 @@ class Rebuild:
                 elif not isinstance(reply, Done | Mismatch):
                     return
         except (MailError, LinkDownError) as error:
-            log.info("what %s shows cannot be compared now: %s", link.sid, error)
+            log.info("cannot compare with %s now: %s", link.sid, error)
             return
         if len(difference.keys) <= DIFFERING_MAX:
             self._lacking[link.sid] = heads
@@ -242,8 +242,8 @@ class Rebuild:
         collected = await self._environment.run_in_thread(damaged.collected)
         if collected is not None and not covers(self._store.context, collected):
             raise RebuildError(
-                f"{', '.join(sorted(self._met))} lack what all nodes once had, and the damaged database has it in no"
-                " log any more: bring back the other nodes first"
+                f"entries that all nodes once had are missing at {', '.join(sorted(self._met))} and in the log of the"
+                " damaged database: start the other nodes first"
             )
 
     async def _abandoned(self, damaged: DamagedDatabase, untaken: dict[Dot, Entry]) -> int:
@@ -283,7 +283,7 @@ class Rebuild:
         while (waiting := (await self._store.read(queries.log_counts))[1]) and not watch.is_stuck(
             timing.REBUILD_JOIN_S, waiting
         ):
-            self._tell(Progress(f"{waiting} entries wait for branches to be joined"))
+            self._tell(Progress(f"{waiting} entries wait for branches to be merged"))
             await trio.sleep(timing.REBUILD_LOOK_EVERY_S)
         return waiting
 
@@ -353,7 +353,7 @@ def _take_in(
             if stands:
                 receive(tx, entry, texts)
         except HistoryError as error:
-            log.warning("of the damaged database: %s", error)
+            log.warning("cannot apply an entry of the damaged database: %s", error)
         after = tx.seen(entry.dot.origin)
         count += after - before
         if after < entry.dot.seq:

@@ -85,12 +85,10 @@ class Redelivery:
                 return None
             await self._coordinator.submit(SaveRequest(key, add.guid, add.received_ms, add.flags, stored))
         except (InvalidNameError, MailboxFullError) as error:
-            log.warning("a message of %s in the damaged database cannot be delivered: %s", stray.user, error)
+            log.warning("cannot save a message of %s from the damaged database: %s", stray.user, error)
             return False
         except MailError as error:
-            raise RebuildError(
-                f"mail of the damaged database cannot be delivered now: {error}; run this again"
-            ) from error
+            raise RebuildError(f"cannot save mail from the damaged database now: {error}; run this again") from error
         return True
 
     async def _shows(self, guid: bytes, mailbox_id: bytes) -> bool:

@@ -79,7 +79,7 @@ class Admission:
         with trio.move_on_at(self._patient_until):
             await self.met.wait()
         if not self.met.is_set():
-            raise NotReadyError("this node is new, and waits for another one that has the mail; try again later")
+            raise NotReadyError("this node is new and waits for a node that has the mail; try again later")
 
     def problem(self) -> str | None:
         """Return, for the operator, what the node waits for and what to do; None if it has met its cluster."""
@@ -87,10 +87,10 @@ class Admission:
             return None
         waits_for = ", ".join(f"{sid} ({_standing(state)})" for sid, state in sorted(self._peers().items()))
         return (
-            "this node's database is new, and it serves nobody before it has heard from its cluster:"
-            f" {waits_for}; start these nodes, mend the lines to them, or correct their [[peer]] in this node's file;"
-            " if this node's data are on a disk that is not mounted, stop it and mount that; if there is no cluster"
-            " yet, start the node with --new-cluster"
+            "this node's database is new, and the node serves no clients until it has heard from its cluster:"
+            f" {waits_for}; start these nodes, repair the network to them, or correct their [[peer]] in this node's"
+            " configuration; if this node's data directory is on a disk that is not mounted, stop the node and mount"
+            " the disk; if there is no cluster yet, start the node with --new-cluster"
         )
 
     def linked(self, link: PeerLink) -> None:
@@ -132,10 +132,10 @@ class Admission:
             try:
                 await self._store.write(lambda tx: schema.begin(tx.connection))
             except MailError as error:
-                log.warning("that this node begins to serve cannot be written down: %s", error)
+                log.warning("cannot record that this node has its cluster's data: %s", error)
                 await trio.sleep(timing.ADMISSION_RETRY_S)
             else:
-                log.info("this node's database, which was new, has what its cluster has")
+                log.info("this node's database was new and now has its cluster's data")
                 self.begun.set()
                 for state in self._peers().values():
                     if state.link is not None:

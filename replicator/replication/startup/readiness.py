@@ -102,7 +102,7 @@ class Readiness:
             while not self._may_show(key):
                 await self._compared(key)
             return
-        raise NotReadyError("this node has yet to catch up with the others; its mail is there; try again later")
+        raise NotReadyError("this node has yet to catch up with the other nodes; no mail is lost; try again later")
 
     async def wait_to_number(self, key: MailboxKey) -> None:
         """Wait as `wait` does, for a change to be numbered, but only if the database is new.
@@ -120,16 +120,17 @@ class Readiness:
             return None  # a few mailboxes that must be compared first do not keep clients from all others
         if self._left is not None:
             return (
-                "this node's database is new, and a state transfer has left mailboxes that are not as the others show"
-                " them: they are compared every minute; see `replicator status`, and `replicator resync --all`"
+                "this node's database is new, and a state transfer has left mailboxes that differ from those of"
+                " other nodes: they are compared every minute; see `replicator status`, and `replicator resync"
+                " --all`"
             )
         if not self._may_compare.is_set():
-            return "this node has just started, and waits to hear what the others have"
+            return "this node has just started and waits to hear what the other nodes have"
         context = self._store.context
         lacking = sum(max(0, seq - context.get(origin, 0)) for origin, seq in self._target().items())
         return (
-            f"this node has yet to catch up with what {', '.join(sorted(self._told))} had when it started: {lacking}"
-            " entries; mailboxes are shown as they have been compared"
+            f"this node lacks {lacking} entries that {', '.join(sorted(self._told))} had when this node started; each"
+            " mailbox is shown once it has been compared"
         )
 
     # ---- events
@@ -189,7 +190,7 @@ class Readiness:
         try:
             left = {one.key.mailbox_id for one in await self._store.read(pending_resync.load)}
         except MailError as error:
-            log.warning("what a state transfer has left cannot be read: %s", error)
+            log.warning("cannot read which mailboxes a state transfer has left different: %s", error)
             return False
         if not left:
             await self._admission.begin()
@@ -221,7 +222,7 @@ class Readiness:
         is_linked = any(link.sid in present for link in self._sources())
         for sid, told in list(self._told.items()):
             if is_linked and now > told.present_at + self._timeout_s:
-                log.warning("%s is gone: what it alone had is not waited for", sid)
+                log.warning("%s is gone: this node no longer waits for entries that only that node had", sid)
                 del self._told[sid]
 
     async def _has_all_shown(self) -> bool:
@@ -251,13 +252,13 @@ class Readiness:
                     if len(keys) > BUSY_MAX or not all([await self._is_whole(key) for key in keys]):
                         return False
         except (MailError, LinkDownError) as error:
-            log.info("what this node shows is not compared: %s", error)
+            log.info("cannot compare this node with its peers: %s", error)
             return False
         finally:
             self._look_at = trio.current_time() + timing.READINESS_COMPARE_EVERY_S
         if not peers or scope.cancelled_caught:
             return False
-        log.warning("the log does not bring all that peers said they had; but this node shows what they show")
+        log.warning("the log has not brought all entries that peers reported, but this node shows the same as they do")
         return True
 
     def _wake_all(self) -> None:
@@ -315,7 +316,7 @@ class Readiness:
             except DamagedError:
                 outcome = Outcome.DAMAGED
             except (MailError, LinkDownError) as error:
-                log.info("a mailbox of %s is not compared with %s: %s", key.user, sid, error)
+                log.info("cannot compare a mailbox of %s with %s: %s", key.user, sid, error)
                 return False
             # In a fork an old node goes on showing its own branch, but a new node shows only a part of a branch.
             if outcome not in _WHOLE and not self._admission.begun.is_set():

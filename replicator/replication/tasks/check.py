@@ -58,7 +58,9 @@ class _Check:
         entries, messages, _ = await self._reader.read(table_check.sizes)
         self._status.total = entries + 3 * messages
         if lacking := await self._reader.read(log_lacks):
-            await self._work.note(Defect("log", f"{lacking} entries that came are not in the log any more", None), None)
+            await self._work.note(
+                Defect("log", f"{lacking} entries that had arrived are missing from the log", None), None
+            )
         doubted = await self._unseen_chains()
         for chain_id in sorted(doubted):
             await self._compare(chain_id, doubted=True)
@@ -81,7 +83,7 @@ class _Check:
             look = partial(lost_parts, attachments=self._work.store.attachments, after=after)
             size, after, texts = await self._reader.read(look)
             for text in texts:
-                await self._work.heal_parts(Defect("content", "a part of its text is missing", None, content_hash=text))
+                await self._work.heal_parts(Defect("content", "a part of its body is missing", None, content_hash=text))
             await self._work.pace(size)
 
     async def _unseen_chains(self) -> set[bytes]:

@@ -60,7 +60,7 @@ async def _shown(texts: Container[bytes], reader: Reader, pace: Pace) -> dict[st
 def _named(finding: Finding, shown: Mapping[str, _Shown]) -> Finding:
     found = shown.get(finding.guid or "")
     if found is None:
-        return replace(finding, what=f"{finding.what}; no message shows it") if finding.uid is None else finding
+        return replace(finding, what=f"{finding.what}; no message refers to it") if finding.uid is None else finding
     if finding.uid is None:
         first, *also = found.first
         return replace(finding, user=first.user, folder=first.folder, uid=first.uid, also=tuple(also), more=found.more)

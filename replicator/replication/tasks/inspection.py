@@ -45,7 +45,7 @@ def advising() -> Iterator[None]:
     try:
         yield
     except (MailError, TaskError) as error:
-        raise TaskError(f"{error}; is the disk sound? If `node.db` is damaged, {REMEDY}") from error
+        raise TaskError(f"{error}; check the disk; if `node.db` is damaged, {REMEDY}") from error
 
 
 class Inspection:
@@ -112,7 +112,7 @@ class Inspection:
     async def heal_rest(self, suspects: set[bytes]) -> None:
         """Heal the suspects that no message has led to."""
         for content_hash in suspects - self._healed.keys():
-            await self.heal(Defect("content", "its text is damaged", None, content_hash=content_hash))
+            await self.heal(Defect("content", "its body is damaged", None, content_hash=content_hash))
 
     async def heal(self, damage: Defect) -> None:
         """Fetch a body from other nodes, once, and report it once, however many messages have it."""
@@ -121,7 +121,7 @@ class Inspection:
         if content_hash in self._healed:
             return
         if len(self._healed) >= SUSPECTS_MAX:
-            raise TaskError(f"more than {SUSPECTS_MAX} texts are missing or damaged")
+            raise TaskError(f"more than {SUSPECTS_MAX} bodies are missing or damaged")
         if await self.reader.read(partial(read_text, content_hash=content_hash)) is not None:
             return
         needed = partial(_is_needed, damage=damage)
@@ -134,7 +134,7 @@ class Inspection:
             return
         self._healed[content_hash] = is_healed
         if not is_healed:
-            what = f"{damage.what}, and no node that can be reached has it" if self.status.repair else damage.what
+            what = f"{damage.what}, and no reachable node has it" if self.status.repair else damage.what
             await self.note(damage, None, what)
             return
         await self.note(damage, FROM_PEER)

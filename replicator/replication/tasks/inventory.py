@@ -138,8 +138,8 @@ async def _started() -> trio.Process:
         return await trio.lowlevel.open_process(COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, env=environment())
     except OSError as error:
         raise TaskError(
-            f"the process that writes it cannot be started: {error}; the node's machine, or what limits the node there,"
-            " must leave it memory, processes and open files; then try again"
+            f"cannot start the process that writes the inventory: {error}; free memory, processes and open files on"
+            " the node's machine, or raise the node's limits; then try again"
         ) from error
 
 
@@ -185,7 +185,11 @@ async def _keep_last(process: trio.Process, said: bytearray) -> None:
 def _ended(process: trio.Process, said: bytearray, to: str) -> str:
     """Explain a missing inventory if the process gave no reason."""
     code = process.returncode or 0
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"has ended with code {code}"
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
     last = said.decode(errors="replace").strip().rpartition("\n")[2]
-    left = f"; what it has written stays in {to}: begin it anew with `--overwrite`" if code < 0 else ""
-    return f"the process that writes it {how}" + (f": {last}" if last else "; is there memory for it?") + left
+    left = f"; the incomplete inventory stays in {to}: start again with `--overwrite`" if code < 0 else ""
+    return (
+        f"the process that writes the inventory {how}"
+        + (f": {last}" if last else "; is there enough memory for it?")
+        + left
+    )

@@ -41,7 +41,7 @@ RECONCILED_AT_ONCE = 8  # of those, mailboxes being reconciled, with their diffe
 
 _CHECK = "run `replicator check --repair`"
 _STUCK: Mapping[Outcome, tuple[ApplyOutcome, str]] = {
-    Outcome.APART: ("failed", "its branches cannot be joined; the log of its master says why"),
+    Outcome.APART: ("failed", "its branches cannot be merged; the log of its master says why"),
     Outcome.DAMAGED: ("damaged", f"it is damaged here or at {{sid}}; {_CHECK} at both"),
 }
 
@@ -82,7 +82,7 @@ class RepairPlanTask:
         for planned in self._planned:
             if own not in planned.heads:
                 of = ", ".join(sorted(planned.heads))
-                raise TaskError(f"the plan is not of this node, {own}, but of {of}; apply it at one of those")
+                raise TaskError(f"the plan is not for this node, {own}, but for {of}; apply it at one of those")
         self.status.total = len(self._planned)
         await in_turns(self._apply, [planned for planned in self._planned if not planned.uidvalidity], AT_ONCE)
         await in_turns(self._apply, [planned for planned in self._planned if planned.uidvalidity], AT_ONCE)
@@ -120,12 +120,12 @@ class RepairPlanTask:
         except DatabaseDamagedError as error:  # the error names the remedy: a check, or only a new database
             raise _LeftError("damaged", str(error)) from error
         except LinkDownError:
-            raise _LeftError("unreachable", "a link has ended meanwhile") from None
+            raise _LeftError("unreachable", "a link went down meanwhile") from None
         except MailError as error:
             self._require_ways(others)
             raise _LeftError("failed", str(error)) from error
         except trio.TooSlowError:
-            raise _LeftError("failed", f"it was not done within {timing.REPAIR_PLAN_MAILBOX_TIMEOUT_S:.0f} s") from None
+            raise _LeftError("failed", f"not completed within {timing.REPAIR_PLAN_MAILBOX_TIMEOUT_S:.0f} s") from None
         return "repaired"
 
     # ---- what the nodes show
@@ -140,7 +140,9 @@ class RepairPlanTask:
         if known is None:
             return None if told.uidvalidity else told  # a tree's id follows from its user
         if (known.user, known.uidvalidity == 0) != (told.user, told.uidvalidity == 0):
-            raise _LeftError("failed", f"the plan names another user, here it is {known.user}'s; make a new plan")
+            raise _LeftError(
+                "failed", f"the plan names another user, but here the owner is {known.user}; make a new plan"
+            )
         return known
 
     async def _is_equal(self, key: MailboxKey, compared: Mapping[str, Dot | None], others: Collection[str]) -> bool:
@@ -153,13 +155,15 @@ class RepairPlanTask:
         heads = {sid: reply.head if isinstance(reply, Mismatch) else None for sid, reply in replies.items()}
         heads[self._mastership.sid] = mine.head
         if any(compared.values()) and not any(heads.values()):
-            raise _LeftError("failed", "no node of the plan knows it: is the plan of other data? make a new one")
+            raise _LeftError(
+                "failed", "no node of the plan knows the mailbox: is the plan of other data? make a new plan"
+            )
         if len(set(heads.values())) == 1:
             differing = [one for one in (await self._ask(key, others, mine)).values() if isinstance(one, Mismatch)]
             if not differing:
                 return True
             if not any("head" in reply.fields for reply in differing):
-                raise _LeftError("damaged", f"nodes show different things at one head; {_CHECK} at all of them")
+                raise _LeftError("damaged", f"nodes show different content at the same head; {_CHECK} at all of them")
         moved = sorted(sid for sid, head in compared.items() if heads[sid] != head)
         if moved:
             raise _LeftError("moved", f"changed since it was compared, at {', '.join(moved)}")
@@ -216,8 +220,8 @@ class RepairPlanTask:
             names = ", ".join(late)
             raise _LeftError(
                 "failed",
-                f"{names} and this node did not show the same within {timing.PACING_SHOW_TIMEOUT_S:.0f} s; see"
-                f" `replicator status`, and if it stays so, apply a new plan at {names}",
+                f"{names} and this node did not become equal within {timing.PACING_SHOW_TIMEOUT_S:.0f} s; see"
+                f" `replicator status`, and if this lasts, apply a new plan at {names}",
             )
 
     async def _require_undamaged(self, key: MailboxKey, late: Collection[str]) -> None:
@@ -279,6 +283,6 @@ def _told(planned: PlannedMailbox) -> MailboxKey:
 def _require_known(key: MailboxKey | None, planned: PlannedMailbox) -> MailboxKey:
     """Return the key. Raises _LeftError if it is None."""
     if key is None:
-        why = f"the folder tree of {planned.user} at this node does not name it; make the trees equal first"
+        why = f"the folder tree of {planned.user} at this node lacks the mailbox; make the trees equal first"
         raise _LeftError("failed", why)
     return key

@@ -80,7 +80,7 @@ class ResyncTask:
             try:
                 await (self._compare_user(self._user, sid) if self._user is not None else self._compare_all(sid))
             except LinkDownError:
-                self._note(Difference(sid, None, None, {}, None, f"the link to {sid} has ended"))
+                self._note(Difference(sid, None, None, {}, None, f"the link to {sid} went down"))
             except UnavailableError as error:
                 self._note(Difference(sid, None, None, {}, None, str(error)))
         if self._user is None and self._peer is None and not (self.status.dry_run or self.status.unmended):
@@ -165,8 +165,12 @@ class ResyncTask:
         done = await self._put_texts_right(key)
         left = await self._look(key, sid)
         if left.other_texts:
-            still = f"of {left.other_texts} messages the two still have different texts"
-            return look, None, f"{still}: those that count cannot be had now, or nodes not be asked; see their logs"
+            still = f"the nodes still have different bodies for {left.other_texts} messages"
+            return (
+                look,
+                None,
+                f"{still}: the right bodies are unavailable now, or a node could not be asked; see their logs",
+            )
         also, why_not = await self._mend(key, sid, left) if left.by_kind else (None, None)
         return look, None if why_not else "; ".join(filter(None, (done, also))), why_not
 
@@ -182,7 +186,7 @@ class ResyncTask:
         count = await self._other_texts.put_right(key)
         for sid in sorted(set(self._mastership.table.component) - {self._mastership.sid}):
             await self._other_texts.put_right_at(key, sid)
-        return f"{count} texts put right here, and those of other nodes there"
+        return f"{count} bodies corrected here, and those of other nodes there"
 
     async def _mend(self, key: MailboxKey, sid: str, look: NodeComparison) -> tuple[str | None, str | None]:
         """Return what was done, or why nothing was; both are None in a dry run without damage.
@@ -198,7 +202,7 @@ class ResyncTask:
             outcome = await self._reconciliation.reconcile(key, sid)
             match outcome:
                 case Outcome.APART:
-                    return None, "its branches cannot be joined; the log of its master says why"
+                    return None, "its branches cannot be merged; the log of its master says why"
                 case Outcome.DAMAGED:
                     return None, f"it is damaged; run `replicator check --repair` here and at {sid}, {LAST_RESORT}"
             done = _DONE.get(outcome) or f"merged by {self._mastership.known_master(key) or 'its master'}"
@@ -209,7 +213,7 @@ class ResyncTask:
                 f"not {done} within {timing.PACING_SHOW_TIMEOUT_S:.0f} s; `replicator status` shows what {sid} lacks",
             )
         within = f"within {timing.RESYNC_MEND_TIMEOUT_S:.0f} s"
-        return None, f"it was not done {within}; `replicator status` shows whether masters are known"
+        return None, f"not completed {within}; `replicator status` shows whether masters are known"
 
     async def _is_shown(self, key: MailboxKey, sid: str, look: NodeComparison) -> bool:
         """Wait until each node has seen what the other one showed; return False on a timeout."""

@@ -108,6 +108,6 @@ async def _why_not(task: _Task) -> str | None:
     except (TaskError, MailError) as error:
         return str(error)
     except Exception as error:  # see the module docstring: any error ends the task and not the node
-        log.exception("%s failed by a defect of the program; the node goes on", task.job.status.task)
-        return f"a defect of the program, of which the node's log has more: {type(error).__name__}: {error}"
+        log.exception("%s failed because of a defect in this program; the node goes on", task.job.status.task)
+        return f"a defect in this program; see the node's log: {type(error).__name__}: {error}"
     return None

@@ -61,7 +61,7 @@ class ScrubTask:
                             await work.note(Defect("attachment", what, None, content_hash=text), "mended")
                     await work.pace(part.size)
         except OSError as error:
-            raise TaskError(f"the attachments cannot be looked through: {error}") from error
+            raise TaskError(f"cannot read the attachments: {error}") from error
 
     async def _check_parts(self, work: Inspection) -> None:
         """Check each attachment once against its hashes, and fetch damaged or missing ones from other nodes."""
@@ -82,7 +82,7 @@ class ScrubTask:
                 continue
             if holding is None or not await self._texts.parts.is_whole(attached, holding):
                 is_mended = holding is not None and await self._texts.heal_part(attached, holding)
-                what = "a part of its text is missing or damaged"
+                what = "a part of its body is missing or damaged"
                 if not await self._heal(work, content_hash, what, healed=is_mended):
                     return
             if len(self._whole) >= SUSPECTS_MAX:
@@ -106,7 +106,7 @@ class ScrubTask:
             part: TableSlice[int, bytes] = await work.reader.read(partial(table_check.damaged_texts, after=at))
             found.update(part.found)
             if len(found) > SUSPECTS_MAX:
-                raise TaskError(f"more than {SUSPECTS_MAX} texts are damaged")
+                raise TaskError(f"more than {SUSPECTS_MAX} bodies are damaged")
             self.status.contents += part.size
             await work.pace(part.size)
             at = part.after

@@ -34,7 +34,7 @@ TRIES, TRY_AGAIN_S = 20, 0.5  # tries for a folder that is replaced meanwhile, a
 BUSY_TRIES, BUSY_S = 5, 5.0  # tries for a message that is unavailable because its master moves or a neighbour is busy
 
 DELETED = "\\deleted"
-PRESENT, TEXTLESS = "it is in the folder", "no node that can be reached has its text"
+PRESENT, TEXTLESS = "it is in the folder", "no reachable node has its body"
 
 
 class _Sight(NamedTuple):
@@ -67,7 +67,7 @@ class UndeleteTask:
         named = partial(expunged.mailboxes_named, user=self._user, name=self._mailbox)
         mailbox_ids = await self._store.read(named)
         if not mailbox_ids:
-            raise TaskError(f"{self._user} has and had no folder {self._mailbox!r} here")
+            raise TaskError(f"this node knows no folder {self._mailbox!r} of {self._user}, present or past")
         status = self.status
         status.total = await self._store.read(partial(expunged.count, mailbox_ids=mailbox_ids, since_ms=self._since_ms))
         after: After | None = None
@@ -87,7 +87,7 @@ class UndeleteTask:
             try:
                 return await self._bring_back(kept)
             except UnavailableError as error:
-                log.info("a message that was expunged is tried again: %s", error)
+                log.info("cannot restore an expunged message yet, trying again: %s", error)
                 await trio.sleep(BUSY_S)
         return await self._bring_back(kept)
 
@@ -138,7 +138,7 @@ class UndeleteTask:
                 await trio.sleep(TRY_AGAIN_S)
             else:
                 return
-        raise TaskError(f"the folder {self._mailbox!r} becomes another one again and again; try again later")
+        raise TaskError(f"the folder {self._mailbox!r} is replaced again and again; try again later")
 
     async def _folder(self) -> MailboxKey:
         """Return the folder, created if it no longer exists. Raises MailError, TaskError."""

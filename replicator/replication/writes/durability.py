@@ -51,7 +51,7 @@ class Durability:
     def check(self) -> None:
         """Raise DurabilityError if too few nodes are reachable and the configuration says to refuse changes then."""
         if self._config.when_short is WhenShort.REFUSE and self.is_short:
-            wanted = f"{self.reachable} of the {self._config.copies} nodes that must have it on disk"
+            wanted = f"only {self.reachable} of the {self._config.copies} nodes that must have the change on disk"
             raise DurabilityError(f"{wanted} can be reached{self._who_is_behind()}; try later")
 
     async def wait(self, dot: Dot) -> None:
@@ -131,15 +131,15 @@ class Durability:
         self._was_short = self.is_short
         refusing = self._config.when_short is WhenShort.REFUSE
         if self._was_short:
-            what = "changes are refused" if refusing else "clients hear OK with fewer copies than that"
+            what = "changes are refused" if refusing else "clients hear OK with fewer copies"
             why = self._who_is_behind()
-            log.warning("%d of %d copies can be made%s: %s", self.reachable, self._config.copies, why, what)
+            log.warning("only %d of %d copies can be made%s: %s", self.reachable, self._config.copies, why, what)
         else:
             log.info("%d copies can be made", self._config.copies)
 
     def _who_is_behind(self) -> str:
         names = ", ".join(sorted(sid for sid in self._others() if self._has_yet_to_catch_up(sid)))
-        return f" ({names} has yet to catch up)" if names else ""
+        return f" (waiting for {names} to catch up)" if names else ""
 
     def _has_yet_to_catch_up(self, sid: str) -> bool:
         """Return True if the node lags or is new. For reports only: clients do wait for a new node."""

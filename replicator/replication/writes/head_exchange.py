@@ -32,7 +32,7 @@ async def compare(
     if mbox.destination is not None and mbox.destination != mastership.sid:
         onward = mastership.toward(mbox.destination)
         if onward is None or onward is link:
-            return Refused(RefusalCode.UNAVAILABLE, f"no way to {mbox.destination}")
+            return Refused(RefusalCode.UNAVAILABLE, f"no route to {mbox.destination}")
         return await onward.request(lambda onward: replace(mbox, number=onward.number(key, mbox.name)))
     mine = await store.read(lambda reader: chains.load(reader, mbox.mailbox_id))
     if mbox.head is not None and not (mine and mine.has_seen(mbox.head)) and mastership.is_ours(key):

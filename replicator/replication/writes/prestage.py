@@ -109,7 +109,7 @@ class Prestage:
             have = f"{' and '.join(sorted(full))} {'have' if len(full) > 1 else 'has'}"
             raise DiskFullError(f"{have} no room for this message; try later")
         if scope.cancelled_caught:
-            raise UnavailableError("a large message does not reach other nodes in time; try later")
+            raise UnavailableError("a large message did not reach other nodes in time; try later")
 
     @staticmethod
     def _time_left_s() -> float:
@@ -129,7 +129,7 @@ class Prestage:
                 if len(self._given) > GIVEN_MAX:
                     self._given.popitem(last=False)
                 return True
-            log.warning("%s does not take a large message beforehand: %s", link.sid, reply.text)
+            log.warning("%s refused to take a large message in advance: %s", link.sid, reply.text)
             if reply.code == RefusalCode.DISK_FULL:
                 raise DiskFullError(reply.text)
         return False
@@ -145,9 +145,9 @@ class Prestage:
             held.until = trio.current_time() + timing.PRESTAGE_HELD_S
             return Done()
         if self._size_bytes + message.size > HELD_BYTES_MAX:
-            raise UnavailableError("enough is held here as it is")
+            raise UnavailableError("this node already holds enough messages in advance")
         if not await self._hold(message, link):
-            return Refused(RefusalCode.NO_CONTENT, "not all parts are to be had")
+            return Refused(RefusalCode.NO_CONTENT, "not all parts are available")
         return Done()
 
     async def _hold(self, message: Parts, link: PeerLink) -> bool:

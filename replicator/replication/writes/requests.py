@@ -325,14 +325,14 @@ class SubscribeRequest:
 def _mailbox(link: PeerLink, number: int) -> MailboxKey:
     found = link.key_of(number)
     if found.uidvalidity == 0:
-        raise ProtocolError(f"mailbox number {number} is a folder tree; no mail can be in it")
+        raise ProtocolError(f"mailbox number {number} is a folder tree, which cannot hold mail")
     return found
 
 
 def saves_from(link: PeerLink, save: Save, stored: StoredText) -> list[ChangeRequest]:
     """Return the requests of a peer's SAVE, whose message this node has as `stored`. Raises ProtocolError."""
     if abs(save.received_ms) >= NUMBER_MAX:
-        raise ProtocolError(f"a SAVE was received {save.received_ms} ms from the epoch")
+        raise ProtocolError(f"a SAVE has an impossible time of receipt: {save.received_ms} ms from the epoch")
     return [
         SaveRequest(_mailbox(link, number), save.guid, save.received_ms, save.flags, stored)
         for number in save.mailboxes

@@ -196,7 +196,7 @@ class Router:
                 await committed.wait()
                 continue
             raise UnavailableError(
-                "a message of the request is gone, or has not arrived at the mailbox's master; try again"
+                "a message of the request is gone, or has not reached the mailbox's master; try again"
             )
 
     def _note_commit(self, commit: Commit) -> None:
@@ -212,4 +212,4 @@ def _check_mailbox(tx: Transaction, key: MailboxKey) -> None:
         return
     uidvalidity = queries.uidvalidity(tx.connection, key.mailbox_id) or chain.uidvalidity
     if chain.user != key.user or uidvalidity > key.uidvalidity:
-        raise FolderNotFoundError("the folder is another one by now; open it again")
+        raise FolderNotFoundError("the folder has been replaced by another one; open it again")

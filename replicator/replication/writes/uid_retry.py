@@ -81,7 +81,7 @@ class UidRetry:
                 head, left = await self._find(key, missed, dots_of(reply), only_as_seen=only_as_seen)
                 if not left:
                     return
-        raise UnavailableError("the folder's branches are being joined; a part of the change was not made; try again")
+        raise UnavailableError("the folder's branches are being merged; a part of the change was not made; try again")
 
     async def expunge(self, key: MailboxKey, head: Dot | None, targets: Targets) -> None:
         """Remove these messages, but none that stands for another placement too by now. Raises MailError."""
@@ -102,7 +102,7 @@ class UidRetry:
                     return
                 if end == self._store.tail.end:
                     await self._store.tail.grown()
-        raise UnavailableError("the folder has another UIDVALIDITY, of which this node has not heard yet; try again")
+        raise UnavailableError("the folder has a new UIDVALIDITY that has not reached this node yet; try again")
 
     async def add(self, operation: SaveRequest | CopyRequest) -> Added:
         """Submit a request that puts messages into a mailbox. Raises MailError."""
@@ -130,7 +130,7 @@ class UidRetry:
         by_guid = {target.guid: target for target in missed}
         now = await self._store.read(partial(placements.find, mailbox_id=key.mailbox_id, guids=by_guid))
         if now.chain is None or not now.has_seen(dots):
-            raise UnavailableError("this node is behind and does not know what was changed; try again")
+            raise UnavailableError("this node is behind and does not know the result of the change; try again")
         found = list(now.by_guid.values())
         return now.chain.head, _of_placements(found, by_guid) if only_as_seen else found
 

@@ -134,7 +134,7 @@ async def test_a_message_without_its_parts_is_no_copy(
 async def test_a_message_whose_parts_are_lost_is_no_copy_while_anyone_waits_for_one(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost = [Refused(RefusalCode.NO_CONTENT, "not at this node")]
+    lost = [Refused(RefusalCode.NO_CONTENT, "this node does not have this content")]
     answering(monkeypatch, lambda _: lost[0] if lost else None)
     async with cluster(tmp_path, autojump_clock, 2, when_short=WhenShort.REFUSE) as nodes:
         with pytest.raises(MailError):

@@ -38,7 +38,7 @@ async def test_both_say_that_they_share_different_ones(
     spread(monkeypatch, dc1=True, dc2=True)
     at_dc2, at_dc1 = await warnings(tmp_path, autojump_clock, caplog)
     for line, peer, own in ((at_dc2, "dc1", "of-dc2"), (at_dc1, "dc2", "of-dc1")):
-        assert line.startswith(f"{peer} and this node say `checkpoint.shared` of different object stores")
+        assert line.startswith(f"{peer} and this node both set `checkpoint.shared`, but for different object stores")
         assert f"/{own};" in line
 
 

@@ -25,7 +25,7 @@ async def test_what_is_coming_in_leaves_half_of_the_free_room(
         monkeypatch.setattr(files, "free_bytes", lambda: FREE_BYTES)
         async with node.mail.receive() as first, node.mail.receive() as second:
             await first.write(HALF)
-            with pytest.raises(DiskFullError, match="no room for all messages that are coming in"):
+            with pytest.raises(DiskFullError, match="no room for all messages being received"):
                 await second.write(HALF)
             assert len(contents(node)) == 1, "of the second nothing is left, though its sender may go on for long"
             await first.write(message(1)[300_000:])

@@ -95,7 +95,7 @@ async def test_a_node_that_was_away_for_longer_than_the_log_is_kept(
         await nodes["dc2"].expunge(1)
         with caplog.at_level(logging.WARNING):
             await trio.sleep(20_000)
-        assert "`log.keep`: it is cut short although dc3 may lack some of it" in caplog.text
+        assert "`log.keep`: truncating it although dc3 did not confirm all of its entries" in caplog.text
         assert await log_entries(nodes["dc1"]) == 0
         for link in (await nodes["dc1"].report.node_status()).links:
             if link.peer == "dc3":
@@ -179,7 +179,7 @@ async def test_a_peer_whose_entries_go_while_it_is_linked_asks_anew(
             assert len(await nodes["dc2"].texts()) < 40
             nodes.network.road("dc1", "dc2").bytes_per_s = None
             await nodes.converged()
-        assert "dc2 lacks entries that are not in the log any more" in caplog.text
+        assert "dc2 lacks entries that have left this node's log" in caplog.text
         assert len(await nodes["dc2"].texts()) == 61
 
 

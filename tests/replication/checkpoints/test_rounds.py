@@ -468,7 +468,7 @@ async def test_a_disk_that_comes_back_from_a_backup(
     with caplog.at_level(logging.WARNING):
         async with running(tmp_path, autojump_clock, run="2") as node:
             await node.log_truncation.checkpoint_now()
-            assert "not the one that node.db knows" in caplog.text
+            assert "not the one that node.db names" in caplog.text
             assert await node.objects() == await node.listed()
             await node.is_sound()
             await save(node.store, 30)

@@ -69,7 +69,7 @@ async def test_mail_on_a_lost_branch_is_there_once_and_nothing_waits(
             (message,) = [message for message in await node.messages() if message.guid == bytes([20]) * 16]
             assert message.flags == {"\\Seen", "$Later"}
             assert abandoned(node) == 2
-        assert "1 messages or folders were brought again, and 2 other changes are lost" in caplog.text
+        assert "1 messages or folders were saved again, and 2 other changes are lost" in caplog.text
         await nodes.stop("dc3")
         nodes.erase("dc3")
         await nodes.start("dc3")  # gets them in the logs of the others

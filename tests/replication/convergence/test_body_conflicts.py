@@ -96,7 +96,7 @@ async def test_a_text_that_is_another_is_put_right_from_whichever_node(
         await plant(nodes, monkeypatch)
         looked = await run(nodes[at], ResyncOptions(USER, "INBOX", dry_run=True))
         assert {one.done for one in looked.differences} == {None}
-        assert "different texts under one GUID" in str(looked.differences[0].why_not)
+        assert "different bodies for" in str(looked.differences[0].why_not)
         status = await run(nodes[at], ResyncOptions(USER, "INBOX"))
         assert status.unmended == 0
         assert status.differed["damage"] >= 1
@@ -155,7 +155,7 @@ async def test_no_text_is_replaced_by_one_that_nobody_has(
             nodes[sid].damage(f"UPDATE content SET body = x'00' WHERE hash = x'{content_hash.hex()}'")
         status = await run(nodes["dc3"], ResyncOptions(USER, "INBOX"))
         assert [one.done for one in status.differences] == [None, None]
-        assert "cannot be had now" in str(status.differences[0].why_not)
+        assert "unavailable now" in str(status.differences[0].why_not)
         assert await nodes["dc3"].text_of(2) == WRONG
         stored = StoredText.of(RIGHT.encode())
         for sid in ("dc1", "dc2"):

@@ -351,7 +351,7 @@ async def test_branches_that_would_take_more_uids_than_are_left_stay_apart(
         )
         await trio.sleep(60)
         (warning,) = (record for record in caplog.records if record.name == fork_merge.__name__)
-        assert "a branch of folder 'Work' of alice is not joined and stays apart" in warning.getMessage()
+        assert "cannot merge a branch of folder 'Work' of alice, which stays apart" in warning.getMessage()
         assert "UIDs" in warning.getMessage()
         assert await node.waiting() == 3
         assert await node.save("life goes on", "Work") == 2
@@ -370,6 +370,6 @@ async def test_what_was_joined_is_named_as_operators_know_it(
             await nodes[sid].mail.create_folder("alice", sid)
         await heal(nodes)
     assert {record.getMessage() for record in caplog.records if record.name == fork_merge.__name__} == {
-        "joined two branches of folder 'Work' of alice",
-        "joined two branches of the folder tree of alice",
+        "merged two branches of folder 'Work' of alice",
+        "merged two branches of the folder tree of alice",
     }

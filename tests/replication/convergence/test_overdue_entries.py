@@ -227,7 +227,7 @@ async def test_what_waits_for_too_long_is_told_and_taken_over(
         said = f"2 entries of folder 'INBOX' of alice have waited for more than 30 s: predecessor {FAR} of "
         assert said in caplog.text
         await trio.sleep(10)
-        assert "nothing of folder 'INBOX' of alice waits too long any more" in caplog.text
+        assert "no entries of folder 'INBOX' of alice are overdue any more" in caplog.text
         assert not (await nodes["dc2"].report.node_status()).overdue
 
 
@@ -261,7 +261,7 @@ async def test_what_was_overdue_stays_so_while_a_node_is_away(
         waits = Entry(Dot("dc9.lost", 1), (Dot("dc8.lost", 7),), node.store.last_time + 1, 9, *key, flagged)
         await node.store.write(partial(receive, entry=waits, texts=[]))
         await trio.sleep(timing.OVERDUE_S + 2 * timing.OVERDUE_LOOK_EVERY_S)
-        why = {"predecessor 7 of dc8.lost is not here": 1}
+        why = {"predecessor 7 of dc8.lost is missing at this node": 1}
         assert (await node.report.node_status()).overdue == why
         await nodes.stop("dc3")
         await nodes.linked(["dc1", "dc2"])
@@ -271,7 +271,7 @@ async def test_what_was_overdue_stays_so_while_a_node_is_away(
         assert (await node.report.node_status()).overdue == why
         assert node.coordinator.overdue_entries.entries(of_branches=False) == 1
         assert node.coordinator.overdue_entries.doubts == doubts
-        assert "waits too long any more" not in caplog.text
+        assert "overdue any more" not in caplog.text
         await nodes.start("dc3")
         await nodes.linked()
         await trio.sleep(timing.OVERDUE_S - timing.OVERDUE_LOOK_EVERY_S)
@@ -279,4 +279,4 @@ async def test_what_was_overdue_stays_so_while_a_node_is_away(
         await trio.sleep(timing.OVERDUE_ABANDON_S + timing.OVERDUE_S)
         assert not await node.waiting()
         assert not (await node.report.node_status()).overdue
-        assert "nothing of folder 'INBOX' of alice waits too long any more" in caplog.text
+        assert "no entries of folder 'INBOX' of alice are overdue any more" in caplog.text

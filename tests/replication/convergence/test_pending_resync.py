@@ -77,7 +77,7 @@ async def test_what_was_left_is_not_settled_until_it_is_equal(
             await nodes.stop("dc3")
             await nodes.start("dc3")
             await nodes.linked()
-        assert "folder 'INBOX' of bob is not as dc1 shows it yet" in caplog.text
+        assert "folder 'INBOX' of bob does not equal its state at dc1 yet" in caplog.text
         assert "ERROR" not in {record.levelname for record in caplog.records}, "it is merely busy"
         rest()
         nodes.network.mend(("dc2", "dc3"))

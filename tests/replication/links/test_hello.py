@@ -36,11 +36,11 @@ async def link_of(node: Node) -> LinkStatus:
 @pytest.mark.parametrize(
     ("changes", "code", "text"),
     [
-        ({"version": 1}, RefusalCode.VERSION, "protocol version 1; this node speaks 3"),
-        ({"cluster": "other"}, RefusalCode.CLUSTER, "cluster 'other'; this node is of 'mail'"),
+        ({"version": 1}, RefusalCode.VERSION, "dc1 speaks protocol version 1, and dc2 speaks 3"),
+        ({"cluster": "other"}, RefusalCode.CLUSTER, "dc1 belongs to cluster 'other', and dc2 to 'mail'"),
         ({"sid": "dc2", "origin": "dc2.x"}, RefusalCode.SAME_SID, "give each its own `node.id`"),
         ({"sid": "dc9", "origin": "dc9.x"}, RefusalCode.UNKNOWN_SID, "'dc9' is not the [[peer]] that 'dc2' expects"),
-        ({"origin": "dc2.x"}, RefusalCode.UNKNOWN_SID, "the origin 'dc2.x' is none of node 'dc1'"),
+        ({"origin": "dc2.x"}, RefusalCode.UNKNOWN_SID, "the origin 'dc2.x' does not belong to node 'dc1'"),
         ({"capabilities": ("SCOPE=user",)}, RefusalCode.POLICY, "dc1 has SCOPE=user, and dc2 has SCOPE=mailbox;"),
         ({"clock_ms": EPOCH_MS + FIVE_MINUTES_MS + 2000}, RefusalCode.CLOCK, "the clocks are 302 s apart"),
         ({"clock_ms": EPOCH_MS - FIVE_MINUTES_MS - 2000}, RefusalCode.CLOCK, "the clocks are 302 s apart"),
@@ -144,7 +144,7 @@ async def dialled(nodes: Cluster) -> Stranger:
         (Refused(RefusalCode.CLUSTER, "not of us"), "dc2 refuses the link: not of us"),
         (replace(HELLO, sid="dc3", origin="dc3.x"), "node 'dc3' is not the [[peer]] that 'dc1' expects"),
         (replace(HELLO, sid="dc1"), "both nodes have the id 'dc1'; give each its own `node.id`"),
-        (replace(HELLO, sid="dc2", origin="dc2.x", version=4), "protocol version 4; this node speaks 3"),
+        (replace(HELLO, sid="dc2", origin="dc2.x", version=4), "dc2 speaks protocol version 4, and dc1 speaks 3"),
     ],
 )
 async def test_what_keeps_a_link_down_is_in_the_status(
@@ -184,7 +184,7 @@ async def test_a_defect_that_a_peer_triggers_ends_the_connection_and_not_the_nod
         nodes.network.accepting[peer] = accept
         with monkeypatch.context() as defect:
             defect.setattr(Decoder, "feed", fail)
-            await until(lambda: "because of a defect in this program" in caplog.text)
+            await until(lambda: "a defect in this program ended the link" in caplog.text)
         del nodes.network.accepting[peer]
         await nodes.start(peer)
         await nodes.linked()

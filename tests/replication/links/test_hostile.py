@@ -51,7 +51,7 @@ from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, cluster, unt
 from tests.replication.stranger import INBOX, INBOX_FIELDS, ORIGIN, Stranger, approach, header, reasons, text_of, visit
 
 GUID = b"g" * 16
-NEVER_GIVEN = "mailbox number 7 was not given by an MBOX before"
+NEVER_GIVEN = "no MBOX has assigned mailbox number 7"
 
 
 def save(uid: int, guid: bytes = GUID, text: bytes = b"text") -> Save:
@@ -72,22 +72,22 @@ COPIED = Copy(0, 1, UidSet(), (GUID,), 0, (), 1, b"h" * 32, 4)
     ("commands", "error"),
     [
         ([MAIL], "a SAVE without a tag must carry an entry"),
-        ([of_entry(replace(MAIL, uid=None))], "a SAVE as an entry lacks what a master gives"),
+        ([of_entry(replace(MAIL, uid=None))], "a SAVE that carries an entry lacks values that the master assigns"),
         ([of_entry(replace(MAIL, mailboxes=(7,)))], NEVER_GIVEN),
-        ([of_entry(replace(MAIL, mailboxes=()))], "names one mailbox"),
-        ([of_entry(replace(MAIL, mailboxes=(1, 1)))], "names one mailbox"),
-        ([of_entry(replace(COPIED, guids=()))], "a COPY as an entry lacks what a master gives"),
-        ([of_entry(replace(COPIED, size=None))], "a COPY as an entry lacks what a master gives"),
-        ([of_entry(replace(COPIED, content_hash=None))], "a COPY as an entry lacks what a master gives"),
-        ([of_entry(Store(1, UidSet.of([1]), ("a",), ("b",)))], "a STORE as an entry lacks what a master gives"),
+        ([of_entry(replace(MAIL, mailboxes=()))], "must name one mailbox"),
+        ([of_entry(replace(MAIL, mailboxes=(1, 1)))], "must name one mailbox"),
+        ([of_entry(replace(COPIED, guids=()))], "a COPY that carries an entry lacks values"),
+        ([of_entry(replace(COPIED, size=None))], "a COPY that carries an entry lacks values"),
+        ([of_entry(replace(COPIED, content_hash=None))], "a COPY that carries an entry lacks values"),
+        ([of_entry(Store(1, UidSet.of([1]), ("a",), ("b",)))], "a STORE that carries an entry lacks values"),
         ([Merge(1, header(1), b"")], "0 bytes are not a change of an entry"),
-        ([of_entry(MAIL, header(1, change=1, changes=2))], "change 1 came out of turn"),
-        ([of_entry(MAIL, TWO), of_entry(MAIL, header(1, change=2, changes=3))], "change 2 came out of turn"),
-        ([of_entry(MAIL, TWO), of_entry(MAIL, header(2, change=1, changes=2))], "change 1 came out of turn"),
-        ([of_entry(MAIL, TWO), of_entry(MAIL, header(2))], "was cut off by"),
-        ([of_entry(MAIL, TWO), of_entry(Expunge(2, UidSet.of([1])), header(1, change=1, changes=2))], "of one mailbox"),
-        ([of_entry(MAIL, header(1, changes=MAX_CHANGES + 1))], "100001 changes; from 1 to 100000"),
-        ([of_entry(MAIL, header(1, changes=0))], "0 changes; from 1"),
+        ([of_entry(MAIL, header(1, change=1, changes=2))], "change 1 arrived out of order"),
+        ([of_entry(MAIL, TWO), of_entry(MAIL, header(1, change=2, changes=3))], "change 2 arrived out of order"),
+        ([of_entry(MAIL, TWO), of_entry(MAIL, header(2, change=1, changes=2))], "change 1 arrived out of order"),
+        ([of_entry(MAIL, TWO), of_entry(MAIL, header(2))], "was interrupted by"),
+        ([of_entry(MAIL, TWO), of_entry(Expunge(2, UidSet.of([1])), header(1, change=1, changes=2))], "to different"),
+        ([of_entry(MAIL, header(1, changes=MAX_CHANGES + 1))], "100001 changes; it must have 1 to 100000"),
+        ([of_entry(MAIL, header(1, changes=0))], "0 changes; it must have 1"),
         ([of_entry(MAIL, THREE_PREDECESSORS)], "has more than 2 predecessors"),
         ([of_entry(MAIL, replace(header(1), modseq=1 << 62))], "has a MODSEQ out of range"),
         ([of_entry(MAIL, replace(header(1), time=0))], "has a time out of range"),
@@ -98,9 +98,9 @@ COPIED = Copy(0, 1, UidSet(), (GUID,), 0, (), 1, b"h" * 32, 4)
         ([of_entry(Create("alice", "x", b"x" * 16, 0))], "has a change with a value out of range"),
         ([Ping()], "a PING needs a tag"),
         ([Log(())], "a LOG needs a tag"),
-        ([Mbox(MAX_NUMBERS + 1, "alice", "", b"m" * 16, 1)], "from 1 to 10000"),
+        ([Mbox(MAX_NUMBERS + 1, "alice", "", b"m" * 16, 1)], "not between 1 and 10000"),
         ([Mbox(0, "alice", "", b"m" * 16, 1)], "mailbox number 0"),
-        ([Mbox(1, "alice", "", b"m" * 16, 0)], "a tree under another id than its user's"),
+        ([Mbox(1, "alice", "", b"m" * 16, 0)], "a tree whose id does not belong to its user"),
     ],
 )  # fmt: skip
 async def test_an_entry_that_cannot_be_ends_the_link(
@@ -270,7 +270,7 @@ async def test_more_requests_than_can_be_served_at_once_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("ack", "error"), [(Ack("dc2.x", 1), None), (Ack("OWN", 1), "this node has not numbered that yet")]
+    ("ack", "error"), [(Ack("dc2.x", 1), None), (Ack("OWN", 1), "this node has not numbered that entry yet")]
 )
 async def test_an_acknowledgement_of_what_was_never_numbered_ends_the_link(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, ack: Ack, error: str | None
@@ -287,11 +287,11 @@ async def test_an_acknowledgement_of_what_was_never_numbered_ends_the_link(
 @pytest.mark.parametrize(
     ("claim", "error"),
     [
-        (Ack("OURS", 4), "OURS 4 is said to be on a disk: this node has not numbered that yet"),
-        (Ack("OURS", 4, "dc3"), "OURS 4 is said to be on a disk: this node has not numbered that yet"),
-        (Log((Dot("OURS", 4),)), "OURS 4 is said to be on a disk: this node has not numbered that yet"),
-        (Ack("dc9.x", 1 << 62), "nobody numbers that"),
-        (Log((Dot("dc9.x", 0),)), "nobody numbers that"),
+        (Ack("OURS", 4), "OURS 4 is on a disk: this node has not numbered that entry yet"),
+        (Ack("OURS", 4, "dc3"), "OURS 4 is on a disk: this node has not numbered that entry yet"),
+        (Log((Dot("OURS", 4),)), "OURS 4 is on a disk: this node has not numbered that entry yet"),
+        (Ack("dc9.x", 1 << 62), "no node can have numbered that entry"),
+        (Log((Dot("dc9.x", 0),)), "no node can have numbered that entry"),
         (Log((Dot("dc9.x", 1), Dot("dc9.x", 2))), "names an origin twice"),
     ],
 )  # fmt: skip

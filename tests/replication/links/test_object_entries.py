@@ -396,12 +396,12 @@ async def no_question(stranger: Stranger) -> bool:
 @pytest.mark.parametrize(
     ("command", "error"),
     [
-        (replace(SOUND, name="mail/entries/dc1.stranger/2"), "does not lie"),
-        (replace(SOUND, name="mail/checkpoints/dc2"), "does not lie"),
-        (replace(SOUND, mailbox=7), "mailbox number 7 was not given"),
-        (replace(SOUND, entry=header(1, change=1, changes=3)), "a REMOTE of change 1"),
-        (replace(SOUND, entry=header(1, changes=100_001)), "100001 changes; from 1 to 100000"),
-        (replace(SOUND, entry=header(1, changes=0)), "0 changes; from 1"),
+        (replace(SOUND, name="mail/entries/dc1.stranger/2"), "is not the object of"),
+        (replace(SOUND, name="mail/checkpoints/dc2"), "is not the object of"),
+        (replace(SOUND, mailbox=7), "no MBOX has assigned mailbox number 7"),
+        (replace(SOUND, entry=header(1, change=1, changes=3)), "a REMOTE must announce change 0, not 1"),
+        (replace(SOUND, entry=header(1, changes=100_001)), "100001 changes; it must have 1 to 100000"),
+        (replace(SOUND, entry=header(1, changes=0)), "0 changes; it must have 1"),
     ],
 )
 async def test_a_remote_that_cannot_be_ends_the_link(
@@ -460,5 +460,5 @@ async def test_changes_that_no_command_could_say_are_not_read(
             assert not (await stranger.next_log()).inline
             await stranger.send(command)
             assert (await stranger.next_log()).inline
-        assert "travels on the link instead" in caplog.text
+        assert "travels on the link because" in caplog.text
         assert nodes["dc2"].store.context.get(ORIGIN) is None

@@ -167,7 +167,7 @@ async def test_clocks_that_differ_along_a_line_make_no_entry_old(
 
     async def losing(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
         if isinstance(command, FetchPart) and link.sid == "dc3":
-            return Refused(RefusalCode.NO_CONTENT, "not at this node")
+            return Refused(RefusalCode.NO_CONTENT, "this node does not have this content")
         return await answer(store, link, command, read_part)
 
     async with cluster(tmp_path, autojump_clock, 3, copies=3, when_short=WhenShort.REFUSE, start=["dc1"]) as nodes:

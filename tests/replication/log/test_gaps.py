@@ -116,7 +116,7 @@ async def test_what_is_lost_is_taken_over_and_what_came_after_goes_on(
         assert holed.coordinator.connections.link("dc3") is link is not None
         line, _ = (record for record in caplog.records if record.levelno == logging.ERROR)
         assert f"entries {last - 9} to {last - 8} of {origin}" in line.getMessage()
-        assert any("3 entries that came" in finding.what for finding in (await check(holed)).findings)
+        assert any("3 entries that had arrived" in finding.what for finding in (await check(holed)).findings)
         await run(holed, "DELETE FROM log WHERE body = x'00'")
 
 
@@ -181,7 +181,7 @@ async def test_behind_a_hole_of_what_waits_nothing_moves_and_all_else_does(
         await until(lambda: back.store.context[origin_of(holed)[0]] == origin_of(holed)[1])
         assert back.store.context[origin] == last - 10
         assert holed.coordinator.connections.link("dc3") is link is not None
-        assert len([record for record in caplog.records if "does not begin after its gap yet" in record.message]) == 1
+        assert len([record for record in caplog.records if "cannot begin after its gap yet" in record.message]) == 1
         await run(holed, "DELETE FROM waiting")
         await run(holed, APPLY, 1, origin, last - 15)
         await all_equal(nodes)

@@ -136,9 +136,9 @@ async def test_the_newest_statement_counts_and_is_passed_on(tmp_path: Path, auto
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        (Settled("dc1", LATER, (Dot("OWN", 1),)), "this node has not numbered that yet"),
-        (Settled("dc1", LATER, (Dot("dc1.x", 0),)), "nobody numbers that"),
-        (Settled("dc1", LATER, (Dot("dc1.x", 1 << 62),)), "nobody numbers that"),
+        (Settled("dc1", LATER, (Dot("OWN", 1),)), "this node has not numbered that entry yet"),
+        (Settled("dc1", LATER, (Dot("dc1.x", 0),)), "no node can have numbered that entry"),
+        (Settled("dc1", LATER, (Dot("dc1.x", 1 << 62),)), "no node can have numbered that entry"),
         (Settled("dc1", LATER, (Dot("dc1.x", 1), Dot("dc1.x", 2))), "names an origin twice"),
     ],
 )
@@ -236,7 +236,7 @@ async def test_what_a_full_disk_did_not_take_is_written_when_there_is_room(
         said = Settled("dc9", 5, tuple(Dot(f"dc9.{number}", 1) for number in range(1000)))
         await stranger.send(said)
         await statements_of(stranger, 2 * timing.SETTLED_SAY_EVERY_S)
-        assert "what nodes have settled is not written: the disk is full" in caplog.text
+        assert "cannot save what nodes have settled: the disk is full" in caplog.text
         store._connection.execute(f"PRAGMA max_page_count = {pages + 1000}")
         await statements_of(stranger, 2 * timing.SETTLED_SAY_EVERY_S)
         assert said in await store.read(settled_rows.load)

@@ -62,7 +62,7 @@ async def taken_over(nodes: Cluster, sid: str, *, within_s: float) -> AsyncItera
     set_frozen(nodes, sid, frozen=False)
     with trio.fail_after(within_s):
         await old.stopped.wait()
-    assert f"{sid} runs already, as {copy.store.origin}" in nodes.gave_way[sid]
+    assert f"{sid} already runs as {copy.store.origin}" in nodes.gave_way[sid]
 
 
 @pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
@@ -78,8 +78,10 @@ async def test_a_copy_of_a_running_node_ends_and_the_node_keeps_its_links(
         with trio.fail_after(TIMEOUT_S + 1):
             await copy.stopped.wait()
         said, original = nodes.gave_way[copy_of(sid)], nodes[sid].store.origin
-        assert f"{sid} runs already, as {original}, which is linked to dc" in said
-        assert f"this one is {copy.store.origin}; end one of the two; a copy needs a `node.id`" in said
+        assert f"{sid} already runs as {original}, which is linked to dc" in said
+        assert (
+            f"the refused process is {copy.store.origin}; stop one of the two; a copy needs its own `node.id`" in said
+        )
         assert {node.sid: node.coordinator.connections.links for node in nodes.all()} == links
         assert nodes["dc1"].coordinator.mastership.masters.term == term
         assert not any(copy.store.origin in node.store.context for node in nodes.all())
@@ -173,7 +175,7 @@ async def test_a_copy_that_only_reaches_who_does_not_reach_the_node_ends_too(
                 assert linked_as(nodes["dc3"], "dc1") is None
                 await trio.sleep(0.1)
         original = nodes["dc1"].store.origin
-        assert f"dc1 runs already, as {original}, which can be reached from dc3" in nodes.gave_way[copy_of("dc1")]
+        assert f"dc1 already runs as {original}, which can be reached from dc3" in nodes.gave_way[copy_of("dc1")]
         assert linked_as(nodes["dc2"], "dc1") == original
 
 
@@ -249,7 +251,7 @@ async def test_the_run_that_answers_stays_and_the_other_one_is_told_so(
             assert isinstance(answer, Response)
             assert isinstance(answer.reply, Refused)
             assert answer.reply.code == code
-            assert f"dc1 runs already, as {ORIGIN}, which is linked to dc2" in answer.reply.text
+            assert f"dc1 already runs as {ORIGIN}, which is linked to dc2" in answer.reply.text
             assert await second.ended()
             assert linked_as(nodes["dc2"], "dc1") == ORIGIN
         await until(lambda: linked_as(nodes["dc2"], "dc1") is None)
@@ -286,7 +288,7 @@ async def test_links_of_another_origin_than_the_hello_end_the_link(tmp_path: Pat
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         await stranger.send(Links((LinkAdvert("dc1.other", 100, EPOCH_MS, ()),)))
         assert await stranger.ended()
-        said, state = f"its LINKS name another origin than its HELLO, which was {ORIGIN}", nodes["dc2"].coordinator
+        said, state = f"its LINKS name another origin than its HELLO, {ORIGIN}", nodes["dc2"].coordinator
         await until(lambda: state.connections.peers["dc1"].error == said)
 
 
@@ -315,9 +317,9 @@ async def test_adverts_of_a_run_that_cannot_be_there_end_no_node(
         while trio.current_time() < began + MINUTE_S:
             await make_up(nodes, *neighbours)
         assert not nodes.gave_way
-        told = [record.getMessage() for record in caplog.records if "again and again" in record.getMessage()]
+        told = [record.getMessage() for record in caplog.records if "keep reporting" in record.getMessage()]
         assert len(told) == 1
-        assert f"that dc1 runs as dc1.0 too, and this one, {origin}, stays" in told[0]
+        assert f"that dc1 also runs as dc1.0, and this process, {origin}, stays" in told[0]
         assert knows(nodes, "dc1", origin)
         await nodes.linked()
         await nodes["dc1"].save("after")

@@ -339,7 +339,7 @@ async def test_a_text_that_nobody_knows_is_told_and_left_where_it_is(tmp_path: P
         assert (await run(nodes["dc2"], repair=True)).damage == {}
         found = await run(nodes["dc2"], "scrub")
         assert (found.damage, found.unrepaired) == ({"content": 1}, 1)
-        assert "no message shows it" in found.findings[0].what
+        assert "no message refers to it" in found.findings[0].what
         nodes["dc2"].damage("DELETE FROM content WHERE length(body) = 100")
         await nodes.converged()
 
@@ -354,7 +354,7 @@ async def test_what_no_node_has_is_reported_once_for_each_text(tmp_path: Path, a
             node.damage(f"UPDATE content SET body = x'00' WHERE hash = {A_TEXT}")
         lost = await run(nodes["dc1"], "scrub")
         assert (lost.damage, lost.unrepaired) == ({"content": 1}, 1)
-        assert "no node that can be reached has it" in lost.findings[0].what
+        assert "no reachable node has it" in lost.findings[0].what
         for node in nodes.all():  # so that the databases are whole when the nodes stop
             body = StoredText.of(b"text 1").body
             node.damage(f"UPDATE content SET body = x'{body.hex()}' WHERE hash = {A_TEXT}")

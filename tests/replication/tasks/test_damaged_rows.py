@@ -39,7 +39,7 @@ async def test_of_another_nodes_change(
         await until(lambda: two.store.context == one.store.context)
         assert await two.texts(user="bob") == {1: "another's"}
         assert await two.waiting() == 2
-        assert "waits for `replicator check --repair`" in caplog.text
+        assert "waits until `replicator check --repair`" in caplog.text
         assert (await repair(two)).damage == {"by_uid": 1}
         await nodes.converged()
         assert await two.waiting() == 0

@@ -238,7 +238,7 @@ async def test_a_node_that_does_not_take_over_what_it_lacks_is_named_and_does_wh
         assert timing.PACING_SHOW_TIMEOUT_S < took < timing.PACING_SHOW_TIMEOUT_S + 5
         assert status.outcomes == {"failed": 3}
         _, folder, text = min(why(status))
-        assert (folder, text.startswith("dc1 and this node did not show the same within 30 s")) == ("A", True)
+        assert (folder, text.startswith("dc1 and this node did not become equal within 30 s")) == ("A", True)
         assert text.endswith("apply a new plan at dc1")
         status = await apply(nodes["dc1"], ApplyOptions(planned))
         assert status.outcomes == {"repaired": 3}
@@ -320,7 +320,7 @@ async def test_what_no_node_knows_any_more_is_not_called_equal(
         unknown = PlannedMailbox(USER, "ab" * 16, 7, heads)
         [(outcome, folder, text)] = why(await apply(nodes["dc2"], ApplyOptions((unknown,), dry_run)))
         assert (outcome, folder) == ("failed", "ab" * 16)
-        assert text.startswith("no node of the plan knows it")
+        assert text.startswith("no node of the plan knows the mailbox")
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -373,7 +373,7 @@ async def test_a_link_that_ends_while_rows_are_compared(
         await meet(nodes)
         monkeypatch.setattr(sync_client, "learn", ends)
         status = await apply(nodes["dc1"], ApplyOptions(await plan(nodes)))
-        assert why(status) == [("unreachable", "INBOX", "a link has ended meanwhile")]
+        assert why(status) == [("unreachable", "INBOX", "a link went down meanwhile")]
 
 
 @pytest.mark.parametrize("name", ["a fingerprint is another", "numbers are others"])
@@ -472,7 +472,7 @@ async def test_a_master_that_has_lost_a_row_joins_nothing_for_others_who_tell_wh
         nodes["dc2"].damage(DAMAGES["a row is gone"])
         [(outcome, folder, text)] = why(await apply(nodes["dc1"], ApplyOptions(planned)))
         assert (outcome, folder) == ("damaged", "INBOX")
-        assert "what dc2 shows of a mailbox is not what it counts; run `replicator check` there" in text
+        assert "at dc2, the rows of a mailbox do not match their counters; run `replicator check` there" in text
         assert await digests(nodes) == before
         assert caplog.text.count("stay apart") == 1, "told once a minute, however often it is asked"
         assert (await check(nodes["dc2"])).unrepaired == 0
@@ -504,12 +504,12 @@ async def test_whose_a_mailbox_is_that_this_node_lacks_says_its_folder_and_not_t
         before = await whose(nodes)
         for user in ("mallory", USER):
             [(outcome, _, text)] = why(await apply(one, ApplyOptions((replace(work, user=user),))))
-            assert (outcome, f"tree of {user} at this node does not name it" in text) == ("failed", True)
+            assert (outcome, f"tree of {user} at this node lacks the mailbox" in text) == ("failed", True)
             assert await whose(nodes) == before
         assert (await apply(one, ApplyOptions((tree,)))).outcomes == {"repaired": 1}
         [(outcome, folder, text)] = why(await apply(one, ApplyOptions((replace(work, user="mallory"),))))
         assert (outcome, folder) == ("failed", "Work")
-        assert "names another user, here it is alice's" in text
+        assert "names another user, but here the owner is alice" in text
         assert (await apply(one, ApplyOptions((replace(work, uidvalidity=99),)))).outcomes == {"repaired": 1}
         mine, theirs = await whose(nodes)
         assert mine == theirs
@@ -552,7 +552,7 @@ async def test_branches_that_cannot_be_joined(
         await trio.sleep(5)
         status = await apply(nodes["dc1"], ApplyOptions(await plan(nodes)))
         assert [(outcome, folder) for outcome, folder, _ in why(status)] == [("failed", "INBOX")]
-        assert "cannot be joined; the log of its master says why" in why(status)[0][2]
+        assert "cannot be merged; the log of its master says why" in why(status)[0][2]
 
 
 async def test_a_mailbox_that_waits_for_its_turn_is_not_too_late(
@@ -589,7 +589,7 @@ async def test_a_master_whom_nobody_can_name_is_not_waited_for(
         before = trio.current_time()
         monkeypatch.setattr(Mastership, "find", _never)
         [(outcome, _, text)] = why(await apply(nodes["dc1"], ApplyOptions((inbox,))))
-        assert (outcome, text) == ("failed", "nobody says who masters folder 'INBOX' of alice")
+        assert (outcome, text) == ("failed", "no node names the master of folder 'INBOX' of alice")
         assert trio.current_time() - before < timing.RECONCILIATION_FIND_TIMEOUT_S + 1
 
 
@@ -674,5 +674,5 @@ async def test_a_plan_of_other_nodes(tmp_path: Path, autojump_clock: MockClock) 
         status = tasks.status("apply")
         assert status is not None
         assert (status.state, status.error) == (
-            "failed", "the plan is not of this node, dc1, but of dc2, dc3; apply it at one of those",
+            "failed", "the plan is not for this node, dc1, but for dc2, dc3; apply it at one of those",
         )  # fmt: skip

@@ -333,7 +333,7 @@ async def test_a_master_that_moves_ends_nothing(
             saves.append(operation)
             reply = await submit(coordinator, operation) if len(saves) != 2 else None
             if reply is None or len(saves) == 4:
-                raise UnavailableError("the mailbox is on the move")
+                raise UnavailableError("the mailbox is changing masters")
             return reply
 
         monkeypatch.setattr(Coordinator, "submit", fail_at_times)
@@ -379,7 +379,7 @@ async def test_a_folder_that_becomes_another_one_meanwhile_is_looked_for_again(
         async def be_another_one(coordinator: Coordinator, operation: ChangeRequest) -> Reply:
             saves.append(operation)
             if len(saves) <= failures:
-                raise FolderNotFoundError("the folder is another one by now; open it again")
+                raise FolderNotFoundError("the folder has been replaced by another one; open it again")
             return await submit(coordinator, operation)
 
         monkeypatch.setattr(Coordinator, "submit", be_another_one)
@@ -394,7 +394,10 @@ async def test_a_folder_that_becomes_another_one_meanwhile_is_looked_for_again(
 async def test_a_folder_that_never_was(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         status = await ended(nodes["dc1"], UndeleteOptions(USER, "Nowhere"))
-        assert (status.state, status.error) == ("failed", "alice has and had no folder 'Nowhere' here")
+        assert (status.state, status.error) == (
+            "failed",
+            "this node knows no folder 'Nowhere' of alice, present or past",
+        )
 
 
 async def test_the_list_is_limited(tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,7 +210,7 @@ async def test_nobody_waits_for_a_node_that_comes_back_with_much_to_take_in(
             with trio.fail_after(0.5):
                 await nodes["dc1"].save("new")
         else:
-            with pytest.raises(DurabilityError, match=r"1 of the 2 .* \(dc2 has yet to catch up\)"):
+            with pytest.raises(DurabilityError, match=r"1 of the 2 .* \(waiting for dc2 to catch up\)"):
                 await nodes["dc1"].save("new")
         assert sum(nodes["dc2"].store.context.values()) < 100
         nodes.network.road("dc1", "dc2").bytes_per_s = None

@@ -387,6 +387,6 @@ async def test_of_many_large_messages_on_a_slow_line_some_arrive_and_the_others_
         assert stored == set(users) - set(failed)
         assert len(stored) >= 2
         # Of the message itself nothing is said: another try of the same may have been stored.
-        assert set(failed.values()) == {"a large message does not reach other nodes in time; try later"}
+        assert set(failed.values()) == {"a large message did not reach other nodes in time; try later"}
         nodes.network.road("dc2", "dc1").bytes_per_s = nodes.network.road("dc1", "dc2").bytes_per_s = None
         await nodes.converged()

@@ -150,7 +150,7 @@ async def test_copy_of_what_was_expunged_meanwhile_is_none_at_all(tmp_path: Path
         assert 2 in view.messages
 
         async def copy_in_vain() -> None:
-            with pytest.raises(UnavailableError, match="gone, or has not arrived"):
+            with pytest.raises(UnavailableError, match="gone, or has not reached"):
                 await copy(nodes["dc3"], [1, 2], INBOX, "Archive")
 
         async with trio.open_nursery() as nursery:
@@ -326,7 +326,7 @@ async def test_a_copy_in_parts_that_fails_leaves_nothing(
         nodes.network.road("dc1", "dc3").hold()
         await nodes["dc1"].expunge(3)
         assert 3 in view.messages
-        with pytest.raises(UnavailableError, match="gone, or has not arrived"):
+        with pytest.raises(UnavailableError, match="gone, or has not reached"):
             await nodes["dc3"].mail.copy(view, UidSet.of([1, 2, 3]), archive)
         nodes.network.road("dc1", "dc3").release()
         await nodes.linked()
