@@ -150,11 +150,11 @@ async def test_an_inventory_says_where_it_is_to_go(client: Conversation, jobs: F
     assert jobs.last.options == InventoryOptions("/var/mail out/1")
     status = jobs.last.status
     assert isinstance(status, InventoryStatus)
-    status.unreadable.append(UnreadableRow("guids", "guid 00", "makes no sense in uid"))
+    status.unreadable.append(UnreadableRow("guids", "guid 00", "has invalid values in uid"))
     assert (await ask(client, "GET", "/api/v1/inventory")).json["unreadable"] == []
     jobs.end()
     told = await ask(client, "GET", "/api/v1/inventory?wait=true")
-    assert told.json["unreadable"] == [{"table": "guids", "key": "guid 00", "what": "makes no sense in uid"}]
+    assert told.json["unreadable"] == [{"table": "guids", "key": "guid 00", "what": "has invalid values in uid"}]
     to_s3 = {"to": "s3://mail/a/b", "endpoint": "https://objects.example.org:443", "overwrite": True}
     await ask(client, "POST", "/api/v1/inventory", json.dumps(to_s3))
     assert jobs.last.options == InventoryOptions("s3://mail/a/b", "https://objects.example.org:443", overwrite=True)

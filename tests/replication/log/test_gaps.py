@@ -116,7 +116,7 @@ async def test_what_is_lost_is_taken_over_and_what_came_after_goes_on(
         assert holed.coordinator.connections.link("dc3") is link is not None
         line, _ = (record for record in caplog.records if record.levelno == logging.ERROR)
         assert f"entries {last - 9} to {last - 8} of {origin}" in line.getMessage()
-        assert any("3 entries that came" in finding.what for finding in (await check(holed)).findings)
+        assert any("3 entries that had arrived" in finding.what for finding in (await check(holed)).findings)
         await run(holed, "DELETE FROM log WHERE body = x'00'")
 
 
