@@ -83,7 +83,7 @@ def test_what_is_no_whole_inventory_is_refused(spark: SparkSession, tmp_path: Pa
     said = wrong(spark, dc1=place, dc2=other)
     assert "several clusters: dc1 of 'test', dc2 of 'another'" in said
     bent(place, format=99)
-    assert f"{place}/{MANIFEST}: it is of format 99" in wrong(spark, dc1=place)
+    assert f"{place}/{MANIFEST}: its format is 99" in wrong(spark, dc1=place)
     bent(place, format=FORMAT, rows=dict.fromkeys(SCHEMAS.keys() - {"guids"}, 0))
     assert f"{place}/{MANIFEST}: {MANIFEST} does not count the rows of guids" in wrong(spark, dc1=place)
     Path(place, MANIFEST).write_text("{")
