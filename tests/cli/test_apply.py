@@ -239,7 +239,7 @@ def test_a_node_that_does_something_else(pair: ServedPair, plan: Path, invoke: I
         result = invoke("apply", plan, "--url", pair.url, *NO_SETTLE)
         client.cancel(RESYNC)
     assert result.exit_code == 1
-    assert "a resync runs here already" in result.stderr
+    assert "a resync is already running here" in result.stderr
     assert "apply failed after 0 of 3" in result.stderr
 
 

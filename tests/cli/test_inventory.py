@@ -229,5 +229,5 @@ def test_one_task_at_a_time(served: ServedNode, invoke: Invoke, silent_server: s
     with NodeClient(parse_url(served.url)) as client:
         client.start(INVENTORY, {"to": "s3://b/p", "endpoint": silent_server})
         result = invoke("check", "--url", served.url)
-        assert (result.exit_code, "an inventory runs here already" in result.stderr) == (1, True), result.stderr
+        assert (result.exit_code, "an inventory is already running here" in result.stderr) == (1, True), result.stderr
         assert client.cancel(INVENTORY).state == "cancelled"

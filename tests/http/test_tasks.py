@@ -105,7 +105,7 @@ async def test_without_options_a_check_only_looks_and_a_scrub_mends(client: Conv
 async def test_one_runs_at_a_time(client: Conversation, second: str) -> None:
     assert (await ask(client, "POST", "/api/v1/check")).status == 202
     refused = await ask(client, "POST", f"/api/v1/{second}")
-    assert (refused.status, "a check runs here already" in str(refused.json["detail"])) == (409, True)
+    assert (refused.status, "a check is already running here" in str(refused.json["detail"])) == (409, True)
 
 
 async def test_waiting_ends_after_a_while(client: Conversation, jobs: FixedJobs, autojump_clock: MockClock) -> None:
@@ -199,14 +199,14 @@ async def test_a_resync_of_nothing_that_makes_sense_is_refused(
     [
         ({"user": "a" * 70_000}, "1 to 254 bytes"),
         ({"user": "a:b"}, "no colon"),
-        ({"user": "\ud800"}, "user has surrogates"),
+        ({"user": "\ud800"}, "user contains surrogates"),
         ({"user": "alice", "mailbox": ""}, "mailbox must not be empty"),
         ({"user": "alice", "mailbox": "a//b"}, "no empty levels"),
         ({"user": "alice", "mailbox": "a" * 70_000}, "1000 bytes"),
-        ({"user": "alice", "mailbox": "\udfff"}, "mailbox has surrogates"),
+        ({"user": "alice", "mailbox": "\udfff"}, "mailbox contains surrogates"),
         ({"peer": ""}, "peer must not be empty"),
         ({"peer": "DC2"}, "a node id"),
-        ({"peer": "\ud800"}, "peer has surrogates"),
+        ({"peer": "\ud800"}, "peer contains surrogates"),
         ({"peer": "dc1"}, "dc1 is the node itself"),
     ],
 )
@@ -340,7 +340,7 @@ NODES = {f"n{number}": None for number in range(HEADS_MAX // 20)}
     [
         ({}, "mailboxes must be a list"),
         ([[]], "mailboxes[0]: a planned mailbox must be a JSON object"),
-        ([PLANNED, {**PLANNED, "rows": []}], "mailboxes[1]: 'rows' is no member"),
+        ([PLANNED, {**PLANNED, "rows": []}], "mailboxes[1]: 'rows' is not a member"),
         ([PLANNED] * (PLANNED_MAX + 1), "send at most 1000 in one request"),
         ([{**PLANNED, "heads": NODES}] * 21, "more than 10000 heads"),
         ([{**PLANNED, "user": 7}], "user must be a string"),
@@ -376,5 +376,5 @@ async def test_planned_mailboxes_that_make_no_sense(
 
 async def test_the_rate_of_an_apply_is_of_mailboxes(client: Conversation, jobs: FixedJobs) -> None:
     refused = await ask(client, "POST", "/api/v1/apply", '{"rate": 0}')
-    assert (refused.status, "mailboxes a second" in str(refused.json["detail"])) == (400, True)
+    assert (refused.status, "mailboxes per second" in str(refused.json["detail"])) == (400, True)
     assert not jobs.begun

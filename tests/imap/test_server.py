@@ -271,7 +271,7 @@ async def test_what_idle_has_begun_to_say_is_said_whole(mail: HookedMail, served
         await mail.save(await mail.folder("alice", "INBOX"), NewMessage(b"new"))
         client.received += await ours.receive_some(1)  # the rest waits in the server
         await client.send("DONE\r\n")
-        assert await client.until("i") == ["* 2 EXISTS", "* 2 RECENT", "i OK No longer idle"]
+        assert await client.until("i") == ["* 2 EXISTS", "* 2 RECENT", "i OK IDLE ended"]
         await ours.aclose()
 
 
