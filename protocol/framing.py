@@ -180,10 +180,10 @@ class Framer:
         limits = self.limits
         is_large = limits.whole is not None and size > limits.whole
         if size > limits.literal:
-            what = f"a literal of {size} bytes: at most {limits.literal} are taken"
+            what = f"a literal of {size} bytes; the limit is {limits.literal}"
             raise self._fail(what, recoverable=synchronising)
         if not is_large and size > limits.literals_total - self._literals_total:
-            what = f"a literal of {size} bytes: all of a command may have {limits.literals_total}"
+            what = f"a literal of {size} bytes; all literals of a command may have {limits.literals_total}"
             raise self._fail(what, recoverable=synchronising)
         if len(self._literals) >= limits.literals:
             raise self._fail(f"more than {limits.literals} literals in one command", recoverable=synchronising)

@@ -87,7 +87,7 @@ def parse(frame: Frame) -> Request | Response:
     try:
         text = frame.text.decode("ascii")
     except UnicodeDecodeError as error:
-        raise _error_at(frame.text.decode("latin-1"), error.start, "a byte above 127 outside of a literal") from None
+        raise _error_at(frame.text.decode("latin-1"), error.start, "a byte above 127 outside a literal") from None
     reset = _literals.set(iter(frame.literals))
     try:
         item = _grammar().parse(text)
@@ -101,9 +101,7 @@ def parse(frame: Frame) -> Request | Response:
     if isinstance(item.command if isinstance(item, Request) else item.reply, CHECKED):
         said, _, check = frame.text.rpartition(b" CHECK ")
         if check_of(said, frame.literals).hex().encode() != check:
-            raise ChangedError(
-                f"{_verb(text)!a} came with the check of another: the connection changes what it carries"
-            )
+            raise ChangedError(f"{_verb(text)!a} has a wrong checksum: the connection changes what it carries")
     return item
 
 
@@ -157,7 +155,7 @@ def _checked_number(token: str, maximum: int) -> int:
 
 def _checked_text(value: str | bytes) -> str:
     if len(value) > TEXT_MAX:
-        raise _BadValueError(f"a text of {len(value)} bytes: at most {TEXT_MAX} are taken")
+        raise _BadValueError(f"a text of {len(value)} bytes; the limit is {TEXT_MAX}")
     if isinstance(value, str):
         return value
     try:
@@ -168,7 +166,7 @@ def _checked_text(value: str | bytes) -> str:
 
 def _uid_set_of_literal(literal: bytes) -> UidSet:
     if len(literal) > UID_SET_MAX:
-        raise _BadValueError(f"a set of UIDs of {len(literal)} bytes: at most {UID_SET_MAX} are taken")
+        raise _BadValueError(f"a set of UIDs of {len(literal)} bytes; the limit is {UID_SET_MAX}")
     text = literal.decode("ascii", "replace")
     if not terminal("UID_SET").fullmatch(text):
         raise _BadValueError(f"a literal is not a set of UIDs: {literal[:24]!a}")
@@ -231,7 +229,7 @@ class _Meaning(Transformer[Token, object]):
 
     def list_of(self, *members: object) -> tuple[object, ...]:
         if len(members) > LIST_MAX:
-            raise _BadValueError(f"a list of {len(members)} members: at most {LIST_MAX} are taken")
+            raise _BadValueError(f"a list of {len(members)} members; the limit is {LIST_MAX}")
         return members
 
     def string(self, value: str | bytes) -> str:

@@ -110,7 +110,7 @@ class Decoder:
         except zstandard.ZstdError as error:
             raise ProtocolError(f"the compressed stream is damaged: {error}") from None
         if self._decompressor.eof:
-            raise ProtocolError("the compressed stream ended; it has to last as long as the connection")
+            raise ProtocolError("the compressed stream ended, but it must last as long as the connection")
         return True
 
 

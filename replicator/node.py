@@ -116,7 +116,7 @@ async def _claim(store: Store, config: Config, *, new_cluster: bool) -> bool:
     try:
         return await store.write(claim)
     except (DiskFullError, UnavailableError) as error:
-        raise DataError(f"{store.path}: {error}; make room, or look at the disk, and start the node again") from error
+        raise DataError(f"{store.path}: {error}; make room, or check the disk, and start the node again") from error
 
 
 def attachments_of(config: Config) -> Files | None:

@@ -68,7 +68,10 @@ def deadline(seconds: float) -> Iterator[None]:
         with trio.fail_after(seconds):
             yield
     except trio.TooSlowError:
-        text = f"the object store has not answered in {seconds:.0f} s; is the way to `checkpoint.url` fast enough?"
+        text = (
+            f"the object store did not answer within {seconds:.0f} s; is the connection to `checkpoint.url` fast"
+            " enough?"
+        )
         raise ObjectStoreError(text) from None
 
 
@@ -193,18 +196,16 @@ class ObjectStore:
         reason = str(error).partition("\n\nDebug source:")[0]
         where = f"{self._url}/{name}: cannot {verb} it: {' '.join(reason.split())[:REASON_CHARS]}"
         if isinstance(error, FileNotFoundError) or "NoSuchBucket" in reason:
-            return ObjectMissingError(f"{where}; does it exist, and the bucket or directory that it is to be in?")
+            return ObjectMissingError(f"{where}; do the object and its bucket or directory exist?")
         if self._directory is not None:
-            return ObjectStoreError(f"{where}; is there room, and may the directory be written to?")
+            return ObjectStoreError(f"{where}; is there room, and may the node write to the directory?")
         if ROLES_HOST in reason:
             return ObjectStoreError(
-                f"{self._url}: there are no keys for it: set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION in"
+                f"{self._url}: no credentials: set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION in"
                 " the node's environment, or give this machine a role that may use the bucket"
             )
         if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or "403 Forbidden" in reason:
-            return ObjectStoreError(
-                f"{where}; look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the bucket's policy"
-            )
+            return ObjectStoreError(f"{where}; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the bucket's policy")
         return ObjectStoreError(f"{where}; is the server up, and are {self._settings} right?")
 
 

@@ -46,13 +46,17 @@ async def rebuild_node(
             try:
                 rebuilt = await _filled(config, environment, tell)
             except MailError as error:
-                raise RebuildError(f"the new database fails: {error}; is the disk sound, and has it room?") from error
+                raise RebuildError(
+                    f"cannot fill the new database: {error}; is the disk sound, and does it have room?"
+                ) from error
             failing.pop_all()
         date = datetime.fromtimestamp(environment.clock_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
         try:
             aside = database_swap.take_place(path, date)
         except OSError as error:
-            raise DataError(f"{path}: {error.strerror}; the new database lies beside it; run this again") from error
+            raise DataError(
+                f"{path}: {error.strerror}; the new database is complete and lies beside it; run this again"
+            ) from error
     rebuilt.set_aside = str(aside) if aside else None
     return rebuilt
 
@@ -78,7 +82,7 @@ async def _filled(config: Config, environment: Environment, tell: Callable[[Prog
                     handler = guarded(lambda stream: coordinator.connections.accept(tls.accept(stream)))
                     await nursery.start(trio.serve_listeners, handler, sockets)
                 nursery.start_soon(coordinator.run)
-                log.info("node %s is rebuilt as %s", config.node.id, origin)
+                log.info("rebuilding node %s as %s", config.node.id, origin)
                 rebuilt = await Rebuild(store, coordinator, environment, tell).run(damaged)
                 nursery.cancel_scope.cancel()
     return rebuilt

@@ -95,7 +95,5 @@ def _context(config: TlsConfig, kind: int, *, peers: bool = False) -> ssl.SSLCon
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(config.ca)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"[tls]: {config.certificate}, {config.key} or {config.ca} cannot be used: {error}"
-        ) from error
+        raise ConfigError(f"[tls]: cannot use {config.certificate}, {config.key} or {config.ca}: {error}") from error
     return context

@@ -105,7 +105,7 @@ def _unpack(packed: bytes, meaning: Callable[[Any], T]) -> list[T]:
     try:
         return [meaning(value) for value in cast("tuple[Any, ...]", msgpack.unpackb(packed, use_list=False))]
     except (msgpack.UnpackException, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{len(packed)} bytes are not what SYNC moves: {error!r}") from error
+        raise ValueError(f"{len(packed)} bytes are not data of a SYNC: {error!r}") from error
 
 
 def _item(values: tuple[Any, ...]) -> Item:
@@ -122,7 +122,7 @@ def _item(values: tuple[Any, ...]) -> Item:
 
 def _key(value: object) -> bytes:
     if not isinstance(value, bytes) or len(value) != ID_BYTES:
-        raise TypeError(f"a key has {ID_BYTES} bytes")
+        raise TypeError(f"a key must have {ID_BYTES} bytes")
     return value
 
 
@@ -135,11 +135,11 @@ def _answer(values: tuple[Any, ...]) -> Answer:
 
 def _size(value: object) -> int:
     if type(value) is not int or value < 0:
-        raise TypeError("a size is a number")
+        raise TypeError("a size must be a number")
     return value
 
 
 def _total(value: object) -> int:
     if not isinstance(value, bytes) or len(value) != FINGERPRINT_BYTES:
-        raise TypeError(f"a hash has {FINGERPRINT_BYTES} bytes")
+        raise TypeError(f"a hash must have {FINGERPRINT_BYTES} bytes")
     return int.from_bytes(value)

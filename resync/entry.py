@@ -279,7 +279,7 @@ def row_from(values: Any) -> Row:
     states = {flag: checked(tuple(state), int, str, bool) for flag, state in flags.items()}
     checked(tuple(states), *(str for _ in states))
     if len(also) > 1 or also == [()]:
-        raise ValueError("a row has more values than it should")
+        raise ValueError("a row has too many values")
     placement, claimed = _dots((dot, claim))
     others = placements_from(also[0]) if also else ()
     row = Row(uid, placement, change, guid, claimed, modseq, states, received_ms, size_bytes, content_hash, others)
@@ -289,5 +289,5 @@ def row_from(values: Any) -> Row:
 def checked(values: T, *types: type) -> T:
     """Return the tuple if its members have these types, since it may come from another node. Raises TypeError."""
     if not isinstance(values, tuple) or [type(value) for value in values] != list(types):
-        raise TypeError(f"{str(values)[:80]} is not of the types that it should be")
+        raise TypeError(f"{str(values)[:80]} has values of wrong types")
     return values

@@ -68,9 +68,9 @@ class TreeState:
     def apply(self, entry: Entry) -> None:
         """Apply an entry that stands on this state. Raises ContradictionError, which leaves the state void."""
         if self.has_seen(entry.dot):
-            raise ContradictionError(f"{entry.dot} stands on a tree that has seen it")
+            raise ContradictionError(f"{entry.dot} builds on a tree that has already seen it")
         if not entry.is_merge and entry.modseq != self.modseq + 1:
-            raise ContradictionError(f"{entry.dot} has MODSEQ {entry.modseq} on {self.modseq}")
+            raise ContradictionError(f"{entry.dot} has MODSEQ {entry.modseq}, but the tree is at {self.modseq}")
         for change in entry.changes:
             self._step(entry, change)
         if len(self.names()) != sum(not folder.deleted for folder in self.folders.values()):
@@ -105,21 +105,21 @@ class TreeState:
 
     def _existing(self, entry: Entry, mailbox_id: bytes) -> FolderState:
         if mailbox_id not in self.folders:
-            raise ContradictionError(f"{entry.dot} changes a folder that is not there")
+            raise ContradictionError(f"{entry.dot} changes a folder that does not exist")
         return self.folders[mailbox_id]
 
     def _check_new(self, entry: Entry, create: FolderCreate) -> None:
         if create.mailbox_id in self.folders:
-            raise ContradictionError(f"{entry.dot} creates a folder with a mailbox id that is taken")
+            raise ContradictionError(f"{entry.dot} creates a folder with a mailbox id that is already in use")
         if create.uidvalidity < self._highest + UIDVALIDITY_STEP:
-            raise ContradictionError(f"{entry.dot} creates a folder with a UIDVALIDITY that was given out before")
+            raise ContradictionError(f"{entry.dot} creates a folder with a UIDVALIDITY that was already given out")
         if create.uidvalidity > max(self._highest, entry.stamp.ms // 1000) + UIDVALIDITY_AHEAD_MAX:
-            raise ContradictionError(f"{entry.dot} creates a folder with a UIDVALIDITY of the far future")
+            raise ContradictionError(f"{entry.dot} creates a folder with a UIDVALIDITY in the far future")
 
     def _check_merge(self, entry: Entry, merge: TreeMerge) -> None:
         seen = context_of(merge.context)
         if any(seen.get(origin, 0) < seq for origin, seq in self.context.items()):
-            raise ContradictionError(f"{entry.dot} has a context that lacks what is here")
+            raise ContradictionError(f"{entry.dot} has a context that lacks entries of this tree")
         users = {folder.user for folder in merge.folders} | {one.user for one in merge.subscriptions}
         if users - {entry.user}:
             raise ContradictionError(f"{entry.dot} changes another user's folder")

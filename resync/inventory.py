@@ -131,7 +131,7 @@ def manifest_from(document: bytes) -> InventoryManifest:
     try:
         fields = cast("dict[str, Any]", json.loads(document))
         if (found := fields["format"]) != FORMAT:
-            raise ValueError(f"it is of format {found!r}, this program reads {FORMAT}")
+            raise ValueError(f"its format is {found!r}, but this program reads {FORMAT}")
         manifest = InventoryManifest(
             cluster=_text(fields["cluster"]),
             node=_text(fields["node"]),
@@ -142,7 +142,7 @@ def manifest_from(document: bytes) -> InventoryManifest:
             unreadable=_numbers(fields.get("unreadable", {})),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{MANIFEST} is not what an inventory ends with: {error!r}") from error
+        raise ValueError(f"{MANIFEST} is not the manifest of an inventory: {error!r}") from error
     if missing := TABLES.keys() - manifest.rows.keys():
         raise ValueError(f"{MANIFEST} does not count the rows of {', '.join(sorted(missing))}")
     return manifest
@@ -150,17 +150,17 @@ def manifest_from(document: bytes) -> InventoryManifest:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a string")
     return value
 
 
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise TypeError(f"{value!r} is no count")
+        raise TypeError(f"{value!r} is not a count")
     return value
 
 
 def _numbers(value: object) -> dict[str, int]:
     if not isinstance(value, dict):
-        raise TypeError(f"{value!r} is no map")
+        raise TypeError(f"{value!r} is not a map")
     return {_text(key): _number(number) for key, number in value.items()}

@@ -111,18 +111,18 @@ def manifest_from(document: bytes) -> PlanManifest:
     try:
         fields = cast("dict[str, Any]", json.loads(document))
         if (found := fields["format"]) != FORMAT:
-            raise ValueError(f"it is of format {found!r}, this program reads {FORMAT}")
+            raise ValueError(f"its format is {found!r}, but this program reads {FORMAT}")
         nodes = {str(sid): Taken(str(one["origin"]), _number(one["taken_ms"])) for sid, one in fields["nodes"].items()}
         mailboxes = {str(sid): _number(count) for sid, count in fields["mailboxes"].items()}
         counts = _number(fields["messages"]), _number(fields.get("indexes", 0))
         return PlanManifest(str(fields["cluster"]), nodes, mailboxes, *counts)
     except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise ValueError(f"{MANIFEST} is not what a plan ends with: {error!r}") from error
+        raise ValueError(f"{MANIFEST} is not the manifest of a plan: {error!r}") from error
 
 
 def _number(value: Any) -> int:
     """Return a time or a count. Raises ValueError."""
     number = int(value)
     if not 0 <= number < NUMBER_MAX:
-        raise ValueError(f"a time or a count in it is not from 0 to {NUMBER_MAX - 1}")
+        raise ValueError(f"it has a time or a count that is not from 0 to {NUMBER_MAX - 1}")
     return number

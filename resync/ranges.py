@@ -55,7 +55,7 @@ class Fingerprints:
     def __init__(self, items: Iterable[tuple[bytes, int]]) -> None:
         packed = sorted(key + to_bytes(value) for key, value in items)
         if any(len(item) != _ITEM_BYTES for item in packed) or any(a[:16] == b[:16] for a, b in pairwise(packed)):
-            raise ValueError(f"the keys of a set are of {ID_BYTES} bytes, each there once")
+            raise ValueError(f"the keys of a set must have {ID_BYTES} bytes each, and differ")
         self._packed = b"".join(packed)
         self._running = [0]  # the total of all items before each run
         for start in range(0, len(packed), _RUN):
@@ -91,7 +91,7 @@ class Fingerprints:
     def _bounds(self, prefix: str) -> tuple[int, int]:
         """Return the first and the last index, exclusive, of a range. Raises ValueError if `prefix` names no range."""
         if len(prefix) > 2 * ID_BYTES or not set(prefix) <= set(DIGITS):
-            raise ValueError(f"{prefix!r} is no range of keys")
+            raise ValueError(f"{prefix!r} is not a range of keys")
         low, high = (bytes.fromhex(prefix.ljust(2 * ID_BYTES, end)) for end in "0f")
         start = bisect_left(range(len(self)), low, key=lambda index: self._at(index)[:ID_BYTES])
         end = bisect_left(range(len(self)), high, lo=start, key=lambda index: self._at(index)[:ID_BYTES])
@@ -128,7 +128,7 @@ class Comparison:
     def __post_init__(self) -> None:
         """Raise ValueError if the set is too large."""
         if self.theirs.size > ITEMS_MAX:
-            raise ValueError(f"a set of {self.theirs.size} items; {ITEMS_MAX} are compared at most")
+            raise ValueError(f"a set of {self.theirs.size} items is too large; at most {ITEMS_MAX} can be compared")
         self._known, self._to_ask = {}, deque()
         self._look("", self.theirs)
 

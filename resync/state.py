@@ -88,9 +88,9 @@ class MailboxState:
 
     def _check(self, entry: Entry) -> None:
         if self.has_seen(entry.dot):
-            raise ContradictionError(f"{entry.dot} stands on a state that has seen it")
+            raise ContradictionError(f"{entry.dot} builds on a state that has already seen it")
         if not entry.is_merge and entry.modseq != self.modseq + 1:
-            raise ContradictionError(f"{entry.dot} has MODSEQ {entry.modseq} on {self.modseq}")
+            raise ContradictionError(f"{entry.dot} has MODSEQ {entry.modseq}, but the mailbox is at {self.modseq}")
         for change in entry.changes:
             if isinstance(change, Merge):
                 wrong = why_not_merge(change, self, self.rows.get)
@@ -101,7 +101,7 @@ class MailboxState:
         if add.uid != self.uidnext:
             raise ContradictionError(f"{entry.dot} gives UID {add.uid} at UIDNEXT {self.uidnext}")
         if add.guid in self._uids:
-            raise ContradictionError(f"{entry.dot} adds a GUID that the mailbox holds")
+            raise ContradictionError(f"{entry.dot} adds a GUID that the mailbox already holds")
         flags = rows.set_flags({}, add.flags, entry.stamp, value=True)
         self.put(
             Row(
@@ -113,10 +113,10 @@ class MailboxState:
 
     def _present(self, uids: UidSet) -> list[int]:
         if len(uids) > len(self.rows):
-            raise ContradictionError(f"{len(uids)} UIDs are named where there are {len(self.rows)}")
+            raise ContradictionError(f"an entry names {len(uids)} UIDs, but there are only {len(self.rows)}")
         found = [uid for uid in uids if uid in self.rows]
         if len(found) != len(uids):
-            raise ContradictionError("a UID is named that is not there")
+            raise ContradictionError("an entry names a UID that does not exist")
         return found
 
     def _merge(self, merge: Merge) -> None:
@@ -144,13 +144,13 @@ def why_not_merge(merge: Merge, head: Head, row_at: Callable[[int], Row | None])
     """
     seen = context_of(merge.context)
     if merge.uidnext < head.uidnext:
-        return "a UIDNEXT below one that was shown"
+        return "a UIDNEXT below one that was already shown"
     if merge.uidnext > UID_MAX - MERGE_HEADROOM > head.uidnext:
         return "a UIDNEXT that leaves no UIDs"
     if merge.risen < head.risen:
-        return "a UIDVALIDITY below one that was shown"
+        return "a UIDVALIDITY below one that was already shown"
     if any(seen.get(origin, 0) < seq for origin, seq in head.context.items()):
-        return "a context that lacks what is here"
+        return "a context that lacks entries of this mailbox"
     for row in merge.rows:
         here = row_at(row.uid)
         if here is None and row.uid < head.uidnext:

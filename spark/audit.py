@@ -64,14 +64,14 @@ def _check_room(spark: SparkSession, to: str, *, overwrite: bool) -> None:
     try:
         there = files.names(spark, to)
     except NotADirectoryError:
-        raise InventoryError(f"{to} is no directory") from None
+        raise InventoryError(f"{to} is not a directory") from None
     if there and not overwrite:
-        raise InventoryError(f"{to} is not empty; --overwrite takes the place of a former audit")
+        raise InventoryError(f"{to} is not empty; --overwrite replaces an earlier audit")
     others = [name for name in there if name.removeprefix(".").removesuffix(".crc") not in _AUDIT]
     if others:
-        raise InventoryError(f"{to} holds {others[0]}, which is of no audit: nothing is overwritten")
+        raise InventoryError(f"{to} holds {others[0]}, which does not belong to an audit: nothing is overwritten")
     if there and not {plan.MANIFEST, UNFINISHED} & set(there):
-        raise InventoryError(f"{to} is not empty, and holds no audit: nothing is overwritten")
+        raise InventoryError(f"{to} is not empty and holds no audit: nothing is overwritten")
 
 
 def _make_room(spark: SparkSession, to: str) -> None:

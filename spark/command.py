@@ -20,7 +20,7 @@ from spark.summary import Summary
 MEMORY = re.compile(r"[1-9]\d{0,5}[mMgG]")
 MEMORY_MIN_MIB = 512  # Spark does not start with less
 
-INSTALL = "pyspark is not installed here; `pip install 'mail-replicator[spark]'` brings it, and Java must be there"
+INSTALL = "pyspark is not installed here; run `pip install 'mail-replicator[spark]'`, and install Java"
 
 
 class JobFailedError(click.ClickException):
@@ -32,9 +32,9 @@ def _memory(_context: click.Context, _parameter: click.Parameter, value: str | N
     if value is None:
         return None
     if not MEMORY.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is no amount of memory; write it as 4g or 900m")
+        raise click.BadParameter(f"{value!r} is not an amount of memory; write it like 4g or 900m")
     if int(value[:-1]) << (10 if value[-1] in "gG" else 0) < MEMORY_MIN_MIB:
-        raise click.BadParameter(f"{value} is too little for Spark; give it {MEMORY_MIN_MIB}m at least")
+        raise click.BadParameter(f"{value} is too little for Spark; give it at least {MEMORY_MIN_MIB}m")
     return value
 
 
@@ -44,7 +44,7 @@ def _conf(_context: click.Context, _parameter: click.Parameter, values: tuple[st
     for setting in values:
         key, equals, value = setting.partition("=")
         if not (equals and key.startswith("spark.") and key.strip() == key):
-            raise click.BadParameter(f"{setting!r} is no setting; write it as spark.executor.memory=4g")
+            raise click.BadParameter(f"{setting!r} is not a setting; write it like spark.executor.memory=4g")
         found[key] = value
     return found
 
@@ -53,17 +53,30 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of every Spark job: the inventories, and the resources to run on."""
     for option in (
         click.option(
-            "--conf", metavar="KEY=VALUE", multiple=True, callback=_conf, help="A setting of Spark's own, spark.*."
+            "--conf", metavar="KEY=VALUE", multiple=True, callback=_conf, help="A setting of Spark itself, spark.*."
         ),
         click.option(
             "--scratch",
             type=click.Path(exists=True, file_okay=False),
             metavar="DIR",
-            help="For what does not fit into memory; by default the system's.",
+            help="Directory for data that does not fit into memory; by default the system's.",
         ),
-        click.option("--memory", metavar="4g", callback=_memory, help="Of Spark here; by default half of all, or 8g."),
-        click.option("--master", metavar="URL", help="Of a Spark cluster; by default all cores of this machine."),
-        click.option("--inventory", "given", metavar="NODE=PLACE", multiple=True, help="An inventory of each node."),
+        click.option(
+            "--memory",
+            metavar="4g",
+            callback=_memory,
+            help="Memory of Spark on this machine; by default half of all, at most 8g.",
+        ),
+        click.option(
+            "--master", metavar="URL", help="URL of a Spark cluster; by default Spark uses all cores of this machine."
+        ),
+        click.option(
+            "--inventory",
+            "given",
+            metavar="NODE=PLACE",
+            multiple=True,
+            help="The inventory of a node; give one for each.",
+        ),
     ):
         command = option(command)
     return command
@@ -71,8 +84,8 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @spark_options
-@click.option("--out", required=True, metavar="DIR", help="Where the plan, summary.json and report.html go.")
-@click.option("--overwrite", is_flag=True, help="Take the place of a former audit at --out.")
+@click.option("--out", required=True, metavar="DIR", help="Directory for the plan, summary.json and report.html.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier audit at --out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def diff(
     *,
@@ -113,9 +126,9 @@ def check_given(given: tuple[str, ...], least: int) -> None:
     """Raise click.UsageError unless at least `least` inventories are named correctly, each node once."""
     nodes = [node for node, equals, place in (one.partition("=") for one in given) if node and equals and place]
     if len(nodes) < max(least, len(given)):
-        raise click.UsageError(f"give --inventory NODE=PLACE, as dc1=/srv/inventories/dc1, {least} times at least")
+        raise click.UsageError(f"give --inventory NODE=PLACE, such as dc1=/srv/inventories/dc1, at least {least} times")
     if twice := [node for node in nodes if nodes.count(node) > 1]:
-        raise click.UsageError(f"{twice[0]} is given twice; give one inventory of each node")
+        raise click.UsageError(f"{twice[0]} is given twice; give one inventory for each node")
 
 
 def check_installed() -> None:
@@ -150,7 +163,7 @@ def _print(found: Summary, out: str) -> None:
         click.echo(f"{node.node}, at {moment(node.taken_ms)}: {shown}, {lacking}{wrong}{unread}")
     if damaged := sum(relations.get("damaged", 0) for relations in (found.relations, found.trees)):
         click.echo(f"{damaged:,} damaged: run `replicator check --repair` at their nodes, and audit again")
-    masters = f" (by their masters: {_listed(found.plan)})" if found.plan else ""
+    masters = f" (by master: {_listed(found.plan)})" if found.plan else ""
     click.echo(f"{sum(found.plan.values()):,} for `replicator apply`{masters}; {out.rstrip('/')}/report.html")
 
 

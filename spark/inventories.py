@@ -23,7 +23,7 @@ from spark.schemas import SCHEMAS
 
 _ERRORS = (PySparkException, Py4JJavaError)  # the latter: errors for which pyspark has no class of its own
 
-_UNREADABLE = "cannot be read as Parquet; copy the inventory again, or take it anew"
+_UNREADABLE = "cannot be read as Parquet; copy the inventory again, or write a new one"
 _OPTIONAL = re.compile(r"^  optional (?:group )?(?:\w+ )?(\w+)", re.MULTILINE)
 """Matches columns that may be null in Parquet's text of a schema."""
 
@@ -50,7 +50,9 @@ def place_of(argument: str) -> tuple[str, str]:
     """Return the SID and place of `dc1=/var/inventories/dc1` or `dc1=s3a://bucket/dc1`. Raises InventoryError."""
     sid, equals, place = argument.partition("=")
     if not (sid and equals and place):
-        raise InventoryError(f"{argument!r} names no inventory; write it as NODE=PLACE, as dc1=/srv/inventories/dc1")
+        raise InventoryError(
+            f"{argument!r} does not name an inventory; write it like dc1=/srv/inventories/dc1 (NODE=PLACE)"
+        )
     return sid, place.rstrip("/")
 
 
@@ -65,7 +67,7 @@ def read(spark: SparkSession, places: Mapping[str, str]) -> Inventories:
     clusters = {manifest.cluster: sid for sid, manifest in manifests.items()}
     if len(clusters) > 1:
         which = ", ".join(f"{sid} of {name!r}" for name, sid in clusters.items())
-        raise InventoryError(f"the inventories are of several clusters: {which}; compare those of one")
+        raise InventoryError(f"the inventories belong to several clusters: {which}; compare inventories of one cluster")
     parts = {
         (table, sid): _part(spark, f"{place}/{table}", table, sid)
         for table in SCHEMAS
@@ -82,16 +84,16 @@ def _manifest(spark: SparkSession, sid: str, place: str) -> InventoryManifest:
     try:
         found = _reader(spark).format("binaryFile").load(path).select(document).first()
     except _ERRORS as error:
-        what = f"{path} cannot be read, so the inventory is not whole or not there; write it again with"
+        what = f"{path} cannot be read, so the inventory is missing or incomplete; write it again with"
         raise InventoryError(f"{what} `replicator inventory`: {_first_line(error)}") from error
     if found is None or found["document"] is None:
-        raise InventoryError(f"{path} is larger than {MANIFEST_BYTES_MAX} bytes, so it is none")
+        raise InventoryError(f"{path} is larger than {MANIFEST_BYTES_MAX} bytes, so it is not a manifest")
     try:
         manifest = manifest_from(bytes(found["document"]))
     except ValueError as error:
         raise InventoryError(f"{path}: {error}") from error
     if manifest.node != sid:
-        raise InventoryError(f"{path} is of node {manifest.node!r}, and was given as {sid}'s")
+        raise InventoryError(f"{path} is of node {manifest.node!r}, but was given for {sid}")
     return manifest
 
 
@@ -136,8 +138,8 @@ def _check_files(
             raise InventoryError(f"{folder} {_UNREADABLE}: {_first_line(error)}") from error
         count, said = sum(one.rows for one in found), manifests[sid].rows[table]
         if count != said:
-            wrong = f"{folder} has {count} rows where {MANIFEST} says {said}"
-            raise InventoryError(f"{wrong}; files are missing or too many: copy the inventory again")
+            wrong = f"{folder} has {count} rows, but {MANIFEST} says {said}"
+            raise InventoryError(f"{wrong}; files are missing or surplus: copy the inventory again")
 
 
 def _check_columns(file: str, found: StructType, wanted: StructType) -> None:
@@ -145,10 +147,12 @@ def _check_columns(file: str, found: StructType, wanted: StructType) -> None:
     present = {field.name: field.dataType for field in found}
     for field in wanted:
         if field.name not in present:
-            raise InventoryError(f"{file} has no column {field.name!r}; it is no table of this format of inventories")
+            raise InventoryError(
+                f"{file} has no column {field.name!r}; it is not a table of this format of inventories"
+            )
         if _bare(present[field.name]) != _bare(field.dataType):
             is_, should = present[field.name].simpleString(), field.dataType.simpleString()
-            raise InventoryError(f"{file}: column {field.name!r} is {is_}, not {should}")
+            raise InventoryError(f"{file}: column {field.name!r} is {is_}, but must be {should}")
 
 
 def _check_nulls(file: str, schema: str, wanted: StructType) -> None:
@@ -160,7 +164,7 @@ def _check_nulls(file: str, schema: str, wanted: StructType) -> None:
     for field in wanted:
         if not field.nullable and field.name in optional:
             raise InventoryError(
-                f"{file}: column {field.name!r} may be null; it is no table of this format of inventories"
+                f"{file}: column {field.name!r} may be null; it is not a table of this format of inventories"
             )
 
 

@@ -62,9 +62,9 @@ def _check_there(places: Mapping[str, str]) -> None:
         try:
             is_there = not place.startswith(LOCAL) or Path(path).is_dir()
         except OSError as error:
-            raise JobError(f"{path}, given as {sid}'s inventory, cannot be looked at: {error.strerror}") from error
+            raise JobError(f"cannot look at {path}, given as {sid}'s inventory: {error.strerror}") from error
         if not is_there:
-            raise JobError(f"{path}, given as {sid}'s inventory, is no directory of this machine")
+            raise JobError(f"{path}, given as {sid}'s inventory, is not a directory on this machine")
 
 
 def place_of(place: str) -> str:
@@ -74,7 +74,7 @@ def place_of(place: str) -> str:
     Spark would take for a pattern.
     """
     if found := set(PATTERNS) & set(place):
-        raise JobError(f"{place}: Spark takes {min(found)!r} in a name for a pattern; rename the directory")
+        raise JobError(f"{place}: Spark reads {min(found)!r} in a name as a pattern; rename the directory")
     if place.startswith("s3://"):
         return "s3a://" + place.removeprefix("s3://").rstrip("/")
     return place.rstrip("/") if "://" in place else f"{LOCAL}{Path(place).absolute()}"

@@ -39,10 +39,10 @@ def _sections(summary: Summary) -> Iterator[Element]:
     told: tuple[tuple[str, Callable[[Summary], Iterable[Element]]], ...] = (
         ("Agreement of nodes", agreement),
         ("Mailboxes and folder trees", _relations),
-        ("What differs, by kind", _kinds),
-        ("How far nodes lag", _lag if summary.nodes else _no_nodes),
+        ("Differences by kind", _kinds),
+        ("Lag", _lag if summary.nodes else _no_nodes),
         ("Each node", _nodes if summary.nodes else _no_nodes),
-        ("Users with most differences", _users),
+        ("Users with the most differences", _users),
         ("The plan", _plan),
     )
     for heading, section in told:
@@ -64,7 +64,7 @@ def _when(summary: Summary) -> str:
     taken = sorted(node.taken_ms for node in summary.nodes)
     if not taken:
         return ""
-    late = "" if summary.is_clean else " What came between may differ for that alone."
+    late = "" if summary.is_clean else " Changes between these times may be the only reason for a difference."
     said = f"Found in {count(len(taken), 'inventory', 'inventories')}, "
     if len(taken) == 1:
         return f"{said}taken {moment(taken[0])}."
@@ -89,9 +89,10 @@ def _relations(summary: Summary) -> Iterator[Element]:
     yield element("ul", *items, class_="terms")
     yield element(
         "p",
-        f"A folder tree is a user's folders and subscriptions. Mailboxes that only some nodes have: "
-        f"{number(summary.only_on_some)}. Mailboxes whose UIDVALIDITY differs: {number(summary.uidvalidity_differs)}; "
-        "mail clients that see another UIDVALIDITY forget what they have of the folder, and fetch it anew.",
+        "A folder tree is a user's folders and subscriptions. Mailboxes that only some nodes have:"
+        f" {number(summary.only_on_some)}. Mailboxes whose UIDVALIDITY differs:"
+        f" {number(summary.uidvalidity_differs)}; a mail client that sees another UIDVALIDITY drops its cache of"
+        " the folder and fetches everything again.",
     )
 
 
@@ -99,7 +100,7 @@ def _kinds(summary: Summary) -> Iterator[Element]:
     differing = f"{count(summary.differing, 'message')} {'is' if summary.differing == 1 else 'are'}"
     yield element(
         "p",
-        f"{differing} not the same everywhere. One may be of several kinds.",
+        f"{differing} not the same everywhere. A message may count under several kinds.",
     )
     counts = {kind: summary.kinds.get(kind, 0) for kind in dict.fromkeys((*KINDS, *summary.kinds))}
     most = max(counts.values())
@@ -118,9 +119,10 @@ def _lag(summary: Summary) -> Iterator[Element]:
     newest = max((node.taken_ms for node in summary.nodes), default=0)
     yield element(
         "p",
-        "A node's log is made of entries, one for each change. Entries lacking: those that the log of another node had "
-        "and this one's had not. They come by themselves while links are up; if they are many, look at its links. "
-        "Older: how long before the newest inventory this one was taken, which alone makes a node seem to lag.",
+        "A node's log consists of entries, one for each change. Entries lacking: entries that another node's"
+        " log had and this node's log did not have. They arrive by themselves while links are up; if there are"
+        " many, check the node's links. Older: how long before the newest inventory this one was taken; an"
+        " older inventory makes its node seem to lag.",
     )
     ages = ((node, newest - node.taken_ms) for node in summary.nodes)
     rows = ((node.node, node.lag_entries, node.behind, Measure(age, span(age))) for node, age in ages)
@@ -131,10 +133,10 @@ def _nodes(summary: Summary) -> Iterator[Element]:
     yield element(
         "p",
         *_with_code(
-            "Missing, expunged: messages that another node shows, and this one has never seen or has removed. "
-            "Unreadable: rows left out of its inventory because they make no sense. Index: wrong rows of the index by "
-            "which a node finds messages. Unreadable and wrong rows are damage, which `replicator check --repair` "
-            "mends at that node."
+            "Missing, expunged: messages that another node shows, and that this one has never seen or has"
+            " removed. Unreadable: rows left out of the node's inventory because their values are invalid."
+            " Index: wrong rows of the index by which a node finds messages. Unreadable and wrong rows are"
+            " damage; `replicator check --repair` repairs it at that node."
         ),
     )
     headings = ("mailboxes", "messages", "missing", "expunged", "unreadable")
@@ -145,7 +147,7 @@ def _nodes(summary: Summary) -> Iterator[Element]:
 
 
 def _no_nodes(_: Summary) -> Iterator[Element]:
-    yield element("p", "There is none.")
+    yield element("p", "There are no nodes.")
 
 
 def _row(summary: Summary, node: NodeSummary) -> tuple[str | int, ...]:
@@ -160,10 +162,10 @@ def _wrongs(summary: Summary) -> tuple[str, ...]:
 
 def _users(summary: Summary) -> Iterator[Element]:
     if not summary.worst:
-        yield element("p", "None has any.")
+        yield element("p", "No user has any differences.")
         return
     theirs = sum(user.messages for user in summary.worst)
-    which = f"{count(len(summary.worst), 'user')}, the worst first, with {number(theirs)}"
+    which = f"{count(len(summary.worst), 'user')}, those with the most differences first, with {number(theirs)}"
     yield element("p", f"{which} of the {count(summary.differing, 'message')} that differ.")
     rows = ((user.user, user.mailboxes, user.messages) for user in summary.worst)
     yield table("Users", ("User", "mailboxes and folder trees", "messages"), rows, bars=True)
@@ -172,17 +174,17 @@ def _users(summary: Summary) -> Iterator[Element]:
 def _plan(summary: Summary) -> Iterator[Element]:
     total = sum(summary.plan.values())
     if not total:
-        yield element("p", "Nothing is to be made equal.")
+        yield element("p", "The plan is empty.")
         return
     unjoined = unequal(summary.relations) + unequal(summary.trees) - total
     left = (
-        f" {number(unjoined)} more are not in it, because they are damaged or nobody knows them whole."
+        f" {number(unjoined)} more are not in the plan, because they are damaged or no node knows their whole state."
         if unjoined > 0
         else ""
     )
     said = (
-        f"{number(total)} mailboxes and folder trees are to be made equal, each by the node that numbers its changes, "
-        f"its master. `replicator apply DIR` asks them to.{left}"
+        f"{number(total)} mailboxes and folder trees are to be made equal, each by its master, the node that"
+        f" numbers its changes. `replicator apply DIR` asks the masters to do this.{left}"
     )
     yield element("p", *_with_code(said))
     rows = sorted(summary.plan.items(), key=lambda one: (-one[1], one[0]))

@@ -38,18 +38,18 @@ SUBMITTED = "PYSPARK_GATEWAY_PORT"  # in the environment: spark-submit has start
 MEMORY_SHARE, MEMORY_MAX_GIB = 2, 8  # by default half of the machine's memory, and at most this many GiB
 
 _ADVICE = {
-    "OutOfMemoryError": "it has no memory left; give it more with --memory, or compare fewer inventories at once",
-    "Could not reserve enough space": "there is not as much memory as --memory asks for",
-    "Cannot allocate memory": "there is not as much memory as --memory asks for",
+    "OutOfMemoryError": "it ran out of memory; give it more with --memory, or compare fewer inventories at once",
+    "Could not reserve enough space": "the machine has less memory than --memory asks for",
+    "Cannot allocate memory": "the machine has less memory than --memory asks for",
     "Too small maximum heap": "it needs more memory than --memory gives",
     "System memory": "it needs more memory than --memory gives",
-    "No space left on device": "the disk is full; its scratch files go to --scratch",
+    "No space left on device": "the disk is full; --scratch names another directory for the scratch files",
     "ARITHMETIC_OVERFLOW": "a number in an inventory is larger than any that a node writes",
-    "All masters are unresponsive": "the master does not answer; is --master right?",
-    "Master must either be": "--master is none that Spark knows, such as local[*] or spark://host:7077",
-    "Could not parse Master URL": "--master is none that Spark knows, such as local[*] or spark://host:7077",
+    "All masters are unresponsive": "the master does not answer; is --master correct?",
+    "Master must either be": "--master is not a URL that Spark knows, such as local[*] or spark://host:7077",
+    "Could not parse Master URL": "--master is not a URL that Spark knows, such as local[*] or spark://host:7077",
     "S3AFileSystem not found": "it cannot read s3a:// yet; docs/spark.md says what to add",
-    "No FileSystem for scheme": "it knows no such kind of place; use a path, s3a:// or hdfs://",
+    "No FileSystem for scheme": "it does not know this kind of place; use a path, s3a:// or hdfs://",
 }
 
 
@@ -96,7 +96,9 @@ def _start(name: str, resources: Resources, log: IO[bytes]) -> SparkSession:
         conf.setMaster(resources.master)
     if SUBMITTED in os.environ:
         if resources.memory or resources.scratch:
-            raise SparkError("--memory and --scratch come too late under spark-submit: they are options of its own")
+            raise SparkError(
+                "--memory and --scratch come too late under spark-submit, which has options of its own for them"
+            )
         return SparkSession(SparkContext.getOrCreate(conf.setAll(list(resources.conf.items()))))
     _check_java()
     conf.setIfMissing("spark.master", "local[*]").setAll(list(_own_settings(resources).items()))
@@ -109,7 +111,8 @@ def _start(name: str, resources: Resources, log: IO[bytes]) -> SparkSession:
     if started.version != pyspark.__version__:
         where = os.environ.get("SPARK_HOME", "on the PATH")
         raise SparkError(
-            f"the Spark at {where} is {started.version}, pyspark is {pyspark.__version__}; unset SPARK_HOME"
+            f"the Spark at {where} has version {started.version}, but pyspark has {pyspark.__version__}; unset"
+            " SPARK_HOME"
         )
     return started
 
@@ -130,7 +133,10 @@ def _with_executors(started: SparkSession) -> Iterator[None]:
     except Exception as error:  # an error of the cancelled jobs: other modules raise their own
         if not has_none.is_set():
             raise
-        what = f"{master} has given no executor for {EXECUTOR_TIMEOUT_S:.0f} s; has it workers with a core and memory"
+        what = (
+            f"{master} has provided no executor for {EXECUTOR_TIMEOUT_S:.0f} s; does it have workers with a core and"
+            " memory"
+        )
         raise SparkError(f"{what} to spare? --conf spark.executor.memory says how much is asked for") from error
     finally:
         has_ended.set()
@@ -197,9 +203,9 @@ def _explained(error: str, log: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     thrown = [line for line in lines if _THROWN.search(line)]
-    cause = _THROWN.sub("", (causes[-1:] or thrown or lines or ["it has ended without a word"])[0])[:500]
+    cause = _THROWN.sub("", (causes[-1:] or thrown or lines or ["it ended without a message"])[0])[:500]
     if file := _UNREADABLE.search(text):
-        return f"{file[1]} cannot be read ({cause}); copy the inventory again, or take it anew"
+        return f"{file[1]} cannot be read ({cause}); copy the inventory again, or write a new one"
     for sign, advice in _ADVICE.items():
         if sign in text:
             return f"{advice} ({sign})"

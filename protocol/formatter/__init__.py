@@ -55,4 +55,4 @@ def _check_limits(pieces: list[bytes], limits: FrameLimits) -> None:
     if sum(map(len, pieces[::2])) - len(b"\r\n") > limits.text:
         raise ValueError(f"the text of {pieces[0][:32]!r} is longer than {limits.text} bytes")
     if literals and (max(literals) > limits.literal or sum(literals) > limits.literals_total):
-        raise ValueError(f"{pieces[0][:32]!r} has literals of {literals} bytes: at most {limits.literal} are taken")
+        raise ValueError(f"{pieces[0][:32]!r} has literals of {literals} bytes; the limit is {limits.literal}")

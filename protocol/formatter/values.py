@@ -40,7 +40,7 @@ def match(name: str, text: str) -> str:
 def number(value: int, maximum: int = NUMBER_MAX, minimum: int = 0) -> str:
     """Format a decimal number of up to 63 bits."""
     if not minimum <= value <= maximum:
-        raise ValueError(f"{value} is not within {minimum} and {maximum}")
+        raise ValueError(f"{value} is not between {minimum} and {maximum}")
     return str(value)
 
 
@@ -108,7 +108,7 @@ def list_of(member: Callable[[T], str], members: Iterable[T]) -> str:
     """Return a parenthesised list whose members `member` formats."""
     texts = [member(value) for value in members]
     if len(texts) > LIST_MAX:
-        raise ValueError(f"a list of {len(texts)} members: at most {LIST_MAX} are taken")
+        raise ValueError(f"a list of {len(texts)} members; the limit is {LIST_MAX}")
     return f"({' '.join(texts)})"
 
 
@@ -125,7 +125,7 @@ def string(text: str) -> Field:
             return f'"{escaped}"'
     literal = text.encode()
     if len(literal) > TEXT_MAX:
-        raise ValueError(f"a text of {len(literal)} bytes, {text[:24]!a}: at most {TEXT_MAX} are taken")
+        raise ValueError(f"a text of {len(literal)} bytes, {text[:24]!a}; the limit is {TEXT_MAX}")
     return literal
 
 

@@ -166,7 +166,7 @@ def _known_user(services: HttpServices, request: Request) -> str:
 
 
 def _no_such_user(name: str) -> ProblemError:
-    return ProblemError(HTTPStatus.NOT_FOUND, f"there is no user {name!r}; `replicator user list` shows who there is")
+    return ProblemError(HTTPStatus.NOT_FOUND, f"there is no user {name!r}; `replicator user list` lists all users")
 
 
 def _number(request: Request, name: str, maximum: int) -> int | None:

@@ -22,7 +22,7 @@ class Options:
         except ValueError as error:
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
         except RecursionError:
-            raise ProblemError(HTTPStatus.BAD_REQUEST, "the body is nested too deeply; options are not") from None
+            raise ProblemError(HTTPStatus.BAD_REQUEST, "the body is nested too deeply") from None
         if not isinstance(fields, dict):
             raise ProblemError(HTTPStatus.BAD_REQUEST, "the body must be a JSON object with the task's options")
         self._fields: Mapping[str, object] = fields
@@ -32,7 +32,7 @@ class Options:
         if unknown := self._fields.keys() - set(names):
             known = ", ".join(names)
             raise ProblemError(
-                HTTPStatus.BAD_REQUEST, f"{min(unknown)!r} is no option of this task; these are: {known}"
+                HTTPStatus.BAD_REQUEST, f"{min(unknown)!r} is not an option of this task; its options are: {known}"
             )
 
     def flag(self, name: str) -> bool:
@@ -41,11 +41,11 @@ class Options:
 
     def text(self, name: str) -> str | None:
         """Return a non-empty text without surrogates: JSON can contain halves of a UTF-16 pair, UTF-8 cannot."""
-        text = self._value(name, str, "a text")
+        text = self._value(name, str, "a string")
         if text == "":
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} must not be empty")
         if text is not None and any("\ud800" <= char <= "\udfff" for char in text):
-            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} has surrogates, which are not characters")
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} contains surrogates, which are not characters")
         return text
 
     def time_ms(self, name: str) -> int | None:
@@ -59,7 +59,9 @@ class Options:
         """Return a number per second."""
         rate = self._value("rate", int, "a number")
         if rate is not None and not 0 < rate <= RATE_MAX:
-            raise ProblemError(HTTPStatus.BAD_REQUEST, f"rate must be a number of {of} a second from 1 to {RATE_MAX}")
+            raise ProblemError(
+                HTTPStatus.BAD_REQUEST, f"rate must be a number of {of} per second, from 1 to {RATE_MAX}"
+            )
         return rate
 
     def list(self, name: str) -> list[object]:

@@ -22,15 +22,15 @@ SEQ_MAX = (1 << 63) - 1
 NODES_MIN = 2
 
 _UIDVALIDITY = f"uidvalidity must be a number from 0 to {UID_MAX}"
-_HEADS = "heads must be an object with two nodes or more"
-_HEAD = "a head is [origin, seq]: what an entry is named, such as ['dc1.1a2b', 17]; or null"
+_HEADS = "heads must be an object with two or more nodes"
+_HEAD = "a head must be null or [origin, seq], the name of an entry, such as ['dc1.1a2b', 17]"
 _FIELDS = {"user", "mailbox", "uidvalidity", "heads", "damaged"}
 
 
 def planned_mailboxes(documents: list[object]) -> tuple[PlannedMailbox, ...]:
     """Convert JSON values. Raises ProblemError, which names the invalid one, counted from 0."""
     if len(documents) > PLANNED_MAX:
-        raise _problem(f"mailboxes are {len(documents)}; at most {PLANNED_MAX} go into one request")
+        raise _problem(f"{len(documents)} mailboxes are too many; send at most {PLANNED_MAX} in one request")
     found: list[PlannedMailbox] = []
     heads = 0
     for number, document in enumerate(documents):
@@ -40,7 +40,7 @@ def planned_mailboxes(documents: list[object]) -> tuple[PlannedMailbox, ...]:
             raise _problem(f"mailboxes[{number}]: {error}") from None
         heads += len(found[-1].heads)
         if heads > HEADS_MAX:
-            raise _problem(f"mailboxes have more than {HEADS_MAX} heads; send fewer in one request")
+            raise _problem(f"the mailboxes have more than {HEADS_MAX} heads; send fewer in one request")
     return tuple(found)
 
 
@@ -51,14 +51,14 @@ def _problem(detail: str) -> ProblemError:
 def _planned(document: object) -> PlannedMailbox:
     """Convert one JSON value. Raises ValueError."""
     if not isinstance(document, dict):
-        raise ValueError("a planned mailbox is a JSON object")  # noqa: TRY004 - one error type for what is wrong
+        raise ValueError("a planned mailbox must be a JSON object")  # noqa: TRY004 - one error type for what is wrong
     if unknown := document.keys() - _FIELDS:
-        raise ValueError(f"{min(unknown)!r} is no member of a planned mailbox")
+        raise ValueError(f"{min(unknown)!r} is not a member of a planned mailbox")
     user, mailbox, uidvalidity = (document.get(name) for name in ("user", "mailbox", "uidvalidity"))
     if not isinstance(user, str):
-        raise ValueError("user must be a text")  # noqa: TRY004 - as above
+        raise ValueError("user must be a string")  # noqa: TRY004 - as above
     if not isinstance(mailbox, str) or len(mailbox) != 2 * ID_BYTES or not set(mailbox) <= set(hexdigits):
-        raise ValueError(f"mailbox must be an id of {ID_BYTES} bytes, in hexadecimal")
+        raise ValueError(f"mailbox must be an id of {ID_BYTES} bytes in hexadecimal")
     if type(uidvalidity) is not int:
         raise ValueError(_UIDVALIDITY)
     damaged = document.get("damaged", False)
@@ -75,7 +75,7 @@ def check_planned(planned: PlannedMailbox) -> None:
     if not 0 <= planned.uidvalidity <= UID_MAX:
         raise ValueError(_UIDVALIDITY)
     if planned.uidvalidity == 0 and bytes.fromhex(planned.mailbox) != tree_id(planned.user):
-        raise ValueError("uidvalidity is 0, and mailbox is not the id of that user's folder tree")
+        raise ValueError("uidvalidity is 0, but mailbox is not the id of that user's folder tree")
     if len(planned.heads) < NODES_MIN:
         raise ValueError(_HEADS)
     for node, head in planned.heads.items():

@@ -54,12 +54,12 @@ def find_route(routes: Sequence[Route[Services]], head: Head) -> tuple[Route[Ser
     if not is_loopback(url.hostname):  # else a web page could reach the node under a name of its own (DNS rebinding)
         raise ProblemError(
             HTTPStatus.MISDIRECTED_REQUEST,
-            f"this node answers to localhost, 127.0.0.1 and [::1] only, not to {url.hostname!r}",
+            f"this node answers only requests to localhost, 127.0.0.1 and [::1], not to {url.hostname!r}",
         )
     segments = [_decode(segment) for segment in url.path.split("/")]
     matching = [(route, values) for route in routes if (values := route.match(segments)) is not None]
     if not matching:
-        raise ProblemError(HTTPStatus.NOT_FOUND, f"nothing is at {url.path!r}")
+        raise ProblemError(HTTPStatus.NOT_FOUND, f"there is nothing at {url.path!r}")
     method = "GET" if head.method == "HEAD" else head.method
     for route, values in matching:
         if route.method == method:
@@ -69,7 +69,7 @@ def find_route(routes: Sequence[Route[Services]], head: Head) -> tuple[Route[Ser
     allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
     raise ProblemError(
         HTTPStatus.METHOD_NOT_ALLOWED,
-        f"{head.method} is not possible at {url.path!r}, only {allowed}",
+        f"{head.method} is not allowed at {url.path!r}, only {allowed}",
         (("Allow", allowed),),
     )
 

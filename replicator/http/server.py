@@ -83,7 +83,7 @@ class _Connection:
                 self._http.start_next_cycle()
         except h11.RemoteProtocolError as error:
             status = HTTPStatus(error.error_status_hint)
-            await self.refuse(ProblemError(status, f"this is not HTTP as it should be: {error}"))
+            await self.refuse(ProblemError(status, f"not a valid HTTP request: {error}"))
         await self._drain()
 
     async def refuse(self, problem: ProblemError) -> None:
@@ -112,7 +112,7 @@ class _Connection:
             with trio.fail_after(HANDLER_S):
                 return await route.handler(self._services, request)
         except trio.TooSlowError:
-            detail = f"not finished within {HANDLER_S:.0f} s; it may or may not have happened"
+            detail = f"the request did not finish within {HANDLER_S:.0f} s; its change may or may not have been made"
             raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, detail) from None
 
     async def _receive_head(self) -> Head | None:
@@ -135,7 +135,7 @@ class _Connection:
                     chunks.append(bytes(event.data))
                     size += len(event.data)
                     if size > bytes_max:
-                        detail = f"the body is larger than {bytes_max >> 20} MiB, the most that is taken here"
+                        detail = f"the body is larger than {bytes_max >> 20} MiB, the limit here"
                         raise ProblemError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
         except trio.TooSlowError:
             detail = f"the body did not arrive within {BODY_S:.0f} s"

@@ -73,7 +73,9 @@ async def start(services: HttpServices, request: Request, name: TaskName) -> Res
     status = services.tasks.start(_ORDERS[name](services, options))
     if status is None:
         running = services.tasks.running()
-        raise ProblemError(HTTPStatus.CONFLICT, f"{_an(running)} runs here already; wait for its end, or cancel it")
+        raise ProblemError(
+            HTTPStatus.CONFLICT, f"{_an(running)} is already running here; wait until it ends, or cancel it"
+        )
     return json_response(asdict(status), HTTPStatus.ACCEPTED)
 
 
@@ -100,7 +102,7 @@ async def cancel(services: HttpServices, _request: Request, name: TaskName) -> R
 def _status(services: HttpServices, name: TaskName) -> Response:
     status = services.tasks.status(name)
     if status is None:
-        raise ProblemError(HTTPStatus.NOT_FOUND, f"no {name} has run here since the node's start")
+        raise ProblemError(HTTPStatus.NOT_FOUND, f"no {name} has run here since the node started")
     return json_response(asdict(status))
 
 
@@ -121,7 +123,7 @@ def _resync(services: HttpServices, options: Options) -> ResyncOptions:
     if mailbox is not None:
         mailbox = canonical_name(mailbox)
     if user is None and mailbox is not None:
-        raise ProblemError(HTTPStatus.BAD_REQUEST, "mailbox needs a user, whose it is")
+        raise ProblemError(HTTPStatus.BAD_REQUEST, "mailbox needs a user: name the owner of the mailbox")
     peer = options.text("peer")
     if peer == services.sid:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"{peer} is the node itself; name another one to compare it with")
@@ -151,13 +153,13 @@ def _inventory(_services: HttpServices, options: Options) -> InventoryOptions:
     options.allow("to", "endpoint", "overwrite")
     to, server = options.text("to"), options.text("endpoint")
     if to is None:
-        raise ProblemError(HTTPStatus.BAD_REQUEST, "an inventory needs a place to go: to")
+        raise ProblemError(HTTPStatus.BAD_REQUEST, "an inventory needs a destination: to")
     is_path = to.startswith("/") and to.isprintable() and len(to.encode()) <= PATH_BYTES_MAX
     if not is_path and not (S3_URL.fullmatch(to) and not {".", ".."} & set(to.split("/"))):
         detail = "to must be the absolute path of a directory on the node's machine, or s3://bucket/prefix"
         raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
     if server is not None and is_path:
-        raise ProblemError(HTTPStatus.BAD_REQUEST, "endpoint is of a server that has s3:// URLs; leave it out")
+        raise ProblemError(HTTPStatus.BAD_REQUEST, "endpoint is only for s3:// URLs; leave it out")
     try:
         checked = None if server is None else endpoint(server)
     except ValueError as error:

@@ -98,7 +98,9 @@ async def converse(session: Session) -> None:
         bad_commands = 0 if understood else bad_commands + 1
         if bad_commands == MAX_BAD_COMMANDS:
             session.ended = True
-            await session.write([status_line("BYE", f"{MAX_BAD_COMMANDS} commands that are none; this is IMAP")])
+            await session.write(
+                [status_line("BYE", f"{MAX_BAD_COMMANDS} invalid commands in a row; this is an IMAP server")]
+            )
         await session.connection.flush()
 
 
@@ -112,7 +114,7 @@ async def _serve_next(session: Session) -> bool:
         await _refuse_frame(session, error)
         return error.recoverable
     if isinstance(event, ContinuationNeeded):
-        await session.write([continuation("go on")])
+        await session.write([continuation("Send the literal")])
         return True
     assert isinstance(event, Frame), "whoever meets a large literal reads all of it"
     try:
@@ -181,10 +183,10 @@ async def _run_if_legal(session: Session, command: c.Command, verb: str) -> Comp
 
 def _what_it_needs(session: Session, rule: Rule) -> str:
     if rule.states == _STRANGER:
-        return "is for connections that have not logged in"
+        return "is allowed only before login"
     if session.state is State.NOT_AUTHENTICATED:
-        return "is for users; log in first"
-    return "is about messages of a mailbox; SELECT one first"
+        return "needs a login; log in first"
+    return "needs a selected mailbox; SELECT one first"
 
 
 def _may_renumber(command: c.Command) -> bool:

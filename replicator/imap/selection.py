@@ -39,7 +39,7 @@ class MailboxGoneError(Exception):
         except FolderNotFoundError:
             return f"Mailbox {self.folder.name!r} was deleted", "NONEXISTENT"
         except MailError:
-            return f"Mailbox {self.folder.name!r} is another one now; connect again", None
+            return f"Mailbox {self.folder.name!r} was replaced by another one; connect again", None
         return f"Mailbox {self.folder.name!r} has a new UIDVALIDITY; connect and select it again", None
 
 
@@ -88,7 +88,7 @@ class Selection:
         permanent = "()" if self.read_only else f"({flags} \\*)"
         return [
             untagged(f"FLAGS ({flags})"),
-            status_line("OK", "Flags that last", f"PERMANENTFLAGS {permanent}"),
+            status_line("OK", "Permanent flags", f"PERMANENTFLAGS {permanent}"),
         ]
 
     def exists_line(self) -> bytes:

@@ -45,11 +45,11 @@ async def serve_imap(stream: trio.abc.Stream, services: ImapServices, *, address
         await _say_bye(connection, str(leaves(revoked)[0]))
     except* trio.Cancelled:
         with trio.CancelScope(deadline=trio.current_time() + GOODBYE_S, shield=True):
-            await _say_bye(connection, f"{services.sid} is going down; connect again", "UNAVAILABLE")
+            await _say_bye(connection, f"{services.sid} is shutting down; connect again", "UNAVAILABLE")
         raise
     except* Exception:  # noqa: BLE001 (a defect in serving one client must not end the others' connections)
         _log.exception("IMAP connection from %s failed", address)
-        await _say_bye(connection, f"Failed; the log of {services.sid} says why", "SERVERBUG")
+        await _say_bye(connection, f"Internal error; see the log of {services.sid}", "SERVERBUG")
     finally:
         await connection.close()
 

@@ -116,7 +116,7 @@ class Session:
     def check_login(self) -> None:
         """Check that a logged-in user still may log in. Raises LoginRevokedError."""
         if self._login is not None and not self.services.users.holds(self._login):
-            raise LoginRevokedError("Your password has changed, or you are no user here any more; log in again")
+            raise LoginRevokedError("Your password was changed, or your account was removed; log in again")
 
     def select(self, selection: Selection | None) -> None:
         """Close the selected mailbox and select this one, if any."""

@@ -30,11 +30,11 @@ class Coding:
 
     def __post_init__(self) -> None:
         if self.width % 4 or not 0 <= self.width <= LINE_MAX:
-            raise ValueError(f"{self.width}: lines of base64 have a multiple of 4 octets, up to {LINE_MAX}")
+            raise ValueError(f"{self.width}: lines of base64 must have a multiple of 4 octets, at most {LINE_MAX}")
         if self.line_end not in {b"\r\n", b"\n", b""}:
-            raise ValueError(f"{self.line_end!r} ends no lines")
+            raise ValueError(f"{self.line_end!r} is not the end of a line")
         if (self.line_end == b"") is (self.width > 0 or self.is_closed):
-            raise ValueError(f"{self.line_end!r} does not end {'lines' if self.width else 'this single line'}")
+            raise ValueError(f"{self.line_end!r} cannot end {'lines' if self.width else 'this single line'}")
 
     def lines(self, size_bytes: int) -> int:
         """Return the number of line feeds in the text of `size_bytes` octets (at least 1)."""

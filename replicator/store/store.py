@@ -219,7 +219,7 @@ class Store:
             with closing(await self._environment.run_in_thread(open_scratch)) as file:
                 yield file
         except OSError as error:
-            text = f"{self._directory}: a temporary file cannot be written or read: {error.strerror}; is there room?"
+            text = f"{self._directory}: cannot write or read a temporary file: {error.strerror}; is there room?"
             raise UnavailableError(text) from error
 
     async def log_after(self, position: int) -> list[Logged]:
@@ -299,7 +299,7 @@ class Store:
 
     def _believe_disk(self, waiting: dict[Dot, bytes]) -> None:
         for dot in self._waiting.keys() - waiting.keys():
-            log.warning("%s:%d was believed to wait, and does not", *dot)
+            log.warning("%s:%d was counted as waiting, but does not wait", *dot)
             self._note_shown(dot)
         self._waiting, self._waiting_in = waiting, Counter(waiting.values())
 

@@ -23,7 +23,7 @@ _UNKNOWN = len(_LEVELS) - 1
 def agreement(summary: Summary) -> Iterator[Element]:
     """Yield the elements of the section."""
     if len(summary.nodes) < 2:
-        yield element("p", "It takes two nodes to compare them.")
+        yield element("p", "This section needs at least two nodes.")
         return
     differing = sorted((pair for pair in summary.pairs if pair.unequal), key=lambda pair: -pair.unequal)
     yield element("p", _in_words(summary, differing))
@@ -38,11 +38,11 @@ def agreement(summary: Summary) -> Iterator[Element]:
 
 def _in_words(summary: Summary, differing: list[PairSummary]) -> str:
     alike = len(summary.pairs) - len(differing)
-    told = f"Of {count(len(summary.pairs), 'pair')} of nodes {number(alike)} show all mailboxes alike."
+    told = f"Pairs of nodes that show all mailboxes alike: {number(alike)} of {number(len(summary.pairs))}."
     if not differing:
         return told
     worst = differing[0]
-    return f"{told} Furthest apart: {worst.one} and {worst.other}, with {mailboxes(worst.unequal)} not alike."
+    return f"{told} The two nodes that differ most: {worst.one} and {worst.other}, in {mailboxes(worst.unequal)}."
 
 
 def _level(summary: Summary, unequal: int | None) -> int:
@@ -65,7 +65,7 @@ def _matrix(summary: Summary) -> Element:
         found = (None if one == other else _shown(summary, unequal.get(frozenset((one, other)))) for other in names)
         cells = (element("td", "", class_="self") if cell is None else cell for cell in found)
         rows.append(element("tr", element("th", one, scope="row"), *cells))
-    caption = "Share of mailboxes that two nodes show alike, and how many they do not"
+    caption = "Share of mailboxes that two nodes show alike, and number of those that differ"
     table = scrolling(caption, element("caption", caption), element("thead", head), element("tbody", *rows))
     table.set("class", "scroll matrix")
     return table
@@ -90,7 +90,7 @@ def _map(summary: Summary, differing: list[PairSummary]) -> Element:
         for column, other in enumerate(names):
             if row != column:
                 found = unequal.get(frozenset((one, other)))
-                said = f"{one} and {other}: " + ("not compared" if found is None else f"{number(found)} not alike")
+                said = f"{one} and {other}: " + ("not compared" if found is None else f"{number(found)} different")
                 cells[row, column] = f"level{_level(summary, found)}", said
     drawn = heat_map(names, cells, f"Heat map of all pairs. {_in_words(summary, differing)}")
     return element("div", drawn, class_="scroll", role="region", tabindex="0", aria_label="Heat map of all pairs")
@@ -106,7 +106,7 @@ def _lists(summary: Summary, differing: list[PairSummary]) -> Iterator[Element]:
 
 def _list(summary: Summary, caption: str, pairs: Iterable[PairSummary]) -> Element:
     rows = ((pair.one, pair.other, Measure(0, _alike(summary, pair.unequal)), pair.unequal) for pair in pairs)
-    return table(caption, ("Node", "and node", "alike", "mailboxes not alike"), rows)
+    return table(caption, ("Node", "and node", "alike", "mailboxes that differ"), rows)
 
 
 def _legend() -> Element:

@@ -17,50 +17,52 @@ class Term(NamedTuple):
 
 
 RELATIONS: Final[Mapping[str, Term]] = {
-    "equal": Term("All nodes show the same, down to the last flag.", "Nothing to notice."),
+    "equal": Term("All nodes show the same, including every flag.", "They notice nothing."),
     "behind": Term(
-        "One node has seen all that the others have; some still lack the newest of it. Those catch up.",
-        "At a node behind, the newest mail and changes are not there yet.",
+        "One node has seen everything that the others have; some others still lack the newest changes and will"
+        " catch up.",
+        "They do not see the newest mail and changes at a node that is behind.",
     ),
     "forked": Term(
-        "Several nodes have each seen something that another one has not, as after a cut between them. Their branches "
-        "are to be joined.",
-        "Each node shows its own branch until then.",
+        "At least two nodes have each seen changes that the other has not, as after a network cut. A merge of"
+        " their branches makes them equal.",
+        "Each node shows them its own branch until then.",
     ),
     "damaged": Term(
-        "What nodes show contradicts what they say they have seen; no order of changes leads there. Nothing of it is "
-        "believed, and `replicator apply` leaves it alone.",
-        "Mail may be missing, or shown wrongly, at one of the nodes.",
+        "What nodes show contradicts what they say they have seen: no order of changes leads there. The audit"
+        " believes none of it, and `replicator apply` leaves it alone.",
+        "Mail may be missing or wrong at one of the nodes.",
     ),
 }
 
 KINDS: Final[Mapping[str, Term]] = {
     "missing": Term(
-        "A node does not show the message and has never seen it come. Making equal brings it there.",
+        "A node does not show the message and has never seen it. Repair adds it there.",
         "They do not see it at that node yet.",
     ),
     "expunged": Term(
-        "A node has seen it removed for good, another still shows it. Making equal removes it everywhere.",
+        "One node has seen the message expunged, but another still shows it. Repair removes it everywhere.",
         "They see it at the other node until then.",
     ),
     "uid_conflict": Term(
-        "It has a UID, the number by which clients know it, that it cannot keep: nodes gave numbers while they were "
-        "apart. Making equal gives it a new one.",
-        "They see it go and come again, and fetch it once more.",
+        "The message cannot keep its UID, the number by which clients know it, because nodes gave out UIDs"
+        " while they were disconnected. Repair gives it a new one.",
+        "They see it disappear and come back, and fetch it again.",
     ),
     "flags_differ": Term(
-        "Seen, answered, deleted or another flag was changed at one node only. Of each flag the last change counts.",
-        "At some node it looks unread, for example.",
+        "Only one node has seen a change of a flag such as seen, answered or deleted. The last change of each"
+        " flag counts.",
+        "The message may look unread at some node, for example.",
     ),
     "damage": Term(
-        "One message, but texts, sizes or dates that differ, which no change can do. `replicator check --repair` "
-        "looks into it.",
-        "They may be shown another text.",
+        "One message has different bodies, sizes or dates, which no change can cause. `replicator check"
+        " --repair` examines it.",
+        "They may see another body.",
     ),
     "only_modseq": Term(
-        "Only the number of the last change (MODSEQ) differs, or who gave the UID.",
+        "Only the number of the last change (MODSEQ) differs, or the entry that gave the UID.",
         "They notice nothing.",
     ),
 }
 
-UNKNOWN: Final = Term("A later version of this program says what this is.", "Not known here.")
+UNKNOWN: Final = Term("A later version of this program explains this.", "Not known to this version.")

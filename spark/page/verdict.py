@@ -24,26 +24,29 @@ def sentence(summary: Summary) -> str:
 def steps(summary: Summary) -> Iterator[str]:
     """Yield the steps to take, in order."""
     if not summary.nodes:
-        yield f"Run `{INVENTORY}` at each node, and `{COMPARE}` over what they write."
+        yield f"Run `{INVENTORY}` at each node, and compare the inventories with `{COMPARE}`."
         return
     if summary.is_clean:
-        yield "Nothing is to be done."
+        yield "Nothing needs to be done."
         return
     sick = [node.node for node in summary.nodes if _damaged_rows(node)]
     contradicting = _of(summary, "damaged")
     if contradicting:
         yield (
-            f"Run `{REPAIR}` at every node: what is shown of {contradicting} contradicts what was seen, and only the "
-            "nodes' own logs can tell what is right."
+            f"Run `{REPAIR}` at every node: what nodes show of {contradicting} contradicts what they have seen, and "
+            "only the nodes' own logs can tell what is right."
         )
     elif sick:
-        yield f"Run `{REPAIR}` at {listed(sick)}, where rows are damaged. What could not be read may seem missing here."
+        yield (
+            f"Run `{REPAIR}` at {listed(sick)}, where rows are damaged. Messages in unreadable rows may seem missing"
+            " here."
+        )
     if joining := _of(summary, "behind", "forked"):
         yield (
-            f"Run `{APPLY}`, where DIR is where the plan of this audit was written: it makes {joining} equal. It "
-            "leaves alone what has changed since, and can be run again at any time."
+            f"Run `{APPLY}` to make {joining} equal; DIR is where this audit wrote its plan. The command leaves"
+            " alone what has changed since, and can be run again at any time."
         )
-    yield f"Then run `{INVENTORY}` at each node and `{COMPARE}` again: this page tells of one moment only."
+    yield f"Then run `{INVENTORY}` at each node and `{COMPARE}` again: this page describes one moment only."
 
 
 def unequal(counts: Mapping[str, int]) -> int:
@@ -57,9 +60,9 @@ def index_rows(node: NodeSummary) -> int:
 
 
 def _same(summary: Summary) -> str:
-    shown = f"the same {mailboxes(summary.mailboxes)}" if summary.mailboxes else "the same: there is no mailbox yet"
+    shown = f"the same {mailboxes(summary.mailboxes)}" if summary.mailboxes else "the same: there are no mailboxes yet"
     if len(summary.nodes) == 1:
-        return f"There is only the node {summary.nodes[0].node}, with {mailboxes(summary.mailboxes)}, to compare"
+        return f"There is only node {summary.nodes[0].node}, with {mailboxes(summary.mailboxes)}, to compare"
     return f"{'Both' if len(summary.nodes) == 2 else f'All {len(summary.nodes)}'} nodes show {shown}"
 
 

@@ -93,12 +93,12 @@ def test_what_is_no_h_name(name: str) -> None:
 def test_what_is_no_holder(leaf: str) -> None:
     assert names.owner_of(leaf) is None
     assert not names.is_ours(f"content.{leaf}")
-    with pytest.raises(ValueError, match="no holder"):
+    with pytest.raises(ValueError, match="not the name of a holder"):
         names.s_name(leaf)
 
 
 def test_a_hash_of_another_size() -> None:
-    with pytest.raises(ValueError, match=r"20 bytes: there are \[32, 64\]"):
+    with pytest.raises(ValueError, match=r"digests of 20 bytes; the sizes are \[32, 64\]"):
         BOTH.h_name(bytes(20))
 
 

@@ -305,7 +305,7 @@ def test_what_the_disk_reads_back_wrong_replaces_nothing() -> None:
     construction = store.build()
     construction.write(TEXT)
     damage(files, construction._built)
-    with pytest.raises(OSError, match="this is not the content"):
+    with pytest.raises(OSError, match="the content does not have the hash"):
         construction.finish()
     assert files.read(name, 0, 10) == b"xx"
     assert store.in_flight() == {holding.holder}

@@ -76,15 +76,17 @@ def test_every_single_byte_of_a_whole_object_counts() -> None:
 
 def test_the_error_says_which_and_what_to_do() -> None:
     newer = with_checksum(HEAD[:-2] + (7).to_bytes(2) + compressed(bytes(4)))
-    with pytest.raises(UnreadableError, match=r"^mail/a: of form 7, .* reads form 1; use the version that wrote it"):
+    with pytest.raises(
+        UnreadableError, match=r"^mail/a: has format 7, .* reads format 1; use the version that wrote it"
+    ):
         unseal(newer)
     with pytest.raises(
-        UnreadableError, match=r"^mail/a: damaged: it ends too early; delete it, and use the one before"
+        UnreadableError, match=r"^mail/a: damaged: it ends too early; delete it, and use the previous one"
     ):
         unseal(sealed(b"x")[:-1])
     with pytest.raises(UnreadableError, match="it is no manifest"):
         unseal(sealed(b"x"), kind=ContainerKind.MANIFEST)
-    with pytest.raises(UnreadableError, match="does not begin as an object of mail-replicator"):
+    with pytest.raises(UnreadableError, match="does not begin like an object of mail-replicator"):
         unseal(b"PAR1" * 20)
     with pytest.raises(UnreadableError, match="ends too early"):
         unseal()
@@ -95,11 +97,11 @@ def test_the_error_says_which_and_what_to_do() -> None:
     [
         (with_checksum(HEAD + compressed(b"\x00\x00\x00\x01x")), "ends too early"),
         (with_checksum(HEAD + compressed(b"\x00\x00\x00\x02x")), "ends too early"),
-        (with_checksum(HEAD + compressed(bytes(5))), "something follows its last frame"),
-        (with_checksum(HEAD + compressed(bytes(4)) + b"x"), "something follows its end"),
-        (with_checksum(HEAD + compressed(bytes(4)) + compressed(b"")), "something follows its end"),
-        (with_checksum(HEAD + compressed((FRAME_BYTES_MAX + 1).to_bytes(4))), "a frame of it has 67108865 bytes"),
-        (with_checksum(HEAD + compressed(b"\xff" * 4)), "a frame of it has 4294967295 bytes"),
+        (with_checksum(HEAD + compressed(bytes(5))), "it has data after its last frame"),
+        (with_checksum(HEAD + compressed(bytes(4)) + b"x"), "it has data after its end"),
+        (with_checksum(HEAD + compressed(bytes(4)) + compressed(b"")), "it has data after its end"),
+        (with_checksum(HEAD + compressed((FRAME_BYTES_MAX + 1).to_bytes(4))), "one of its frames has 67108865 bytes"),
+        (with_checksum(HEAD + compressed(b"\xff" * 4)), "one of its frames has 4294967295 bytes"),
         (with_checksum(HEAD + compressed(bytes(4), zstandard.COMPRESSOBJ_FLUSH_BLOCK)), "ends too early"),
         (with_checksum(HEAD), "ends too early"),
         (with_checksum(HEAD + b"no zstd at all"), "damaged: zstd"),
@@ -124,7 +126,7 @@ def test_what_unpacks_to_far_more_is_refused_after_a_frame_of_it() -> None:
     reader = Unsealer("mail/a", ContainerKind.CHECKPOINT)
     frames = reader.receive(with_checksum(HEAD + bomb))
     assert next(frames) == bytes(FRAME_BYTES_MAX)
-    with pytest.raises(UnreadableError, match="something follows its last frame"):
+    with pytest.raises(UnreadableError, match="it has data after its last frame"):
         next(frames)
 
 

@@ -240,7 +240,7 @@ def test_a_node_that_does_something_else(pair: ServedPair, plan: Path, invoke: I
         result = invoke("apply", plan, "--url", pair.url, *NO_SETTLE)
         client.cancel(RESYNC)
     assert result.exit_code == 1
-    assert "a resync runs here already" in result.stderr
+    assert "a resync is already running here" in result.stderr
     assert "apply failed after 0 of 3" in result.stderr
 
 
@@ -292,7 +292,9 @@ CANNOT_BE: dict[str, Row] = {
     "a number from 0": one_row(uidvalidity=1 << 33),
     "no colon, space or control": one_row(user="a b"),
     "\\x1b[2J": one_row(user="\x1b[2J"),
-    "a head is [origin, seq]": one_row(heads=planned(USER, b"", 7, {"dc1": ("dc1.a", 0), "dc2": None})["heads"]),
+    "a head must be null or [origin, seq]": one_row(
+        heads=planned(USER, b"", 7, {"dc1": ("dc1.a", 0), "dc2": None})["heads"]
+    ),
     "not the id of that user's folder tree": one_row(uidvalidity=0),
 }
 
@@ -316,7 +318,7 @@ def test_what_the_node_does_not_take_ends_it_with_a_report(
     monkeypatch.setattr("replicator.http.planned.PLANNED_MAX", 1)
     result = invoke("apply", plan, "--url", pair.url, *NO_SETTLE)
     assert (result.exit_code, "Usage" in result.stderr) == (1, False)
-    assert "Error: apply failed after 0 of 3: mailboxes are 3; at most 1 go into one request" in result.stderr
+    assert "Error: apply failed after 0 of 3: 3 mailboxes are too many; send at most 1 in one request" in result.stderr
 
 
 @pytest.mark.parametrize("number", ["1e999", "1" + "0" * 400, "NaN", "-1"])
@@ -368,13 +370,13 @@ def test_what_is_not_there_or_not_whole(served: ServedNode, invoke: Invoke, tmp_
     plan.mkdir()
     refused(f"{plan} has no plan.json")
     (plan / MANIFEST).write_text("{}")
-    refused(f"{plan}/plan.json: plan.json is not what a plan ends with")
+    refused(f"{plan}/plan.json: plan.json is not the manifest of a plan")
     (plan / MANIFEST).write_text(" " * (1 << 21))
     refused(f"{plan}/plan.json is larger than 1048576 bytes")
     manifest = write_plan(tmp_path / "other", NODES, {"dc1": [one_row()]}) / MANIFEST
     document = json.loads(manifest.read_text())
     (plan / MANIFEST).write_text(json.dumps({**document, "format": 2}))
-    refused("it is of format 2, this program reads 1")
+    refused("its format is 2, but this program reads 1")
     (plan / MANIFEST).write_bytes(manifest.read_bytes())
     with_nothing = f"{plan}/mailboxes/master=dc1 has 0 rows, but 1 by plan.json: the plan is incomplete"
     refused(with_nothing)

@@ -108,7 +108,7 @@ def test_one_at_a_time(filled: ServedNode, invoke: Invoke) -> None:
     with NodeClient(parse_url(filled.url)) as client:
         client.start(CHECK, {"rate": 1})
         result = invoke("scrub", "--url", filled.url)
-        assert (result.exit_code, "runs here already" in result.stderr) == (1, True)
+        assert (result.exit_code, "is already running here" in result.stderr) == (1, True)
         assert client.cancel(CHECK).state == "cancelled"
 
 

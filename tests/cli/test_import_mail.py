@@ -118,7 +118,7 @@ def test_message_too_large_is_named_and_the_others_go_in(
     large = put(maildir / "cur", "0large:2,", b"x" * (8 << 20), mtime_s=1)
     result = invoke("import", "alice", maildir, "--url", served.url)
     assert result.exit_code == 1
-    assert result.stderr == f"{large}: {served.url}: the body is larger than 1 MiB, the most that is taken here\n"
+    assert result.stderr == f"{large}: {served.url}: the body is larger than 1 MiB, the limit here\n"
     assert "21 imported, 0 already there, 0 empty and skipped, 1 failed, 0 not tried\n" in result.stdout
 
 

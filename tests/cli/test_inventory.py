@@ -84,7 +84,7 @@ def test_what_the_node_shows(filled: ServedNode, invoke: Invoke, tmp_path: Path)
     assert manifest.rows == {"heads": 2, "folders": 1, "subscriptions": 0, "messages": 2, "guids": 2}
     again = invoke("inventory", "--to", to, "--url", filled.url)
     assert (again.exit_code, again.stdout) == (1, "")
-    assert "holds an inventory that is whole; name another place, or remove that one" in again.stderr
+    assert "holds a complete inventory; name another place, or remove that inventory" in again.stderr
     assert not writers()
 
 
@@ -93,7 +93,7 @@ def test_a_row_that_is_damaged(filled: ServedNode, invoke: Invoke, tmp_path: Pat
     result = invoke("inventory", "--to", tmp_path / "to", "--url", filled.url)
     assert result.exit_code == 1
     shown = " ".join(result.stdout.split())
-    assert ("messages mailbox " in shown, "uid 2 makes no sense in flags" in shown) == (True, True), shown
+    assert ("messages mailbox " in shown, "uid 2 has invalid values in flags" in shown) == (True, True), shown
     assert "1 messages, 2 guids" in shown
     assert "`replicator check --repair`" in result.stderr
     tables, manifest = read_back(files_of(tmp_path / "to"))
@@ -101,7 +101,7 @@ def test_a_row_that_is_damaged(filled: ServedNode, invoke: Invoke, tmp_path: Pat
     report = json.loads(invoke("inventory", "--json", "--to", tmp_path / "b", "--url", filled.url).stdout)
     assert (report["state"], report["damage"], report["rows"]["messages"]) == ("done", {"messages": 1}, 1)
     [one] = report["unreadable"]
-    assert (one["table"], one["what"]) == ("messages", "makes no sense in flags")
+    assert (one["table"], one["what"]) == ("messages", "has invalid values in flags")
 
 
 def test_its_process_is_killed_half_way(
@@ -123,7 +123,7 @@ def test_its_process_is_killed_half_way(
     (tmp_path / "to" / "heads").mkdir()
     (tmp_path / "to" / "heads" / "part-00007.parquet").touch()
     refused = invoke("inventory", "--to", tmp_path / "to", "--url", filled.url)
-    assert (refused.exit_code, "say `--overwrite` to begin it anew" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "start again with `--overwrite`" in refused.stderr) == (1, True)
     assert invoke("inventory", "--overwrite", "--to", tmp_path / "to", "--url", filled.url).exit_code == 0
     assert len(read_back(files_of(tmp_path / "to"))[0]["messages"]) == 2
 
@@ -229,5 +229,5 @@ def test_one_task_at_a_time(served: ServedNode, invoke: Invoke, silent_server: s
     with NodeClient(parse_url(served.url)) as client:
         client.start(INVENTORY, {"to": "s3://b/p", "endpoint": silent_server})
         result = invoke("check", "--url", served.url)
-        assert (result.exit_code, "an inventory runs here already" in result.stderr) == (1, True), result.stderr
+        assert (result.exit_code, "an inventory is already running here" in result.stderr) == (1, True), result.stderr
         assert client.cancel(INVENTORY).state == "cancelled"

@@ -104,7 +104,7 @@ async def test_whoever_may_log_in_no_more_is_sent_away(tmp_path: Path, change: s
             alice.select()
             alice.noop()
             end()
-            with pytest.raises(imaplib.IMAP4.abort, match="Your password has changed"):
+            with pytest.raises(imaplib.IMAP4.abort, match="Your password was changed"):
                 alice.noop()
             bob.noop()
 

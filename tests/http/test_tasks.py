@@ -105,7 +105,7 @@ async def test_without_options_a_check_only_looks_and_a_scrub_mends(client: Conv
 async def test_one_runs_at_a_time(client: Conversation, second: str) -> None:
     assert (await ask(client, "POST", "/api/v1/check")).status == 202
     refused = await ask(client, "POST", f"/api/v1/{second}")
-    assert (refused.status, "a check runs here already" in str(refused.json["detail"])) == (409, True)
+    assert (refused.status, "a check is already running here" in str(refused.json["detail"])) == (409, True)
 
 
 async def test_waiting_ends_after_a_while(client: Conversation, jobs: FixedJobs, autojump_clock: MockClock) -> None:
@@ -150,11 +150,11 @@ async def test_an_inventory_says_where_it_is_to_go(client: Conversation, jobs: F
     assert jobs.last.options == InventoryOptions("/var/mail out/1")
     status = jobs.last.status
     assert isinstance(status, InventoryStatus)
-    status.unreadable.append(UnreadableRow("guids", "guid 00", "makes no sense in uid"))
+    status.unreadable.append(UnreadableRow("guids", "guid 00", "has invalid values in uid"))
     assert (await ask(client, "GET", "/api/v1/inventory")).json["unreadable"] == []
     jobs.end()
     told = await ask(client, "GET", "/api/v1/inventory?wait=true")
-    assert told.json["unreadable"] == [{"table": "guids", "key": "guid 00", "what": "makes no sense in uid"}]
+    assert told.json["unreadable"] == [{"table": "guids", "key": "guid 00", "what": "has invalid values in uid"}]
     to_s3 = {"to": "s3://mail/a/b", "endpoint": "https://objects.example.org:443", "overwrite": True}
     await ask(client, "POST", "/api/v1/inventory", json.dumps(to_s3))
     assert jobs.last.options == InventoryOptions("s3://mail/a/b", "https://objects.example.org:443", overwrite=True)
@@ -163,7 +163,7 @@ async def test_an_inventory_says_where_it_is_to_go(client: Conversation, jobs: F
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({}, "a place to go"),
+        ({}, "needs a destination"),
         ({"to": "here"}, "absolute path"),
         ({"to": "/a\0b"}, "absolute path"),
         ({"to": "/" + "a" * 5000}, "absolute path"),
@@ -173,7 +173,7 @@ async def test_an_inventory_says_where_it_is_to_go(client: Conversation, jobs: F
         ({"to": "/a", "endpoint": "https://h:443"}, "leave it out"),
         ({"to": "s3://b/p", "endpoint": "http://objects.example.org:80"}, "expected https"),
         ({"to": "s3://b/p", "overwrite": 1}, "true or false"),
-        ({"to": "/a", "rate": 5}, "no option of this task"),
+        ({"to": "/a", "rate": 5}, "not an option of this task"),
     ],
 )
 async def test_an_inventory_to_nowhere_is_refused(
@@ -199,14 +199,14 @@ async def test_a_resync_of_nothing_that_makes_sense_is_refused(
     [
         ({"user": "a" * 70_000}, "1 to 254 bytes"),
         ({"user": "a:b"}, "no colon"),
-        ({"user": "\ud800"}, "user has surrogates"),
+        ({"user": "\ud800"}, "user contains surrogates"),
         ({"user": "alice", "mailbox": ""}, "mailbox must not be empty"),
         ({"user": "alice", "mailbox": "a//b"}, "no empty levels"),
         ({"user": "alice", "mailbox": "a" * 70_000}, "1000 bytes"),
-        ({"user": "alice", "mailbox": "\udfff"}, "mailbox has surrogates"),
+        ({"user": "alice", "mailbox": "\udfff"}, "mailbox contains surrogates"),
         ({"peer": ""}, "peer must not be empty"),
         ({"peer": "DC2"}, "a node id"),
-        ({"peer": "\ud800"}, "peer has surrogates"),
+        ({"peer": "\ud800"}, "peer contains surrogates"),
         ({"peer": "dc1"}, "dc1 is the node itself"),
     ],
 )
@@ -253,7 +253,7 @@ async def test_an_answer_has_what_utf8_has_not(client: Conversation, jobs: Fixed
 
 async def test_an_option_of_another_task_is_refused(client: Conversation, jobs: FixedJobs) -> None:
     refused = await ask(client, "POST", "/api/v1/scrub", '{"repair": false}')
-    assert (refused.status, "these are: rate" in str(refused.json["detail"])) == (400, True)
+    assert (refused.status, "its options are: rate" in str(refused.json["detail"])) == (400, True)
     assert not jobs.begun
 
 
@@ -287,7 +287,7 @@ async def test_an_undelete_is_of_one_folder(client: Conversation, jobs: FixedJob
         ('{"user": "alice", "mailbox": "INBOX", "since_ms": -1}', "since_ms"),
         ('{"user": "alice", "mailbox": "INBOX", "since_ms": 281474976710656}', "since_ms"),
         ('{"user": "alice", "mailbox": "INBOX", "since_ms": "3d"}', "since_ms must be a number"),
-        ('{"user": "alice", "mailbox": "INBOX", "rate": 1}', "no option"),
+        ('{"user": "alice", "mailbox": "INBOX", "rate": 1}', "not an option"),
     ],
 )
 async def test_an_undelete_that_cannot_be(client: Conversation, jobs: FixedJobs, body: str, what: str) -> None:
@@ -339,11 +339,11 @@ NODES = {f"n{number}": None for number in range(HEADS_MAX // 20)}
     ("mailboxes", "why"),
     [
         ({}, "mailboxes must be a list"),
-        ([[]], "mailboxes[0]: a planned mailbox is a JSON object"),
-        ([PLANNED, {**PLANNED, "rows": []}], "mailboxes[1]: 'rows' is no member"),
-        ([PLANNED] * (PLANNED_MAX + 1), "at most 1000 go into one request"),
+        ([[]], "mailboxes[0]: a planned mailbox must be a JSON object"),
+        ([PLANNED, {**PLANNED, "rows": []}], "mailboxes[1]: 'rows' is not a member"),
+        ([PLANNED] * (PLANNED_MAX + 1), "send at most 1000 in one request"),
         ([{**PLANNED, "heads": NODES}] * 21, "more than 10000 heads"),
-        ([{**PLANNED, "user": 7}], "user must be a text"),
+        ([{**PLANNED, "user": 7}], "user must be a string"),
         ([{**PLANNED, "user": "a:b"}], "no colon"),
         ([{**PLANNED, "user": "\ud800"}], "mailboxes[0]: "),
         ([{**PLANNED, "mailbox": "ab" * 15}], "an id of 16 bytes"),
@@ -354,15 +354,15 @@ NODES = {f"n{number}": None for number in range(HEADS_MAX // 20)}
         ([{**PLANNED, "uidvalidity": True}], "uidvalidity must be a number from 0"),
         ([{**PLANNED, "uidvalidity": 0}], "not the id of that user's folder tree"),
         ([{**PLANNED, "damaged": 1}], "damaged must be true or false"),
-        (with_heads(None), "heads must be an object with two nodes or more"),
-        (with_heads({"dc1": None}), "heads must be an object with two nodes or more"),
+        (with_heads(None), "heads must be an object with two or more nodes"),
+        (with_heads({"dc1": None}), "heads must be an object with two or more nodes"),
         (with_heads({"dc1": None, "DC2": None}), "a node id"),
-        (with_heads({"dc1": None, "dc2": "dc2.a 7"}), "a head is [origin, seq]"),
-        (with_heads({"dc1": None, "dc2": ["dc2.a", 0]}), "a head is [origin, seq]"),
-        (with_heads({"dc1": None, "dc2": ["dc2.a", True]}), "a head is [origin, seq]"),
-        (with_heads({"dc1": None, "dc2": ["dc2.a", 1 << 63]}), "a head is [origin, seq]"),
-        (with_heads({"dc1": None, "dc2": ["dc2." + "a" * 100, 1]}), "a head is [origin, seq]"),
-        (with_heads({"dc1": None, "dc2": ["dc2.a", 1, 2]}), "a head is [origin, seq]"),
+        (with_heads({"dc1": None, "dc2": "dc2.a 7"}), "a head must be null or [origin, seq]"),
+        (with_heads({"dc1": None, "dc2": ["dc2.a", 0]}), "a head must be null or [origin, seq]"),
+        (with_heads({"dc1": None, "dc2": ["dc2.a", True]}), "a head must be null or [origin, seq]"),
+        (with_heads({"dc1": None, "dc2": ["dc2.a", 1 << 63]}), "a head must be null or [origin, seq]"),
+        (with_heads({"dc1": None, "dc2": ["dc2." + "a" * 100, 1]}), "a head must be null or [origin, seq]"),
+        (with_heads({"dc1": None, "dc2": ["dc2.a", 1, 2]}), "a head must be null or [origin, seq]"),
         (with_heads({"dc1": None, "dc2": ["origin", 1]}), "a node id"),
     ],
 )
@@ -376,5 +376,5 @@ async def test_planned_mailboxes_that_make_no_sense(
 
 async def test_the_rate_of_an_apply_is_of_mailboxes(client: Conversation, jobs: FixedJobs) -> None:
     refused = await ask(client, "POST", "/api/v1/apply", '{"rate": 0}')
-    assert (refused.status, "mailboxes a second" in str(refused.json["detail"])) == (400, True)
+    assert (refused.status, "mailboxes per second" in str(refused.json["detail"])) == (400, True)
     assert not jobs.begun

@@ -180,7 +180,7 @@ async def test_a_part_that_no_node_has_leaves_its_message_out(
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         assert await client.run("FETCH 1 (BODY[])") == [
-            "t NO [UNAVAILABLE] 1 message is left out: no node in reach has the text of UID 1; try later"
+            "t NO [UNAVAILABLE] 1 message is left out: no node in reach has the body of UID 1; try again later"
         ]
         assert (await client.run("FETCH 1 (FLAGS)"))[0] == "* 1 FETCH (FLAGS (\\Recent))"  # nobody has seen it
         header = await client.run("FETCH 1 (BODY.PEEK[HEADER])")

@@ -16,7 +16,7 @@ from replicator.users import UserDirectory, add_user, delete_user, set_password
 from tests.imap.client import Client, connected, services
 from tests.one_node import HookedMail, run_inline
 
-BYE = "* BYE Your password has changed, or you are no user here any more; log in again"
+BYE = "* BYE Your password was changed, or your account was removed; log in again"
 
 
 @pytest.fixture

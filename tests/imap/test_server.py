@@ -116,7 +116,7 @@ async def test_whoever_is_connected_hears_that_the_node_goes_down(served: ImapSe
         assert await streams[1].line() == "+ idling"
         nursery.cancel_scope.cancel()
     for client in streams:
-        assert await client.line() == "* BYE [UNAVAILABLE] dc1 is going down; connect again"
+        assert await client.line() == "* BYE [UNAVAILABLE] dc1 is shutting down; connect again"
         assert await client.line() == ""
 
 
@@ -191,7 +191,7 @@ async def test_a_message_without_text_spoils_no_other(mail: HookedMail, served: 
             "* 1 FETCH (UID 1 BODY[TEXT] {7}",
             '* 3 FETCH (UID 3 BODY[TEXT] "third")',
         ]
-        why = "no node in reach has the text of UID 2; try later"
+        why = "no node in reach has the body of UID 2; try again later"
         assert lines[-1] == f"t NO [UNAVAILABLE] 1 message is left out: {why}"
         assert (await client.run("FETCH 2 RFC822.SIZE"))[0] == "* 2 FETCH (RFC822.SIZE 4)"
 
@@ -271,7 +271,7 @@ async def test_what_idle_has_begun_to_say_is_said_whole(mail: HookedMail, served
         await mail.save(await mail.folder("alice", "INBOX"), NewMessage(b"new"))
         client.received += await ours.receive_some(1)  # the rest waits in the server
         await client.send("DONE\r\n")
-        assert await client.until("i") == ["* 2 EXISTS", "* 2 RECENT", "i OK No longer idle"]
+        assert await client.until("i") == ["* 2 EXISTS", "* 2 RECENT", "i OK IDLE ended"]
         await ours.aclose()
 
 

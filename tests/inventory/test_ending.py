@@ -165,7 +165,9 @@ def test_one_that_is_begun_anew_by_another_is_not_said_to_be_whole(tmp_path: Pat
         file.write(b"second")
     with first.writing(part_name("messages", 0)) as file:
         file.write(b"first")
-    changed = pytest.raises(TargetError, match=r"part-00000.parquet was removed or changed meanwhile")
+    changed = pytest.raises(
+        TargetError, match=r"part-00000.parquet was removed or changed while the inventory was being written"
+    )
     with changed, whole_or_nothing(first), first.writing(MANIFEST):
         raise AssertionError("it was begun")
     with second.writing(MANIFEST):

@@ -23,7 +23,7 @@ GIB = 1 << 30
 )
 def test_a_reserve_stays_free(tmp_path: Path, all_bytes: int, reserve_bytes: int) -> None:
     check_room(tmp_path, lambda _: disk(reserve_bytes, all_bytes))
-    with pytest.raises(TargetError, match=r"GiB free, of .* GiB there to whatever else .*; make room there, or"):
+    with pytest.raises(TargetError, match=r"GiB free, of .* GiB free there for all .*; make room there, or"):
         check_room(tmp_path, lambda _: disk(reserve_bytes - 1024, all_bytes))
 
 

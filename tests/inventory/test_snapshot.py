@@ -139,7 +139,9 @@ def test_what_stands_there_is_not_written_over(tmp_path: Path) -> None:
     (to / "heads").mkdir()
     (to / "heads" / "part-00000.parquet").touch()
     (to / "heads" / ".part-00001.parquet.unfinished").touch()
-    with pytest.raises(TargetError, match=r"holds a part of an inventory, .* cut off, say `--overwrite` to begin"):
+    with pytest.raises(
+        TargetError, match=r"holds an incomplete inventory, .* interrupted, start again with `--overwrite`"
+    ):
         Directory(to).prepare(overwrite=False)
     for name in ("letter.txt", "heads/part-0.parquet"):
         (to / name).touch()
@@ -147,7 +149,7 @@ def test_what_stands_there_is_not_written_over(tmp_path: Path) -> None:
             Directory(to).prepare(overwrite=True)
         (to / name).unlink()
     (to / "inventory.json").touch()
-    with pytest.raises(TargetError, match="holds an inventory that is whole"):
+    with pytest.raises(TargetError, match="holds a complete inventory"):
         Directory(to).prepare(overwrite=True)
     (to / "inventory.json").unlink()
     Directory(to).prepare(overwrite=True)
@@ -196,7 +198,7 @@ def test_of_two_that_begin_at_once_one_is_whole(tmp_path: Path) -> None:
     name = "heads/part-00000.parquet"
 
     def refused() -> None:
-        with pytest.raises(TargetError, match="another inventory has just been begun in"), other.writing(name):
+        with pytest.raises(TargetError, match="another inventory has just been started in"), other.writing(name):
             raise AssertionError("it was begun")
 
     with one.writing(name) as file:

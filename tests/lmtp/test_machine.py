@@ -349,7 +349,7 @@ def test_a_message_without_end_is_cut_off_in_bounded_memory(talk: Talk) -> None:
         answer = talk.say(b"x" * 100)
         largest = max(largest, talk.machine.buffered_bytes)
     assert talk.machine.closed
-    assert answer == "421 4.3.4 the message does not end; closing\r\n"
+    assert answer == "421 4.3.4 the message is far too large; closing\r\n"
     assert largest <= 100 + 4
     assert talk.taken is None
 

@@ -274,7 +274,7 @@ async def test_an_idle_client_is_told_so(
     await trio.sleep(290)
     assert await client.ask(b"NOOP\r\n") == b"250 2.0.0 OK\r\n"
     await trio.sleep(290)
-    assert await client.answer() == b"421 4.4.2 nothing heard for too long; closing\r\n"
+    assert await client.answer() == b"421 4.4.2 idle for too long; closing\r\n"
     assert await client.answer() == b""
 
 
@@ -401,7 +401,7 @@ async def test_a_sender_that_falls_silent_within_a_message_is_told_so(
     mail.sinks = sinks = SinkLog()
     client = await connect(LmtpServer(services), nursery)
     await client.ask(DATA)
-    assert await client.ask(b"half a message") == b"421 4.4.2 nothing heard for too long; closing\r\n"
+    assert await client.ask(b"half a message") == b"421 4.4.2 idle for too long; closing\r\n"
     assert await client.answer() == b""
     assert (sinks.opened, sinks.open) == (1, 0)
 

@@ -120,7 +120,7 @@ async def test_a_checkpoint_that_is_not_there_or_another_is_said_so(archive: Arc
         [change async for change in archive.changes(HOME, HEAD)]
     other = HEAD._replace(dot=Dot("dc1.x", 8))
     await store.put(checkpoint_name(HOME, other), write_mailbox(HEAD, MAILBOX, [ROW]))
-    with pytest.raises(UnreadableError, match="not of what its name says"):
+    with pytest.raises(UnreadableError, match="contrary to its name"):
         [change async for change in archive.changes(HOME, other)]
 
 

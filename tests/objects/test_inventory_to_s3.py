@@ -75,7 +75,7 @@ def test_it_is_there_whole_and_nothing_is_written_over_it(
     assert sum(name.startswith("messages/") for name in found) == 3
     assert read_back(found)[0] == expected.tables(node.connection)
     assert not list(tmp_path.iterdir())
-    with pytest.raises(TargetError, match="holds an inventory that is whole"):
+    with pytest.raises(TargetError, match="holds a complete inventory"):
         target_of(url, endpoint, tmp_path).prepare(overwrite=True)
 
 
@@ -136,7 +136,7 @@ def test_two_that_begin_in_one_place_do_not_mix(
         await put(name, data)
 
     monkeypatch.setattr(second._store, "put", put_late)
-    with pytest.raises(TargetError, match="another inventory has just been begun in s3://"):
+    with pytest.raises(TargetError, match="another inventory has just been started in s3://"):
         second.prepare(overwrite=False)
     InventoryWriter(node.connection, first, Listener(), dc7).write(ORDER)
     found = trio.run(objects, store)
@@ -154,7 +154,7 @@ def test_one_that_is_begun_anew_elsewhere_ends_and_leaves_that_alone(server: Add
     with second.writing("heads/part-00000.parquet") as file:
         file.write(b"second")
     with (
-        pytest.raises(TargetError, match="has been begun anew in s3://"),
+        pytest.raises(TargetError, match="has since been started in s3://"),
         whole_or_nothing(first),
         first.writing(MANIFEST),
     ):

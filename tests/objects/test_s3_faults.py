@@ -142,7 +142,7 @@ async def test_an_answer_that_breaks_off_is_never_taken_for_whole(
 
 async def test_a_bucket_that_is_not_there_is_said_so(server: Address) -> None:
     store = open_store(f"http://{server.host}:{server.port}", bucket="nowhere")
-    with pytest.raises(ObjectMissingError, match="does it exist, and the bucket"):
+    with pytest.raises(ObjectMissingError, match="do the object and its bucket or directory exist"):
         await put_small(store)
     with pytest.raises(ObjectMissingError, match="NoSuchBucket"):
         await list_all(store)
@@ -151,7 +151,7 @@ async def test_a_bucket_that_is_not_there_is_said_so(server: Address) -> None:
 def test_no_credentials_are_said_so() -> None:
     asked_for_a_role = GenericError("Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token")
     error = open_store("http://127.0.0.1:1")._translated("read", "a", asked_for_a_role)
-    assert "there are no keys for it: set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION" in str(error)
+    assert "no credentials: set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION" in str(error)
     assert "169.254" not in str(error)
 
 
@@ -160,7 +160,7 @@ async def test_wrong_credentials_are_said_so_and_not_shown(
     server: Address, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-right-one")
-    with pytest.raises(ObjectStoreError, match="look at AWS_ACCESS_KEY_ID") as caught:
+    with pytest.raises(ObjectStoreError, match="check AWS_ACCESS_KEY_ID") as caught:
         await call(open_store(f"http://{server.host}:{server.port}"))
     assert "not-the-right-one" not in str(caught.value)
-    assert SECRET not in str(caught.value).partition("; look at")[0].replace("AWS_SECRET", "")
+    assert SECRET not in str(caught.value).partition("; check AWS")[0].replace("AWS_SECRET", "")

@@ -301,8 +301,8 @@ def test_a_large_literal_that_waits_may_be_refused() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"a {1001+}\r\n", "a literal of 1001 bytes: at most 1000 are taken"),
-        (b"a {5+}\r\n12345 {5+}\r\n12345 {1+}\r\n", "a literal of 1 bytes: all of a command may have 10"),
+        (b"a {1001+}\r\n", "a literal of 1001 bytes; the limit is 1000"),
+        (b"a {5+}\r\n12345 {5+}\r\n12345 {1+}\r\n", "a literal of 1 bytes; all literals of a command may have 10"),
         (b"a" + b" {6+}\r\nabcdef" * 4 + b" {6+}\r\n", "more than 4 literals in one command"),
     ],
 )

@@ -61,5 +61,5 @@ def test_another_row_has_another_hash(one: Item, other: Item) -> None:
 )
 def test_what_is_something_else_is_refused(packed: bytes) -> None:
     for unpack in (bulk.unpack_items, bulk.unpack_answers, bulk.unpack_keys):
-        with pytest.raises(ValueError, match="not what SYNC moves"):
+        with pytest.raises(ValueError, match="not data of a SYNC"):
             unpack(packed)

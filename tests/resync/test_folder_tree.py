@@ -264,13 +264,13 @@ def test_a_parent_that_two_masters_make_is_one_folder() -> None:
 @pytest.mark.parametrize(
     ("change", "wrong"),
     [
-        (FolderCreate(b"a" * 16, "C", 9 * UIDVALIDITY_STEP), "mailbox id that is taken"),
-        (FolderCreate(b"c" * 16, "C", UIDVALIDITY_STEP + RISEN_MAX + 1), "given out before"),
+        (FolderCreate(b"a" * 16, "C", 9 * UIDVALIDITY_STEP), "mailbox id that is already in use"),
+        (FolderCreate(b"c" * 16, "C", UIDVALIDITY_STEP + RISEN_MAX + 1), "already given out"),
         (FolderCreate(b"c" * 16, "C", UIDVALIDITY_AHEAD_MAX + UIDVALIDITY_STEP + 10), "far future"),
         (FolderCreate(b"c" * 16, "A", 9 * UIDVALIDITY_STEP), "one name to two folders"),
         (FolderRename(b"b" * 16, "A"), "one name to two folders"),
-        (FolderRename(b"c" * 16, "C"), "not there"),
-        (FolderDelete(b"c" * 16), "not there"),
+        (FolderRename(b"c" * 16, "C"), "does not exist"),
+        (FolderDelete(b"c" * 16), "does not exist"),
     ],
 )
 def test_a_change_that_no_master_can_have_numbered_is_refused(change: Change, wrong: str) -> None:
@@ -283,7 +283,7 @@ def test_a_change_that_no_master_can_have_numbered_is_refused(change: Change, wr
 def test_an_entry_stands_on_a_tree_once_and_leaves_no_modseq_out() -> None:
     node, _ = pair()
     node.number(FolderSubscribe("A", subscribed=True))
-    with pytest.raises(ContradictionError, match="has seen it"):
+    with pytest.raises(ContradictionError, match="has already seen it"):
         node.tree.apply(node.history[0])
     with pytest.raises(ContradictionError, match="MODSEQ"):
         node.step(node.entry((FolderSubscribe("A", subscribed=False),), [node.history[0].dot], 3))

@@ -251,7 +251,10 @@ def test_names_of_directories(spark: SparkSession, tmp_path: Path, name: str) ->
 
 def test_what_is_no_audit_is_not_overwritten(spark: SparkSession, tmp_path: Path) -> None:
     places = two(tmp_path)
-    for to, why in ((tmp_path / "a", "holds folders, which is of no audit"), (tmp_path / "mail", "holds no audit")):
+    for to, why in (
+        (tmp_path / "a", "holds folders, which does not belong to an audit"),
+        (tmp_path / "mail", "holds no audit"),
+    ):
         (to / "mailboxes").mkdir(parents=True, exist_ok=True)
         (to / "mailboxes" / "letter").write_text("mine")
         with pytest.raises(InventoryError, match=why):
@@ -279,11 +282,11 @@ def test_a_former_audit_is_kept_unless_its_place_is_asked_for(
     spark: SparkSession, places: dict[str, str], done: Path, tmp_path: Path
 ) -> None:
     before = (done / plan.MANIFEST).stat()
-    with pytest.raises(InventoryError, match="is not empty; --overwrite takes the place of a former audit"):
+    with pytest.raises(InventoryError, match="is not empty; --overwrite replaces an earlier audit"):
         audit.audit(spark, places, str(done), overwrite=False, tell=lambda _: None)
     assert (done / plan.MANIFEST).stat() == before
     (tmp_path / "letters").write_text("mine")
-    with pytest.raises(InventoryError, match="holds letters, which is of no audit"):
+    with pytest.raises(InventoryError, match="holds letters, which does not belong to an audit"):
         audit.audit(spark, places, str(tmp_path), overwrite=True, tell=lambda _: None)
     assert (tmp_path / "letters").read_text() == "mine"
 

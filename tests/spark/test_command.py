@@ -48,10 +48,10 @@ def test_an_inventory_that_is_not_there(inventories: list[str], tmp_path: Path) 
     (tmp_path / "file").touch()
     for name in ("gone", "file"):
         done = replicator("diff", inventories[0], f"--inventory=b={tmp_path / name}", "--out", str(tmp_path / "out"))
-        why = f"Error: {tmp_path / name}, given as b's inventory, is no directory of this machine\n"
+        why = f"Error: {tmp_path / name}, given as b's inventory, is not a directory on this machine\n"
         assert (done.returncode, done.stderr) == (1, why)
     done = replicator("diff", inventories[0], f"--inventory=b=/{'x' * 300}", "--out", str(tmp_path / "out"))
-    assert done.stderr == f"Error: /{'x' * 300}, given as b's inventory, cannot be looked at: File name too long\n"
+    assert done.stderr == f"Error: cannot look at /{'x' * 300}, given as b's inventory: File name too long\n"
 
 
 def test_no_java(inventories: list[str], tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_java_is_too_old(inventories: list[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--memory", "900000g"], "there is not as much memory as --memory asks for"),
+        (["--memory", "900000g"], "the machine has less memory than --memory asks for"),
         pytest.param(["--master", "spark://nowhere"], "Invalid master URL: spark://nowhere", marks=pytest.mark.long),
     ],
 )
@@ -104,7 +104,7 @@ def test_executors_are_not_waited_for_for_ever(inventories: list[str], tmp_path:
             env={**os.environ, "SPARK_CONF_DIR": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1"},
         )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr.startswith(f"Error: {url} has given no executor for 1 s; has it workers")
+    assert done.stderr.startswith(f"Error: {url} has provided no executor for 1 s; does it have workers")
     assert done.stderr.count("\n") == 1
 
 
@@ -119,12 +119,15 @@ def test_a_clock_that_is_far_off_ends_no_audit(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["diff", "--inventory=a=/x", "--out=/o"], "give --inventory NODE=PLACE, as dc1=/srv/inventories/dc1, 2 times"),
+        (
+            ["diff", "--inventory=a=/x", "--out=/o"],
+            "give --inventory NODE=PLACE, such as dc1=/srv/inventories/dc1, at least 2",
+        ),
         (["diff", "--inventory=a=/x", "--inventory=/y", "--out=/o"], "give --inventory NODE=PLACE"),
         (["diff", "--inventory=a=/x", "--inventory=a=/y", "--out=/o"], "a is given twice"),
         (["diff", "--inventory=a=/x", "--inventory=b=/y", "--out=/o", "--scratch=/nope"], "'/nope' does not exist"),
         (["diff", "--inventory=a=/x", "--inventory=b=/y", "--out=/o", "--memory=100m"], "100m is too little for Spark"),
-        (["diff", "--inventory=a=/x", "--inventory=b=/y", "--out=/o", "--conf=x=y"], "'x=y' is no setting"),
+        (["diff", "--inventory=a=/x", "--inventory=b=/y", "--out=/o", "--conf=x=y"], "'x=y' is not a setting"),
         (["check", "--spark"], "give --inventory NODE=PLACE"),
         (["check", "--spark", "--inventory=a=/x", "--repair"], "--spark checks inventories"),
         (["check", "--url=http://127.0.0.1:1", "--inventory=a=/x"], "work only with --spark"),

@@ -78,12 +78,12 @@ def test_how_many_can_be_compared(spark: SparkSession) -> None:
 
 def test_what_is_no_whole_inventory_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     place = inventory(tmp_path)
-    assert f"{place}/{MANIFEST} is of node 'dc1', and was given as dc7's" in wrong(spark, dc7=place)
+    assert f"{place}/{MANIFEST} is of node 'dc1', but was given for dc7" in wrong(spark, dc7=place)
     other = inventory(tmp_path, "dc2", cluster="another")
     said = wrong(spark, dc1=place, dc2=other)
     assert "several clusters: dc1 of 'test', dc2 of 'another'" in said
     bent(place, format=99)
-    assert f"{place}/{MANIFEST}: it is of format 99" in wrong(spark, dc1=place)
+    assert f"{place}/{MANIFEST}: its format is 99" in wrong(spark, dc1=place)
     bent(place, format=FORMAT, rows=dict.fromkeys(SCHEMAS.keys() - {"guids"}, 0))
     assert f"{place}/{MANIFEST}: {MANIFEST} does not count the rows of guids" in wrong(spark, dc1=place)
     Path(place, MANIFEST).write_text("{")
@@ -95,7 +95,7 @@ def test_what_is_no_whole_inventory_is_refused(spark: SparkSession, tmp_path: Pa
 def test_lost_files_are_noticed(spark: SparkSession, tmp_path: Path) -> None:
     place = inventory(tmp_path)
     bent(place, rows={**dict.fromkeys(SCHEMAS, 0), "folders": 2})
-    assert f"{place}/folders has 1 rows where {MANIFEST} says 2" in wrong(spark, dc1=place)
+    assert f"{place}/folders has 1 rows, but {MANIFEST} says 2" in wrong(spark, dc1=place)
     Path(place, part_name("heads", 0)).unlink()
     Path(place, "heads").rmdir()
     assert f"{place}/heads cannot be read" in wrong(spark, dc1=place)
@@ -115,7 +115,7 @@ def test_each_file_has_the_columns_of_its_table(spark: SparkSession, tmp_path: P
     assert "has no column 'sid'" in said
     with_table(place, "subscriptions", {**columns, "sid": [7]})
     said = wrong(spark, dc1=place)
-    assert "part-00001.parquet: column 'sid' is bigint, not string" in said
+    assert "part-00001.parquet: column 'sid' is bigint, but must be string" in said
 
 
 def test_what_is_no_parquet_is_told(spark: SparkSession, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_column_that_may_be_null_and_must_not(spark: SparkSession, tmp_path: P
     schema = pa.schema([field.with_nullable(nullable=field.name == "name") for field in table.schema])
     pq.write_table(table.cast(schema), file)
     assert wrong(spark, dc1=place).endswith(
-        "folders/part-00000.parquet: column 'name' may be null; it is no table of this format of inventories"
+        "folders/part-00000.parquet: column 'name' may be null; it is not a table of this format of inventories"
     )
 
 
@@ -166,7 +166,7 @@ def test_a_file_that_was_damaged_on_its_way_is_named(spark: SparkSession, tmp_pa
         read.tables["guids"].collect()
     said = _explained(str(error.value), "")
     assert said.startswith(f"file://{file} cannot be read (")
-    assert said.endswith("copy the inventory again, or take it anew")
+    assert said.endswith("copy the inventory again, or write a new one")
 
 
 def test_no_file_is_passed_over_where_spark_is_set_to_do_so(spark: SparkSession, tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ ALL_SAME = "All 3 nodes show the same 1,502 mailboxes"
     ("summary", "said"),
     [
         (clean(0, 0), "No inventory was compared, so nothing is known."),
-        (clean(1), "There is only the node dc1, with 1,502 mailboxes, to compare."),
+        (clean(1), "There is only node dc1, with 1,502 mailboxes, to compare."),
         (clean(2), "Both nodes show the same 1,502 mailboxes."),
         (clean(3), f"{ALL_SAME}."),
         (clean(3, 1), "All 3 nodes show the same 1 mailbox."),
-        (clean(3, 0), "All 3 nodes show the same: there is no mailbox yet."),
+        (clean(3, 0), "All 3 nodes show the same: there are no mailboxes yet."),
         (replace(clean(3), relations=SOME), "31 of 1,502 mailboxes differ between the 3 nodes."),
         (
             replace(clean(3), relations={"equal": 1501, "forked": 1}),
@@ -70,7 +70,7 @@ def test_what_to_do_next_follows_from_what_was_found(summary: Summary, commands:
 
 def test_a_node_whose_rows_are_damaged_is_named_and_where_nobody_knows_all_are_asked() -> None:
     assert "at dc1, where" in next(iter(steps(replace(clean(3), nodes=sick(1, 0)))))
-    assert "at every node: what is shown of 2 mailboxes" in next(
+    assert "at every node: what nodes show of 2 mailboxes" in next(
         iter(steps(replace(clean(3), nodes=sick(1, 0), relations={"damaged": 2})))
     )
 

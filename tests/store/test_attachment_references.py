@@ -49,7 +49,7 @@ def test_a_row_that_cannot_be_one_is_passed_over(
     record(database, (part(1), holder(1), 0), row, (part(3), holder(3), 1))
     whole = [Holding(part(1), holder(1)), Holding(part(3), holder(3), kept=True)]
     assert sorted(holdings_of(database, TEXT), key=lambda held: held.hash) == whole
-    assert "a row of table attachment is damaged" in caplog.text
+    assert "skipping a damaged row of table attachment" in caplog.text
     assert keepers_of(database, part(2)) == []
     records = RecordedHolders(database)
     assert records.holdings(None, 1) == whole[:1]

@@ -136,7 +136,7 @@ def test_what_the_log_does_not_know_may_begin() -> None:
     node.connection.execute("INSERT INTO recent VALUES (?, 5)", (strange.mailbox_id,))
     with pytest.raises(DamagedRowError):
         node.write(saving(b"text", guid(2), strange))
-    assert damages(node) == [("chain", "the log knows no such mailbox")]
+    assert damages(node) == [("chain", "the log has no such mailbox")]
     node.write(partial(compare_and_mend, chain_id=strange.mailbox_id, doubted=False))
     assert damages(node) == []
     assert node.write(saving(b"text", guid(2), strange)).uids == (1,)

@@ -131,5 +131,5 @@ async def test_where_it_cannot_be_copied_that_is_said(tmp_path: Path) -> None:
     path = await a_database(tmp_path)
     overwrite(path, 1, b"garbage!garbage!")
     path.with_name("node.db-wal").mkdir()
-    with pytest.raises(DataError, match="has to be copied; make room"):
+    with pytest.raises(DataError, match="must be copied before it can be read; make room"):
         damaged_database.legible(path)

@@ -41,7 +41,7 @@ def test_where_there_was_none_nothing_is_set_aside(tmp_path: Path) -> None:
 def test_while_one_is_being_built_the_node_does_not_run(tmp_path: Path) -> None:
     path = lay(tmp_path, "node.db", "node.db.rebuild")
     assert replacement_of(path).read_text() == "node.db.rebuild"
-    with pytest.raises(DataError, match="a rebuild of this database was begun"):
+    with pytest.raises(DataError, match="a rebuild of this database was started"):
         check_none(path)
 
 

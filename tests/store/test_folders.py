@@ -177,7 +177,9 @@ def test_nothing_is_built_on_a_folder_that_goes_with_its_last_mail(node: MemoryN
     node.write_together([deleting(A), saving(b"text", guid(1), kept)])
     entries = len(node.log())
     for job in (renaming(A, "z"), creating("a/b/x", B), creating("a/b/x/y", B), renaming(C, "a/b/c")):
-        with pytest.raises(InvalidNameError, match="the folder 'a/b' was deleted and is there only for mail that came"):
+        with pytest.raises(
+            InvalidNameError, match="the folder 'a/b' was deleted, and is shown only for mail that arrived"
+        ):
             node.write(job)
     node.write(renaming(A, "a/b"))
     assert len(node.log()) == entries

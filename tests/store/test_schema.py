@@ -110,7 +110,7 @@ async def test_a_database_belongs_to_one_node_of_one_cluster(tmp_path: Path) -> 
         for _ in range(2):
             await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail"))
         for sid, cluster in (("dc2", "mail"), ("dc1", "post")):
-            with pytest.raises(ConfigError, match="is of node 'dc1' of cluster 'mail'"):
+            with pytest.raises(ConfigError, match="belongs to node 'dc1' of cluster 'mail'"):
                 await store.write(lambda tx, sid=sid, cluster=cluster: schema.claim(tx.connection, sid, cluster))  # type: ignore[misc]
 
 

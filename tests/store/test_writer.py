@@ -213,7 +213,7 @@ async def test_a_disk_that_fails_refuses_changes_and_lets_a_flush_end(tmp_path: 
 
     async with open_store(tmp_path, environment=Environment(open_database=open_failing)) as store:
         opened[0].fails = True
-        with pytest.raises(UnavailableError, match=r"the disk fails \(disk I/O error\)"):
+        with pytest.raises(UnavailableError, match=r"the disk failed \(disk I/O error\)"):
             await save(store, 1)
         await store.flush()
         opened[0].fails = False

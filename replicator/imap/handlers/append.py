@@ -40,5 +40,5 @@ def appended(session: Session, begun: LargeLiteral, literal: IncomingLiteral) ->
     """Return the APPEND that this literal belongs to. Raises CommandSyntaxError if it belongs to no valid APPEND."""
     tagged = session.services.parser.parse(begun.frame)
     if not isinstance(tagged.command, c.Append):
-        raise CommandSyntaxError(f"A literal of {begun.size} bytes is good for the message of APPEND only", tagged.tag)
+        raise CommandSyntaxError(f"Only the message of an APPEND may be a literal of {begun.size} bytes", tagged.tag)
     return replace(tagged, command=replace(tagged.command, text=literal))

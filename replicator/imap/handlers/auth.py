@@ -21,7 +21,7 @@ MAX_FAILED_LOGINS = 5  # then the client must connect again, which is slow and s
 async def capability(session: Session, _command: c.Capability) -> Completion:
     """Run CAPABILITY."""
     await session.write([untagged(f"CAPABILITY {session.capabilities()}")])
-    return Completion("That is what there is")
+    return Completion("Capabilities listed")
 
 
 async def noop(_session: Session, _command: c.Noop) -> Completion:
@@ -35,13 +35,13 @@ async def identify(session: Session, _command: c.Id) -> Completion:
     words = [word for field in fields if field[1] is not None for word in field]
     printed = [b"".join(quoted_or_literal(str(word).encode())) for word in words]
     await session.write([b"* ID (%b)\r\n" % b" ".join(printed)])
-    return Completion("Pleased to meet you")
+    return Completion("Server identified")
 
 
 async def logout(session: Session, _command: c.Logout) -> Completion:
     """Run LOGOUT."""
     session.ended = True
-    await session.write([status_line("BYE", "Until next time")])
+    await session.write([status_line("BYE", "Goodbye")])
     return Completion("Logged out")
 
 
@@ -53,7 +53,7 @@ async def login(session: Session, command: c.Login) -> Completion:
 async def authenticate(session: Session, command: c.Authenticate) -> Completion:
     """Run AUTHENTICATE PLAIN (RFC 4616), with or without an initial response (RFC 4959)."""
     if command.mechanism != "PLAIN":
-        raise CommandFailedError(f"There is no mechanism {command.mechanism} here, only PLAIN", "CANNOT")
+        raise CommandFailedError(f"Mechanism {command.mechanism} is not supported here; use PLAIN", "CANNOT")
     if not session.connection.private:
         raise _privacy_required()
     response = command.initial
@@ -62,10 +62,10 @@ async def authenticate(session: Session, command: c.Authenticate) -> Completion:
         await session.connection.flush()
         response = (await session.connection.next_frame()).text
         if response == b"*":
-            raise CommandFailedError("Cancelled, as you wish", condition="BAD")
+            raise CommandFailedError("Authentication cancelled", condition="BAD")
     authorize, user, password = _plain(b"" if response == b"=" else response)
     if authorize not in {b"", user}:
-        raise CommandFailedError("Nobody may act for another user here", "AUTHORIZATIONFAILED")
+        raise CommandFailedError("Acting for another user is not supported here", "AUTHORIZATIONFAILED")
     return await _verify(session, user, password)
 
 
@@ -96,16 +96,18 @@ async def _verify(session: Session, user: bytes, password: bytes) -> Completion:
     if session.failed_logins >= MAX_FAILED_LOGINS:
         session.ended = True
         await session.write([status_line("BYE", f"{MAX_FAILED_LOGINS} attempts have failed; connect again")])
-    raise CommandFailedError("There is no such user with that password", "AUTHENTICATIONFAILED")
+    raise CommandFailedError("Wrong user name or password", "AUTHENTICATIONFAILED")
 
 
 def _privacy_required() -> CommandFailedError:
-    return CommandFailedError("A password needs TLS on the way here; use STARTTLS or a TLS port", "PRIVACYREQUIRED")
+    return CommandFailedError(
+        "A password may be sent only over TLS here; use STARTTLS or a TLS port", "PRIVACYREQUIRED"
+    )
 
 
 async def starttls(session: Session, _command: c.StartTls) -> Completion:
     """Run STARTTLS. TLS begins once the answer has been sent unencrypted."""
     tls = session.services.tls
     if tls is None or session.connection.secure:
-        raise CommandFailedError("TLS is in use already, or not set up here", condition="BAD")
+        raise CommandFailedError("TLS is already in use, or not configured here", condition="BAD")
     return Completion("Begin TLS now", after=partial(session.connection.start_tls, tls))

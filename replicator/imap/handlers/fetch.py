@@ -117,7 +117,7 @@ def resolved(selection: Selection, numbers: SequenceSet, *, by_uid: bool) -> lis
     runs = selection.numbering.resolve(numbers, by_uid=by_uid)
     if runs is None:
         count = len(selection.numbering)
-        raise CommandFailedError(f"There are {count} messages; a number is beyond the last", condition="BAD")
+        raise CommandFailedError(f"A number is beyond the last of the {count} messages", condition="BAD")
     return runs
 
 
@@ -218,8 +218,8 @@ async def _send(session: Session, text: BodyReader, chunks: list[bytes | Span]) 
                 async for some in octets:
                     await session.write([some])
         except ContentUnavailableError as error:
-            log.warning("a connection ends, as a text that was being sent cannot be read: %s", error)
-            raise ConnectionEndedError(f"a text that was being sent cannot be read: {error}") from error
+            log.warning("closing a connection: cannot read a body that was being sent: %s", error)
+            raise ConnectionEndedError(f"cannot read a body that was being sent: {error}") from error
 
 
 def _values(items: _Items, message: Message, text: MessageText | None) -> _Values:
@@ -232,8 +232,8 @@ def _completion(*, gone: int, unreadable: UidSet) -> Completion:
         ranges = ",".join(str(UidSet((one,))) for one in unreadable.ranges[:RANGES_NAMED])
         more = ",..." if len(unreadable.ranges) > RANGES_NAMED else ""
         out = "1 message is" if len(unreadable) == 1 else f"{len(unreadable)} messages are"
-        why = f"no node in reach has the text of UID {ranges}{more}"
-        raise CommandFailedError(f"{out} left out: {why}; try later", "UNAVAILABLE")
+        why = f"no node in reach has the body of UID {ranges}{more}"
+        raise CommandFailedError(f"{out} left out: {why}; try again later", "UNAVAILABLE")
     if gone:
         raise CommandFailedError(f"{gone} of the messages have been expunged; NOOP tells which", "EXPUNGEISSUED")
     return Completion("Fetched")

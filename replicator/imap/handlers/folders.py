@@ -19,7 +19,7 @@ _LINES_BETWEEN_CHECKPOINTS = 100  # a list of many folders must not hold up the 
 async def namespace(session: Session, _command: c.Namespace) -> Completion:
     """Run NAMESPACE (RFC 2342): personal mail at the root, and no other namespace."""
     await session.write([untagged(f'NAMESPACE (("" "{SEPARATOR}")) NIL NIL')])
-    return Completion("There is one namespace")
+    return Completion("Namespace listed")
 
 
 async def list_mailboxes(session: Session, command: c.ListMailboxes) -> Completion:
@@ -27,7 +27,7 @@ async def list_mailboxes(session: Session, command: c.ListMailboxes) -> Completi
     verb = "LSUB" if command.subscribed else "LIST"
     if not command.pattern and not command.subscribed:  # RFC 3501 section 6.3.8: a request for the separator
         await session.write([list_line(verb, [NOSELECT], "")])
-        return Completion("That is the separator")
+        return Completion("Separator listed")
     pattern = command.reference + command.pattern
     if len(pattern) > MAX_PATTERN:
         raise CommandFailedError(f"A pattern may have {MAX_PATTERN} characters, not {len(pattern)}", "LIMIT")
@@ -43,7 +43,7 @@ async def list_mailboxes(session: Session, command: c.ListMailboxes) -> Completi
             await session.write([list_line(verb, attributes, name)])
         if position % _LINES_BETWEEN_CHECKPOINTS == 0:
             await trio.lowlevel.checkpoint()
-    return Completion("Those are all")
+    return Completion("Folders listed")
 
 
 async def create(session: Session, command: c.Create) -> Completion:
@@ -108,8 +108,8 @@ async def select(session: Session, command: c.Select) -> Completion:
         *selection.flag_lines(),
         selection.exists_line(),
         selection.recent_line(),
-        *([status_line("OK", "First that is not seen", f"UNSEEN {unseen}")] if unseen is not None else []),
-        status_line("OK", "UIDs hold", f"UIDVALIDITY {selection.uidvalidity}"),
+        *([status_line("OK", "First unseen message", f"UNSEEN {unseen}")] if unseen is not None else []),
+        status_line("OK", "UIDs are valid", f"UIDVALIDITY {selection.uidvalidity}"),
         status_line("OK", "Next UID", f"UIDNEXT {selection.view.uidnext}"),
         status_line("OK", "Id of the mailbox", mailbox_id_code(folder)),
     ]

@@ -74,7 +74,7 @@ async def copy(session: Session, command: c.Copy) -> Completion:
         act = session.mail.move if command.remove else session.mail.copy
         copied = await act(selection.view, uids, destination)
     if not copied.uids:
-        return Completion("There was nothing to do")
+        return Completion("No messages to copy or move")
     code = copyuid(copied.uidvalidity, copied.uids) if copied.shown else None
     if not command.remove:
         return Completion("Copied", code)
@@ -129,7 +129,7 @@ async def idle(session: Session, _command: c.Idle) -> Completion:
             nursery.cancel_scope.cancel()
     if frame.text.upper() != b"DONE":
         raise CommandFailedError("Expected DONE", condition="BAD")
-    return Completion("No longer idle")
+    return Completion("IDLE ended")
 
 
 async def _tell_changes(session: Session, telling: trio.Lock) -> None:
@@ -152,7 +152,7 @@ async def _check_login(session: Session, telling: trio.Lock) -> None:
 
 def _writable(session: Session) -> Selection:
     if session.selection.read_only:
-        raise CommandFailedError("The mailbox is open for reading only; SELECT it to change it", "READ-ONLY")
+        raise CommandFailedError("The mailbox was opened read-only; SELECT it to change it", "READ-ONLY")
     return session.selection
 
 

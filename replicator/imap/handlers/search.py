@@ -37,7 +37,9 @@ async def search(session: Session, command: c.Search) -> Completion:
     numbers = found if command.by_uid else {n for uid in found if (n := numbering.number(uid)) is not None}
     await session.write([search_response(sorted(numbers))])
     if unreadable:
-        raise CommandFailedError(f"The text of {unreadable} messages is at no node in reach; try later", "UNAVAILABLE")
+        raise CommandFailedError(
+            f"No node in reach has the bodies of {unreadable} messages; try again later", "UNAVAILABLE"
+        )
     return Completion("Searched")
 
 

@@ -296,7 +296,7 @@ def _pattern(encoded: bytes) -> str:
 def _field_name(name: bytes) -> str:
     """Return a header field's name, checked by RFC 5322 section 2.2: printable ASCII except the colon."""
     if not name or not all(0x21 <= octet <= 0x7E and octet != 0x3A for octet in name):
-        raise MeaninglessError(f"{name!r} is no name of a header field")
+        raise MeaninglessError(f"{name!r} is not the name of a header field")
     return name.decode("ascii")
 
 
@@ -328,7 +328,7 @@ def _date(text: str) -> dt.date:
     try:
         return dt.date(int(year), _MONTHS.index(month.lower()) + 1, int(day))
     except ValueError as error:
-        raise MeaninglessError(f"there is no day {text}") from error
+        raise MeaninglessError(f"{text} is not a valid date") from error
 
 
 def _date_time_ms(text: str) -> int:
@@ -339,7 +339,7 @@ def _date_time_ms(text: str) -> int:
     try:
         moment = dt.datetime.combine(_date(date), dt.time(hour, minute, min(second, 59)), dt.UTC)
     except ValueError as error:
-        raise MeaninglessError(f"there is no time {text}") from error
+        raise MeaninglessError(f"{text} is not a valid time") from error
     return (int(moment.timestamp()) - offset * 60) * 1000
 
 

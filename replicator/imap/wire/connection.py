@@ -70,7 +70,7 @@ class Connection:
             with trio.CancelScope(deadline=min(silent_by, by)) as scope:
                 self._framer.receive(await self._receive())
             if scope.cancelled_caught:
-                what = "Your message did not come in time" if by < silent_by else "You said nothing for too long"
+                what = "Your message did not arrive in time" if by < silent_by else "No command arrived for too long"
                 raise InactivityError(f"{what}; connect again")
         return event
 
@@ -82,7 +82,7 @@ class Connection:
         """Return the next frame, accepting all its literals; large ones are skipped. Raises as `next_event`."""
         while not isinstance(event := await self.next_event(), Frame):
             if isinstance(event, ContinuationNeeded) or (isinstance(event, LargeLiteral) and event.synchronising):
-                await self.write([continuation("go on")])
+                await self.write([continuation("Send the literal")])
                 await self.flush()
         return event
 
@@ -98,7 +98,7 @@ class Connection:
         """Send all gathered output. Raises ConnectionEndedError."""
         chunks, self._output, self._output_bytes = self._output, [], 0
         if self._sending:
-            raise ConnectionEndedError(f"{self.address} has not heard all of what was said before")
+            raise ConnectionEndedError(f"{self.address} has not received all earlier output")
         self._sending = True
         for block in _blocks(chunks):
             with trio.CancelScope(deadline=trio.current_time() + WRITE_TIMEOUT_S) as scope:
@@ -110,16 +110,16 @@ class Connection:
     async def start_tls(self, context: ssl.SSLContext) -> None:
         """Encrypt from here on. Raises ConnectionEndedError."""
         if self._framer.detach():  # plain text must not count as sent under TLS (RFC 3501 section 6.2.1)
-            raise ConnectionEndedError(f"{self.address} sent commands ahead of STARTTLS's answer")
+            raise ConnectionEndedError(f"{self.address} sent commands before the answer to STARTTLS")
         stream = trio.SSLStream(self._stream, context, server_side=True, https_compatible=True)
         self._sending = True
         with trio.CancelScope(deadline=self._login_by) as scope:
             try:
                 await stream.do_handshake()
             except (trio.BrokenResourceError, ssl.SSLError) as error:
-                raise ConnectionEndedError(f"{self.address}: TLS was not agreed on: {error}") from error
+                raise ConnectionEndedError(f"{self.address}: the TLS handshake failed: {error}") from error
         if scope.cancelled_caught:
-            raise ConnectionEndedError(f"{self.address} was too slow to agree on TLS")
+            raise ConnectionEndedError(f"{self.address} was too slow in the TLS handshake")
         self._stream = stream
         self._sending = False
         self.secure = True

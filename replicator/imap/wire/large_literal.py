@@ -32,7 +32,7 @@ class IncomingLiteral:
         """
         if self._client_waits:
             self._client_waits = False
-            await self._connection.write([continuation("go on")])
+            await self._connection.write([continuation("Send the literal")])
             await self._connection.flush()
         event = await self._connection.next_event(self._by)
         if isinstance(event, LiteralChunk):

@@ -36,7 +36,7 @@ def decode_pattern(encoded: bytes) -> str:
     except (UnicodeDecodeError, binascii.Error) as error:
         raise MailboxNameError(f"mailbox name {encoded!r} is not modified UTF-7") from error
     if encode_name(name) != encoded:
-        raise MailboxNameError(f"mailbox name {encoded!r} is not in the one form that modified UTF-7 gives it")
+        raise MailboxNameError(f"mailbox name {encoded!r} is not in the canonical form of modified UTF-7")
     return name
 
 

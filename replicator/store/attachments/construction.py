@@ -90,7 +90,7 @@ class Construction(Unfinished):
 
     def write(self, data: bytes) -> None:
         """Append to the content. On OSError the construction is abandoned."""
-        assert not self._is_over, "nothing is written to what is finished or abandoned"
+        assert not self._is_over, "a finished or abandoned construction takes no more data"
         assert self._writer is not None
         writer = self._writer
         self._guarded(lambda: writer.write(data))
@@ -107,7 +107,7 @@ class Construction(Unfinished):
 
         The holder is in flight until it is settled.
         """
-        assert not self._is_over, "finished or abandoned once"
+        assert not self._is_over, "already finished or abandoned"
         return self._guarded(self._finish)
 
     def abandon(self) -> None:
@@ -228,7 +228,7 @@ class Replacement(Unfinished):
         """
         try:
             if self._hasher.digest() != self._expected:
-                raise ValueError(f"this is not the content with the hash {self._expected.hex()}")
+                raise ValueError(f"the content does not have the hash {self._expected.hex()}")
             self._writer.sync()
             self._writer.close()
             if not self._site.perform(linking.put_in_place(self._place, self._name)):

@@ -90,7 +90,11 @@ def publish(built: str, place: str, holder: str) -> Algorithm[bool]:
             yield from drop(built)
             return True
         if outcome is StepOutcome.MISSING:
-            raise OSError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}: what was built was removed", built)
+            raise OSError(
+                errno.ENOENT,
+                f"{os.strerror(errno.ENOENT)}: the new attachment was removed before it was in its place",
+                built,
+            )
         yield from clear(place)
     yield SyncDirectory(names.parent(built))
     yield from sync_levels(names.levels(built))

@@ -55,7 +55,9 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         if not _PREFIX.fullmatch(self.prefix) or self.prefix in {"s", "i"}:
-            raise ValueError(f"prefix {self.prefix!r} of a hash algorithm: one of g-z, but neither s nor i, or none")
+            raise ValueError(
+                f"the prefix {self.prefix!r} of a hash algorithm must be empty or one of g-z, except s and i"
+            )
 
 
 SHA256 = Algorithm("", 32, hashlib.sha256)
@@ -97,7 +99,9 @@ class Algorithms:
     def _of(self, content_hash: bytes) -> Algorithm:
         algorithm = self._by_size.get(len(content_hash))
         if algorithm is None:
-            raise ValueError(f"a hash of {len(content_hash)} bytes: there are {sorted(self._by_size)}")
+            raise ValueError(
+                f"no hash algorithm has digests of {len(content_hash)} bytes; the sizes are {sorted(self._by_size)}"
+            )
         return algorithm
 
 
@@ -119,7 +123,7 @@ def s_name(holder: str) -> str:
     """
     match = _S_NAME.fullmatch(holder)
     if match is None:
-        raise ValueError(f"{holder!r} names no holder")
+        raise ValueError(f"{holder!r} is not the name of a holder")
     counter = int(match[2])
     return f"{counter & 0xFF:02x}/{counter >> 8 & 0xFF:02x}/{holder}"
 

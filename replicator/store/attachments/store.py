@@ -41,7 +41,9 @@ class Attachments:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if names.parse_owner_file(f"{sid}.{owner}") != (sid, owner):
-            raise ValueError(f"{sid!r}, {owner!r}: a node id, and {2 * names.OWNER_BYTES} hex digits in lower case")
+            raise ValueError(
+                f"{sid!r}, {owner!r}: expected a node id, and {2 * names.OWNER_BYTES} hex digits in lower case"
+            )
         self.files, self.sid, self.owner = files, sid, owner
         self.algorithms = algorithms or names.Algorithms()
         self._sleep = sleep
@@ -209,7 +211,7 @@ class Attachments:
         self.files.make_directory("")
         self.files.make_directory(names.OWNERS)
         if self.files.create_file(own) is not StepOutcome.DONE:
-            raise OSError(errno.EEXIST, "an owner is new at every start, and this one is not", own)
+            raise OSError(errno.EEXIST, "the owner must be new at every start", own)
         try:
             self.files.sync_directory(names.OWNERS)
             self.files.sync_directory("")

@@ -48,15 +48,15 @@ class Records(Protocol):
 class SweepFindingKind(StrEnum):
     """The kind of a finding."""
 
-    DEAD = "a removal that was not finished"
-    UNHELD = "an attachment that nobody holds"
-    STRAY_HOLDER = "a holder that is not recorded"
-    STRAY_BUILD = "what was built and is not recorded"
-    STRAY_REPLACEMENT = "a replacement that was not finished"
-    OLD_OWNER = "an owner that has nothing any more"
-    NO_HOLDER = "a recorded holding whose holder was missing"
-    NO_ATTACHMENT = "a recorded holding of what is not there"
-    NO_CONTENT = "a recorded holding of what has no content"
+    DEAD = "an unfinished removal"
+    UNHELD = "an attachment without holders"
+    STRAY_HOLDER = "a holder that the database does not record"
+    STRAY_BUILD = "a new attachment that the database does not record"
+    STRAY_REPLACEMENT = "an unfinished replacement"
+    OLD_OWNER = "an earlier owner with nothing left"
+    NO_HOLDER = "a recorded reference without its holder"
+    NO_ATTACHMENT = "a recorded reference to a missing attachment"
+    NO_CONTENT = "a recorded reference to an attachment without content"
 
 
 class SweepFinding(NamedTuple):

@@ -26,7 +26,7 @@ def holdings_in(rows: Iterable[tuple[object, ...]]) -> Iterator[Holding]:
     for row in rows:
         holding = _holding_in(row)
         if holding is None:
-            log.warning("a row of table attachment is damaged, and passed over: %r", row)
+            log.warning("skipping a damaged row of table attachment: %r", row)
         else:
             yield holding
 

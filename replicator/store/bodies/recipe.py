@@ -38,11 +38,11 @@ class Recipe:
     def __post_init__(self) -> None:
         inline = [piece for piece in self.pieces if isinstance(piece, bytes)]
         if not all(inline) or sum(map(len, inline)) > INLINE_TOTAL_MAX:
-            raise ValueError(f"it has octets inline that are none, or more than {INLINE_TOTAL_MAX}")
+            raise ValueError(f"an inline piece is empty, or the inline pieces have more than {INLINE_TOTAL_MAX} octets")
         if any(isinstance(one, bytes) and isinstance(other, bytes) for one, other in pairwise(self.pieces)):
-            raise ValueError("octets inline that follow each other are one piece")
+            raise ValueError("adjacent inline pieces must be joined into one")
         if any(isinstance(piece, Attached) and piece.opaque for piece in self.pieces[:-1]):
-            raise ValueError("something follows an opaque piece")
+            raise ValueError("an opaque piece must be the last one")
 
     @property
     def length(self) -> int:
@@ -102,7 +102,7 @@ class Recipe:
             raise ValueError(f"a recipe is an array, not {type(fields).__name__}")  # noqa: TRY004  # bytes are no type
         recipe = cls(tuple(_piece(values) for values in fields))
         if recipe.pack() != packed:
-            raise ValueError("the recipe is not packed as recipes are")
+            raise ValueError("the recipe is not packed in the canonical form")
         return recipe
 
 
@@ -133,16 +133,16 @@ def _piece(values: object) -> Piece:
         case (bytes(digest), int(size), int(lines), bytes(chunk_hashes), (int(width), bytes(end), bool(closed)), False):
             return _checked(Attached(digest, int(size), int(lines), chunk_hashes, Coding(int(width), end, closed)))
         case _:
-            raise ValueError("a piece of a recipe has not the types that it should have")
+            raise ValueError("a piece of a recipe has values of wrong types")
 
 
 def _checked(piece: Attached) -> Attached:
     if len(piece.hash) != HASH_BYTES or piece.size_bytes < 1:
-        raise ValueError(f"an attachment has a hash of {HASH_BYTES} bytes and at least one octet")
+        raise ValueError(f"an attachment must have a hash of {HASH_BYTES} bytes and at least one octet")
     if len(piece.chunk_hashes) != -(-piece.size_bytes // CHUNK_BYTES) * CHUNK_HASH_BYTES:
-        raise ValueError(f"{piece.size_bytes} octets have not {len(piece.chunk_hashes)} bytes of hashes of chunks")
+        raise ValueError(f"{len(piece.chunk_hashes)} bytes of chunk hashes do not fit {piece.size_bytes} octets")
     most = piece.size_bytes if piece.coding is None else piece.coding.lines(piece.size_bytes)
     least = 0 if piece.coding is None else most
     if not least <= piece.lines <= most:
-        raise ValueError(f"{piece.lines} line feeds are not in {piece.length} octets")
+        raise ValueError(f"{piece.lines} line feeds do not fit into {piece.length} octets")
     return piece

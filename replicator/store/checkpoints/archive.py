@@ -78,7 +78,7 @@ class Archive:
             try:
                 return await self._manifest(name)
             except (UnreadableError, ObjectMissingError) as error:
-                log.warning("a manifest is passed over: %s", error)
+                log.warning("skipping a manifest: %s", error)
         return None
 
     async def heads(self, listed: Manifest) -> AsyncGenerator[NamedHead, None]:

@@ -151,7 +151,7 @@ def _whole(chain: Chain, rows: Iterable[Row]) -> Iterator[Row]:
 
 def _not_whole(chain: Chain) -> DatabaseDamagedError:
     what = f"mailbox {chain.id.hex()}" if chain.uidvalidity else "the folder tree"
-    return DatabaseDamagedError(f"{what} of {chain.user} is damaged: its rows are not those that it should have; run"
+    return DatabaseDamagedError(f"{what} of {chain.user} is damaged: its rows do not match its counters; run"
                                 " `replicator check --repair` at this node")  # fmt: skip
 
 

@@ -157,7 +157,7 @@ class CheckpointReader:
         """End the object. On return, the changes yielded are proved to be the state."""
         self._sealed.finish()
         if self._content is None or not self._content.has_begun:
-            raise self._sealed.refusal("there is no state in it")
+            raise self._sealed.refusal("it contains no state")
 
     def _begin(self, frame: bytes) -> _Rows | _Names:
         try:
@@ -166,7 +166,7 @@ class CheckpointReader:
         except ValueError as error:
             raise self._sealed.refusal(str(error)) from None
         if head != self._head:
-            raise self._sealed.refusal(f"it is of {head.dot} of {head.user}, not of what its name says")
+            raise self._sealed.refusal(f"it belongs to {head.dot} of {head.user}, contrary to its name")
         seen = dict(self._context)
         if seen.get(self._head.dot.origin) != self._head.dot.seq:
             raise self._sealed.refusal("its context does not end at its head")
@@ -188,7 +188,7 @@ class _Rows:
 
     def problem(self, change: object) -> str | None:
         if not isinstance(change, Merge) or change.context or change.removed or not is_well_formed(change):
-            return "a change in it is none of a mailbox, or has a value out of range"
+            return "it has a change that does not belong to a mailbox, or a value out of range"
         self._first = self._first or change
         if (change.uidnext, change.risen) != (self._first.uidnext, self._first.risen):
             return "its changes disagree about UIDNEXT"
@@ -200,11 +200,11 @@ class _Rows:
         if row.uid <= self._last_uid:
             return "its UIDs are not in order"
         if row.guid in self._guids:
-            return "it has a GUID twice"
+            return "it lists a GUID twice"
         if row.modseq > self._head.modseq:
             return "a message has a MODSEQ above its head's"
         if any(self._context.get(dot.origin, 0) < dot.seq for dot in row.dots()):
-            return "its context lacks a message"
+            return "its context does not cover one of its messages"
         self._last_uid = row.uid
         self._guids.add(row.guid)
         return None
@@ -222,7 +222,7 @@ class _Names:
 
     def problem(self, change: object) -> str | None:
         if not isinstance(change, TreeMerge) or change.context or not is_well_formed(change):
-            return "a change in it is none of a tree, or has a value out of range"
+            return "it has a change that does not belong to a tree, or a value out of range"
         self.has_begun = True
         users = {folder.user for folder in change.folders} | {one.user for one in change.subscriptions}
         if not users <= {self._user}:
@@ -238,7 +238,7 @@ def _add(names: set[T], new: list[T]) -> str | None:
     count = len(names) + len(new)
     names.update(new)
     if len(names) != count:
-        return "it has a folder, a name or a subscription twice"
+        return "it lists a folder, a name or a subscription twice"
     return f"it has more than {NAMES_MAX} names" if count > NAMES_MAX else None
 
 
@@ -249,7 +249,7 @@ def unpack_fields(packed: bytes, count: int | None = None) -> tuple[object, ...]
     except (msgpack.UnpackException, ValueError) as error:
         raise ValueError(f"{len(packed)} bytes are not MessagePack: {error!r}") from None
     if not isinstance(fields, tuple) or (count is not None and len(fields) != count):
-        raise ValueError(f"something in it is not an array of {count or 'any'} fields")
+        raise ValueError(f"a part of it is not an array of {count or 'any number of'} fields")
     return fields
 
 
@@ -263,7 +263,7 @@ def head_from(fields: object) -> NamedHead:
                 raise ValueError(f"its head {problem}")
             return head
         case _:
-            raise ValueError("its head has not the types that it should have")
+            raise ValueError("its head has values of wrong types")
 
 
 def context_from(fields: object) -> tuple[Dot, ...]:
@@ -274,5 +274,5 @@ def context_from(fields: object) -> tuple[Dot, ...]:
             case (str(origin), int(seq)) if 0 < seq < NUMBER_MAX and (not dots or origin > dots[-1].origin):
                 dots.append(Dot(origin, seq))
             case _:
-                raise ValueError("its context is none")
+                raise ValueError("its context is malformed")
     return tuple(dots)

@@ -104,37 +104,37 @@ class Unsealer:
 
     def refusal(self, problem: str) -> UnreadableError:
         """Return the error to raise for a problem in the frames."""
-        advice = "delete it" if self._kind is ContainerKind.ENTRY else "delete it, and use the one before it"
+        advice = "delete it" if self._kind is ContainerKind.ENTRY else "delete it, and use the previous one"
         return UnreadableError(f"{self._name}: damaged: {problem}; {advice}")
 
     def _check_head(self) -> None:
         magic, kind, version = bytes(self._head[:8]), bytes(self._head[8:9]), int.from_bytes(self._head[9:])
         if not MAGIC.startswith(magic):
-            raise self.refusal("it does not begin as an object of mail-replicator does")
+            raise self.refusal("it does not begin like an object of mail-replicator")
         if kind not in {b"", self._kind.value}:
             raise self.refusal(f"it is no {self._kind.name.lower()}")
         if len(self._head) == _HEAD_BYTES and version != VERSION:
             raise UnreadableError(
-                f"{self._name}: of form {version}, and this version of mail-replicator reads form {VERSION}; use the"
-                " version that wrote it, or one before it"
+                f"{self._name}: has format {version}, but this version of mail-replicator reads format"
+                f" {VERSION}; use the version that wrote it, or an earlier object"
             )
 
     def _decompress(self, data: bytes) -> None:
         if self._decompressor.eof:
-            raise self.refusal("something follows its end")
+            raise self.refusal("it has data after its end")
         try:
             self._plain += self._decompressor.decompress(data)
         except zstandard.ZstdError as error:
             raise self.refusal(str(error)) from None
         if self._decompressor.unused_data:
-            raise self.refusal("something follows its end")
+            raise self.refusal("it has data after its end")
 
     def _frames(self) -> Iterator[bytes]:
         start = 0
         while not self._is_over and len(self._plain) >= start + _LENGTH_BYTES:
             length = int.from_bytes(self._plain[start : start + _LENGTH_BYTES])
             if length > FRAME_BYTES_MAX:
-                raise self.refusal(f"a frame of it has {length} bytes")
+                raise self.refusal(f"one of its frames has {length} bytes, which is more than the maximum")
             end = start + _LENGTH_BYTES + length
             if len(self._plain) < end:
                 break
@@ -144,4 +144,4 @@ class Unsealer:
             start = end
         del self._plain[:start]
         if self._is_over and self._plain:
-            raise self.refusal("something follows its last frame")
+            raise self.refusal("it has data after its last frame")

@@ -93,7 +93,7 @@ class ManifestReader:
         """End the object, and return the manifest. The heads yielded are now proved to be what it lists."""
         self._sealed.finish()
         if self._manifest is None:
-            raise self._sealed.refusal("there is nothing in it")
+            raise self._sealed.refusal("it is empty")
         return self._manifest
 
     def _heads(self, frame: bytes) -> tuple[NamedHead, ...]:
@@ -115,7 +115,7 @@ def _manifest_from(frame: bytes, name: str) -> Manifest:
         case (str(cluster), str(sid)), int(ms) if 0 <= ms < DATE_MAX_MS:
             manifest = Manifest(Home(cluster, sid), ms, context_from(context))
         case _:
-            raise ValueError("it does not say whose it is, and of when")
+            raise ValueError("it does not say which node wrote it, and when")
     if manifest.name != name:
-        raise ValueError(f"it is {manifest.name[:200]!r} and not what its name says")
+        raise ValueError(f"it names itself {manifest.name[:200]!r}, contrary to its name")
     return manifest

@@ -83,8 +83,8 @@ SELECT id FROM (
 )"""
 _IDS = " UNION ".join(_STEPS.format(table=table, key=key) for table, key in (("chain", "id"), *_OTHERS))
 _GONE = (
-    "is gone, and nothing can be numbered without it; run `replicator check --repair` at this node; where that does not"
-    " bring it back, end the node and run `replicator rebuild --from-peers`"
+    "is missing, and this node cannot number changes without it; run `replicator check --repair` at this node;"
+    " if that does not bring it back, stop the node and run `replicator rebuild --from-peers`"
 )
 
 

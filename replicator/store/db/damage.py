@@ -17,7 +17,7 @@ from replicator.errors import DatabaseFailedError, DataError
 
 log = logging.getLogger(__name__)
 
-REMEDY = "end the node and run `replicator rebuild --from-peers` with its configuration"
+REMEDY = "stop the node and run `replicator rebuild --from-peers` with its configuration"
 
 # Tables that grow with the messages, which take minutes to read -> the sort orders of the table and of each index.
 _LARGE = {
@@ -96,7 +96,9 @@ class Damage:
         """Return the error to raise in place of `error`. The first finding is logged for the operator."""
         if self.found is None:
             self.found = str(error)
-            log.error("%s is damaged: %s; what it still gives is served; %s", self._path, error, REMEDY)
+            log.error(
+                "%s is damaged: %s; the node goes on serving what it can still read; %s", self._path, error, REMEDY
+            )
         return DatabaseDamagedError("a part of this node's database is damaged; its operator must rebuild it")
 
 
@@ -115,7 +117,7 @@ def check_file(path: Path) -> None:
     """
     wal = path.with_name(f"{path.name}-wal")
     if path.is_file() and not path.stat().st_size and wal.is_file() and wal.stat().st_size:
-        raise DatabaseDamagedError(f"{path}: the database is damaged: the file is empty, and {wal.name} is not")
+        raise DatabaseDamagedError(f"{path}: the database is damaged: the file is empty, but {wal.name} is not")
 
 
 def check_tables(connection: sqlite3.Connection, path: Path) -> None:
@@ -133,7 +135,7 @@ def check_tables(connection: sqlite3.Connection, path: Path) -> None:
         else:
             found = connection.execute(f"PRAGMA quick_check({name})").fetchone()[0]
             if found == "ok" and connection.execute(_senseless(connection, name)).fetchone():
-                found = "a row makes no sense"
+                found = "a row has invalid values"
             if found != "ok":
                 raise DatabaseDamagedError(f"{path}: the database is damaged: table {name}: {found}")
     if (uncounted := connection.execute(_UNCOUNTED).fetchone()) is not None:

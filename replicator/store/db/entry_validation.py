@@ -75,22 +75,25 @@ def check_form(entry: Entry, own_origin: str) -> None:
     wrong = next((what for holds, what in _form(entry, own_origin) if not holds), None)
     wrong = wrong or why_not_head(head_of(entry))
     if wrong:
-        raise HistoryError(f"entry {entry.dot.seq} of {entry.dot.origin} {wrong}; its node needs to be looked at")
+        raise HistoryError(f"entry {entry.dot.seq} of {entry.dot.origin} {wrong}; check the node that numbered it")
 
 
 def _form(entry: Entry, own_origin: str) -> tuple[tuple[bool, str], ...]:
     return (
-        (entry.dot.origin != own_origin, "names this node's present run as its origin"),
+        (entry.dot.origin != own_origin, "names this node's current run as its origin"),
         (len(entry.predecessors) <= PREDECESSORS_MAX, f"has more than {PREDECESSORS_MAX} predecessors"),
         (len(set(entry.predecessors)) == len(entry.predecessors), "names a predecessor twice"),
         (bool(entry.changes), "has no changes"),
-        (all(isinstance(change, _TREE_CHANGES) == entry.is_tree for change in entry.changes), "mixes tree and mail"),
+        (
+            all(isinstance(change, _TREE_CHANGES) == entry.is_tree for change in entry.changes),
+            "mixes changes to folders and to messages",
+        ),
         (all(map(is_well_formed, entry.changes)), "has a change with a value out of range"),
         (
             all(isinstance(change, (Merge, TreeMerge)) == (len(entry.predecessors) > 1) for change in entry.changes),
-            "joins branches without a merge, or merges one",
+            "has several predecessors but no merge, or a merge but only one",
         ),
-        (entry.joined_context.get(entry.dot.origin, 0) < entry.dot.seq, "joins what has seen it"),
+        (entry.joined_context.get(entry.dot.origin, 0) < entry.dot.seq, "has predecessors that have already seen it"),
     )
 
 
@@ -104,11 +107,14 @@ def why_not_head(head: NamedHead) -> str | None:
     for holds, what in (
         (0 < head.dot.seq < NUMBER_MAX, "has a number out of range"),
         (0 < head.time < NUMBER_MAX, "has a time out of range"),
-        (0 < len(head.user.encode()) <= USER_MAX_BYTES, f"has a user's name of other than 1 to {USER_MAX_BYTES} bytes"),
+        (
+            0 < len(head.user.encode()) <= USER_MAX_BYTES,
+            f"has a user name that is not 1 to {USER_MAX_BYTES} bytes long",
+        ),
         (0 < head.modseq < NUMBER_MAX, "has a MODSEQ out of range"),
         (0 <= head.uidvalidity <= UID_MAX, "has a UIDVALIDITY out of range"),
-        (len(head.mailbox_id) == ID_BYTES, f"has a mailbox id of other than {ID_BYTES} bytes"),
-        (not head.is_tree or head.mailbox_id == tree_id(head.user), "changes a tree under another id than its own"),
+        (len(head.mailbox_id) == ID_BYTES, f"has a mailbox id that is not {ID_BYTES} bytes long"),
+        (not head.is_tree or head.mailbox_id == tree_id(head.user), "changes a tree under an id other than its own"),
     ):
         if not holds:
             return what
@@ -200,11 +206,11 @@ def why_not_shown(change: Merge | TreeMerge, own: Dot) -> str | None:
         return "a value out of range"
     seen = context_of(change.context)
     if seen.get(own.origin, 0) > own.seq:
-        return "an entry of this node's present run that it has not numbered"
+        return "an entry of this node's current run that this node has not numbered"
     if isinstance(change, Merge):
         dots = (dot for row in change.rows for dot in row.dots())
         if any(seen.get(dot.origin, 0) < dot.seq for dot in dots):
-            return "a message that it has not seen"
+            return "a message that its context does not cover"
     return None
 
 
@@ -212,22 +218,28 @@ def why_not_of(connection: sqlite3.Connection, chain: Chain | None, key: queries
     """Return why a mailbox or tree cannot be that user's, judged by its chain or folder here; None if it can be."""
     if chain is not None:
         is_same = (key.user, key.uidvalidity == 0) == (chain.user, chain.uidvalidity == 0)
-        return None if is_same else f"it is no such mailbox or tree of {key.user}, but {chain.user}'s"
+        return (
+            None
+            if is_same
+            else f"here its id belongs to a mailbox or tree of {chain.user}, not to this one of {key.user}"
+        )
     known = queries.key_of(connection, key.mailbox_id)
-    return None if known is None or known.user == key.user else f"it is a folder of {known.user}, not of {key.user}"
+    return (
+        None if known is None or known.user == key.user else f"here it is a folder of {known.user}, not of {key.user}"
+    )
 
 
 def contradiction(tx: Transaction, chain: Chain | None, entry: Entry) -> str | None:
     """Return why the entry cannot stand on this head, or None. Its form is sound and it names the head."""
     chain = chain or Chain(entry.mailbox_id, entry.user, entry.uidvalidity)
     if (entry.user, entry.is_tree) != (chain.user, chain.uidvalidity == 0):
-        return "another user than its predecessor's"
+        return "a user other than its predecessor's"
     if entry.modseq <= chain.highestmodseq:
-        return "a MODSEQ that was given out before"
+        return "a MODSEQ that was already given out"
     if entry.modseq > chain.highestmodseq + (MODSEQ_STEP_MAX if entry.is_merge else 1):
-        return "a MODSEQ that leaves others out"
+        return "a MODSEQ that skips others"
     if _forks_against_itself(tx, chain, entry):
-        return "a predecessor that lacks what its own node numbered before"
+        return "a predecessor that lacks an earlier entry of the same node"
     return _in_tree(tx, chain, entry) if entry.is_tree else _in_mailbox(tx, chain, entry)
 
 
@@ -251,12 +263,12 @@ def _in_mailbox(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
                 if change.uid != uidnext:
                     return "a UID other than UIDNEXT"
                 if change.guid in added or _holds(tx, chain.id, change.guid):
-                    return "a GUID that the mailbox holds"
+                    return "a GUID that the mailbox already holds"
                 uidnext = change.uid + 1
                 added.add(change.guid)
             case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
                 if _count(tx, chain.id, uids) != len(uids):
-                    return "a UID that is not there"
+                    return "a UID that does not exist"
             case Merge():
                 wrong = why_not_merge(change, chain, partial(_row_at, tx, chain.id))
                 if wrong:
@@ -286,7 +298,7 @@ def _in_tree(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
     except ContradictionError as error:
         return str(error)
     if any(_is_folder(tx, mailbox_id) for mailbox_id in tree.folders.keys() - known):
-        return "a mailbox id of another user's folder"
+        return "a mailbox id that belongs to another user's folder"
     tx.memory.tree = chain.id, entry.dot, tree
     return None
 

@@ -256,9 +256,13 @@ def exclusive(path: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
     except BlockingIOError as error:
-        raise DataError(f"{path}: another process has it open; stop that one, or give this one other data") from error
+        raise DataError(
+            f"{path}: another process has it open; stop that process, or give this one another directory"
+        ) from error
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; does the directory exist, and may it be written to?") from error
+        raise DataError(
+            f"{path}: {error.strerror}; does the directory exist, and may the process write to it?"
+        ) from error
     except DatabaseDamagedError:
         raise
     except UnicodeDecodeError as error:  # SQLite quotes the damaged text in its error
@@ -294,10 +298,14 @@ def open_writer(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version == 0:
         if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-            raise ConfigError(f"{path}: a database of another program; name another file, or move that one away")
+            raise ConfigError(
+                f"{path}: this database belongs to another program; name another file, or move this one away"
+            )
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     elif version != SCHEMA_VERSION and version not in _UPGRADES:
-        raise ConfigError(f"{path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION})")
+        raise ConfigError(
+            f"{path}: written by another version (schema {version}, but this version reads {SCHEMA_VERSION})"
+        )
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
@@ -331,8 +339,8 @@ def claim(connection: sqlite3.Connection, sid: str, cluster: str) -> bool:
         return False
     if row[:2] != (sid, cluster):
         raise ConfigError(
-            f"the database in `node.data` is of node {row[0]!r} of cluster {row[1]!r}, not of {sid!r} of {cluster!r};"
-            " give each node a directory of its own"
+            f"the database in `node.data` belongs to node {row[0]!r} of cluster {row[1]!r}, not to {sid!r} of"
+            f" {cluster!r}; give each node a directory of its own"
         )
     return bool(row[2])
 

@@ -199,7 +199,7 @@ class Transaction:
         try:
             cursor = self.connection.execute(_APPEND, row)
         except sqlite3.IntegrityError as error:
-            raise WrongCountError(f"{error}: table origin counts less than the log has") from error
+            raise WrongCountError(f"{error}: table origin counts fewer entries than the log has") from error
         position = cursor.lastrowid
         assert position is not None
         self._clock.observe(entry.time)

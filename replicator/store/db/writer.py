@@ -159,8 +159,10 @@ class Writer:
         if schema.is_full(error):
             return DiskFullError("the disk is full; nothing was stored")
         if schema.is_failing(error):
-            log.error("the database could not be written: %s", error)
-            return DatabaseFailedError(f"the disk fails ({error}); the change may or may not have been made; try again")
+            log.error("cannot write the database: %s", error)
+            return DatabaseFailedError(
+                f"the disk failed ({error}); the change may or may not have been made; try again"
+            )
         if isinstance(error, sqlite3.Error) and not isinstance(error, DatabaseFailedError):
             return self._damage.translated(error)
         return error

@@ -149,5 +149,5 @@ def _kept_from(columns: tuple[object, ...]) -> Kept:
         and isinstance(content_hash, bytes)
         and isinstance(expunged_ms, int)
     ):
-        raise DamagedRowError("a message that was expunged and kept", "cannot be read")
+        raise DamagedRowError("the row of a message in retention", "cannot be read")
     return Kept(mailbox_id, guid, uid, tuple(flags.split()), received_ms, size_bytes, content_hash, expunged_ms)

@@ -37,8 +37,8 @@ from replicator.store.inventory.targets import Target, target_of, why
 
 NICENESS = 10  # the node's clients come first
 MISSING = (
-    "pyarrow is not installed where the node runs: `pip install 'mail-replicator[inventory]'` there; it need not be"
-    " started again"
+    "pyarrow is not installed where the node runs: run `pip install 'mail-replicator[inventory]'` there; the"
+    " node need not be restarted"
 )
 
 
@@ -66,7 +66,7 @@ def main() -> None:
     except (OSError, ObjectStoreError, TargetError) as error:
         _tell(Failed(why(order.to, error)))
     except sqlite3.Error as error:
-        advice = f"; what it gives is not all that there is: {REMEDY}" if is_damage(error) else ""
+        advice = f"; an inventory of it would be incomplete: {REMEDY}" if is_damage(error) else ""
         _tell(Failed(f"{order.database}: {error}{advice}"))
 
 

@@ -116,7 +116,7 @@ def event_of(line: bytes) -> Event:
     """Decode an event from `line_of`. Raises ValueError."""
     name, fields = _parsed(line)
     if name not in _EVENTS:
-        raise ValueError(f"{name!r} is no event")
+        raise ValueError(f"{name!r} is not an event")
     return _EVENTS[name](**fields)
 
 
@@ -140,4 +140,4 @@ def _parsed(line: bytes) -> tuple[str, dict[str, Any]]:
         name, fields = json.loads(line)
         return str(name), dict(fields)
     except (TypeError, RecursionError) as error:
-        raise ValueError(f"{line[:80]!r} is no event") from error
+        raise ValueError(f"{line[:80]!r} is not an event") from error

@@ -90,7 +90,7 @@ def states_of(blob: bytes) -> list[tuple[str, int, str, bool]]:
     flags = cast("dict[str, tuple[int, str, bool]]", msgpack.unpackb(blob, use_list=False))
     states = [(flag, time, sid, is_set) for flag, (time, sid, is_set) in sorted(flags.items())]
     if not all(map(_is_state, states)):
-        raise ValueError("these are no flags")
+        raise ValueError("not a map of flags")
     return states
 
 

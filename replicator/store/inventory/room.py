@@ -25,8 +25,8 @@ def check_room(directory: Path, look_at: LookAt = os.statvfs) -> None:
     if all_bytes and free_bytes < reserve_bytes:  # some file systems do not report their size
         raise TargetError(
             f"{directory} has only {_gib(free_bytes)} free, of {_gib(all_bytes)}, and an inventory leaves"
-            f" {_gib(reserve_bytes)} there to whatever else writes to that disk; make room there, or, if it is the"
-            " place that was named, name one on another disk"
+            f" {_gib(reserve_bytes)} free there for all other programs; make room there, or, if this is the"
+            " inventory's destination, name one on another disk"
         )
 
 

@@ -31,7 +31,7 @@ READ_BYTES = 1 << 20
 NAMES_MAX = 100_000  # names read at most: those of a trillion rows
 ASIDE = ".unfinished"
 S3 = "s3://"
-_APART = "name a place of its own for each"
+_APART = "name a separate place for each"
 
 _PART, _ASIDE = r"part-\d{5,}\.parquet", re.escape(ASIDE)
 _MARK = r"(?:\.[0-9a-f]{16})?"
@@ -82,12 +82,12 @@ def target_of(to: str, endpoint: str | None, scratch: Path) -> Target:
 def left_overs(to: str, names: set[str], *, overwrite: bool) -> list[str]:
     """Return names of an incomplete inventory at the target, to be removed. Raises TargetError if they must not be."""
     if MANIFEST in names:
-        raise TargetError(f"{to} holds an inventory that is whole; name another place, or remove that one")
+        raise TargetError(f"{to} holds a complete inventory; name another place, or remove that inventory")
     if foreign := [name for name in names if not _OURS.fullmatch(name)]:
         raise TargetError(f"{to} holds other things, such as {min(foreign)!r}; name an empty or a new place")
     if names and not overwrite:
-        what = "a part of an inventory, which was cut off, or which another node is writing now"
-        raise TargetError(f"{to} holds {what}: if it was cut off, say `--overwrite` to begin it anew")
+        what = "an incomplete inventory, which was interrupted or which another node is writing now"
+        raise TargetError(f"{to} holds {what}; if it was interrupted, start again with `--overwrite`")
     return sorted(names)
 
 
@@ -159,7 +159,7 @@ class Directory:
                 return file
             self._written.drop(aside)
             file.close()
-        raise TargetError(f"another inventory has just been begun in {self._path}; {_APART}")
+        raise TargetError(f"another inventory has just been started in {self._path}; {_APART}")
 
     def discard(self) -> None:
         """See `Target`."""
@@ -185,7 +185,7 @@ class Bucket:
             self._uploaded.append(self._mark)
             trio.run(self._store.put, self._mark, [])
             if trio.run(self._names) != {self._mark}:
-                raise TargetError(f"another inventory has just been begun in {self._url}; {_APART}")
+                raise TargetError(f"another inventory has just been started in {self._url}; {_APART}")
 
     async def _names(self) -> set[str]:
         found: set[str] = set()
@@ -221,7 +221,7 @@ class Bucket:
         """Raise TargetError if another inventory has begun here since: no object here belongs to this one any more."""
         if self._mark not in trio.run(self._names):
             self._uploaded = []
-            raise TargetError(f"another inventory has been begun anew in {self._url} meanwhile; {_APART}")
+            raise TargetError(f"another inventory has since been started in {self._url}; {_APART}")
 
     def discard(self) -> None:
         """See `Target`. An upload under way may still complete."""

@@ -102,7 +102,7 @@ class InventoryWriter:
         whole: list[Values] = []
         for row in rows:
             if wrong := wrong_columns(TABLES[table], row, SAME.keys()):
-                self._leave_out(table, key_of(table, row), f"makes no sense in {', '.join(wrong)}")
+                self._leave_out(table, key_of(table, row), f"has invalid values in {', '.join(wrong)}")
             else:
                 whole.append(row)
         return converter.batch(whole) if whole else None
@@ -122,7 +122,7 @@ class InventoryWriter:
                 head = chains.from_row(row)
                 heads.append((head, head.digest()))
             except (DamagedRowError, ValueError, TypeError):
-                self._leave_out("heads", key_of("heads", row), "makes no sense")
+                self._leave_out("heads", key_of("heads", row), "has invalid values")
         masters = self.find_masters([(head.user, head.id, head.uidvalidity) for head, _ in heads]) if heads else []
         return [_head_values(*head, master) for head, master in zip(heads, masters, strict=True)]
 

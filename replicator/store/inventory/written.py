@@ -62,8 +62,8 @@ class Written:
                     if path.lstat().st_size == size_bytes:
                         continue
                 raise TargetError(
-                    f"{path} was removed or changed meanwhile: has another inventory been begun anew there? name a"
-                    " place of its own for each"
+                    f"{path} was removed or changed while the inventory was being written: has another inventory"
+                    " been started there? name a separate place for each"
                 )
 
     def drop(self, path: Path) -> None:
@@ -94,7 +94,7 @@ class Written:
 
     def _check(self) -> None:
         if self._is_over:
-            raise TargetError("the inventory was given up")
+            raise TargetError("the inventory was abandoned")
 
 
 def _version(state: os.stat_result) -> _Version:

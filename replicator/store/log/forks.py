@@ -219,15 +219,15 @@ def _check_seen(apart: list[Dot], context: Context) -> None:
     """
     for dot in apart:
         if context.get(dot.origin, 0) >= dot.seq:
-            raise ContradictionError(f"{dot.origin} has numbered on two branches: {dot} is not on both")
+            raise ContradictionError(f"{dot.origin} has numbered entries on two branches: only one of them has {dot}")
 
 
 class MiscountedError(DamagedRowError):
     """A mismatch between this node's rows and its head's counters: a merge would take a lost row for expunged."""
 
     def __init__(self) -> None:
-        wrong = "is not what its head counts; run `replicator check --repair` at this node"
-        super().__init__("what this node shows of it", wrong)
+        wrong = "do not match the counters of their head; run `replicator check --repair` at this node"
+        super().__init__("the rows that this node shows", wrong)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ def _shown(connection: sqlite3.Connection, key: MailboxKey, head: Dot, chain: Ch
     if chain is None or chain.head is None or chain.has_seen(head):
         return None
     if wrong := why_not_of(connection, chain, key):
-        raise HistoryError(f"branches are not joined: {wrong}")
+        raise HistoryError(f"cannot merge the branches: {wrong}")
     if key.uidvalidity == 0:
         tree = queries.tree_state(connection, key.user, chain)
         _check_counted(chain, [*tree.folders.values(), *tree.subscriptions.values()])
@@ -356,7 +356,7 @@ def _check_uids_suffice(merged: MailboxState, sides: Iterable[MailboxState]) -> 
     spare = UID_MAX - MERGE_HEADROOM
     limit = UID_MAX if all(side.uidnext >= spare for side in sides) else spare
     if merged.uidnext > limit:
-        raise MailboxFullError(f"that would take UIDs up to {merged.uidnext - 1}, and they end at {limit - 1}")
+        raise MailboxFullError(f"the merge would take UIDs up to {merged.uidnext - 1}, but they end at {limit - 1}")
 
 
 def _named(change: Merge | TreeMerge, dot: Dot) -> Merge | TreeMerge:

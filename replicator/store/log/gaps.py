@@ -58,9 +58,14 @@ def begin_after_gap(tx: Transaction, gap: LogGap) -> str | None:
     if gap.first <= origin.collected or _is_there(tx.connection, Dot(gap.origin, gap.first)):
         return None
     if tx.connection.execute(_LOST_WAITING, (gap.origin, gap.last)).fetchone():
-        return "what was lost waited, and so is not shown here; `replicator resync` brings it from a node that shows it"
+        return (
+            "the lost entries were waiting, so this node does not show their changes; `replicator resync` takes"
+            " these over from a node that shows them"
+        )
     if queries.log_settled(tx.connection).get(gap.origin, 0) < gap.last:
-        return "entries of that origin wait for what is not here, or stand on another branch than this node"
+        return (
+            "entries of that origin wait for entries that are not here, or are on a branch that this node does not show"
+        )
     before: int = tx.connection.execute(
         "SELECT COUNT(*) FROM log WHERE origin = ? AND seq > ? AND seq < ?",
         (gap.origin, origin.collected, gap.first),

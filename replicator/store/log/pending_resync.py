@@ -20,7 +20,7 @@ from replicator.store.db.transaction import Transaction
 EVERYTHING = MailboxKey("", b"", 0)
 """Key for all mailboxes and trees: the node that they were taken over from may itself have lacked something."""
 
-_WHAT = "what a state transfer has left"
+_WHAT = "a row of table postponed"
 
 
 class Postponed(NamedTuple):

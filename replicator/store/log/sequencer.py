@@ -202,7 +202,7 @@ def create_folder(tx: Transaction, user: str, name: str, mailbox_id: bytes, *, s
     if (name == INBOX and INBOX in known) or _is_deleted(tx, user, mailbox_id) is not None:
         return _head(tx, user)
     if name in known:
-        raise FolderExistsError(f"there is a folder {name!r} already")
+        raise FolderExistsError(f"a folder {name!r} already exists")
     _check_living(tx, user, known, _parents(name))
     uidvalidities = _new_uidvalidities(tx, user)
     changes = _missing_parents(name, known, spare_ids, uidvalidities)
@@ -220,11 +220,11 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
     known = _known_folders(tx, user)
     old = next((record.name for record in known.values() if record.mailbox_id == mailbox_id), None)
     if old is None:
-        raise FolderNotFoundError("the folder was deleted meanwhile")
+        raise FolderNotFoundError("the folder has been deleted in the meantime")
     if old == name:
         return _head(tx, user)
     if old != INBOX and name.startswith(old + SEPARATOR):
-        raise InvalidNameError(f"the folder {old!r} cannot move to a place below itself; choose another name")
+        raise InvalidNameError(f"the folder {old!r} cannot be moved below itself; choose another name")
     _check_living(tx, user, known, [old, *_parents(name)])
     # A folder below may be deleted but visible: it moves along, and still vanishes with its last mail. One that was
     # united with another stays so (`resync.folder_tree.renamed`).
@@ -233,7 +233,7 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
     for new in names.values():
         check_folder_name(new)
         if new in known and known[new].mailbox_id not in names:
-            raise FolderExistsError(f"there is a folder {new!r} already")
+            raise FolderExistsError(f"a folder {new!r} already exists")
     uidvalidities = _new_uidvalidities(tx, user)
     changes = _missing_parents(name, known, spare_ids, uidvalidities)
     changes += [FolderRename(folder_id, new) for folder_id, new in names.items()]
@@ -284,7 +284,7 @@ def _uidnext(tx: Transaction, key: MailboxKey, count: int) -> int:
     chain = tx.chain(key.mailbox_id)
     uidnext = chain.uidnext if chain else 1
     if uidnext + count > UID_MAX:
-        raise MailboxFullError("the folder has given out all its UIDs; move its mail to another folder")
+        raise MailboxFullError("the folder has used all its UIDs; move its mail to another folder")
     return uidnext
 
 
@@ -305,7 +305,8 @@ def _check_living(tx: Transaction, user: str, known: dict[str, queries.FolderRec
     for name in names:
         if name in known and _is_deleted(tx, user, known[name].mailbox_id):
             raise InvalidNameError(
-                f"the folder {name!r} was deleted and is there only for mail that came late; move that to another one"
+                f"the folder {name!r} was deleted, and is shown only for mail that arrived late; move that mail"
+                " to another folder"
             )
 
 
@@ -337,6 +338,6 @@ def _new_uidvalidities(tx: Transaction, user: str) -> Iterator[int]:
     query = "SELECT MAX(uidvalidity) FROM folder WHERE user = ?"
     highest: int = tx.connection.execute(query, (user,)).fetchone()[0] or -UIDVALIDITY_STEP
     if highest + UIDVALIDITY_RESERVE > UIDVALIDITY_MAX:
-        raise MailboxFullError("the user has had so many folders that no UIDVALIDITY is left for another one")
+        raise MailboxFullError("the user has had so many folders that no UIDVALIDITY is left for a new one")
     now_s = min(tx.wall_ms() // 1000, UIDVALIDITY_OF_CLOCK_MAX)
     return uidvalidities_after(max(now_s - UIDVALIDITY_STEP, highest))

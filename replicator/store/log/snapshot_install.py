@@ -88,7 +88,7 @@ def adopt(tx: Transaction, adoption: Adoption) -> bool:
         or (_goes_back_of_lost(tx, adoption.theirs) if is_lost else None)
     )
     if wrong:
-        raise HistoryError(f"a mailbox is not taken over at {entry.dot}: {wrong}")
+        raise HistoryError(f"cannot take over a mailbox at {entry.dot}: {wrong}")
     tx.observe(entry.time)
     if is_lost:
         tx.begin_chain(key.mailbox_id, key.user, key.uidvalidity)
@@ -102,7 +102,7 @@ def adopt(tx: Transaction, adoption: Adoption) -> bool:
         counted = row_counts.count(tx.connection, shown)  # the counters included damaged rows, now repaired
         shown.messages, shown.unseen, shown.size_bytes, shown.fingerprint = counted
     if shown.digest() != adoption.theirs.digest():
-        raise DamageError(f"a mailbox comes out otherwise than another node shows it at {entry.dot}")
+        raise DamageError(f"a mailbox taken over at {entry.dot} differs from what the other node shows")
     if adoption.is_damaged or is_lost:
         tx.commit.retired.append(key.mailbox_id)  # clients may have seen damaged rows of it
     apply_waiting(tx, key.mailbox_id)
@@ -117,16 +117,20 @@ def _goes_back(ours: Chain | None, theirs: Chain) -> str | None:
     held = all(
         one <= other for one, other in zip(promised, (theirs.uidnext, theirs.highestmodseq, theirs.risen), strict=True)
     )
-    return None if held and covers(theirs.context, ours.context) else "less than what was shown here"
+    return None if held and covers(theirs.context, ours.context) else "it would take back what this node has announced"
 
 
 def _goes_back_of_lost(tx: Transaction, theirs: Chain) -> str | None:
     """Return why the step would take back what is known of a mailbox whose row is lost, or None if it would not."""
     for origin, seq in tx.connection.execute(_SEEN_OF_LOST, (theirs.id,)):
         if not isinstance(seq, int) or theirs.context.get(origin, 0) < seq:
-            return "the other node has not seen what was shown here"
+            return "the other node has not seen everything that this node has shown"
     uidnext, modseq = tx.connection.execute(_GIVEN_OF_LOST, (theirs.id,)).fetchone()
-    return "less than what was shown here" if uidnext > theirs.uidnext or modseq > theirs.highestmodseq else None
+    return (
+        "it would take back what this node has announced"
+        if uidnext > theirs.uidnext or modseq > theirs.highestmodseq
+        else None
+    )
 
 
 def _forget_pointers(tx: Transaction, adoption: Adoption) -> None:

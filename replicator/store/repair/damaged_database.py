@@ -74,7 +74,9 @@ def legible(path: Path) -> Path:
             shutil.copyfile(wal, _wal_of(copy))
     except OSError as error:
         discard(path)
-        raise DataError(f"{copy}: {error.strerror}; to be read {path.name} has to be copied; make room") from error
+        raise DataError(
+            f"{copy}: {error.strerror}; {path.name} must be copied before it can be read; make room"
+        ) from error
     return copy
 
 

@@ -27,8 +27,8 @@ def check_none(path: Path) -> None:
     replacement = replacement_of(path)
     if replacement.exists():
         raise DataError(
-            f"{path}: a rebuild of this database was begun and has not ended; run `replicator rebuild --from-peers`"
-            f" again, or take away {replacement.name}* to keep the old one"
+            f"{path}: a rebuild of this database was started and has not finished; run `replicator rebuild"
+            f" --from-peers` again, or remove {replacement.name}* to keep the old database"
         )
 
 

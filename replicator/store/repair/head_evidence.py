@@ -42,7 +42,7 @@ def proven_past(
             raise UnprovenError
         return past or _last_past(connection, chain_id, base)
     except _UNREADABLE as error:
-        raise ContradictionError(f"an entry cannot be read ({error!r})") from error
+        raise ContradictionError(f"cannot read an entry ({error!r})") from error
 
 
 def log_lacks(connection: sqlite3.Connection) -> int:
@@ -69,7 +69,7 @@ def _shown_past(connection: sqlite3.Connection, chain_id: bytes, shown: Chain | 
 def _last_past(connection: sqlite3.Connection, chain_id: bytes, base: Base | None) -> Past | None:
     """Return the state at the last applied entry. Reads the whole log: only damage would need an index by mailbox."""
     if lacking := log_lacks(connection):
-        raise ContradictionError(f"the log lacks {lacking} entries that came")
+        raise ContradictionError(f"the log lacks {lacking} entries that had arrived")
     begins_later = bool(queries.log_collected(connection))
     seen: dict[str, int] = {}
     head = None if base is None else (base.head.modseq, base.head.dot)
@@ -84,9 +84,9 @@ def _last_past(connection: sqlite3.Connection, chain_id: bytes, base: Base | Non
     if head is None:
         return None
     if past is None:
-        raise ContradictionError(f"no way leads to {head[1]}")
+        raise ContradictionError(f"the log has no path to {head[1]}")
     if past.chain_id != chain_id:
         raise ContradictionError(f"{head[1]} is an entry of another mailbox")
     if any(past.state.context.get(origin, 0) < seq for origin, seq in seen.items()):
-        raise ContradictionError("entries of two branches count as applied")
+        raise ContradictionError("entries of two branches are marked as applied")
     return past

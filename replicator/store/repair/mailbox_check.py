@@ -126,7 +126,7 @@ class LogComparison:
                 yield from self._recount(shown)
             return
         except ContradictionError as error:
-            self._found("log", f"what the mailbox should be does not follow from the log: {error}", shown)
+            self._found("log", f"the log does not show what the mailbox should be: {error}", shown)
             return
         if self.past is None:
             self._unknown(shown)
@@ -147,14 +147,17 @@ class LogComparison:
                 (f"DELETE FROM {table} WHERE {key} = ?", (self.chain_id,))
                 for table, key in (("chain", "id"), ("recent", "mailbox"))  # a `recent` row would block a new one
             )
-            self._found("chain", "the log knows no such mailbox", shown, mends=forget)
+            self._found("chain", "the log has no such mailbox", shown, mends=forget)
 
     def _lost(self) -> None:
         """Note that the chain's row is lost and the log does not tell what it was."""
         query = "SELECT user, name FROM folder WHERE mailbox_id = ?"
         user, name = self.connection.execute(query, (self.chain_id,)).fetchone() or (None, None)
         which = "of this user" if user is None else f"{user} {name}"
-        what = f"is missing, and the log does not tell; `replicator resync {which}` takes it over from another node"
+        what = (
+            f"is missing, and the log does not show what it was; `replicator resync {which}` takes it over from"
+            " another node"
+        )
         self.damages.append(Defect("chain", what, self.chain_id, user, is_lost=True))
 
     def _recount(self, shown: Chain) -> Iterator[int]:
@@ -166,8 +169,10 @@ class LogComparison:
                 found = counted
         if found != row_counts.said(shown):
             kind, what = ("by_uid", "messages") if shown.uidvalidity else ("folder", "folders or subscriptions")
-            how = "`replicator resync` of this mailbox restores them from a node that shows them"
-            self._found(kind, f"{what} are not those that there should be, and the log does not tell; {how}", shown)
+            how = "`replicator resync` of this mailbox takes them over from a node that shows them"
+            self._found(
+                kind, f"{what} do not match the counters, and the log does not show which are right; {how}", shown
+            )
 
     # ---- mailboxes
 
@@ -208,7 +213,7 @@ class LogComparison:
         if columns is not None:
             names = ROW_COLUMNS.split(", ")
             wrong = [name for name, is_, should in zip(names, columns, expected, strict=True) if is_ != should]
-            what = f"has another {', '.join(wrong)} than the log"
+            what = f"differs from the log in {', '.join(wrong)}"
         self._found("by_uid", what, self.chain, row, mends=((PUT_ROW, (self.chain_id, *expected)),))
 
     def _compare_pointer(self, row: Row) -> None:
@@ -219,7 +224,7 @@ class LogComparison:
             return
         what = "is missing"
         if pointer is not None:
-            what = f"points to UID {pointer[0]}" if pointer[0] != row.uid else "has another placement than the log"
+            what = f"points to UID {pointer[0]}" if pointer[0] != row.uid else "differs from the log in its placement"
         self._found("by_guid", what, self.chain, row, mends=((_PUT_POINTER, (row.guid, self.chain_id, *expected)),))
 
     def _surplus_row(self, columns: Columns, guids: set[bytes]) -> None:

@@ -76,7 +76,7 @@ def stray_pointers(connection: sqlite3.Connection, after: Key) -> TableSlice[Key
         (*after, SLICE_ROWS),
     ).fetchall()
     found = [
-        Defect("by_guid", f"points to UID {uid}, where this message is not", mailbox, user, None, guid,
+        Defect("by_guid", f"points to UID {uid}, which is not this message", mailbox, user, None, guid,
                mends=((_TAKE_POINTER, (guid, mailbox)),))
         for guid, mailbox, uid, shown, user in pointers
         if shown != guid
@@ -99,9 +99,9 @@ def stray_rows(
         if is_stray:
             proven = _is_of_no_mailbox(connection, mailbox, Dot(origin, seq))
             mends = ((_TAKE_ROW, (mailbox, uid)),) if proven else ()
-            found.append(Defect("by_uid", "is in no mailbox that the log knows", mailbox, user, uid, guid, mends=mends))
+            found.append(Defect("by_uid", "belongs to no mailbox in the log", mailbox, user, uid, guid, mends=mends))
         elif is_missing or content_hash in suspects:
-            what = "its text is missing" if is_missing else "its text is damaged"
+            what = "its body is missing" if is_missing else "its body is damaged"
             found.append(Defect("content", what, mailbox, user, uid, guid, content_hash))
     return TableSlice(len(rows), rows[-1][:2] if rows else None, found)
 
@@ -157,7 +157,7 @@ def strays_of_trees(connection: sqlite3.Connection) -> list[Defect]:
         (SLICE_ROWS,),
     )
     found = [
-        Defect("folder", f"{name!r} is of a user without folders", mailbox_id, user,
+        Defect("folder", f"{name!r} belongs to a user without folders", mailbox_id, user,
                mends=mends(user, (f"DELETE FROM folder AS f WHERE mailbox_id = ? AND {_NO_TREE}", (mailbox_id,))))
         for mailbox_id, user, name in folders
     ]  # fmt: skip
@@ -166,7 +166,7 @@ def strays_of_trees(connection: sqlite3.Connection) -> list[Defect]:
         (SLICE_ROWS,),
     )
     found += [
-        Defect("subscription", f"of {name!r} is of a user without folders", None, user,
+        Defect("subscription", f"of {name!r} belongs to a user without folders", None, user,
                mends=mends(user, (_TAKE_SUBSCRIPTION, (user, name))))
         for user, name in subscriptions
     ]  # fmt: skip

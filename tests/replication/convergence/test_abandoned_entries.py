@@ -113,7 +113,7 @@ async def test_entries_wait_while_a_folder_of_theirs_cannot_be_created(
         for node in nodes.all():
             assert await node.waiting() == 1
             assert abandoned(node) == 0
-        assert "folder 'Lost' of alice cannot be created again: there is a folder" in caplog.text
+        assert "folder 'Lost' of alice cannot be created again: a folder 'Lost' already exists" in caplog.text
         assert "1 entries of the folder tree of alice wait still" in caplog.text
         assert "abandoned" not in " ".join(caplog.messages)
         await nodes["dc1"].mail.rename_folder(USER, "Lost", "Found")

@@ -201,7 +201,7 @@ async def test_an_entry_that_was_only_believed_to_wait_is_forgotten(
         await trio.sleep(2 * timing.OVERDUE_S)
         assert not node.store.has_waiting(chain.id)
         assert node.store.settled() == nodes["dc1"].store.settled()
-        assert "was believed to wait" in caplog.text
+        assert "was counted as waiting" in caplog.text
 
 
 async def test_what_waits_for_too_long_is_told_and_taken_over(

@@ -49,7 +49,7 @@ async def test_idle_tells_at_once(tmp_path: Path, autojump_clock: MockClock) -> 
             for client in (one, other):
                 assert [await client.line(), await client.line()] == ["* 2 EXPUNGE", "* 3 EXISTS"]
                 await client.send("DONE\r\n")
-                assert without_recent(await client.until("i")) == ["i OK No longer idle"]
+                assert without_recent(await client.until("i")) == ["i OK IDLE ended"]
                 assert (await client.run("FETCH 1:* (UID)"))[:-1] == [
                     "* 1 FETCH (UID 1)", "* 2 FETCH (UID 3)", "* 3 FETCH (UID 4)"
                 ]  # fmt: skip
