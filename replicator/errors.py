@@ -51,7 +51,7 @@ class UnavailableError(MailError):
     """The change could not be finished in time. It may or may not have happened; trying again is safe."""
 
 
-class DatabaseFailedError(UnavailableError):
+class DatabaseFailedError(MailError):
     """This node's database failed. A change may or may not have been made; trying again is safe."""
 
 

@@ -13,6 +13,7 @@ from http import HTTPStatus
 
 from replicator.errors import (
     ContentUnavailableError,
+    DatabaseFailedError,
     DiskFullError,
     DurabilityError,
     FlagLimitError,
@@ -92,6 +93,7 @@ MAIL_ERROR_STATUS: Mapping[type[MailError], HTTPStatus] = {
     ContentUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     DurabilityError: HTTPStatus.SERVICE_UNAVAILABLE,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
+    DatabaseFailedError: HTTPStatus.SERVICE_UNAVAILABLE,
     NotReadyError: HTTPStatus.SERVICE_UNAVAILABLE,
     UsersUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     DiskFullError: HTTPStatus.INSUFFICIENT_STORAGE,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from replicator.errors import (
     ContentUnavailableError,
+    DatabaseFailedError,
     DiskFullError,
     DurabilityError,
     FolderNotFoundError,
@@ -86,7 +87,7 @@ def reply_for(error: MailError) -> Reply:
     match error:
         case DiskFullError():
             return Reply(452, "4.3.1", str(error))
-        case DurabilityError() | UsersUnavailableError() | NotReadyError():
+        case DurabilityError() | UsersUnavailableError() | NotReadyError() | DatabaseFailedError():
             return Reply(451, "4.3.0", str(error))
         case UnavailableError() | ContentUnavailableError():  # the latter: the master did not get all parts of it
             return Reply(451, "4.4.1", str(error))

@@ -30,7 +30,7 @@ from protocol.commands import (
     Text,
     Who,
 )
-from replicator.errors import DiskFullError, MailError
+from replicator.errors import DatabaseFailedError, DiskFullError, MailError
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.body_store import BodyStore
@@ -91,6 +91,8 @@ class PeerRequests:
             return Refused(RefusalCode.UNAVAILABLE, "the request was not completed in time")
         except NotMasterError:
             return Refused(RefusalCode.NOT_MASTER, f"{self._sid} would send the request back; ask the root again")
+        except DatabaseFailedError as error:
+            return Refused(RefusalCode.UNAVAILABLE, f"at {self._sid}: {error}")
         except MailError as error:
             return refusal(error)
         except LinkDownError as error:

@@ -148,7 +148,7 @@ def sealed(commands: Sequence[EntryCommand], keys: Mapping[int, MailboxKey]) -> 
     headers = [command.entry for command in commands]
     digest, assembler = UNSEALED, EntryAssembler(keys.__getitem__)
     first = headers[0]
-    with suppress(ProtocolError):
+    with suppress(ProtocolError, KeyError):
         if first is not None:
             key = assembler._mailbox(commands[0])
             changes = tuple(assembler._change(command) for command in commands)

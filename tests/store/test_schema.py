@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from replicator.environment import Environment
-from replicator.errors import ConfigError, DataError
+from replicator.errors import ConfigError, DatabaseFailedError, DataError
 from replicator.store.db import schema
 from replicator.store.store import Store
 from tests.store.harness import open_store, save
@@ -101,7 +101,7 @@ async def test_every_commit_is_synced_and_readers_cannot_write(tmp_path: Path) -
             store._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
         ]
         assert settings == ["wal", 2]
-        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        with pytest.raises(DatabaseFailedError, match="readonly"):
             await store.read(lambda reader: reader.execute("DELETE FROM log"))
 
 

@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from protocol.values import Dot
 from replicator.environment import Environment
-from replicator.errors import DiskFullError, FolderNotFoundError, UnavailableError
+from replicator.errors import DatabaseFailedError, DiskFullError, FolderNotFoundError, UnavailableError
 from replicator.store.bodies.body_rows import read_text
 from replicator.store.db import queries, writer
 from replicator.store.db.transaction import Commit, Transaction
@@ -89,7 +89,7 @@ async def test_a_job_that_fails_does_not_fail_its_neighbours(
         async def submit() -> None:
             try:
                 await store.write(job)
-            except (ZeroDivisionError, FolderNotFoundError, sqlite3.IntegrityError) as error:
+            except (ZeroDivisionError, FolderNotFoundError, DatabaseFailedError) as error:
                 failed.append(error)
 
         async with trio.open_nursery() as nursery:

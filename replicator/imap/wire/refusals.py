@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from replicator.errors import (
     ContentUnavailableError,
+    DatabaseFailedError,
     DiskFullError,
     DurabilityError,
     FlagLimitError,
@@ -33,6 +34,7 @@ _CODES: tuple[tuple[type[MailError], str], ...] = (
     (ContentUnavailableError, "UNAVAILABLE"),
     (DurabilityError, "UNAVAILABLE"),
     (UnavailableError, "UNAVAILABLE"),
+    (DatabaseFailedError, "UNAVAILABLE"),
     (UsersUnavailableError, "UNAVAILABLE"),
     (DiskFullError, "OVERQUOTA"),
     (BadCharsetError, f"BADCHARSET ({' '.join(CHARSETS)})"),

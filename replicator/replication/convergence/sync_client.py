@@ -17,7 +17,7 @@ from protocol import commands as c
 from protocol.commands import Content, Ranges, RefusalCode, Refused, Rows, SyncEnd, SyncMailbox, SyncNode
 from protocol.stream_codec import ProtocolError
 from protocol.values import Context, context_of
-from replicator.errors import UnavailableError
+from replicator.errors import DatabaseFailedError, UnavailableError
 from replicator.replication.convergence.sync_server import ROWS_AT_ONCE, Shown, shown, shown_node
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.log.sender import check_claims
@@ -223,7 +223,7 @@ async def _both(
     async def try_to(add: Callable[[], Awaitable[None]]) -> None:
         try:
             await add()
-        except (UnavailableError, LinkDownError) as error:  # a nursery would wrap the error
+        except (UnavailableError, DatabaseFailedError, LinkDownError) as error:  # a nursery would wrap the error
             failed.append(error)
 
     async def read() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from replicator.errors import DatabaseFailedError, DataError
+from replicator.errors import DatabaseFailedError, DataError, UnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ SELECT CAST(name AS BLOB) FROM logged WHERE name IS NOT NULL
 """
 
 
-class DatabaseDamagedError(DatabaseFailedError, DataError, sqlite3.DatabaseError):
+class DatabaseDamagedError(DatabaseFailedError, UnavailableError, DataError, sqlite3.DatabaseError):
     """A failure to read data because a part of the database is damaged.
 
     Code below `store/` meets it as an error of SQLite's; a node that meets it at its start does not run.

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar, cast
 import trio
 
 from replicator.environment import ThreadRunner
-from replicator.errors import DatabaseFailedError, DiskFullError, HistoryError, MailError
+from replicator.errors import DatabaseFailedError, DiskFullError, HistoryError, MailError, UnavailableError
 from replicator.signals import Signal
 from replicator.store.db import schema
 from replicator.store.db.damage import Damage, DatabaseDamagedError
@@ -160,9 +160,7 @@ class Writer:
             return DiskFullError("the disk is full; nothing was stored")
         if schema.is_failing(error):
             log.error("cannot write the database: %s", error)
-            return DatabaseFailedError(
-                f"the disk failed ({error}); the change may or may not have been made; try again"
-            )
+            return UnavailableError(f"the disk failed ({error}); the change may or may not have been made; try again")
         if isinstance(error, sqlite3.Error) and not isinstance(error, DatabaseFailedError):
             return self._damage.translated(error)
         return error

@@ -383,7 +383,7 @@ async def test_a_database_that_fails_refuses_the_request_and_no_more(tmp_path: P
         refused = await ask(stranger, request)
         assert isinstance(refused, Refused)
         assert refused.code == RefusalCode.UNAVAILABLE
-        assert "the database of dc2 failed" in refused.text
+        assert "at dc2: this node's database failed" in refused.text
         await store.write(lambda tx: tx.connection.execute("ALTER TABLE elsewhere RENAME TO by_guid"))
         assert isinstance(await ask(stranger, request), Saved)
 
