@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from collections.abc import Iterator, Sized
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -224,7 +224,7 @@ def test_it_waits_until_what_was_on_its_way_has_arrived(
     pair: ServedPair, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(command, "time", SimpleNamespace(sleep=slept.append))  # other threads sleep on
     now = wall_clock_ms()
     for name, taken_ms in (("now", now), ("long ago", now - 7_200_000), ("in the future", now + 7_200_000)):
         plan = write_plan(tmp_path / name, NODES, {"dc1": [one_row()]}, taken_ms=taken_ms)
@@ -273,7 +273,7 @@ FILE = "mailboxes/master=dc1/part-0.zstd.parquet"
         (FLAT, one_row(heads=["x"]), f"{FILE}: column 'heads' is of type list"),
         (SCHEMA, one_row(mailbox=b"short"), f"{FILE}: a mailbox's id must have 16 bytes"),
         (SCHEMA, one_row(uidvalidity=None), "has a user but no uidvalidity"),
-        (SCHEMA, one_row(relation="?"), "its relation is '?', none of behind, damaged, forked"),
+        (SCHEMA, one_row(relation="?"), "its relation is '?', not one of behind, damaged, forked"),
         (SCHEMA, one_row(heads=one_row()["heads"][:1]), "heads must name each node of the plan once: dc1, dc2"),
         (SCHEMA, one_row(heads=one_row()["heads"][:1] * 2), "heads must name each node of the plan once"),
         (SCHEMA, one_row(heads=[{"node": "dc1", "origin": "dc1.a", "seq": None}]), "is not a head: a head has a node"),

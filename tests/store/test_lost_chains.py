@@ -51,7 +51,7 @@ def test_whatever_else_knows_the_mailbox_keeps_it_from_being_numbered(kept: str)
     node = full_node()
     lose(node, *(rows for rows in OTHERS if rows != kept))
     end = queries.log_end(node.connection)
-    with pytest.raises(DamagedRowError, match="the folder 'INBOX' of alice is gone") as caught:
+    with pytest.raises(DamagedRowError, match="the row of the folder 'INBOX' of alice is missing") as caught:
         node.write(saving(b"text", guid(9)))
     assert "`replicator check --repair`" in str(caught.value)
     assert "`replicator rebuild --from-peers`" in str(caught.value)

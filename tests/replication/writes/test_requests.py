@@ -401,7 +401,7 @@ async def test_uids_that_are_no_messages_are_named_as_ranges(
             await store.write(saving(b"text", guid(number), STORED))
         await store.write(expunging(*range(4, 10), key=STORED))
         for operation in (
-            StoreRequest(STORED, UidSet(asked), None, ("\\Seen",), (), 0),
+            StoreRequest(STORED, UidSet(asked), None, ("\\Seen",), ()),
             ExpungeRequest(STORED, UidSet(asked), None),
         ):
             reply = await store.write(operation.run)
