@@ -44,11 +44,11 @@ OBJECT_ENTRIES_REST_S = 60.0
 OBJECT_ENTRIES_INLINE_S = 600.0
 """After a failure to read, during which the peer sends all entries on the link."""
 
-# ---- bodies/body_store.py
+# ---- bodies/bodies.py
 
-BODY_STORE_FETCH_PATIENCE_S = 300.0
+BODIES_FETCH_PATIENCE_S = 300.0
 """For a body or its recipe: several neighbours may each take long to refuse."""
-BODY_STORE_PATIENCE_S = 25.0
+BODIES_PATIENCE_S = 25.0
 """The same, where a client or operator waits."""
 
 # ---- bodies/peer_fetch.py

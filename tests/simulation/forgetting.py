@@ -39,11 +39,11 @@ async def forget_all(machines: list[Machine], keep_s: float) -> None:
     """End the retention of all expunged mail, and check that all bodies without a message go, and no others."""
     held = {machine.sid: _held(machine) for machine in machines}
     for machine in machines:
-        await machine.node.coordinator.retention.keep_unnamed()
+        await machine.node.coordinator.bodies._retention.keep_unnamed()
         machine.clock.ahead_s += keep_s + SKEW_S
     await trio.sleep(1)  # the retention follows clocks only as time goes by
     for machine in machines:
-        await machine.node.coordinator.retention.expire()
+        await machine.node.coordinator.bodies._retention.expire()
         _check(machine, held[machine.sid])
 
 

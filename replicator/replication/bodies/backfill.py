@@ -11,12 +11,12 @@ import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from typing import TypeAlias
 
 import trio
 
 from replicator.errors import MailError
 from replicator.replication import timing
-from replicator.replication.bodies.body_store import WriteText
 from replicator.replication.parallel import in_turns
 from replicator.signals import Signal
 from replicator.store.bodies.body_rows import (
@@ -40,9 +40,12 @@ AT_ONCE = 16  # bodies fetched in parallel
 SLICE = 256  # bodies per read of the list
 NOTED = 100_000  # bodies noted between two looks, some 20 MB; a full look finds any more
 
+WriteText: TypeAlias = Callable[[StoredText, Transaction], None]
+"""A function that writes a fetched body in the writer's transaction."""
+
 
 class Backfill:
-    """A background fetch of missing bodies. Belongs to the event loop. For `fetch`, see `BodyStore.fetch`."""
+    """A background fetch of missing bodies. Belongs to the event loop. For `fetch`, see `Bodies.fetch`."""
 
     def __init__(self, store: Store, fetch: Callable[[bytes, WriteText], Awaitable[bool]]) -> None:
         self._store = store

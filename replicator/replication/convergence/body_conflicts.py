@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from protocol.commands import Done
 from replicator.errors import UnavailableError
-from replicator.replication.bodies.body_store import BodyStore
+from replicator.replication.bodies import Bodies
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import ForkMerger, chain_of, name_of
 from replicator.replication.convergence.sync_client import Learned
@@ -46,10 +46,10 @@ class TextOf(NamedTuple):
 class BodyConflicts:
     """The detection and correction of conflicting bodies. Belongs to the event loop."""
 
-    def __init__(self, store: Store, mastership: Mastership, texts: BodyStore, fork_merger: ForkMerger) -> None:
+    def __init__(self, store: Store, mastership: Mastership, bodies: Bodies, fork_merger: ForkMerger) -> None:
         self._store = store
         self._mastership = mastership
-        self._texts = texts
+        self._bodies = bodies
         self._fork_merger = fork_merger
 
     async def put_right(self, key: MailboxKey) -> int:
@@ -110,7 +110,7 @@ class BodyConflicts:
         if await self._store.read(partial(is_here, content_hash=wanted)):
             return True
         try:
-            return await self._texts.fetch(wanted, lambda stored, tx: write_text(tx.connection, stored))
+            return await self._bodies.fetch(wanted, lambda stored, tx: write_text(tx.connection, stored))
         except UnavailableError:
             return False
 

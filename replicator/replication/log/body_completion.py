@@ -2,7 +2,7 @@
 
 An entry whose parts no node can supply is held back as long as a client may be waiting for that entry: the client must
 not hear OK with fewer copies of the parts than configured. After that the entry is written without the body, and
-`bodies.backfill` asks all nodes for the body.
+`Bodies` asks all nodes for the body.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protocol.commands import Parts
 from protocol.values import Dot
 from replicator.errors import DiskFullError, UnavailableError
 from replicator.replication import timing
-from replicator.replication.bodies.download import Downloader
+from replicator.replication.bodies import Bodies
 from replicator.replication.links.entry_codec import Announced, Arrived
 from replicator.replication.links.link import PeerLink
 from replicator.replication.log.disk_shortage import DiskShortage
@@ -43,9 +43,9 @@ class BodyCompletion:
     """
 
     def __init__(
-        self, downloader: Downloader, link: PeerLink, clock_ms: Callable[[], int], disk_shortage: DiskShortage
+        self, bodies: Bodies, link: PeerLink, clock_ms: Callable[[], int], disk_shortage: DiskShortage
     ) -> None:
-        self._downloader = downloader
+        self._bodies = bodies
         self._link = link
         self._clock_ms = clock_ms
         self._disk_shortage = disk_shortage
@@ -79,7 +79,7 @@ class BodyCompletion:
                         lost = [parted[content_hash] for content_hash in parted.keys() - whole.keys()]
                         if not any(self._is_awaited(parts, numbered_ms, began) for parts, numbered_ms in lost):
                             yield [item.completed(whole) if isinstance(item, Arrived) else item for item in batch]
-                            self._downloader.note_lost([parts for parts, _ in lost], self._link.sid)
+                            self._bodies.note_lost([parts for parts, _ in lost], self._link.sid)
                             return
                         pause_s = timing.COMPLETION_LOST_RETRY_S
                         log.warning("not all parts of %d messages from %s are available yet", len(lost), self._link.sid)
@@ -104,7 +104,7 @@ class BodyCompletion:
         unavailable for `timing.COMPLETION_UNAVAILABLE_S`, return an empty list: they count as lost.
         """
         try:
-            return await stack.enter_async_context(self._downloader.taking(wanted, self._link))
+            return await stack.enter_async_context(self._bodies.obtain(wanted, self._link))
         except (DiskFullError, UnavailableError) as error:
             log.warning("cannot fetch parts of messages from %s, trying again: %s", self._link.sid, error)
             if isinstance(error, DiskFullError):

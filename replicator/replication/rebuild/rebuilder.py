@@ -20,7 +20,7 @@ from protocol.values import Dot, covers
 from replicator.environment import Environment
 from replicator.errors import HistoryError, MailError
 from replicator.replication import timing
-from replicator.replication.bodies.attachments import Source
+from replicator.replication.bodies import Keepers
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import name_of
 from replicator.replication.coordinator import Coordinator
@@ -120,7 +120,7 @@ class Rebuild:
         rebuilt.waiting_entries = await self._joined()
         await self._fill(damaged)
         if untaken or rebuilt.lost_entries != 0:
-            redelivery = Redelivery(self._store, self._coordinator, self._environment, damaged, self._kept(damaged))
+            redelivery = Redelivery(self._store, self._coordinator, self._environment, damaged, self._keepers(damaged))
             rebuilt.delivered_anew, rebuilt.undelivered = await redelivery.run(untaken.values())
         rebuilt.untaken_entries = len(untaken)
         rebuilt.untaken_changes = sum(not isinstance(c, MailAdd) for e in untaken.values() for c in e.changes)
@@ -262,7 +262,7 @@ class Rebuild:
                 self._tell(Progress("rows of the damaged log", read))
                 if part.entries:
                     messages = [message for _, brought in part.entries for message in brought]
-                    taking = self._coordinator.bodies.downloader.taking(messages, source=self._kept(damaged))
+                    taking = self._coordinator.bodies.obtain(messages, keepers=self._keepers(damaged))
                     async with taking as texts:
                         taken, left = await self._store.write(partial(_take_in, part=part, texts=texts, came=came))
                     count += taken
@@ -289,8 +289,8 @@ class Rebuild:
 
     # ---- bodies
 
-    def _kept(self, damaged: DamagedDatabase) -> Source:
-        return KeptAttachments(damaged, self._coordinator.bodies.parts, self._environment.run_in_thread).chunk
+    def _keepers(self, damaged: DamagedDatabase) -> Keepers:
+        return KeptAttachments(damaged, self._environment.run_in_thread).keepers
 
     async def _fill(self, damaged: DamagedDatabase) -> None:
         """Wait until no body is missing, or no more arrive."""
@@ -298,7 +298,7 @@ class Rebuild:
         while some := await self._store.read(partial(lacking, before=after, count=SLICE)):
             after = some[-1]
             messages = await self._environment.run_in_thread(partial(_messages, damaged, some))
-            async with self._coordinator.bodies.downloader.taking(messages, source=self._kept(damaged)) as taken:
+            async with self._coordinator.bodies.obtain(messages, keepers=self._keepers(damaged)) as taken:
                 await self._store.write(partial(_write, texts=taken))
         watch, total = _Watch(), 0
         while (left := await self._store.read(lacking_count)) and not watch.is_stuck(timing.REBUILD_STUCK_S, left):
@@ -312,7 +312,7 @@ class Rebuild:
 
         async def heal(content_hash: bytes) -> bool:
             messages = await self._environment.run_in_thread(partial(_messages, damaged, [(0, content_hash)]))
-            return await texts.take_over(messages, self._kept(damaged)) or await texts.heal(content_hash)
+            return await texts.take_over(messages, self._keepers(damaged)) or await texts.heal(content_hash)
 
         texts = self._coordinator.bodies
         status = CheckStatus(task="scrub", rate=None, repair=True)

@@ -18,7 +18,7 @@ from replicator.errors import FolderExistsError, FolderNotFoundError, Unavailabl
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.tasks.runner import TaskError
 from replicator.replication.writes.requests import CreateRequest, SaveRequest
-from replicator.store.bodies.body_rows import StoredText, read_text
+from replicator.store.bodies.body_rows import StoredText
 from replicator.store.db import queries
 from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.gc import expunged
@@ -113,17 +113,17 @@ class UndeleteTask:
 
         In a dry run, only find out whether the body is available.
         """
-        texts = self._coordinator.bodies
+        bodies = self._coordinator.bodies
         if self.status.dry_run:
-            return await texts.is_to_be_had(kept.content_hash)
+            return await bodies.is_to_be_had(kept.content_hash)
         return await self._save_taken(kept) or (
-            await texts.bring_back(kept.content_hash) and await self._save_taken(kept)
+            await bodies.bring_back(kept.content_hash) and await self._save_taken(kept)
         )
 
     async def _save_taken(self, kept: Kept) -> bool:
         """Save a message; return False if its body is not whole here."""
-        message = await self._store.read(partial(read_text, content_hash=kept.content_hash))
-        async with self._coordinator.bodies.downloader.taking([] if message is None else [message]) as taken:
+        bodies = self._coordinator.bodies
+        async with bodies.obtain([await bodies.read(kept.content_hash)]) as taken:
             for stored in taken:
                 await self._submit(kept, stored)
             return bool(taken)

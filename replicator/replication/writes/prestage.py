@@ -22,7 +22,7 @@ from protocol.commands import Done, Offer, Parts, RefusalCode, Refused, Reply
 from protocol.units import GIB, MIB
 from replicator.errors import DiskFullError, MailError, UnavailableError
 from replicator.replication import timing
-from replicator.replication.bodies.download import Downloader
+from replicator.replication.bodies import Bodies
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.body_rows import is_here
@@ -48,11 +48,9 @@ class Prestage:
     `links` lead to the neighbours that clients may wait for; `wanted` is the number of them that must take an offer.
     """
 
-    def __init__(
-        self, store: Store, downloader: Downloader, links: Callable[[], Iterable[PeerLink]], wanted: int
-    ) -> None:
+    def __init__(self, store: Store, bodies: Bodies, links: Callable[[], Iterable[PeerLink]], wanted: int) -> None:
         self._store = store
-        self._downloader = downloader
+        self._bodies = bodies
         self._links = links
         self._wanted = wanted
         self._held: dict[bytes, _Held] = {}  # by the hash of the message
@@ -155,7 +153,7 @@ class Prestage:
         self._size_bytes += message.size
         holdings: list[Holding] = []
         try:
-            holdings = await self._downloader.hold(message, link)
+            holdings = await self._bodies.hold(message, link)
         finally:
             del self._coming[message.content_hash]
             coming.set()
@@ -177,4 +175,4 @@ class Prestage:
     async def _let_go(self, hashes: Iterable[bytes]) -> None:
         gone = [self._held.pop(content_hash) for content_hash in hashes]
         self._size_bytes -= sum(held.size_bytes for held in gone)
-        await self._downloader.let_go([holding for held in gone for holding in held.holdings])
+        await self._bodies.let_go([holding for held in gone for holding in held.holdings])

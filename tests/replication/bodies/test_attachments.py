@@ -63,7 +63,7 @@ def whose(status: CheckStatus) -> list[tuple[str | None, str | None, int | None]
 
 
 async def scrub(node: Node) -> CheckStatus:
-    job = ScrubTask(ScrubOptions(), node.store, node.coordinator.bodies, node.coordinator.orphan_sweep)
+    job = ScrubTask(ScrubOptions(), node.store, node.coordinator.bodies)
     await job.run()
     return job.status
 

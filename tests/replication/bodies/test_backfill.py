@@ -15,8 +15,7 @@ from protocol.values import Dot, UidSet
 from replicator.errors import DatabaseFailedError
 from replicator.replication import timing
 from replicator.replication.bodies import backfill as backfill_module
-from replicator.replication.bodies.backfill import Backfill
-from replicator.replication.bodies.body_store import WriteText
+from replicator.replication.bodies.backfill import Backfill, WriteText
 from replicator.store.bodies.body_rows import StoredText, is_here, lacking_count, lacking_in_vain, read_text, write_text
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction

@@ -279,20 +279,20 @@ async def test_a_text_that_is_damaged_here_is_replaced_by_one_that_is_delivered(
 async def test_what_is_held_is_let_go_in_time_or_left_to_a_sweep(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
-        parts = node.coordinator.bodies.parts
+        attachments = node.coordinator.bodies._attachments
         holdings = []
         for number in range(10):
             construction = node.store.attachments.build()
             construction.write(b"%d" % number)
             holdings.append(construction.finish())
-        run = parts._run_in_thread
+        run = attachments._run_in_thread
 
         async def slow(work: Callable[[], T]) -> T:
             await trio.sleep(3)
             return await run(work)
 
-        parts._run_in_thread = slow
-        await parts.let_go(holdings)
+        attachments._run_in_thread = slow
+        await attachments.let_go(holdings)
         assert not node.store.attachments.in_flight()
 
 

@@ -115,7 +115,7 @@ async def test_a_neighbour_that_does_not_answer_keeps_no_text_away(
 
         async def answer_late(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
             if store is silent.store:
-                await trio.sleep(2 * timing.BODY_STORE_PATIENCE_S)
+                await trio.sleep(2 * timing.BODIES_PATIENCE_S)
             return await answer(store, link, command, read_part)
 
         monkeypatch.setattr(peer_fetch, "answer_fetch", answer_late)

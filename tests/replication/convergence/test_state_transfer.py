@@ -43,7 +43,7 @@ async def logs_agree(nodes: Cluster) -> None:
 async def filled(node: Node) -> None:
     """Every text is on the node's own disk."""
     await trio.sleep(timing.BACKFILL_PATIENCE_S)
-    await until(lambda: not node.coordinator.backfill.lacking)
+    await until(lambda: not node.coordinator.bodies._backfill.lacking)
     assert not await node.store.read(lacking_count)
     rows = await node.store.read(lambda reader: reader.execute("SELECT DISTINCT content_hash FROM by_uid").fetchall())
     texts = await node.store.read(lambda reader: set(reader.execute("SELECT hash FROM content").fetchall()))
@@ -95,7 +95,7 @@ async def test_a_node_that_was_away_for_long_takes_over_what_the_others_show(
         assert await back.texts("New") == {1: "old"}
         assert len(await back.texts(user="bob")) == 30
         await filled(back)
-        assert back.coordinator.backfill.lacking == 0
+        assert back.coordinator.bodies._backfill.lacking == 0
         assert await back.save("after") == 32
         await nodes.converged()
         assert (await nodes["dc1"].texts())[32] == "after"

@@ -265,8 +265,8 @@ async def test_a_part_that_is_interrupted_after_its_last_chunk_has_no_chunk_twic
         return data[number * CHUNK_BYTES :][:CHUNK_BYTES]
 
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
-        parts, scope = nodes["dc1"].coordinator.bodies.parts, trio.CancelScope()
-        run = parts._run_in_thread
+        attachments, scope = nodes["dc1"].coordinator.bodies._attachments, trio.CancelScope()
+        run = attachments._run_in_thread
 
         async def cancelling(work: Callable[[], T]) -> T:
             done = await run(work)
@@ -276,10 +276,10 @@ async def test_a_part_that_is_interrupted_after_its_last_chunk_has_no_chunk_twic
             return done
 
         with monkeypatch.context() as patch, scope:
-            patch.setattr(parts, "_run_in_thread", cancelling)
-            await parts.obtain(attached, fetched)
+            patch.setattr(attachments, "_run_in_thread", cancelling)
+            await attachments.obtain(attached, fetched)
         assert scope.cancelled_caught
-        holding = await parts.obtain(attached, fetched)
+        holding = await attachments.obtain(attached, fetched)
         assert holding is not None
         assert holding.hash == attached.hash
         assert [file.read_bytes() for file in contents(nodes["dc1"])] == [data]
@@ -297,9 +297,7 @@ async def test_what_nobody_goes_on_with_is_let_go(
             received = await sink.finish()
             assert isinstance(received, UploadedBody)
             coordinator = nodes["dc1"].coordinator
-            prestage = Prestage(
-                coordinator.store, coordinator.bodies.downloader, lambda: coordinator.connections.links, 1
-            )
+            prestage = Prestage(coordinator.store, coordinator.bodies, lambda: coordinator.connections.links, 1)
             await prestage.offer(received.stored.message)
         assert contents(nodes["dc2"])
         await trio.sleep(timing.PARTIAL_DOWNLOADS_KEPT_S + 2 * timing.PARTIAL_DOWNLOADS_LOOK_EVERY_S)
