@@ -43,7 +43,7 @@ from replicator.replication.writes import head_exchange
 from replicator.replication.writes.prestage import Prestage
 from replicator.replication.writes.requests import ChangeRequest, from_command, saves_from, transfer_s
 from replicator.replication.writes.router import NotMasterError, Router
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
 
@@ -124,7 +124,7 @@ class PeerRequests:
                 return await self._perform(link, from_command(link, command, self._new_id))
 
     @asynccontextmanager
-    async def _taken(self, link: PeerLink, save: Save) -> AsyncIterator[list[StoredText]]:
+    async def _taken(self, link: PeerLink, save: Save) -> AsyncIterator[list[StoredBody]]:
         """Yield the message of a SAVE with its parts; an empty list if parts did not come.
 
         If this node has no room for the parts, it resigns as master and raises NotMasterError (see `Router.perform`).

@@ -340,9 +340,9 @@ REPAIR_PLAN_ASK_TIMEOUT_S = 60.0
 """For answers about heads: nodes may be reading much."""
 REPAIR_PLAN_MAILBOX_TIMEOUT_S = 300.0
 """Per mailbox, once it is its turn: a million messages are joined in a minute or two."""
-REPAIR_PLAN_TEXTS_TIMEOUT_S = 60.0
+REPAIR_PLAN_BODIES_TIMEOUT_S = 60.0
 """Without any body arriving: two rounds of `Backfill`."""
-REPAIR_PLAN_TEXTS_EVERY_S = 0.5
+REPAIR_PLAN_BODIES_EVERY_S = 0.5
 """Between looks whether bodies have come."""
 
 # ---- tasks/inventory.py

@@ -18,16 +18,16 @@ from protocol.commands import Parts, Reply
 from replicator.config.model import ContentConfig
 from replicator.environment import Environment
 from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
-from replicator.mailstore import BodyReader, ReceivedText
+from replicator.mailstore import BodyReader, ReceivedBody
 from replicator.metrics import AttachmentMetrics
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.attachments import NodeAttachments
-from replicator.replication.bodies.backfill import Backfill, WriteText
+from replicator.replication.bodies.backfill import Backfill, WriteBody
 from replicator.replication.bodies.download import Downloader, Keepers
 from replicator.replication.bodies.orphan_sweep import AttachmentTotals, OrphanSweep
 from replicator.replication.bodies.peer_fetch import AnyFetch, Fetched, Links, fetch, fetch_chunk
-from replicator.replication.bodies.reader import PartedText, PlainText, recipe_of
+from replicator.replication.bodies.reader import LargeBody, PlainBody, recipe_of
 from replicator.replication.bodies.retention import Retention
 from replicator.replication.bodies.upload import Room, Sink, UploadedBody
 from replicator.replication.links.link import PeerLink
@@ -35,11 +35,11 @@ from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.sweep import SweepSlice
 from replicator.store.bodies.attachment_ranges import Attached
 from replicator.store.bodies.body_rows import (
-    StoredText,
+    StoredBody,
     holdings_of,
     keepers_of,
-    read_text,
-    replace_text,
+    read_body,
+    replace_body,
 )
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.transaction import Transaction
@@ -92,18 +92,18 @@ class Bodies:
             await self._downloader.let_go(sink.holdings)
 
     @asynccontextmanager
-    async def prepared(self, text: bytes | ReceivedText) -> AsyncIterator[StoredText]:
+    async def prepared(self, body: bytes | ReceivedBody) -> AsyncIterator[StoredBody]:
         """Prepare a body, given as octets or as a sink's result, for writing within the block. Raises MailError."""
-        if isinstance(text, UploadedBody):
-            await self._downloader.displace_lost(text.stored)
-            yield text.stored
+        if isinstance(body, UploadedBody):
+            await self._downloader.displace_lost(body.stored)
+            yield body.stored
             return
-        assert isinstance(text, bytes), "what `upload` has given"
-        if len(text) <= self._inline_max_bytes:
-            yield StoredText.of(text)
+        assert isinstance(body, bytes), "what `upload` has given"
+        if len(body) <= self._inline_max_bytes:
+            yield StoredBody.of(body)
             return
         async with self.upload() as sink:
-            await sink.write(text)
+            await sink.write(body)
             stored = (await sink.finish()).stored
             await self._downloader.displace_lost(stored)
             yield stored
@@ -112,7 +112,7 @@ class Bodies:
 
     def obtain(
         self, messages: Iterable[bytes | Parts | None], link: PeerLink | None = None, keepers: Keepers | None = None
-    ) -> AbstractAsyncContextManager[list[StoredText]]:
+    ) -> AbstractAsyncContextManager[list[StoredBody]]:
         """See `Downloader.obtain`."""
         return self._downloader.obtain(messages, link, keepers)
 
@@ -128,7 +128,7 @@ class Bodies:
         """See `Downloader.note_lost`."""
         self._downloader.note_lost(lost, sid)
 
-    async def fetch(self, content_hash: bytes, write: WriteText) -> bool:
+    async def fetch(self, content_hash: bytes, write: WriteBody) -> bool:
         """Fetch a body from a neighbour and write it; return False if no neighbour has it. Raises MailError."""
         return await self._fetch(content_hash, write, timing.BODIES_FETCH_PATIENCE_S)
 
@@ -176,13 +176,13 @@ class Bodies:
             return None
         if isinstance(found.message, bytes):
             with suppress(DiskFullError, DatabaseDamagedError):  # the body can be read even if it cannot be stored
-                stored = await self._run_in_thread(partial(StoredText.of, found.message))
+                stored = await self._run_in_thread(partial(StoredBody.of, found.message))
                 await self._store.write(partial(_replace, stored))
-            return PlainText(found.message)
+            return PlainBody(found.message)
         with suppress(trio.WouldBlock):
             self._wanted_in.send_nowait(content_hash)
         recipe = recipe_of(found.message)
-        return None if recipe is None else PartedText(recipe, self._attachments, {})
+        return None if recipe is None else LargeBody(recipe, self._attachments, {})
 
     async def is_to_be_had(self, content_hash: bytes) -> bool:
         """Return True if a body is whole here, or available at a neighbour by its answers; changes nothing.
@@ -203,7 +203,7 @@ class Bodies:
     async def _is_at_hand(self, attached: Attached, holding: Holding | None) -> bool:
         return await self.is_whole(attached, holding) or await self._elsewhere(attached, 0) is not None
 
-    async def _fetch(self, content_hash: bytes, write: WriteText, patience_s: float) -> bool:
+    async def _fetch(self, content_hash: bytes, write: WriteBody, patience_s: float) -> bool:
         found = await self._found(content_hash, patience_s)
         if found is None:
             return False
@@ -227,15 +227,15 @@ class Bodies:
         """Open a body for reading; None: it is not here or its recipe is damaged. Reading heals damaged attachments."""
         message, found = await self._kept(content_hash)
         if message is None or isinstance(message, bytes):
-            return None if message is None else PlainText(message)
+            return None if message is None else PlainBody(message)
         recipe = recipe_of(message)
         if recipe is None or any(attached.hash not in found for attached in recipe.distinct):
             return None
-        return PartedText(recipe, self._attachments, found)
+        return LargeBody(recipe, self._attachments, found)
 
     async def read(self, content_hash: bytes) -> bytes | Parts | None:
         """Return a body as peers get it; None: it is missing or damaged here. Its attachments are not checked."""
-        return await self._store.read(partial(read_text, content_hash=content_hash))
+        return await self._store.read(partial(read_body, content_hash=content_hash))
 
     async def attachments_of(self, content_hash: bytes) -> list[tuple[Attached, Holding | None]] | None:
         """Return the attachments of a body with their holdings here; None: its recipe is damaged."""
@@ -247,7 +247,7 @@ class Bodies:
 
     async def _kept(self, content_hash: bytes) -> tuple[bytes | Parts | None, dict[bytes, Holding]]:
         message, holdings = await self._store.read(
-            lambda reader: (read_text(reader, content_hash), holdings_of(reader, content_hash))
+            lambda reader: (read_body(reader, content_hash), holdings_of(reader, content_hash))
         )
         return message, {holding.hash: holding for holding in holdings}
 
@@ -265,7 +265,9 @@ class Bodies:
         An attachment under its H-name is found before any body records it: the message may be on its way to its master.
         """
         chunk = await self._attachments.read(attachment_hash, start)
-        keepers = [] if chunk is not None else await self._store.read(partial(keepers_of, part_hash=attachment_hash))
+        keepers: list[Holding] = []
+        if chunk is None:
+            keepers = await self._store.read(partial(keepers_of, attachment_hash=attachment_hash))
         for holding in keepers:
             chunk = chunk if chunk is not None else await self._attachments.read(holding, start)
         return chunk
@@ -291,5 +293,5 @@ class Bodies:
         return self._orphan_sweep.swept(reader)
 
 
-def _replace(stored: StoredText, tx: Transaction) -> None:
-    replace_text(tx.connection, stored)
+def _replace(stored: StoredBody, tx: Transaction) -> None:
+    replace_body(tx.connection, stored)

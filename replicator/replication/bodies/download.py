@@ -22,11 +22,11 @@ from replicator.errors import ContentUnavailableError, MailError, UnavailableErr
 from replicator.replication import timing
 from replicator.replication.bodies.attachments import ChunkSource, NodeAttachments
 from replicator.replication.bodies.peer_fetch import Links, chunk_from, fetch_chunk
-from replicator.replication.bodies.reader import PartedText, recipe_of
+from replicator.replication.bodies.reader import LargeBody, recipe_of
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.attachment_ranges import Attached
-from replicator.store.bodies.body_rows import StoredText, holdings_of, keepers_of, replace_text, unrecorded
+from replicator.store.bodies.body_rows import StoredBody, holdings_of, keepers_of, replace_body, unrecorded
 from replicator.store.bodies.recipe import Recipe
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.store import Store
@@ -75,7 +75,7 @@ class Downloader:
     @asynccontextmanager
     async def obtain(
         self, messages: Iterable[bytes | Parts | None], link: PeerLink | None = None, keepers: Keepers | None = None
-    ) -> AsyncIterator[list[StoredText]]:
+    ) -> AsyncIterator[list[StoredBody]]:
         """Prepare those messages whose attachments can all be had, for writing within the block.
 
         Missing attachments come from the link's peer, then from other neighbours; without a link, from the places on
@@ -84,7 +84,7 @@ class Downloader:
         """
         source = partial(self._from, link) if link else partial(self._kept_here, keepers or self._keepers)
         held: list[Holding] = []
-        taken: list[StoredText] = []
+        taken: list[StoredBody] = []
         try:
             for message in messages:
                 stored = None if message is None else await self._take(message, source, held)
@@ -147,7 +147,7 @@ class Downloader:
             log.warning("no reachable node has all parts of a message from %s, body %s", sid, parts.content_hash.hex())
             self._attachments.metrics.lost.inc()
 
-    async def _take(self, message: bytes | Parts, source: ChunkSource, held: list[Holding]) -> StoredText | None:
+    async def _take(self, message: bytes | Parts, source: ChunkSource, held: list[Holding]) -> StoredBody | None:
         if isinstance(message, bytes):
             return await self._prepared(message)
         recipe = recipe_of(message)
@@ -163,21 +163,21 @@ class Downloader:
             log.warning("body %s counts as lost: its parts do not match its hash", message.content_hash.hex())
         if content_hash != message.content_hash:
             return None
-        stored = StoredText.of_parts(message, found.values())
+        stored = StoredBody.of_recipe(message, found.values())
         await self.displace_lost(stored)
         return stored
 
-    async def displace_lost(self, stored: StoredText) -> None:
-        """Replace a recorded body whose attachments are gone, since `write_text` would keep it. Raises MailError.
+    async def displace_lost(self, stored: StoredBody) -> None:
+        """Replace a recorded body whose attachments are gone, since `write_body` would keep it. Raises MailError.
 
-        `write_text` itself replaces bodies that are damaged in the database or superseded by one without attachments.
+        `write_body` itself replaces bodies that are damaged in the database or superseded by one without attachments.
         """
         if not stored.holdings:
             return
         with suppress(DatabaseDamagedError):
             recorded = await self._store.read(partial(holdings_of, content_hash=stored.content_hash))
             if recorded and not await self._attachments.are_there(recorded):
-                await self._store.write(lambda tx: replace_text(tx.connection, stored))
+                await self._store.write(lambda tx: replace_body(tx.connection, stored))
 
     async def let_go_removed(self, holdings: Iterable[Holding]) -> None:
         """Release the holdings of bodies that were removed, except those in flight, whose owners release them."""
@@ -208,19 +208,19 @@ class Downloader:
     async def _hash_here(self, recipe: Recipe, found: dict[bytes, Holding]) -> bytes | None:
         """Return the SHA-256 of the assembled body; None: an attachment that was here already is damaged."""
         hasher = hashlib.sha256()
-        text = PartedText(recipe, LocalChunks(self._attachments), found)
+        body = LargeBody(recipe, LocalChunks(self._attachments), found)
         try:
-            async with aclosing(text.read(0, recipe.length)) as chunks:
+            async with aclosing(body.read(0, recipe.length)) as chunks:
                 async for chunk in chunks:
                     hasher.update(chunk)
         except ContentUnavailableError:
             return None
         return hasher.digest()
 
-    async def _prepared(self, text: bytes) -> StoredText:
-        if len(text) <= HASH_IN_THREAD_BYTES:
-            return StoredText.of(text)
-        return await self._run_in_thread(partial(StoredText.of, text))
+    async def _prepared(self, body: bytes) -> StoredBody:
+        if len(body) <= HASH_IN_THREAD_BYTES:
+            return StoredBody.of(body)
+        return await self._run_in_thread(partial(StoredBody.of, body))
 
     async def _from(self, link: PeerLink, attached: Attached, number: int) -> bytes | None:
         """Fetch a chunk from the peer that named the attachment, else from others. Raises UnavailableError."""
@@ -242,4 +242,4 @@ class Downloader:
         return await self._attachments.kept_chunk(await keepers(attached.hash), attached, number)
 
     async def _keepers(self, attachment_hash: bytes) -> list[Holding]:
-        return await self._store.read(partial(keepers_of, part_hash=attachment_hash))
+        return await self._store.read(partial(keepers_of, attachment_hash=attachment_hash))

@@ -22,12 +22,12 @@ from replicator.replication.links.entry_codec import Announced, Arrived
 from replicator.replication.links.link import PeerLink
 from replicator.replication.log.disk_shortage import DiskShortage
 from replicator.replication.writes.requests import transfer_s
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from resync.clock import COUNTER_BITS
 
 log = logging.getLogger(__name__)
 
-PARTED_BYTES = 1 << 20  # total size of large messages that are completed before any of them is acknowledged
+LARGE_TOGETHER_BYTES = 1 << 20  # total size of large messages that are completed before any of them is acknowledged
 CLOCKS_APART_MS = 3_600_000  # greatest clock difference along a line of many nodes; neighbours: five minutes at most
 
 
@@ -62,12 +62,12 @@ class BodyCompletion:
         try:
             while True:
                 batch = [item for item in batch if is_missing(item.dot)]
-                parted = _parted(batch)
-                if not parted:
+                large = _large(batch)
+                if not large:
                     yield batch
                     return
                 async with AsyncExitStack() as stack:
-                    taken = await self._take(stack, [parts for parts, _ in parted.values()], began)
+                    taken = await self._take(stack, [parts for parts, _ in large.values()], began)
                     if isinstance(taken, DiskFullError):  # every failed attempt transfers the parts again
                         self._note_shortage(batch)
                         pause_s = full_s = min(2 * full_s, timing.COMPLETION_FULL_RETRY_MOST_S)
@@ -75,8 +75,8 @@ class BodyCompletion:
                         pause_s = timing.COMPLETION_RETRY_S
                     else:
                         self._note_shortage(())
-                        whole = {text.content_hash: text for text in taken}
-                        lost = [parted[content_hash] for content_hash in parted.keys() - whole.keys()]
+                        whole = {stored.content_hash: stored for stored in taken}
+                        lost = [large[content_hash] for content_hash in large.keys() - whole.keys()]
                         if not any(self._is_awaited(parts, numbered_ms, began) for parts, numbered_ms in lost):
                             yield [item.completed(whole) if isinstance(item, Arrived) else item for item in batch]
                             self._bodies.note_lost([parts for parts, _ in lost], self._link.sid)
@@ -89,15 +89,15 @@ class BodyCompletion:
 
     def _note_shortage(self, batch: Sequence[Arrived | Announced]) -> None:
         sizes = {
-            item.dot: (item.entry.user, sum(parts.size for parts in item.parted))
+            item.dot: (item.entry.user, sum(parts.size for parts in item.large))
             for item in batch
-            if isinstance(item, Arrived) and item.parted
+            if isinstance(item, Arrived) and item.large
         }
         self._disk_shortage.note(self, sizes, self._disk_shortage.attachments)
 
     async def _take(
         self, stack: AsyncExitStack, wanted: list[Parts], began: float
-    ) -> list[StoredText] | DiskFullError | None:
+    ) -> list[StoredBody] | DiskFullError | None:
         """Fetch and hold the wanted parts; return None or an error if the caller is to try again.
 
         Failures are not raised, so that the link stays up for entries that need no parts. Once parts have been
@@ -121,24 +121,24 @@ class BodyCompletion:
         return trio.current_time() < began + patience_s and age_ms < patience_s * 1000 + CLOCKS_APART_MS
 
 
-def _parted(batch: Iterable[Arrived | Announced]) -> dict[bytes, tuple[Parts, int]]:
+def _large(batch: Iterable[Arrived | Announced]) -> dict[bytes, tuple[Parts, int]]:
     """Return content hash -> the parts of the message, and the time in ms when its latest entry was numbered."""
     found: dict[bytes, tuple[Parts, int]] = {}
     for item in batch:
         if isinstance(item, Arrived):
             numbered_ms = item.entry.time >> COUNTER_BITS
-            for parts in item.parted:
+            for parts in item.large:
                 _, newest_ms = found.get(parts.content_hash, (parts, 0))
                 found[parts.content_hash] = parts, max(newest_ms, numbered_ms)
     return found
 
 
 def of_some_size(batch: Sequence[Arrived | Announced]) -> Iterator[Sequence[Arrived | Announced]]:
-    """Yield the batch in slices whose large messages total at most `PARTED_BYTES`, or that contain a single one."""
+    """Yield the batch in slices with at most `LARGE_TOGETHER_BYTES` of large messages, or with a single one."""
     start, size_bytes = 0, 0
     for at, item in enumerate(batch):
-        own_bytes = sum(parts.size for parts in item.parted) if isinstance(item, Arrived) else 0
-        if own_bytes and size_bytes + own_bytes > PARTED_BYTES and at > start:
+        own_bytes = sum(parts.size for parts in item.large) if isinstance(item, Arrived) else 0
+        if own_bytes and size_bytes + own_bytes > LARGE_TOGETHER_BYTES and at > start:
             yield batch[start:at]
             start, size_bytes = at, 0
         size_bytes += own_bytes

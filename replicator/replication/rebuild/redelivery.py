@@ -17,7 +17,7 @@ from replicator.replication.bodies import Keepers
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.mail_store import ClusterMailStore
 from replicator.replication.writes.requests import SaveRequest
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
@@ -80,7 +80,7 @@ class Redelivery:
         async with self._coordinator.bodies.obtain([message], keepers=self._keepers) as taken:
             return await self._save(stray, taken[0]) if taken else False
 
-    async def _save(self, stray: UnloggedMail, stored: StoredText) -> bool | None:
+    async def _save(self, stray: UnloggedMail, stored: StoredBody) -> bool | None:
         add = stray.add
         try:
             key = await self._destination(stray)
@@ -98,7 +98,7 @@ class Redelivery:
         return await self._store.read(partial(queries.uid_of_guid, guid=guid, mailbox_id=mailbox_id)) is not None
 
     async def _message(self, content_hash: bytes) -> bytes | Parts | None:
-        message = await self._environment.run_in_thread(partial(self._damaged.text, content_hash))
+        message = await self._environment.run_in_thread(partial(self._damaged.body, content_hash))
         if message is None:
             message = await self._coordinator.bodies.read(content_hash)
         return message

@@ -44,7 +44,7 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
                     store=store,
                     mastership=coordinator.mastership,
                     reconciliation=coordinator.reconciliation,
-                    other_texts=coordinator.body_conflicts,
+                    other_bodies=coordinator.body_conflicts,
                     peers=peers,
                 )
             case UndeleteOptions():
@@ -57,7 +57,7 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
                     store=store,
                     mastership=coordinator.mastership,
                     reconciliation=coordinator.reconciliation,
-                    other_texts=coordinator.body_conflicts,
+                    other_bodies=coordinator.body_conflicts,
                 )
 
     return job_for

@@ -661,7 +661,7 @@ async def test_texts_that_do_not_come_are_counted(
         assert (status.outcomes, status.texts_lacking) == ({"repaired": 1}, 2)
         assert await nodes["dc1"].store.read(lacking_count) == 2
         assert (
-            timing.REPAIR_PLAN_TEXTS_TIMEOUT_S < trio.current_time() - before < 2 * timing.REPAIR_PLAN_TEXTS_TIMEOUT_S
+            timing.REPAIR_PLAN_BODIES_TIMEOUT_S < trio.current_time() - before < 2 * timing.REPAIR_PLAN_BODIES_TIMEOUT_S
         )
         without = await apply(nodes["dc1"], ApplyOptions(planned))
         assert (without.outcomes, without.texts_lacking) == ({"equal": 1}, None)

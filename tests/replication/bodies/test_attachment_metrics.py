@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from protocol.commands import FetchPart, Parts
 from tests.replication.bodies.test_attachments import LOGO, garble, message, save, scrub, texts
-from tests.replication.bodies.test_held_parts import answering
+from tests.replication.bodies.test_held_attachments import answering
 from tests.replication.cluster import HEARTBEAT_S, Node, cluster
 from tests.replication.test_node_status import value
 

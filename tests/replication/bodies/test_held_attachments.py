@@ -22,7 +22,7 @@ from replicator.errors import MailError
 from replicator.mailstore import NewMessage
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
+from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.links import link
 from replicator.replication.links.link import PeerLink
 from replicator.store.attachments.construction import Construction, Holding, Replacement
@@ -33,19 +33,19 @@ from tests.replication.test_node_status import value
 
 T = TypeVar("T")
 
-AnswerPart = Callable[[FetchPart], Reply | None]
+AnswerChunk = Callable[[FetchPart], Reply | None]
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, answer_part: AnswerPart, delay_s: float = 0.0) -> None:
+def answering(monkeypatch: pytest.MonkeyPatch, answer_chunk: AnswerChunk, delay_s: float = 0.0) -> None:
     """All nodes answer so when they are asked for a chunk; None: as they always do."""
     answer = peer_fetch.answer_fetch
 
-    async def answering(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+    async def answering(store: Store, link: PeerLink, command: AnyFetch, read_chunk: ReadChunk) -> Reply:
         if isinstance(command, FetchPart):
             await trio.sleep(delay_s)
-            if (reply := answer_part(command)) is not None:
+            if (reply := answer_chunk(command)) is not None:
                 return reply
-        return await answer(store, link, command, read_part)
+        return await answer(store, link, command, read_chunk)
 
     monkeypatch.setattr(peer_fetch, "answer_fetch", answering)
 
