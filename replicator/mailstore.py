@@ -85,9 +85,9 @@ class BodyReader(Protocol):
         ...
 
     async def check(self, start: int, end: int) -> None:
-        """Check that each stored part overlapping these octets can be read. Raises ContentUnavailableError.
+        """Check that each attachment overlapping these octets can be read. Raises ContentUnavailableError.
 
-        Only the beginning of each part is read: damage further on is found when the part is read.
+        Only the beginning of each is read: damage further on is found when the rest is read.
         """
         ...
 

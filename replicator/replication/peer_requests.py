@@ -125,9 +125,9 @@ class PeerRequests:
 
     @asynccontextmanager
     async def _taken(self, link: PeerLink, save: Save) -> AsyncIterator[list[StoredBody]]:
-        """Yield the message of a SAVE with its parts; an empty list if parts did not come.
+        """Yield the message of a SAVE with its attachments; an empty list if some did not come.
 
-        If this node has no room for the parts, it resigns as master and raises NotMasterError (see `Router.perform`).
+        If this node has no room for them, it resigns as master and raises NotMasterError (see `Router.perform`).
         """
         message = save.message.octets if isinstance(save.message, Text) else save.message
         try:

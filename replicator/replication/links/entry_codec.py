@@ -134,7 +134,7 @@ def _add_command(add: MailAdd, body: bytes | Parts | None, mailbox: int, header:
 
 @dataclass(slots=True)
 class Arrived:
-    """A complete entry with its message bodies: `bodies` are ready to be stored, `large` are bodies in parts."""
+    """A complete entry with its message bodies: `bodies` can be stored, `large` have yet to get their attachments."""
 
     entry: Entry
     bodies: list[StoredBody] = field(repr=False)
@@ -146,7 +146,7 @@ class Arrived:
         return self.entry.dot
 
     def completed(self, taken: Mapping[bytes, StoredBody]) -> Arrived:
-        """Return the entry with those bodies in parts that could be obtained (`taken`: content hash -> body).
+        """Return the entry with those large bodies that could be obtained (`taken`: content hash -> body).
 
         The changes of the other messages become like those of a COPY, without a body.
         """

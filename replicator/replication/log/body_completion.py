@@ -1,8 +1,8 @@
-"""Fetches the parts of messages whose entries have arrived, and holds the parts until the entries are on disk.
+"""Fetches the attachments of messages whose entries have arrived, and holds them until the entries are on disk.
 
-An entry whose parts no node can supply is held back as long as a client may be waiting for that entry: the client must
-not hear OK with fewer copies of the parts than configured. After that the entry is written without the body, and
-`Bodies` asks all nodes for the body.
+An entry whose attachments no node can supply is held back as long as a client may be waiting for that entry: the client
+must not hear OK with fewer copies of the attachments than configured. After that the entry is written without the body,
+and `Bodies` asks all nodes for the body.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def lost_after_s(parts: Parts) -> float:
 class BodyCompletion:
     """Completion of the entries that arrive on one link.
 
-    The caller must go on reading the link meanwhile, because parts arrive on it, too.
+    The caller must go on reading the link meanwhile, because attachments arrive on it, too.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class BodyCompletion:
     async def completed(
         self, batch: Sequence[Arrived | Announced], is_missing: Callable[[Dot], bool] = lambda _: True
     ) -> AsyncIterator[Sequence[Arrived | Announced]]:
-        """Yield the batch with all parts that can be obtained; the parts are held within the block.
+        """Yield the batch with all attachments that can be obtained; they are held within the block.
 
         Entries that arrive by another route meanwhile, and so are no longer missing, are left out.
         """
@@ -68,7 +68,7 @@ class BodyCompletion:
                     return
                 async with AsyncExitStack() as stack:
                     taken = await self._take(stack, [parts for parts, _ in large.values()], began)
-                    if isinstance(taken, DiskFullError):  # every failed attempt transfers the parts again
+                    if isinstance(taken, DiskFullError):  # every failed attempt transfers the attachments again
                         self._note_shortage(batch)
                         pause_s = full_s = min(2 * full_s, timing.COMPLETION_FULL_RETRY_MOST_S)
                     elif taken is None:  # tells nothing about free space
@@ -98,10 +98,10 @@ class BodyCompletion:
     async def _take(
         self, stack: AsyncExitStack, wanted: list[Parts], began: float
     ) -> list[StoredBody] | DiskFullError | None:
-        """Fetch and hold the wanted parts; return None or an error if the caller is to try again.
+        """Fetch and hold the wanted attachments; return None or an error if the caller is to try again.
 
-        Failures are not raised, so that the link stays up for entries that need no parts. Once parts have been
-        unavailable for `timing.COMPLETION_UNAVAILABLE_S`, return an empty list: they count as lost.
+        Failures are not raised, so that the link stays up for entries that need no attachments. Once attachments have
+        been unavailable for `timing.COMPLETION_UNAVAILABLE_S`, return an empty list: they count as lost.
         """
         try:
             return await stack.enter_async_context(self._bodies.obtain(wanted, self._link))
@@ -122,7 +122,7 @@ class BodyCompletion:
 
 
 def _large(batch: Iterable[Arrived | Announced]) -> dict[bytes, tuple[Parts, int]]:
-    """Return content hash -> the parts of the message, and the time in ms when its latest entry was numbered."""
+    """Return content hash -> the attachments of the message, and the time in ms when its latest entry was numbered."""
     found: dict[bytes, tuple[Parts, int]] = {}
     for item in batch:
         if isinstance(item, Arrived):

@@ -66,7 +66,7 @@ class Receiver:
         self._assembler = EntryAssembler(link.key_of)
         self._body_completion = body_completion
         self._disk_shortage = disk_shortage
-        self._is_completing = False  # parts are requested on this link, so it must be read meanwhile
+        self._is_completing = False  # attachments are requested on this link, so it must be read meanwhile
         self._has_dropped = False
         self._waiting: list[Arrived | Announced] = []
         self._waiting_bytes = 0
@@ -78,8 +78,8 @@ class Receiver:
     async def take(self, command: EntryCommand | Remote) -> None:
         """Take the next command of an entry. Wait while too much is on its way to disk. Raises ProtocolError.
 
-        Do not wait while parts of large messages are being fetched, since they arrive on this link too: entries beyond
-        the limit are then dropped and asked for again.
+        Do not wait while attachments of large messages are being fetched, since they arrive on this link too: entries
+        beyond the limit are then dropped and asked for again.
         """
         arrived: Arrived | Announced | None
         if isinstance(command, Remote):

@@ -224,7 +224,7 @@ class Sender:
         self._sent[entry.dot.origin] = entry.dot.seq
 
     async def _without_expired(self, item: Logged) -> Logged:
-        """Leave out large messages that are no longer kept: the peer would ask for their parts in vain."""
+        """Leave out large messages that are no longer kept: the peer would ask for their attachments in vain."""
         large = [content_hash for content_hash, body in item.bodies.items() if isinstance(body, Parts)]
         if not large:
             return item

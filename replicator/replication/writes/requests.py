@@ -73,7 +73,7 @@ class ChangeRequest(Protocol):
 
 
 def transfer_s(message: bytes | Text | Parts) -> float:
-    """Return the extra seconds that a change may take for the transfer of its message's parts, even on slow lines."""
+    """Return the extra seconds that a change may take to transfer its message's attachments, even on slow lines."""
     return min(timing.TRANSFER_MAX_S, message.size / SLOWEST_BYTES_S) if isinstance(message, Parts) else 0.0
 
 

@@ -144,7 +144,7 @@ class DamagedDatabase:
         return self._origins("collected")
 
     def body(self, content_hash: bytes) -> bytes | Parts | None:
-        """Return a body, if it is here and whole; the parts of one in parts are not checked."""
+        """Return a body, if it is here and whole; the attachments of a large one are not checked."""
         for connection in self._ways:
             with suppress(sqlite3.Error):
                 body = read_body(connection, content_hash)
@@ -153,7 +153,7 @@ class DamagedDatabase:
         return None
 
     def keepers(self, attachment_hash: bytes) -> list[Holding]:
-        """Return the references to a part that is not stored under its hash, as far as they are readable."""
+        """Return the references to an attachment that is not stored under its hash, as far as they are readable."""
         found: dict[str, Holding] = {}
         for connection in self._ways:
             with suppress(sqlite3.Error):
