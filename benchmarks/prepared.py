@@ -26,7 +26,7 @@ from benchmarks.mails import MailTexts
 from benchmarks.wire import MeasurementError
 from replicator.environment import Environment
 from replicator.mailstore import INBOX
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries, schema
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
@@ -74,15 +74,15 @@ class _Texts:
     def __init__(self, distinct: int, size_bytes: int) -> None:
         self._made = MailTexts(size_bytes, seed=30)
         self._left = distinct
-        self._kept: deque[StoredText] = deque(maxlen=KEPT_MAX)
+        self._kept: deque[StoredBody] = deque(maxlen=KEPT_MAX)
 
-    def take(self, count: int) -> list[StoredText]:
+    def take(self, count: int) -> list[StoredBody]:
         return [self._next() for _ in range(count)]
 
-    def _next(self) -> StoredText:
+    def _next(self) -> StoredBody:
         if self._left:
             self._left -= 1
-            text = StoredText.of(next(self._made))
+            text = StoredBody.of(next(self._made))
         else:
             text = self._kept.popleft()
         self._kept.append(text)
@@ -120,7 +120,7 @@ async def _create(store: Store, environment: Environment, user: str, folder: str
     return (await store.read(lambda reader: queries.folders(reader, user)))[folder].key(user)
 
 
-def _save_all(tx: Transaction, environment: Environment, key: MailboxKey, texts: Sequence[StoredText]) -> None:
+def _save_all(tx: Transaction, environment: Environment, key: MailboxKey, texts: Sequence[StoredBody]) -> None:
     for text in texts:
         guid, now_ms = environment.new_guid(), environment.clock_ms()
         sequencer.save(tx, key, text, guid=guid, received_ms=now_ms, flags=())

@@ -55,7 +55,7 @@ class FolderStatus:
     recent: int
 
 
-class ReceivedText(Protocol):
+class ReceivedBody(Protocol):
     """A message body received completely, valid for `MailStore.save` within the block that received it."""
 
     @property
@@ -64,14 +64,14 @@ class ReceivedText(Protocol):
         ...
 
 
-class TextSink(Protocol):
+class BodySink(Protocol):
     """Receiver of one message body. A large body is written to disk as it arrives."""
 
     async def write(self, data: bytes) -> None:
         """Take the next octets; wait for the disk if need be. Raises MailError, DiskFullError among them."""
         ...
 
-    async def finish(self) -> ReceivedText:
+    async def finish(self) -> ReceivedBody:
         """End the body and return it. Raises MailError."""
         ...
 
@@ -85,9 +85,9 @@ class BodyReader(Protocol):
         ...
 
     async def check(self, start: int, end: int) -> None:
-        """Check that each stored part overlapping these octets can be read. Raises ContentUnavailableError.
+        """Check that each attachment overlapping these octets can be read. Raises ContentUnavailableError.
 
-        Only the beginning of each part is read: damage further on is found when the part is read.
+        Only the beginning of each is read: damage further on is found when the rest is read.
         """
         ...
 
@@ -103,7 +103,7 @@ class BodyReader(Protocol):
 class NewMessage:
     """A message to be stored. If `received_ms` is None, it is received now."""
 
-    text: bytes | ReceivedText = field(repr=False)
+    body: bytes | ReceivedBody = field(repr=False)
     flags: frozenset[str] = frozenset()
     received_ms: int | None = None
 
@@ -197,7 +197,7 @@ class MailStore(Protocol):
         """
         ...
 
-    def receive(self) -> AbstractAsyncContextManager[TextSink]:
+    def receive(self) -> AbstractAsyncContextManager[BodySink]:
         """Receive one body of any size. Whatever was not saved within the block is discarded on leaving it."""
         ...
 
@@ -229,23 +229,23 @@ class MailStore(Protocol):
         """Remove the messages that exist, whatever their flags."""
         ...
 
-    async def read_text(self, message: Message) -> BodyReader:
+    async def read_body(self, message: Message) -> BodyReader:
         """Return the message's body, byte for byte as received. Raises ContentUnavailableError."""
         ...
 
 
-async def read_all(text: BodyReader) -> bytes:
+async def read_all(body: BodyReader) -> bytes:
     """Return a whole body in memory. Raises ContentUnavailableError."""
-    async with aclosing(text.read(0, text.skeleton.size_bytes)) as chunks:
+    async with aclosing(body.read(0, body.skeleton.size_bytes)) as chunks:
         return b"".join([chunk async for chunk in chunks])
 
 
-def needs_whole(text: BodyReader, *, with_structure: bool) -> bool:
+def needs_whole(body: BodyReader, *, with_structure: bool) -> bool:
     """Return True if the skeleton lacks what is needed, so that the whole body must be read.
 
     A skeleton lacks the structure of a message with thousands of small parts, and the header if that is huge.
     """
-    skeleton = text.skeleton
+    skeleton = body.skeleton
     return skeleton.lacks_header or (with_structure and skeleton.header_only)
 
 

@@ -90,7 +90,7 @@ async def run_node(
             nursery.start_soon(coordinator.run)
             nursery.start_soon(report.run, config.mastership.heartbeat_s)
             nursery.start_soon(tasks.run)
-            nursery.start_soon(coordinator.orphan_sweep.run)
+            nursery.start_soon(coordinator.bodies.sweep)
             for sockets, handler in listeners:
                 await nursery.start(trio.serve_listeners, guarded(handler), sockets)
             log.info("node %s runs as %s", config.node.id, origin)

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 PART_BYTES = 8 * MIB  # of one request: S3 takes 5 MiB to 5 GiB, and 10,000 of them, so 80 GiB an object
 READ_BYTES = MIB  # minimum of one read: switching to a thread for less would cost more than the read
-PARTS_AT_ONCE = 2  # of one upload: 24 MiB of memory, with the part being filled
+ATTACHMENTS_AT_ONCE = 2  # of one upload: 24 MiB of memory, with the part being filled
 NAMES_AT_ONCE = 1000  # in one answer to a listing and in one request to delete: S3's own limit
 ROLES_HOST = "169.254.169.254"  # asked for the machine's role if the environment has no keys
 REASON_CHARS = 300  # of obstore's error text, which includes servers' answers
@@ -115,7 +115,7 @@ class ObjectStore:
         pieces = iter(data)
 
         def begin(store: LocalStore | S3Store) -> obstore.WritableFile:
-            return obstore.open_writer(store, name, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+            return obstore.open_writer(store, name, buffer_size=PART_BYTES, max_concurrency=ATTACHMENTS_AT_ONCE)
 
         writer = await self._run("write", name, begin)
         while await self._run("write", name, lambda _: _write_part(writer, pieces)):

@@ -113,7 +113,7 @@ def kinds(ours: Side, theirs: Side) -> dict[bytes, frozenset[DifferenceKind]]:
     return found
 
 
-def has_other_text(mine: Item | None, other: Item | None) -> bool:
+def has_other_body(mine: Item | None, other: Item | None) -> bool:
     """Return True if both rows share a placement but name different bodies, which no entry can cause."""
     if not isinstance(mine, Row) or not isinstance(other, Row) or not shares_placement(mine, other):
         return False

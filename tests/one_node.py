@@ -15,13 +15,13 @@ from replicator.config import default_config
 from replicator.environment import Environment
 from replicator.errors import MailError
 from replicator.mailstore import (
+    BodySink,
     CopiedMessages,
     Folder,
     NewMessage,
-    ReceivedText,
+    ReceivedBody,
     SavedMessage,
     StoreResult,
-    TextSink,
     read_all,
 )
 from replicator.replication.coordinator import Coordinator
@@ -97,7 +97,7 @@ class SinkLog:
 class LoggedSink:
     """Gives everything on to a sink of the mail store."""
 
-    def __init__(self, sink: TextSink, log: SinkLog) -> None:
+    def __init__(self, sink: BodySink, log: SinkLog) -> None:
         self._sink = sink
         self._log = log
 
@@ -108,7 +108,7 @@ class LoggedSink:
         self._log.written.append(data)
         await self._sink.write(data)
 
-    async def finish(self) -> ReceivedText:
+    async def finish(self) -> ReceivedBody:
         if self._log.fails_at_end:
             self._log.failures += 1
             raise self._log.error
@@ -122,7 +122,7 @@ class HookedMail(ClusterMailStore):
     sinks: SinkLog | None = None
 
     @asynccontextmanager
-    async def receive(self) -> AsyncIterator[TextSink]:
+    async def receive(self) -> AsyncIterator[BodySink]:
         async with super().receive() as sink:
             if self.sinks is None:
                 yield sink
@@ -136,9 +136,9 @@ class HookedMail(ClusterMailStore):
 
     async def texts(self, user: str, name: str = "INBOX") -> list[bytes]:
         view = await self.open_mailbox(await self.folder(user, name))
-        return [await read_all(await self.read_text(message)) for message in view.messages.values()]
+        return [await read_all(await self.read_body(message)) for message in view.messages.values()]
 
-    async def lose_text(self, message: Message) -> None:
+    async def lose_body(self, message: Message) -> None:
         """As if the disk had lost it."""
         await self._store.write(
             lambda tx: tx.connection.execute("DELETE FROM content WHERE hash = ?", (message.content_hash,)).rowcount

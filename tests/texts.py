@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.commands import Parts
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 
 
 def plain(message: bytes | Parts) -> bytes:
@@ -12,6 +12,6 @@ def plain(message: bytes | Parts) -> bytes:
     return message
 
 
-def stored_of(message: bytes | Parts) -> StoredText:
+def stored_of(message: bytes | Parts) -> StoredBody:
     """Ready to be written; nobody holds its parts."""
-    return StoredText.of(message) if isinstance(message, bytes) else StoredText.of_parts(message, ())
+    return StoredBody.of(message) if isinstance(message, bytes) else StoredBody.of_recipe(message, ())

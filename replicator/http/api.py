@@ -142,7 +142,7 @@ async def post_message(services: HttpServices, request: Request) -> Response:
         raise ProblemError(HTTPStatus.BAD_REQUEST, "the message is empty")
     folder = await services.mail.folder(user, canonical_name(request.query.get("mailbox", INBOX)))
     message = NewMessage(
-        text=request.body,
+        body=request.body,
         flags=await settable_in(services.mail, folder, request.query.get("flags", "").split()),
         received_ms=_number(request, "received_ms", TIME_MAX_MS),
     )

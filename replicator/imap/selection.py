@@ -17,7 +17,7 @@ from replicator.imap.wire.responses import (
     fetch_response,
     status_line,
     untagged,
-    without_text,
+    without_body,
 )
 from replicator.mailstore import Folder, MailStore
 from replicator.view import MailboxView, Message
@@ -153,7 +153,7 @@ class Selection:
         number, message = self.numbering.number(uid), self.view.messages.get(uid)
         if number is None or message is None:
             return []
-        return without_text(fetch_response(number, [(b"FLAGS", self.printed_flags(message))]))
+        return without_body(fetch_response(number, [(b"FLAGS", self.printed_flags(message))]))
 
     # ---- changes that the client learns in other ways ----
 

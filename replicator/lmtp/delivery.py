@@ -17,7 +17,7 @@ from replicator.lmtp.replies import Reply, reply_for
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import Top, trace_headers
 from replicator.log_fields import LogFields
-from replicator.mailstore import INBOX, NewMessage, ReceivedText, SavedMessage, TextSink
+from replicator.mailstore import INBOX, BodySink, NewMessage, ReceivedBody, SavedMessage
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ Outcome = SavedMessage | MailError
 class Delivery:
     """Delivery of one message within the block of its sink: `write` the pieces, then `finish`."""
 
-    def __init__(self, services: LmtpServices, envelope: Envelope, sink: TextSink, client_ip: str | None) -> None:
+    def __init__(self, services: LmtpServices, envelope: Envelope, sink: BodySink, client_ip: str | None) -> None:
         self._services = services
         self._envelope = envelope
         self._sink = sink
@@ -86,7 +86,7 @@ class Delivery:
             except MailError as error:
                 self._error = error
 
-    async def _received(self) -> ReceivedText | MailError:
+    async def _received(self) -> ReceivedBody | MailError:
         """Return the complete body, or the error that prevented it."""
         try:
             return self._error or await self._sink.finish()
@@ -94,10 +94,10 @@ class Delivery:
             return error
 
     async def _save_all(self, users: tuple[str, ...]) -> dict[str, Outcome]:
-        text = await self._received()
-        if isinstance(text, MailError):
-            return dict.fromkeys(users, text)
-        new = NewMessage(text, received_ms=self._received_ms)
+        body = await self._received()
+        if isinstance(body, MailError):
+            return dict.fromkeys(users, body)
+        new = NewMessage(body, received_ms=self._received_ms)
         if len(users) == 1:  # nearly always, and a nursery would cost most of the time then
             return {users[0]: await _save(self._services, users[0], new)}
         outcomes: dict[str, Outcome] = {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from replicator.environment import wall_clock_ms
-from replicator.mailstore import MESSAGE_BYTES_MAX, Folder, NewMessage, SavedMessage, TextSink
+from replicator.mailstore import MESSAGE_BYTES_MAX, BodySink, Folder, NewMessage, SavedMessage
 from replicator.metrics import LmtpMetrics
 from replicator.users import UserNames
 
@@ -29,7 +29,7 @@ class Inboxes(Protocol):
         """Return one folder."""
         ...
 
-    def receive(self) -> AbstractAsyncContextManager[TextSink]:
+    def receive(self) -> AbstractAsyncContextManager[BodySink]:
         """Receive one body. Whatever was not saved within the block is discarded on leaving it."""
         ...
 

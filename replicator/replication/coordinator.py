@@ -30,10 +30,7 @@ from replicator.config import Config
 from replicator.environment import Environment
 from replicator.metrics import AttachmentMetrics
 from replicator.replication import timing
-from replicator.replication.bodies.backfill import Backfill
-from replicator.replication.bodies.body_store import BodyStore
-from replicator.replication.bodies.orphan_sweep import OrphanSweep
-from replicator.replication.bodies.retention import Retention
+from replicator.replication.bodies import Bodies
 from replicator.replication.checkpoints.bootstrap import Bootstrap
 from replicator.replication.checkpoints.checkpoint_reader import CheckpointSource, LogAlone
 from replicator.replication.checkpoints.log_truncation import LogTruncation, NoLogTruncation
@@ -141,15 +138,14 @@ class Coordinator:
             links=lambda: self.connections.links,
         )
         self.handover = Handover(store, self.mastership, config.mastership.timeout_s)
-        self.bodies = BodyStore(
+        self.bodies = Bodies(
             store,
             environment,
-            config.content.inline_max_bytes,
+            config.content,
             lambda: self.connections.links,
             metrics or AttachmentMetrics(),
         )
-        self.orphan_sweep = OrphanSweep(store)
-        self.prestage = Prestage(store, self.bodies.downloader, self._links_kept_up_with, config.durability.copies - 1)
+        self.prestage = Prestage(store, self.bodies, self._links_kept_up_with, config.durability.copies - 1)
         self.checkpoints = CheckpointSource(store, archive, environment.run_in_thread) if archive else LogAlone()
         self.fork_merger = ForkMerger(store, self.mastership, self.checkpoints, config.conflict.uid)
         self.body_conflicts = BodyConflicts(store, self.mastership, self.bodies, self.fork_merger)
@@ -181,10 +177,6 @@ class Coordinator:
             store, self.mastership, self.reconciliation, self._ask_again, self.settled_logs.known
         )
         self.bootstrap = Bootstrap(store, archive, environment.clock_ms) if archive else None
-        self.backfill = Backfill(store, self.bodies.fetch)
-        self.retention = Retention(
-            store, config.content.keep_expunged_s, environment.clock_ms, let_go=self.bodies.downloader.let_go_removed
-        )
         self.remotes = RemoteEntries(config.checkpoint, config.node.cluster, environment)
         self.log_truncation = (
             LogTruncation(store, archive, self.settled_logs, config.log, environment, forget=self.remotes.forget)
@@ -198,7 +190,7 @@ class Coordinator:
             self.connections.link,
             too_old=self.state_transfer.begin,
             remotes=self.remotes,
-            downloader=self.bodies.downloader,
+            bodies=self.bodies,
             disk_shortage=self.disk_shortage,
             clock_ms=environment.clock_ms,
         )
@@ -243,10 +235,8 @@ class Coordinator:
             nursery.start_soon(self.overdue_entries.run)
             nursery.start_soon(self.state_transfer.run)
             nursery.start_soon(self.anti_entropy.run)
-            nursery.start_soon(self.backfill.run)
             nursery.start_soon(self.bodies.run)
             nursery.start_soon(self.prestage.run)
-            nursery.start_soon(self.retention.run)
             nursery.start_soon(self._begin_log)
             nursery.start_soon(self.log_truncation.run)
             nursery.start_soon(self.readiness.run)

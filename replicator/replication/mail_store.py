@@ -27,13 +27,13 @@ from replicator.errors import (
 from replicator.mailstore import (
     INBOX,
     BodyReader,
+    BodySink,
     CopiedMessages,
     Folder,
     FolderStatus,
     NewMessage,
     SavedMessage,
     StoreResult,
-    TextSink,
     check_folder_name,
 )
 from replicator.replication import timing
@@ -68,7 +68,7 @@ class ClusterMailStore:
         self._store = store
         self._coordinator = coordinator
         self._environment = environment
-        self._texts = coordinator.bodies
+        self._bodies = coordinator.bodies
         self._uid_retry = UidRetry(
             store, coordinator.submit, timeout_s=timing.REQUEST_TIMEOUT_S + timing.ROUTER_SHOW_TIMEOUT_S
         )
@@ -182,14 +182,14 @@ class ClusterMailStore:
 
         return await self._store.write(claim)
 
-    def receive(self) -> AbstractAsyncContextManager[TextSink]:
+    def receive(self) -> AbstractAsyncContextManager[BodySink]:
         """See `MailStore`."""
-        return self._texts.receive()
+        return self._bodies.upload()
 
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
         """See `MailStore`. A save names no UIDs, so if the folder has been replaced, the new one gets the message."""
         received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
-        async with self._texts.prepared(message.text) as stored:
+        async with self._bodies.prepared(message.body) as stored:
             operation = SaveRequest(
                 MailboxKey.of(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
             )
@@ -300,15 +300,15 @@ class ClusterMailStore:
         for some in _batches(wanted, CHANGE_AT_ONCE):
             await self._uid_retry.expunge(key, head, some)
 
-    async def read_text(self, message: Message) -> BodyReader:
+    async def read_body(self, message: Message) -> BodyReader:
         """See `MailStore`. A body that is missing or damaged here is fetched from another node and kept."""
-        text = await self._texts.open(message.content_hash)
-        if text is None:
-            with trio.move_on_after(timing.BODY_STORE_PATIENCE_S):
-                text = await self._texts.fetch_to_read(message.content_hash)
-        if text is None:
+        body = await self._bodies.open(message.content_hash)
+        if body is None:
+            with trio.move_on_after(timing.BODIES_PATIENCE_S):
+                body = await self._bodies.fetch_to_read(message.content_hash)
+        if body is None:
             raise ContentUnavailableError("the body of this message is at no reachable node; try later")
-        return text
+        return body
 
     # ---- helpers
 

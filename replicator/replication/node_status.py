@@ -16,7 +16,7 @@ from protocol.values import Dot, covers
 from replicator.environment import Environment
 from replicator.errors import DatabaseFailedError, MailError
 from replicator.replication import timing
-from replicator.replication.bodies.orphan_sweep import AttachmentTotals
+from replicator.replication.bodies import AttachmentTotals
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.rival_runs import PeerState
 from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
@@ -78,7 +78,7 @@ class StatusReporter:
         """See `NodeReport`."""
         counts = await self._store.read(_counts)
         coordinator, mastership = self._coordinator, self._coordinator.mastership
-        held = coordinator.orphan_sweep.held
+        held = coordinator.bodies.attachments_held
         return NodeStatus(
             sid=coordinator.sid,
             origin=self._store.origin,
@@ -103,7 +103,7 @@ class StatusReporter:
             expunged_bytes=counts.expunged[1],
             attachments=held.attachments if held else None,
             attachments_bytes=held.size_bytes if held else None,
-            attachments_to_heal=coordinator.bodies.parts.to_heal,
+            attachments_to_heal=coordinator.bodies.attachments_to_heal,
             waiting_entries=counts.waiting,
             ungathered_users=coordinator.fork_scheduler.ungathered_users,
             overdue=coordinator.overdue_entries.reasons,
@@ -172,7 +172,7 @@ class StatusReporter:
                 )
                 self._metrics.refresh_expunged(*await self._store.read(expunged.totals))
                 self._metrics.refresh_attachments(
-                    self._coordinator.orphan_sweep.held, self._coordinator.bodies.parts.to_heal
+                    self._coordinator.bodies.attachments_held, self._coordinator.bodies.attachments_to_heal
                 )
                 overdue = self._coordinator.overdue_entries
                 self._metrics.refresh_overdue(

@@ -32,8 +32,7 @@ from protocol.commands import (
 )
 from replicator.errors import DatabaseFailedError, DiskFullError, MailError
 from replicator.replication import timing
-from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.body_store import BodyStore
+from replicator.replication.bodies import Bodies
 from replicator.replication.convergence import sync_server
 from replicator.replication.convergence.body_conflicts import BodyConflicts
 from replicator.replication.links.entry_codec import refusal
@@ -44,7 +43,7 @@ from replicator.replication.writes import head_exchange
 from replicator.replication.writes.prestage import Prestage
 from replicator.replication.writes.requests import ChangeRequest, from_command, saves_from, transfer_s
 from replicator.replication.writes.router import NotMasterError, Router
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
 
@@ -63,7 +62,7 @@ class PeerRequests:
         mastership: Mastership,
         *,
         handover: Handover,
-        bodies: BodyStore,
+        bodies: Bodies,
         body_conflicts: BodyConflicts,
         prestage: Prestage,
         router: Router,
@@ -111,7 +110,7 @@ class PeerRequests:
             case SyncNode() | SyncMailbox() | Ranges() | Rows() | SyncEnd():
                 return await sync_server.answer(self._sync_server, self._mastership, link, command)
             case FetchHash() | FetchGuid() | FetchUid() | FetchPart():
-                return await peer_fetch.answer_fetch(self._store, link, command, self._bodies.read_part)
+                return await self._bodies.answer(link, command)
             case Offer():
                 return await self._prestage.answer(link, command)
             case Save():
@@ -125,14 +124,14 @@ class PeerRequests:
                 return await self._perform(link, from_command(link, command, self._new_id))
 
     @asynccontextmanager
-    async def _taken(self, link: PeerLink, save: Save) -> AsyncIterator[list[StoredText]]:
-        """Yield the message of a SAVE with its parts; an empty list if parts did not come.
+    async def _taken(self, link: PeerLink, save: Save) -> AsyncIterator[list[StoredBody]]:
+        """Yield the message of a SAVE with its attachments; an empty list if some did not come.
 
-        If this node has no room for the parts, it resigns as master and raises NotMasterError (see `Router.perform`).
+        If this node has no room for them, it resigns as master and raises NotMasterError (see `Router.perform`).
         """
         message = save.message.octets if isinstance(save.message, Text) else save.message
         try:
-            async with self._bodies.downloader.taking([message], link) as taken:
+            async with self._bodies.obtain([message], link) as taken:
                 yield taken
         except DiskFullError:
             for number in save.mailboxes:

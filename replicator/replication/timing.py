@@ -12,7 +12,7 @@ LINK_REPLY_S = 45.0
 LINK_REPLY_LARGE_S = 75.0
 """The same for replies that may queue behind other large ones."""
 LINK_REPLY_LONG_S = 600.0
-"""The same for requests that hash all rows anew, or that bring large parts."""
+"""The same for requests that hash all rows anew, or that bring large attachments."""
 LINK_SLOW_S = 2.0
 """Until a PING without a reply is stuck behind other traffic, as other replies may be."""
 
@@ -44,11 +44,11 @@ OBJECT_ENTRIES_REST_S = 60.0
 OBJECT_ENTRIES_INLINE_S = 600.0
 """After a failure to read, during which the peer sends all entries on the link."""
 
-# ---- bodies/body_store.py
+# ---- bodies/bodies.py
 
-BODY_STORE_FETCH_PATIENCE_S = 300.0
+BODIES_FETCH_PATIENCE_S = 300.0
 """For a body or its recipe: several neighbours may each take long to refuse."""
-BODY_STORE_PATIENCE_S = 25.0
+BODIES_PATIENCE_S = 25.0
 """The same, where a client or operator waits."""
 
 # ---- bodies/peer_fetch.py
@@ -121,8 +121,8 @@ HANDOVER_JOIN_INTERVAL_S = 10.0
 # ---- writes/requests.py
 
 TRANSFER_MAX_S = 480.0
-"""For the transfer of a large message's parts. RFC 5321 section 4.5.3.2.6: a client waits ten minutes for the reply to
-the end of DATA.
+"""For the transfer of a large message's attachments. RFC 5321 section 4.5.3.2.6: a client waits ten minutes for the
+reply to the end of DATA.
 """
 
 # ---- writes/router.py
@@ -143,11 +143,11 @@ ROUTER_SOURCE_TIMEOUT_S = 3.0
 # ---- writes/prestage.py
 
 PRESTAGE_HELD_S = TRANSFER_MAX_S / 2 + 60.0
-"""For which offered parts are kept: the slowest neighbour takes so long; then the entry comes or was refused."""
+"""For which offered attachments are kept: the slowest neighbour takes so long; then the entry comes or was refused."""
 PRESTAGE_LOOK_EVERY_S = 5.0
 """Between looks for entries that have come."""
 PRESTAGE_NUMBERING_S = 5.0
-"""Left for numbering an entry whose parts are there, and for its ACKs."""
+"""Left for numbering an entry whose attachments are there, and for its ACKs."""
 
 # ---- coordinator.py
 
@@ -176,15 +176,15 @@ RECEIVER_DISK_FULL_RETRY_S = 1.0
 # ---- log/body_completion.py
 
 COMPLETION_LOST_RETRY_S = 5.0
-"""Pause before parts that no node had are asked for again."""
+"""Pause before attachments that no node had are asked for again."""
 COMPLETION_RETRY_S = 1.0
-"""Pause before parts are asked for again; with a full disk it doubles each time."""
+"""Pause before attachments are asked for again; with a full disk it doubles each time."""
 COMPLETION_FULL_RETRY_MOST_S = 60.0
 """Longest such pause."""
 COMPLETION_LOST_MARGIN_S = 10.0
-"""Added to the wait for parts."""
+"""Added to the wait for attachments."""
 COMPLETION_UNAVAILABLE_S = 600.0
-"""Until unavailable parts count as lost: the disk that has them may never recover."""
+"""Until unavailable attachments count as lost: the disk that has them may never recover."""
 
 # ---- log/gap_recovery.py
 
@@ -340,9 +340,9 @@ REPAIR_PLAN_ASK_TIMEOUT_S = 60.0
 """For answers about heads: nodes may be reading much."""
 REPAIR_PLAN_MAILBOX_TIMEOUT_S = 300.0
 """Per mailbox, once it is its turn: a million messages are joined in a minute or two."""
-REPAIR_PLAN_TEXTS_TIMEOUT_S = 60.0
+REPAIR_PLAN_BODIES_TIMEOUT_S = 60.0
 """Without any body arriving: two rounds of `Backfill`."""
-REPAIR_PLAN_TEXTS_EVERY_S = 0.5
+REPAIR_PLAN_BODIES_EVERY_S = 0.5
 """Between looks whether bodies have come."""
 
 # ---- tasks/inventory.py

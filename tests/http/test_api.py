@@ -104,7 +104,7 @@ async def test_message_is_stored_byte_for_byte_with_flags_and_date(client: Conve
     inbox = await mail.folder("alice", "INBOX")
     assert (answer.status, answer.json) == (201, {"uidvalidity": inbox.uidvalidity, "uid": 1})
     message = (await mail.open_mailbox(inbox)).messages[1]
-    assert await read_all(await mail.read_text(message)) == text
+    assert await read_all(await mail.read_body(message)) == text
     assert message.flags == {"\\Seen", "$Forwarded", "\\Flagged"}
     assert message.received_ms == 123456
 

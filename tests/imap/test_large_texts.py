@@ -12,7 +12,7 @@ import trio.testing
 from protocol.values import UidSet
 from replicator.environment import run_in_thread
 from replicator.imap.matching import message_reader
-from replicator.imap.matching.message_reader import LARGE_TEXT_BYTES, Parsing
+from replicator.imap.matching.message_reader import LARGE_BODY_BYTES, Parsing
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import Connection
 from replicator.mailstore import BodyReader, NewMessage, read_all
@@ -24,7 +24,7 @@ T = TypeVar("T")
 # Of parts that are too small to be kept on their own: all of it is looked at to tell its structure.
 LARGE = b"Subject: large\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n" + (
     b"--b\r\n\r\n" + b"Hello\r\n" * 1000 + b"\r\n"
-) * (LARGE_TEXT_BYTES // 6000)
+) * (LARGE_BODY_BYTES // 6000)
 
 
 async def test_large_texts_are_taken_apart_in_a_thread(mail: HookedMail, served: ImapServices) -> None:
@@ -56,7 +56,7 @@ async def test_of_small_parts_that_are_megabytes_each_can_be_had(mail: HookedMai
     head = b"Subject: large\r\n\r\n"
     inbox = await mail.folder("alice", "INBOX")
     await mail.save(inbox, NewMessage(b"Content-Type: multipart/mixed; boundary=b\r\n" + head + parts + b"--b--\r\n"))
-    assert (await mail.read_text((await mail.open_mailbox(inbox)).messages[1])).skeleton.header_only
+    assert (await mail.read_body((await mail.open_mailbox(inbox)).messages[1])).skeleton.header_only
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         structure = "".join(await client.run("FETCH 1 BODYSTRUCTURE"))
@@ -135,7 +135,7 @@ async def test_a_header_that_is_megabytes_long_is_told(mail: HookedMail, served:
     header = b"Subject: huge\r\n" + b"".join(b"X-%d: y\r\n" % number for number in range(200_000)) + b"\r\n"
     inbox = await mail.folder("alice", "INBOX")
     await mail.save(inbox, NewMessage(header + b"body\r\n"))
-    assert (await mail.read_text((await mail.open_mailbox(inbox)).messages[1])).skeleton.lacks_header
+    assert (await mail.read_body((await mail.open_mailbox(inbox)).messages[1])).skeleton.lacks_header
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         envelope, *_ = await client.run("FETCH 1 ENVELOPE")
@@ -147,7 +147,7 @@ async def test_a_header_that_is_megabytes_long_is_told(mail: HookedMail, served:
 
 
 async def test_what_a_thread_looks_at_may_change_meanwhile(mail: HookedMail, served: ImapServices) -> None:
-    inbox = await fill(mail, 2, text=b"Subject: x\r\n\r\n" + b"x" * LARGE_TEXT_BYTES)
+    inbox = await fill(mail, 2, text=b"Subject: x\r\n\r\n" + b"x" * LARGE_BODY_BYTES)
     view = await mail.open_mailbox(inbox)
 
     async def expunge_first(work: Callable[[], T]) -> T:

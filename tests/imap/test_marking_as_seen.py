@@ -65,7 +65,7 @@ async def test_what_comes_after_the_client_has_gone_is_not_seen(mail: HookedMail
 
 async def test_what_is_nowhere_is_not_marked_for_a_moment(mail: HookedMail, served: ImapServices) -> None:
     _, view = await texts_of(mail, b"1", b"2", b"3")
-    await mail.lose_text(view.messages[2])
+    await mail.lose_body(view.messages[2])
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         with view.subscribe() as changes:
@@ -77,7 +77,7 @@ async def test_what_is_nowhere_is_not_marked_for_a_moment(mail: HookedMail, serv
 
 async def test_what_another_session_marks_meanwhile_stays_marked(mail: HookedMail, served: ImapServices) -> None:
     _, view = await texts_of(mail, b"1", b"2", b"3")
-    await mail.lose_text(view.messages[2])
+    await mail.lose_body(view.messages[2])
 
     async def mark_first(_user: str) -> None:
         mail.before_change = nothing
@@ -139,14 +139,14 @@ async def test_what_is_here_does_not_wait_for_all_that_is_far_away(
     items: str,
 ) -> None:
     _, view = await texts_of(mail, b"\r\n1", b"\r\n2", b"\r\n3")
-    read_text = mail.read_text
+    read_body = mail.read_body
 
     async def slow(message: Message) -> BodyReader:
         if message.uid > 1:
             await trio.sleep(SLOW_S)
-        return await read_text(message)
+        return await read_body(message)
 
-    monkeypatch.setattr(mail, "read_text", slow)
+    monkeypatch.setattr(mail, "read_body", slow)
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         began = autojump_clock.current_time()

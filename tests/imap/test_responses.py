@@ -11,7 +11,7 @@ from replicator.imap.wire.responses import (
     flag_list,
     status_line,
     tagged,
-    without_text,
+    without_body,
 )
 
 
@@ -33,7 +33,7 @@ from replicator.imap.wire.responses import (
 )
 def test_values(value: Value, printed: bytes) -> None:
     assert (
-        b"".join(without_text(fetch_response(3, [(b"A", value), (b"UID", 9)])))
+        b"".join(without_body(fetch_response(3, [(b"A", value), (b"UID", 9)])))
         == b"* 3 FETCH (A " + printed + b" UID 9)\r\n"
     )
 

@@ -182,7 +182,7 @@ async def test_a_message_without_text_spoils_no_other(mail: HookedMail, served: 
     inbox = await mail.folder("alice", "INBOX")
     await mail.save(inbox, NewMessage(b"lost"))
     view = await mail.open_mailbox(inbox)
-    await mail.lose_text(view.messages[2])
+    await mail.lose_body(view.messages[2])
     await mail.save(inbox, NewMessage(b"third"))
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
@@ -202,7 +202,7 @@ async def test_what_could_not_be_sent_is_not_seen(mail: HookedMail, served: Imap
         await mail.save(inbox, NewMessage(f"{number}".encode()))
     view = await mail.open_mailbox(inbox)
     for uid in range(2, 30, 2):
-        await mail.lose_text(view.messages[uid])
+        await mail.lose_body(view.messages[uid])
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         lines = await client.run("FETCH 1:* BODY[]")

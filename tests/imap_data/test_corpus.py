@@ -7,9 +7,9 @@ from typing import TypeAlias
 import pytest
 
 from replicator.imap.rendering.bodystructure import body_structure
-from replicator.imap.rendering.fetch_answers import MessageText, section
+from replicator.imap.rendering.fetch_answers import ParsedBody, section
 from replicator.imap.wire.fetch_items import BodySection, SectionText
-from replicator.imap.wire.responses import fetch_response, without_text
+from replicator.imap.wire.responses import fetch_response, without_body
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import Part, parse
 from tests.imap_data.corpus import check_spans, corpus
@@ -78,7 +78,7 @@ def kind_of(part: Part) -> tuple[bytes, bytes, int]:
 @pytest.mark.parametrize("name", CORPUS)
 def test_sections_are_slices_of_the_text(name: str) -> None:
     raw = CORPUS[name]
-    text = MessageText(Skeleton(raw))
+    text = ParsedBody(Skeleton(raw))
     assert section(text, BodySection()) == raw
     header, body = (section(text, BodySection(text=what)) for what in (SectionText.HEADER, SectionText.TEXT))
     assert isinstance(header, bytes)
@@ -90,6 +90,6 @@ def test_sections_are_slices_of_the_text(name: str) -> None:
 @pytest.mark.parametrize("name", CORPUS)
 def test_every_answer_can_be_printed(name: str) -> None:
     value = body_structure(parse(CORPUS[name]), Skeleton(CORPUS[name]), extended=True)
-    printed = b"".join(without_text(fetch_response(1, [(b"BODYSTRUCTURE", value)])))
+    printed = b"".join(without_body(fetch_response(1, [(b"BODYSTRUCTURE", value)])))
     assert printed.startswith(b"* 1 FETCH (BODYSTRUCTURE (")
     assert printed.count(b"(") >= 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from replicator.imap.matching.bounds import ReadableText
 from replicator.imap.rendering.decoding import decode_text, header_text, part_text, sent_date, value_text
-from replicator.imap.rendering.fetch_answers import MessageText
+from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import parse
 from tests.imap_data.corpus import message_header
@@ -119,6 +119,6 @@ FORWARDED = (
 
 
 def test_the_body_is_text_parts_and_headers_of_messages_within() -> None:
-    text = ReadableText(MessageText(Skeleton(FORWARDED)))
+    text = ReadableText(ParsedBody(Skeleton(FORWARDED)))
     assert text.body == ["grün", "subject: inner\r\n", "nested"]
     assert list(text.values(b"subject")) == ["outer"]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import Dot
-from replicator.imap.rendering.fetch_answers import MessageText, fetch_value, internal_date
+from replicator.imap.rendering.fetch_answers import ParsedBody, fetch_value, internal_date
 from replicator.imap.wire.fetch_items import (
     Adjacent,
     Atom,
@@ -18,7 +18,7 @@ from replicator.imap.wire.fetch_items import (
     Partial,
     SectionText,
     Value,
-    needs_text,
+    needs_body,
     response_name,
     sets_seen,
 )
@@ -36,7 +36,7 @@ MESSAGE = Message(
     dot=Dot("dc1.1", 1),
     change=0,
 )
-TEXT = MessageText(Skeleton(b"Subject: x\r\n\r\nhello\r\n"))
+TEXT = ParsedBody(Skeleton(b"Subject: x\r\n\r\nhello\r\n"))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ TEXT = MessageText(Skeleton(b"Subject: x\r\n\r\nhello\r\n"))
     ],
 )
 def test_items_of_the_view_need_no_text(item: Attribute, expected: Value) -> None:
-    assert not needs_text(item)
+    assert not needs_body(item)
     assert fetch_value(item, MESSAGE, None) == expected
     assert fetch_value(item, MESSAGE, TEXT) == expected
 
@@ -72,7 +72,7 @@ PLAIN = (b"TEXT", b"PLAIN", (b"CHARSET", b"US-ASCII"), None, None, b"7BIT", 7, 1
     ],
 )
 def test_items_of_the_text(item: FetchItem, expected: Value) -> None:
-    assert needs_text(item)
+    assert needs_body(item)
     assert fetch_value(item, MESSAGE, TEXT) == expected
 
 
@@ -85,9 +85,9 @@ def test_every_other_attribute_has_a_value(item: Attribute) -> None:
     assert isinstance(fetch_value(item, MESSAGE, TEXT), int | bytes | tuple | Adjacent)
 
 
-@pytest.mark.parametrize("item", [item for item in Attribute if needs_text(item)])
+@pytest.mark.parametrize("item", [item for item in Attribute if needs_body(item)])
 def test_an_item_of_the_text_is_not_made_without(item: Attribute) -> None:
-    with pytest.raises(AssertionError, match="needs_text"):
+    with pytest.raises(AssertionError, match="needs_body"):
         fetch_value(item, MESSAGE, None)
 
 

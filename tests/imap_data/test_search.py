@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.values import Dot, UidSet
 from replicator.imap.matching.phases import Search
-from replicator.imap.rendering.fetch_answers import MessageText
+from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.wire.sequence_set import SequenceSet
 from replicator.mime.skeleton import Skeleton
@@ -174,7 +174,7 @@ def test_search_finds_what_the_dumb_one_finds(mailbox: Mailbox, key: keys.Search
     found, undecided = search.decide()
     assert undecided == sorted(undecided)
     assert found.isdisjoint(undecided)
-    found |= {uid for uid in undecided if search.matches(by_uid[uid].row, MessageText(Skeleton(by_uid[uid].text)))}
+    found |= {uid for uid in undecided if search.matches(by_uid[uid].row, ParsedBody(Skeleton(by_uid[uid].text)))}
     announced = [mail for mail in mailbox.mails if mail.row.uid in mailbox.announced]
     assert found == {mail.row.uid for mail in announced if dumb(key, mail, mailbox)}
 
@@ -211,7 +211,7 @@ def test_texts_are_asked_for_only_where_they_decide(key: keys.SearchKey, found: 
     assert search_of(key, *ROWS).decide() == (found, undecided)
 
 
-class HeaderOnly(MessageText):
+class HeaderOnly(ParsedBody):
     @property
     def structure(self) -> Part:
         raise AssertionError("the header decides")
@@ -241,14 +241,14 @@ def test_dates_are_whole_days(relation: keys.Relation, days: list[int]) -> None:
         for received_ms in (start, start + DAY_MS - 1):
             received = search_of(keys.Received(relation, day), row(1)._replace(received_ms=received_ms))
             assert received.decide() == ({1} if each.day in days else set(), [])
-        text = MessageText(Skeleton(f"Date: {each:%d %b %Y} 23:00:00 -0800\r\n\r\n".encode()))
+        text = ParsedBody(Skeleton(f"Date: {each:%d %b %Y} 23:00:00 -0800\r\n\r\n".encode()))
         assert search_of(keys.Sent(relation, day), row(1)).matches(row(1), text) is (each.day in days)
 
 
 @pytest.mark.parametrize("charset", [None, "utf-8", "UTF-8"])
 def test_text_in_utf_8(charset: str | None) -> None:
     search = search_of(keys.BodyContains("GRÜN".encode()), row(1), charset=charset)
-    assert search.matches(row(1), MessageText(Skeleton("\r\nHellgrün".encode())))
+    assert search.matches(row(1), ParsedBody(Skeleton("\r\nHellgrün".encode())))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.imap.rendering.fetch_answers import MessageText, section
+from replicator.imap.rendering.fetch_answers import ParsedBody, section
 from replicator.imap.wire.fetch_items import BodySection, Partial, SectionText
 from replicator.mime.skeleton import Skeleton
 
@@ -76,7 +76,7 @@ def parts(level: int) -> st.SearchStrategy[Known]:
 @given(known=multiparts(1))
 def test_sections_are_the_octets_that_were_put_there(known: Known) -> None:
     raw = known.header + known.body
-    text = MessageText(Skeleton(raw))
+    text = ParsedBody(Skeleton(raw))
     assert section(text, BodySection()) == raw
     assert section(text, BodySection(text=HEADER)) == known.header
     assert section(text, BodySection(text=TEXT)) == known.body
@@ -118,18 +118,18 @@ NESTED = (
     ],
 )
 def test_sections_of_a_message_within_a_message(item: BodySection, expected: bytes | None) -> None:
-    assert section(MessageText(Skeleton(NESTED)), item) == expected
+    assert section(ParsedBody(Skeleton(NESTED)), item) == expected
 
 
 def test_a_message_of_one_part_has_part_one() -> None:
-    text = MessageText(Skeleton(b"Subject: x\r\n\r\nhello\r\n"))
+    text = ParsedBody(Skeleton(b"Subject: x\r\n\r\nhello\r\n"))
     assert section(text, BodySection((1,))) == b"hello\r\n"
     assert section(text, BodySection((1,), MIME)) == b"Subject: x\r\n\r\n"
     assert section(text, BodySection((2,))) is None
 
 
 def test_a_message_that_is_a_message_is_part_one() -> None:
-    text = MessageText(Skeleton(b"Content-Type: message/rfc822\r\n\r\nSubject: inner\r\n\r\nhello"))
+    text = ParsedBody(Skeleton(b"Content-Type: message/rfc822\r\n\r\nSubject: inner\r\n\r\nhello"))
     assert section(text, BodySection((1,))) == b"Subject: inner\r\n\r\nhello"
     assert section(text, BodySection((1,), HEADER)) == b"Subject: inner\r\n\r\n"
     assert section(text, BodySection((1, 1))) == b"hello"
@@ -149,17 +149,17 @@ FIELDS = b"From: a@b\r\nSubject: one\r\n two\r\nX : y\nSUBJECT: three\r\n\r\nbod
 )
 def test_header_fields_are_whole_fields_as_they_came(names: tuple[str, ...], expected: bytes) -> None:
     item = BodySection(text=SectionText.HEADER_FIELDS, fields=names)
-    assert section(MessageText(Skeleton(FIELDS)), item) == expected
+    assert section(ParsedBody(Skeleton(FIELDS)), item) == expected
 
 
 @settings(deadline=None)
 @given(names=st.sets(st.sampled_from(["from", "Subject", "X", "other"])))
 def test_header_fields_and_their_opposite_share_out_the_header(names: set[str]) -> None:
     halves = [
-        section(MessageText(Skeleton(FIELDS)), BodySection(text=which, fields=tuple(names)))
+        section(ParsedBody(Skeleton(FIELDS)), BodySection(text=which, fields=tuple(names)))
         for which in (SectionText.HEADER_FIELDS, SectionText.HEADER_FIELDS_NOT)
     ]
-    whole = section(MessageText(Skeleton(FIELDS)), BodySection(text=HEADER))
+    whole = section(ParsedBody(Skeleton(FIELDS)), BodySection(text=HEADER))
     assert isinstance(whole, bytes)
     lines = [half.removesuffix(b"\r\n").splitlines(keepends=True) for half in halves if isinstance(half, bytes)]
     assert sorted(lines[0] + lines[1]) == sorted(whole.removesuffix(b"\r\n").splitlines(keepends=True))
@@ -167,7 +167,7 @@ def test_header_fields_and_their_opposite_share_out_the_header(names: set[str]) 
 
 def test_header_fields_end_with_an_empty_line_even_where_the_header_does_not() -> None:
     item = BodySection(text=SectionText.HEADER_FIELDS, fields=("A",))
-    assert section(MessageText(Skeleton(b"A: b\r\nno field\r\n")), item) == b"A: b\r\n\r\n"
+    assert section(ParsedBody(Skeleton(b"A: b\r\nno field\r\n")), item) == b"A: b\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_header_fields_end_with_an_empty_line_even_where_the_header_does_not() -
     ],
 )
 def test_where_a_header_ends(raw: bytes, header: bytes) -> None:
-    text = MessageText(Skeleton(raw))
+    text = ParsedBody(Skeleton(raw))
     assert section(text, BodySection(text=HEADER)) == header
     assert section(text, BodySection(text=TEXT)) == raw.removeprefix(header)
 
@@ -197,8 +197,8 @@ def test_where_a_header_ends(raw: bytes, header: bytes) -> None:
 @given(raw=st.binary(max_size=30), origin=st.integers(min_value=0, max_value=40), length=st.integers(1, 40))
 def test_a_partial_is_a_slice(raw: bytes, origin: int, length: int) -> None:
     item = BodySection(partial=Partial(origin, length))
-    assert section(MessageText(Skeleton(raw)), item) == raw[origin : origin + length]
+    assert section(ParsedBody(Skeleton(raw)), item) == raw[origin : origin + length]
 
 
 def test_a_partial_of_what_is_not_there_is_nil() -> None:
-    assert section(MessageText(Skeleton(b"A: b\r\n\r\nc")), BodySection((2,), partial=Partial(0, 5))) is None
+    assert section(ParsedBody(Skeleton(b"A: b\r\n\r\nc")), BodySection((2,), partial=Partial(0, 5))) is None

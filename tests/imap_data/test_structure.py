@@ -4,7 +4,7 @@ import pytest
 
 from replicator.imap.rendering.bodystructure import body_structure
 from replicator.imap.wire.fetch_items import Adjacent, Value
-from replicator.imap.wire.responses import fetch_response, without_text
+from replicator.imap.wire.responses import fetch_response, without_body
 from replicator.mime.header import TEXT_PLAIN, ContentType
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import parse
@@ -136,7 +136,7 @@ def test_multiparts() -> None:
 
 
 def test_printed_as_the_grammar_wants_it() -> None:
-    printed = b"".join(without_text(fetch_response(7, [(b"BODY", structure(MIXED))])))
+    printed = b"".join(without_body(fetch_response(7, [(b"BODY", structure(MIXED))])))
     assert printed == (
         b'* 7 FETCH (BODY (("TEXT" "PLAIN" ("CHARSET" "US-ASCII") NIL NIL "7BIT" 3 0)'
         b'(("MESSAGE" "RFC822" NIL NIL NIL "7BIT" 15 (NIL "s" NIL NIL NIL NIL NIL NIL NIL NIL) '

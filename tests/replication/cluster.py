@@ -124,11 +124,11 @@ class Node:
         """UID -> text, all that a client would see."""
         view = await self.view(name, user)
         shown = list(view.messages.items())
-        return {uid: (await read_all(await self.mail.read_text(message))).decode() for uid, message in shown}
+        return {uid: (await read_all(await self.mail.read_body(message))).decode() for uid, message in shown}
 
     async def text_of(self, uid: int) -> str:
         """The text of a message in INBOX."""
-        return (await read_all(await self.mail.read_text((await self.view()).messages[uid]))).decode()
+        return (await read_all(await self.mail.read_body((await self.view()).messages[uid]))).decode()
 
     async def messages(self, name: str = "INBOX") -> list[Message]:
         return list((await self.view(name)).messages.values())

@@ -19,8 +19,8 @@ ASCENDING = {
         (t.REQUEST_TIMEOUT_S, t.STALLED_S, t.LINK_REPLY_S, t.LINK_REPLY_LARGE_S, t.LINK_REPLY_LONG_S),
     "the steps of a change fit into its time": (t.ROUTER_SOURCE_TIMEOUT_S, t.ROUTER_ASK_TIMEOUT_S, t.REQUEST_TIMEOUT_S),
     "a client hears that a body does not come before its own request ends":
-        (t.BODY_STORE_PATIENCE_S, t.REQUEST_TIMEOUT_S),
-    "several neighbours can be asked while a client waits": (3 * t.PEER_FETCH_NEXT_AFTER_S, t.BODY_STORE_PATIENCE_S),
+        (t.BODIES_PATIENCE_S, t.REQUEST_TIMEOUT_S),
+    "several neighbours can be asked while a client waits": (3 * t.PEER_FETCH_NEXT_AFTER_S, t.BODIES_PATIENCE_S),
     "a chunk that this node's disk does not give can come from another node in time":
         (t.ATTACHMENTS_READ_TIMEOUT_S, t.ATTACHMENTS_CHUNK_TIMEOUT_S),
     "what a client may wait for is neither passed over nor removed":

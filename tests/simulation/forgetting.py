@@ -8,13 +8,13 @@ from collections.abc import Callable
 import trio
 
 from replicator.replication.tasks.undelete import UndeleteTask
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.gc.expunged import Kept
 from replicator.tasks import UndeleteOptions
 from tests.replication.cluster import Node
 from tests.simulation.ledger import Ledger
 from tests.simulation.machine import Machine
-from tests.simulation.texts import holds_texts
+from tests.simulation.texts import holds_bodies
 
 SKEW_S = 600.0  # of clocks, and of stamps given out by clocks that were ahead
 
@@ -28,7 +28,7 @@ class LedgerUndelete(UndeleteTask):
         super().__init__(options, node.store, node.coordinator, node.store._environment)
         self._ledger, self._hears = ledger, hears
 
-    async def _submit(self, kept: Kept, stored: StoredText) -> None:
+    async def _submit(self, kept: Kept, stored: StoredBody) -> None:
         asked = self._ledger.asks_to_restore(kept.content_hash)
         await super()._submit(kept, stored)
         if self._hears():
@@ -39,23 +39,23 @@ async def forget_all(machines: list[Machine], keep_s: float) -> None:
     """End the retention of all expunged mail, and check that all bodies without a message go, and no others."""
     held = {machine.sid: _held(machine) for machine in machines}
     for machine in machines:
-        await machine.node.coordinator.retention.keep_unnamed()
+        await machine.node.coordinator.bodies._retention.keep_unnamed()
         machine.clock.ahead_s += keep_s + SKEW_S
     await trio.sleep(1)  # the retention follows clocks only as time goes by
     for machine in machines:
-        await machine.node.coordinator.retention.expire()
+        await machine.node.coordinator.bodies._retention.expire()
         _check(machine, held[machine.sid])
 
 
 def _held(machine: Machine) -> list[bytes]:
     """Return the hashes of the messages shown whose bodies are on this disk."""
     shown = _hashes(machine.node.store._connection, "SELECT DISTINCT content_hash FROM by_uid")
-    return [content_hash for content_hash in shown if holds_texts(machine, [content_hash])]
+    return [content_hash for content_hash in shown if holds_bodies(machine, [content_hash])]
 
 
 def _check(machine: Machine, held: list[bytes]) -> None:
     connection = machine.node.store._connection
-    gone = [content_hash.hex() for content_hash in held if not holds_texts(machine, [content_hash])]
+    gone = [content_hash.hex() for content_hash in held if not holds_bodies(machine, [content_hash])]
     assert not gone, f"{machine.sid} has forgotten texts of messages that it shows: {gone[:3]}"
     kept = _hashes(connection, "SELECT guid FROM expunged")
     assert not kept, f"{machine.sid} still keeps {len(kept)} expunged messages"

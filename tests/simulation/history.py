@@ -85,7 +85,7 @@ class History:
 
     def on_disk(self, sid: str, entry: Entry) -> None:
         """Record that a node has synced an entry."""
-        fingerprint = blake2b(_without_texts(entry).pack(), digest_size=16).digest()
+        fingerprint = blake2b(_without_bodies(entry).pack(), digest_size=16).digest()
         assert self.entries.setdefault(entry.dot, fingerprint) == fingerprint, f"{entry.dot} names two entries"
         held = self._held[sid]
         held[entry.dot.origin] = max(held.get(entry.dot.origin, 0), entry.dot.seq)
@@ -165,7 +165,7 @@ class History:
         began: float,
         *,
         saves: bytes | None,
-        holds_texts: Callable[[str, list[bytes]], bool],
+        holds_bodies: Callable[[str, list[bytes]], bool],
         showing: Callable[[bytes, Dot], set[str]],
     ) -> None:
         """Record that a client hears that an entry is safe, and check that enough disks have it.
@@ -173,8 +173,8 @@ class History:
         `saves`: the hash of the body that the request brought. Where disks were lost, only that must be there: a
         request that changes nothing rests on the newest entry, whose body a node with a new disk may still be fetching.
 
-        `holds_texts`: returns True if these bodies are whole on a node's disk. `showing`: returns the nodes whose disks
-        show the effect of an entry on a mailbox or tree, even if by a state that was taken over.
+        `holds_bodies`: returns True if these bodies are whole on a node's disk. `showing`: returns the nodes whose
+        disks show the effect of an entry on a mailbox or tree, even if by a state that was taken over.
 
         A disk that was lost during the request, or so shortly before that no node can have noticed, counts as having
         the entry: it is one of the losses against which the other copies protect.
@@ -182,7 +182,7 @@ class History:
         since = began - self.unnoticed_s
         texts = [text for text in self._texts_of(dot) if text == saves or not self.has_lost_disks]
         have = {*self.holders(dot), *showing(self.chain_of[dot], dot)}
-        holders = {sid for sid in have if holds_texts(sid, texts)}
+        holders = {sid for sid in have if holds_bodies(sid, texts)}
         holders |= {sid for at, sid, held in self._losses if at >= since and held.get(dot.origin, 0) >= dot.seq}
         if self.has_limits:
             holders |= {sid for sid, passed in self._passed.items() if passed.get(dot.origin, 0) >= dot.seq}
@@ -209,7 +209,7 @@ class History:
         return [change for placement in placements for flag in flags for change in self.flagged[placement, flag]]
 
 
-def _without_texts(entry: Entry) -> Entry:
+def _without_bodies(entry: Entry) -> Entry:
     """Return the entry as a node without its bodies has it: it says so, but is the same entry."""
     changes = (change._replace(copied=True) if isinstance(change, MailAdd) else change for change in entry.changes)
     return replace(entry, changes=tuple(changes))

@@ -14,13 +14,13 @@ from protocol.commands import Parts
 from replicator.store.attachments import linking, names
 from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.attachment_ranges import AttachedSlice
-from replicator.store.bodies.body_rows import holdings_of, read_text
+from replicator.store.bodies.body_rows import holdings_of, read_body
 from replicator.store.bodies.recipe import Recipe
 from tests.attachments.memory import MemoryFiles
 from tests.simulation.machine import Machine
 
 
-def holds_texts(machine: Machine, texts: list[bytes]) -> bool:
+def holds_bodies(machine: Machine, texts: list[bytes]) -> bool:
     """Return True if all bodies of these hashes are whole there. The machine may be down."""
     with _database(machine) as connection:
         return all(_is_whole(connection, machine.disk.files, content_hash) for content_hash in texts)
@@ -36,7 +36,7 @@ def _database(machine: Machine) -> Iterator[sqlite3.Connection]:
 
 
 def _is_whole(connection: sqlite3.Connection, files: MemoryFiles, content_hash: bytes) -> bool:
-    message = read_text(connection, content_hash)
+    message = read_body(connection, content_hash)
     if not isinstance(message, Parts):
         return message is not None
     recipe = Recipe.unpack(message.recipe)

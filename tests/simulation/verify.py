@@ -30,7 +30,7 @@ from tests.replication.cluster import Node
 from tests.simulation.cache import Cache
 from tests.simulation.forgetting import forget_all
 from tests.simulation.history import FlagChange, History, Placement, TreeChange
-from tests.simulation.texts import holds_texts
+from tests.simulation.texts import holds_bodies
 from tests.simulation.watch import uidvalidity_of
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def _check_lacking(world: World, *, may_lack: bool) -> None:
     for machine in world.up():
         query = "SELECT DISTINCT hash FROM lacking"
         for (text,) in machine.node.store._connection.execute(query).fetchall():
-            is_somewhere = any(holds_texts(other, [text]) for other in world.up())
+            is_somewhere = any(holds_bodies(other, [text]) for other in world.up())
             assert is_somewhere or may_lack, f"{machine.sid} lacks {text.hex()}, and so do all others"
 
 
@@ -264,7 +264,7 @@ async def _check_sight(node: Node, rows: dict[bytes, dict[bytes, Row]], *, may_l
             assert len(view.messages) == len(rows.get(folder.mailbox_id, {})), "a view and its rows differ"
             for message in list(view.messages.values()):
                 try:
-                    await read_all(await node.mail.read_text(message))
+                    await read_all(await node.mail.read_body(message))
                 except ContentUnavailableError:  # a checkpoint may list mail whose body was on a lost disk alone
                     assert may_lack, "a text is gone"
     hidden = [mailbox_id.hex() for mailbox_id, found in rows.items() if found and mailbox_id not in in_sight]

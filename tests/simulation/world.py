@@ -38,7 +38,7 @@ from tests.simulation.machine import Machine
 from tests.simulation.plan import Plan
 from tests.simulation.scheduler import deterministic
 from tests.simulation.story import Story
-from tests.simulation.texts import holds_texts
+from tests.simulation.texts import holds_bodies
 from tests.simulation.verify import check_wire, verify
 from tests.simulation.watch import Watch
 
@@ -204,7 +204,7 @@ class World:
                     f"at {machine.sid}",
                     began,
                     saves=operation.stored.content_hash if isinstance(operation, SaveRequest) else None,
-                    holds_texts=self._holds_texts,
+                    holds_bodies=self._holds_bodies,
                     showing=self._showing,
                 )
         return reply
@@ -263,8 +263,8 @@ class World:
         found = {name: chains.load(machine.node.store._connection, chain_id) for name, machine in running.items()}
         return {name for name, chain in found.items() if chain is not None and chain.has_seen(dot)}
 
-    def _holds_texts(self, name: str, texts: list[bytes]) -> bool:
-        return not texts or holds_texts(self._all()[name], texts)
+    def _holds_bodies(self, name: str, texts: list[bytes]) -> bool:
+        return not texts or holds_bodies(self._all()[name], texts)
 
     def _copies_needed(self, machine: Machine, author: Machine | None, before: Mapping[str, Standing | None]) -> int:
         """Return the number of disks that must have what this node calls safe.

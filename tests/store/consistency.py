@@ -11,7 +11,7 @@ from pathlib import Path
 
 from protocol.commands import Parts
 from protocol.values import Dot, covers
-from replicator.store.bodies.body_rows import read_text, size_of
+from replicator.store.bodies.body_rows import read_body, size_of
 from replicator.store.db import queries, schema
 from replicator.store.db.message_rows import message_of
 from replicator.store.db.transaction import NONE_BEFORE
@@ -192,7 +192,7 @@ def _check_content(connection: sqlite3.Connection, log: list[LogRow]) -> None:
     """A text leaves when nobody has it any more, and an entry of the log may stay longer."""
     for item in log:
         for content_hash, size in item.brought().items():
-            text = read_text(connection, content_hash)
+            text = read_body(connection, content_hash)
             assert text is not None or item.applied, f"{item.entry.dot} waits without its text"
             assert text is None or size_of(text) == size
     held = {content_hash for (content_hash,) in connection.execute("SELECT hash FROM content")}
@@ -215,7 +215,7 @@ def _column(connection: sqlite3.Connection, query: str) -> set[bytes]:
     return {value for (value,) in connection.execute(query)}
 
 
-def named_texts(connection: sqlite3.Connection) -> set[bytes]:
+def named_bodies(connection: sqlite3.Connection) -> set[bytes]:
     """Texts of messages that are shown, of what is kept of expunged ones, and of entries that wait."""
     query = "SELECT content_hash FROM by_uid UNION SELECT content_hash FROM expunged"
     named = {content_hash for (content_hash,) in connection.execute(query)}
@@ -245,7 +245,7 @@ def _check_stamp_order(connection: sqlite3.Connection, log: list[LogRow]) -> Non
 
 def _texts(connection: sqlite3.Connection, item: LogRow) -> list[bytes | Parts]:
     """Those that came with the entry and are here."""
-    texts = (read_text(connection, content_hash) for content_hash in item.brought())
+    texts = (read_body(connection, content_hash) for content_hash in item.brought())
     return [text for text in texts if text is not None]
 
 

@@ -16,7 +16,7 @@ import trio
 
 from protocol.values import UidSet
 from replicator.environment import Environment
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey, folders
 from replicator.store.log import sequencer
 from replicator.store.log.sequencer import CopySource
@@ -91,7 +91,7 @@ class Worker:
         guid = self._rng.randbytes(16)
         step = Step(self._number, "save", mailbox=mailbox, guids=[guid.hex()])
         say(asdict(step))
-        stored = StoredText.of(text_of(guid))
+        stored = StoredBody.of(text_of(guid))
         placed = await self._store.write(
             lambda tx: sequencer.save(tx, MAILBOXES[mailbox], stored, guid=guid, received_ms=1, flags=())
         )

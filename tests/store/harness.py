@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from protocol.values import Dot, UidSet
 from replicator.environment import Environment
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
@@ -43,7 +43,7 @@ Job = Callable[[Transaction], T]
 
 
 def saving(text: bytes, message_guid: bytes, key: MailboxKey = INBOX, flags: Sequence[str] = ()) -> Job[Placed]:
-    stored = StoredText.of(text)
+    stored = StoredBody.of(text)
     return lambda tx: sequencer.save(tx, key, stored, guid=message_guid, received_ms=1_000, flags=flags)
 
 

@@ -56,7 +56,7 @@ class MemoryNode:
     def receive_together(self, entries: Iterable[tuple[Entry, Iterable[bytes | Parts]]]) -> None:
         """In one transaction. Raises the error of the first that cannot be received."""
         jobs = [
-            _Job(partial(apply.receive, entry=entry, texts=[stored_of(text) for text in texts]))
+            _Job(partial(apply.receive, entry=entry, bodies=[stored_of(text) for text in texts]))
             for entry, texts in entries
         ]
         self.commits += self._writer._write([cast("_Job[object]", job) for job in jobs])
@@ -64,7 +64,7 @@ class MemoryNode:
             job.outcome()
 
     def take(self, logged: Logged) -> None:
-        self.receive(logged.entry, logged.texts.values())
+        self.receive(logged.entry, logged.bodies.values())
 
     def log(self, position: int | None = 0) -> list[Logged]:
         assert position is not None, "what is asked for was collected"

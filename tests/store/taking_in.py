@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable
 
 from replicator.imap.rendering.bodystructure import body_structure
-from replicator.imap.rendering.fetch_answers import MessageText, section
+from replicator.imap.rendering.fetch_answers import ParsedBody, section
 from replicator.imap.wire.fetch_items import BodySection, Partial, SectionText, Span
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import parse
@@ -66,7 +66,7 @@ TEXTS = [None, SectionText.HEADER, SectionText.TEXT, SectionText.MIME]
 
 def check_sections(text: bytes, skeleton: Skeleton) -> None:
     """Each part, by its numbers, is the same octets; or the message's own header, and what is below it."""
-    whole, cut = MessageText(Skeleton(text)), MessageText(skeleton)
+    whole, cut = ParsedBody(Skeleton(text)), ParsedBody(skeleton)
     paths: list[tuple[int, ...]] = [()]
     for path in paths:
         for what in TEXTS:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from replicator.store.attachments.construction import Holding
-from replicator.store.bodies.attachment_references import RecordedHolders, lost_parts
+from replicator.store.bodies.attachment_references import RecordedHolders, lost_attachments
 from replicator.store.bodies.body_rows import holdings_of, keepers_of
 from replicator.store.db import schema
 from tests.attachments.helpers import opened, stored
@@ -64,9 +64,9 @@ def test_what_it_is_recorded_for_counts_as_lost(
     store = opened(MemoryFiles())
     there = stored(store)
     record(database, (there.hash, there.holder, 0))
-    assert lost_parts(database, store, (b"", b"")).texts == []
+    assert lost_attachments(database, store, (b"", b"")).bodies == []
     record(database, row)
-    assert lost_parts(database, store, (b"", b"")).texts == [TEXT]
+    assert lost_attachments(database, store, (b"", b"")).bodies == [TEXT]
 
 
 def test_an_attachment_of_many_texts_is_not_read_whole_for_each_slice_of_its_holders(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.config import UidConflict
 from replicator.errors import HistoryError, MailError
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
@@ -30,7 +30,7 @@ from tests.store.harness import ALICE, INBOX, creating, expunging, flagging, gui
 from tests.store.memory_node import MemoryNode
 
 TREE = MailboxKey(ALICE, tree_id(ALICE), 0)
-TEXT = StoredText.of(b"text")
+TEXT = StoredBody.of(b"text")
 
 
 class Watched:

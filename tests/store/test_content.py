@@ -12,11 +12,11 @@ import pytest
 
 from protocol.commands import Parts
 from replicator.store.attachments.construction import Holding
-from replicator.store.bodies.body_rows import StoredText, holdings_of, read_text, write_text
+from replicator.store.bodies.body_rows import StoredBody, holdings_of, read_body, write_body
 from replicator.store.db import schema
 
 TEXT = b"text" * 100
-PLAIN = StoredText.of(TEXT)
+PLAIN = StoredBody.of(TEXT)
 PARTS = Parts(PLAIN.content_hash, len(TEXT), b"recipe")
 
 
@@ -24,8 +24,8 @@ def holding(number: int, part: int = 1) -> Holding:
     return Holding(sha256(b"%d" % part).digest(), f"s{'0' * 32}i{number}")
 
 
-def in_parts(*holdings: Holding) -> StoredText:
-    return StoredText.of_parts(PARTS, holdings)
+def in_parts(*holdings: Holding) -> StoredBody:
+    return StoredBody.of_recipe(PARTS, holdings)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def database() -> Iterator[sqlite3.Connection]:
 
 
 def kept(database: sqlite3.Connection) -> tuple[object, list[Holding]]:
-    return read_text(database, PLAIN.content_hash), holdings_of(database, PLAIN.content_hash)
+    return read_body(database, PLAIN.content_hash), holdings_of(database, PLAIN.content_hash)
 
 
 @pytest.mark.parametrize(
@@ -48,34 +48,34 @@ def kept(database: sqlite3.Connection) -> tuple[object, list[Holding]]:
     ],
 )
 @pytest.mark.parametrize("stored", [PLAIN, in_parts(holding(1), holding(2, 2))])
-def test_what_is_damaged_is_replaced(database: sqlite3.Connection, stored: StoredText, damage: str) -> None:
-    write_text(database, stored)
+def test_what_is_damaged_is_replaced(database: sqlite3.Connection, stored: StoredBody, damage: str) -> None:
+    write_body(database, stored)
     database.execute(damage)
-    write_text(database, stored)
+    write_body(database, stored)
     assert kept(database) == (stored.message, list(stored.holdings))
 
 
 def test_what_holds_the_parts_of_a_text_stays(database: sqlite3.Connection) -> None:
     """Also where the same recipe was compressed in another way."""
-    write_text(database, in_parts(holding(1)))
-    for body in (in_parts().body, StoredText.of(PARTS.recipe).body):
+    write_body(database, in_parts(holding(1)))
+    for body in (in_parts().packed, StoredBody.of(PARTS.recipe).packed):
         database.execute("UPDATE content SET body = ?", (body,))
-        write_text(database, in_parts(holding(2)))
+        write_body(database, in_parts(holding(2)))
         assert kept(database) == (PARTS, [holding(1)])
 
 
 def test_parts_of_which_nothing_is_recorded_are_recorded(database: sqlite3.Connection) -> None:
-    write_text(database, in_parts(holding(1), holding(2, 2)))
+    write_body(database, in_parts(holding(1), holding(2, 2)))
     database.execute("DELETE FROM attachment WHERE hash = ?", (holding(2, 2).hash,))
-    write_text(database, in_parts(holding(3), holding(4, 2)))
+    write_body(database, in_parts(holding(3), holding(4, 2)))
     assert kept(database) == (PARTS, sorted([holding(3), holding(4, 2)], key=lambda held: held.hash))
 
 
 def test_a_text_without_parts_takes_the_place_of_one_in_parts_and_not_the_other_way(
     database: sqlite3.Connection,
 ) -> None:
-    write_text(database, in_parts(holding(1)))
-    write_text(database, PLAIN)
+    write_body(database, in_parts(holding(1)))
+    write_body(database, PLAIN)
     assert kept(database) == (TEXT, [])
-    write_text(database, in_parts(holding(2)))
+    write_body(database, in_parts(holding(2)))
     assert kept(database) == (TEXT, [])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.values import Context, UidSet
 from replicator.errors import MailError
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
@@ -63,7 +63,7 @@ def rows(node: MemoryNode, key: MailboxKey) -> list[Row]:
 
 
 def save(node: MemoryNode, key: MailboxKey, rng: random.Random) -> None:
-    stored = StoredText.of(b"text %d" % rng.randrange(5))
+    stored = StoredBody.of(b"text %d" % rng.randrange(5))
     guid, flags = node.guid(), rng.sample(["\\Seen", "\\Flagged"], rng.randrange(3))
     node.write(lambda tx: sequencer.save(tx, key, stored, guid=guid, received_ms=1, flags=flags))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import trio
 
 from replicator.environment import Environment
-from replicator.store.bodies.body_rows import StoredText, read_text
+from replicator.store.bodies.body_rows import StoredBody, read_body
 from replicator.store.db import queries
 from replicator.store.log import sequencer
 from replicator.store.store import Store
@@ -167,10 +167,10 @@ async def compare(path: Path, origin: str, rng: random.Random, truth: Truth) -> 
             assert view.highestmodseq >= truth.shown[mailbox][1]
             truth.compare(mailbox, {uid: (message.guid, message.flags) for uid, message in view.messages.items()})
             for message in view.messages.values():
-                assert await store.read(partial(read_text, content_hash=message.content_hash)) == text_of(message.guid)
+                assert await store.read(partial(read_body, content_hash=message.content_hash)) == text_of(message.guid)
         truth.asked.clear()
         guid = rng.randbytes(16)
-        stored = StoredText.of(text_of(guid))
+        stored = StoredBody.of(text_of(guid))
         placed = await store.write(
             lambda tx: sequencer.save(tx, MAILBOXES[0], stored, guid=guid, received_ms=1, flags=())
         )

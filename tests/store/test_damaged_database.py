@@ -99,7 +99,7 @@ async def test_what_is_no_database_gives_nothing(tmp_path: Path, content: bytes 
         path.write_bytes(content)
     assert found(path) == ([], 0)
     with damaged_database.opened(path) as damaged:
-        assert (damaged.context(), damaged.text(bytes(32))) == (None if path.exists() else {}, None)
+        assert (damaged.context(), damaged.body(bytes(32))) == (None if path.exists() else {}, None)
         assert damaged.collected() is None
     assert path.exists() == (content is not None)
 

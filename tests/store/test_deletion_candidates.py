@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from replicator.config import UidConflict
 from replicator.errors import HistoryError, MailError
 from replicator.store.bodies import deletion_candidates
-from replicator.store.bodies.body_rows import StoredText, is_here, lacking_count, write_text
+from replicator.store.bodies.body_rows import StoredBody, is_here, lacking_count, write_body
 from replicator.store.db import queries
 from replicator.store.db.message_rows import DamagedRowError
 from replicator.store.db.queries import MailboxKey
@@ -60,8 +60,8 @@ def expire(node: MemoryNode) -> Iterator[None]:
 
 def remove(node: MemoryNode) -> int:
     """What goes is named by nothing."""
-    before, needed = texts(node), consistency.named_texts(node.connection)
-    removed = node.write(lambda tx: deletion_candidates.remove(tx.connection, 2, 1 << 20)).texts
+    before, needed = texts(node), consistency.named_bodies(node.connection)
+    removed = node.write(lambda tx: deletion_candidates.remove(tx.connection, 2, 1 << 20)).bodies
     gone = before - texts(node)
     assert not gone & needed, "a text that is needed is gone"
     return removed
@@ -81,12 +81,12 @@ def begin(node: MemoryNode) -> Iterator[None]:
     """A round that has come as far as to remove what it has doomed."""
     node.now_ms += KEEP_MS + 1
     steps = expire(node)
-    while not doomed_texts(node):
+    while not doomed_bodies(node):
         next(steps)
     return steps
 
 
-def doomed_texts(node: MemoryNode) -> set[bytes]:
+def doomed_bodies(node: MemoryNode) -> set[bytes]:
     return {content_hash for (content_hash,) in node.connection.execute("SELECT hash FROM doomed")}
 
 
@@ -124,9 +124,9 @@ def test_what_comes_while_its_text_is_doomed_spares_it(node: MemoryNode) -> None
     node.write(saving(TEXT, guid(1)))
     node.write(expunging(1))
     for _ in begin(node):
-        if HASH in doomed_texts(node):
+        if HASH in doomed_bodies(node):
             node.write(saving(b"text", guid(2)))
-            assert HASH not in doomed_texts(node)
+            assert HASH not in doomed_bodies(node)
     assert is_here(node.connection, HASH)
 
 
@@ -135,7 +135,7 @@ def test_what_comes_to_be_kept_spares_its_text(node: MemoryNode) -> None:
     node.write(saving(TEXT, guid(1)))
     node.write(lambda tx: tx.connection.execute("INSERT INTO doomed VALUES (?)", (HASH,)))
     node.write(expunging(1))
-    assert doomed_texts(node) == set()
+    assert doomed_bodies(node) == set()
 
 
 def test_what_waits_needs_its_text(node: MemoryNode) -> None:
@@ -168,7 +168,7 @@ def test_an_entry_that_comes_to_wait_spares_what_it_names(node: MemoryNode) -> N
     [saved] = other.log()
     node.take(saved)
     assert not node.applied(saved.entry.dot)
-    assert doomed_texts(node) == set()
+    assert doomed_bodies(node) == set()
     list(steps)
     assert is_here(node.connection, HASH)
 
@@ -195,7 +195,7 @@ def test_texts_go_in_slices_and_one_of_any_size_at_least(node: MemoryNode) -> No
     node.write(expunging(*range(1, 6)))
     node.write(lambda tx: deletion_candidates.doom_expired(tx.connection, node.now_ms + 1, 10))
     sizes = []
-    while count := node.write(lambda tx: deletion_candidates.remove(tx.connection, 3, 1)).texts:
+    while count := node.write(lambda tx: deletion_candidates.remove(tx.connection, 3, 1)).bodies:
         sizes.append(count)
     assert sizes == [1, 1, 1, 1, 1]
 
@@ -245,13 +245,13 @@ def keep(tx: Transaction, found: list[bytes]) -> None:
 
 
 def test_a_text_that_nothing_names_is_kept_for_a_while(node: MemoryNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphaned_bodies, "TEXTS_AT_ONCE", 2)
+    monkeypatch.setattr(orphaned_bodies, "BODIES_AT_ONCE", 2)
     for number in range(5):
         node.write(saving(b"%d" % number, guid(number)))
     node.write(expunging(2))
     node.now_ms += KEEP_MS
     named_by_something = texts(node)
-    for stored in (StoredText.of(b"late"), StoredText.of(b"later")):
+    for stored in (StoredBody.of(b"late"), StoredBody.of(b"later")):
         node.write(partial(late, stored=stored))
     everything = texts(node)
     keep_unnamed(node)
@@ -265,8 +265,8 @@ def test_a_text_that_nothing_names_is_kept_for_a_while(node: MemoryNode, monkeyp
     assert texts(node) == named_by_something - {sha256(b"1").digest()}
 
 
-def late(tx: Transaction, stored: StoredText) -> None:
-    write_text(tx.connection, stored)
+def late(tx: Transaction, stored: StoredBody) -> None:
+    write_body(tx.connection, stored)
 
 
 def test_a_text_whose_rows_are_mended_while_it_is_kept_stays(node: MemoryNode) -> None:
@@ -356,12 +356,12 @@ class World:
 def as_sent(item: Logged) -> Logged:
     """A message without a text travels as a copy."""
     changes = (
-        change._replace(copied=change.copied or change.content_hash not in item.texts)
+        change._replace(copied=change.copied or change.content_hash not in item.bodies)
         if isinstance(change, MailAdd)
         else change
         for change in item.entry.changes
     )
-    return Logged(item.position, replace(item.entry, changes=tuple(changes)), item.entry_bytes, item.texts)
+    return Logged(item.position, replace(item.entry, changes=tuple(changes)), item.entry_bytes, item.bodies)
 
 
 @given(st.integers(0, 150), st.randoms(use_true_random=False))

@@ -111,7 +111,7 @@ async def test_an_entry_whose_text_cannot_be_read_is_no_hole(tmp_path: Path) -> 
         await run(store, garbled)
         assert await found(store) is None
         readable, end = await store.read(partial(log_piecewise, position=0, end=store.tail.end))
-        assert [(item.entry.dot.seq, len(item.texts)) for item in readable] == [(1, 1), (2, 0), (3, 1)]
+        assert [(item.entry.dot.seq, len(item.bodies)) for item in readable] == [(1, 1), (2, 0), (3, 1)]
         assert end == 3
         await run(store, "UPDATE content SET body = ? WHERE id = 2", *kept)
 
@@ -191,7 +191,7 @@ async def lose_two(store: Store, predecessors: tuple[Dot, ...]) -> None:
     await receive_on_inbox(store, Dot("dc2.b", 1), predecessors, change)
     add = MailAdd(1, guid(9), 1, (), 3, b"h" * 32, copied=True)
     applied = Entry(Dot("dc2.b", 2), (), 1 << 56, 1, *WORK, (add,))
-    await store.write(partial(receive, entry=applied, texts=()))
+    await store.write(partial(receive, entry=applied, bodies=()))
     assert store.is_waiting(Dot("dc2.b", 1))
     assert not store.is_waiting(Dot("dc2.b", 2))
     await run(store, LOSE_OTHER)
@@ -223,4 +223,4 @@ async def inbox(store: Store) -> Chain:
 async def receive_on_inbox(store: Store, dot: Dot, predecessors: tuple[Dot, ...], change: Change) -> None:
     modseq = (await inbox(store)).highestmodseq + 1
     entry = Entry(dot, predecessors, 1 << 56, modseq, *INBOX, (change,))
-    await store.write(partial(receive, entry=entry, texts=()))
+    await store.write(partial(receive, entry=entry, bodies=()))

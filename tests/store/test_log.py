@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from protocol.values import Context, Dot
 from replicator.environment import Environment, run_in_thread
 from replicator.store import store as store_module
-from replicator.store.bodies.body_rows import StoredText, replace_text
+from replicator.store.bodies.body_rows import StoredBody, replace_body
 from replicator.store.db import queries
 from replicator.store.db.queries import Lag
 from replicator.store.db.transaction import Logged
@@ -35,7 +35,7 @@ async def read_all(store: Store, position: int) -> list[Logged]:
 
 
 async def take(store: Store, logged: Logged) -> None:
-    texts = [stored_of(text) for text in logged.texts.values()]
+    texts = [stored_of(text) for text in logged.bodies.values()]
     await store.write(lambda tx: receive(tx, logged.entry, texts))
 
 
@@ -88,14 +88,14 @@ async def test_who_waits_for_the_log_to_grow_is_woken(tmp_path: Path) -> None:
 async def test_a_damaged_text_is_not_shipped_and_can_be_replaced(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
         await save(store, 1)
-        text = StoredText.of(b"text 1")
-        damaged = StoredText(text.content_hash, b"", StoredText.of(b"other").body)
-        await store.write(lambda tx: replace_text(tx.connection, damaged))
+        text = StoredBody.of(b"text 1")
+        damaged = StoredBody(text.content_hash, b"", StoredBody.of(b"other").packed)
+        await store.write(lambda tx: replace_body(tx.connection, damaged))
         [logged] = await store.read(lambda reader: queries.log_after(reader, 0, 1 << 40, 9, 1 << 20))
-        assert logged.texts == {}
-        await store.write(lambda tx: replace_text(tx.connection, text))
+        assert logged.bodies == {}
+        await store.write(lambda tx: replace_body(tx.connection, text))
         [logged] = await store.read(lambda reader: queries.log_after(reader, 0, 1 << 40, 9, 1 << 20))
-        assert logged.texts == {text.content_hash: b"text 1"}
+        assert logged.bodies == {text.content_hash: b"text 1"}
 
 
 # ---- contexts ----------------------------------------------------------------------------------------------------

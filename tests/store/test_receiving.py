@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import HistoryError
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.log.apply import receive
 from replicator.view import SEEN
@@ -92,7 +92,7 @@ def test_entries_wait_for_their_predecessor_in_chains(node: MemoryNode) -> None:
     first, second = relay(5)
     assert first.digests() == second.digests()
     late, early = of_origin(first, "dc1.a"), of_origin(first, "dc2.a")
-    texts = {logged.entry.dot: list(logged.texts.values()) for logged in first.log()}
+    texts = {logged.entry.dot: list(logged.bodies.values()) for logged in first.log()}
     for entry in early:
         node.receive(entry, texts[entry.dot])
         assert not node.applied(entry.dot)
@@ -131,13 +131,13 @@ def test_texts_that_the_entry_does_not_name_are_not_kept(node: MemoryNode) -> No
     source = MemoryNode("dc1.a")
     source.write(saving(b"text", guid(1)))
     node.receive(source.log()[0].entry, [b"another", b"text"])
-    assert node.log()[0].texts == source.log()[0].texts
+    assert node.log()[0].bodies == source.log()[0].bodies
     assert [logged.size_bytes for commit in node.commits for logged in commit.logged] == [node.log()[0].size_bytes]
 
 
 # ---- entries that cannot be -------------------------------------------------------------------------------------
 
-HASH = StoredText.of(b"evil").content_hash
+HASH = StoredBody.of(b"evil").content_hash
 
 
 def mail_add(uid: int, number: int = 99) -> MailAdd:
@@ -238,7 +238,7 @@ def assert_set_aside(node: MemoryNode, make: Callable[[MemoryNode], Entry]) -> N
     other = replace(
         on(node, MAILBOX, mail_add(1)), dot=Dot("evil.x", 2), predecessors=(), modseq=1, mailbox_id=C, uidvalidity=9
     )
-    texts = [StoredText.of(b"evil")]
+    texts = [StoredBody.of(b"evil")]
     errors = node.write_together([
         lambda tx: receive(tx, entry, texts),
         lambda tx: receive(tx, other, texts),

@@ -1,16 +1,16 @@
 """A message with the wrong body, corrected in its row and in all entries that name the body."""
 
 from protocol.values import Dot
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.log import forks
-from replicator.store.repair.row_repair import OtherText, entries_with, put_right
+from replicator.store.repair.row_repair import OtherBody, entries_with, put_right
 from resync.entry import MailAdd, Merge
 from resync.row import Row
 from tests.store.harness import INBOX, expunging, guid, saving
 from tests.store.memory_node import MemoryNode
 
-RIGHT = StoredText.of(b"right")
+RIGHT = StoredBody.of(b"right")
 
 
 def join(node: MemoryNode) -> None:
@@ -31,7 +31,7 @@ def test_a_merge_that_names_a_placement_which_is_expunged_by_now_is_corrected() 
     join(node)
     _, (row,) = queries.rows(node.connection, INBOX.mailbox_id)
     assert row.placements() == ((Dot("dc1.a", 1), 0),)
-    wrong = OtherText(row, RIGHT.content_hash, RIGHT.size_bytes)
+    wrong = OtherBody(row, RIGHT.content_hash, RIGHT.size_bytes)
     dots = entries_with(node.connection, INBOX.mailbox_id, [wrong])
     assert node.write(lambda tx: put_right(tx, INBOX, [wrong], dots)) == [wrong]
     changes = [change for item in node.log() for change in item.entry.changes]

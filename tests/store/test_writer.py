@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from protocol.values import Dot
 from replicator.environment import Environment
 from replicator.errors import DatabaseFailedError, DiskFullError, FolderNotFoundError, UnavailableError
-from replicator.store.bodies.body_rows import read_text
+from replicator.store.bodies.body_rows import read_body
 from replicator.store.db import queries, writer
 from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Store
@@ -133,7 +133,7 @@ async def test_a_full_disk_refuses_writes_and_lets_reads_go_on_until_there_is_ro
             with pytest.raises(DiskFullError):
                 await store.write(large)
         assert list(view.messages) == [1]
-        stored = await store.read(lambda reader: read_text(reader, view.messages[1].content_hash))
+        stored = await store.read(lambda reader: read_body(reader, view.messages[1].content_hash))
         assert stored == b"text 1"
         store._connection.execute("PRAGMA max_page_count = 1000000")
         assert (await store.write(large)).uids == (2,)

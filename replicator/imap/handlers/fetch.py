@@ -20,7 +20,7 @@ import trio
 from protocol.units import MIB
 from protocol.values import UidSet
 from replicator.errors import ContentUnavailableError, MailError
-from replicator.imap.rendering.fetch_answers import MessageText, fetch_value
+from replicator.imap.rendering.fetch_answers import ParsedBody, fetch_value
 from replicator.imap.selection import Selection
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
@@ -30,13 +30,13 @@ from replicator.imap.wire.fetch_items import (
     FetchItem,
     Span,
     Value,
+    needs_body,
     needs_structure,
-    needs_text,
     response_name,
     sets_seen,
 )
 from replicator.imap.wire.refusals import CommandFailedError
-from replicator.imap.wire.responses import fetch_response, without_text
+from replicator.imap.wire.responses import fetch_response, without_body
 from replicator.imap.wire.sequence_set import SequenceSet
 from replicator.mailstore import BodyReader
 from replicator.view import SEEN, Message
@@ -62,7 +62,7 @@ class _Plan:
     """Data to send for each message."""
 
     items: _Items
-    with_text: bool
+    with_body: bool
     with_structure: bool
     tells_flags: bool
 
@@ -72,11 +72,11 @@ _Values: TypeAlias = list[tuple[bytes, Value]]
 
 
 class _Found(NamedTuple):
-    """A message that exists. `text` and `values` are None if no item needs the body."""
+    """A message that exists. `body` and `values` are None if no item needs the body."""
 
     number: int
     message: Message
-    text: BodyReader | None = None
+    body: BodyReader | None = None
     values: _Values | None = None
 
 
@@ -99,7 +99,7 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
     marks = not selection.read_only and any(sets_seen(item) for item in command.items)
     left_out = _LeftOut()
     for first in pairs:
-        if plan.with_text:  # reading may take long, and messages of a client that disconnected must not be marked
+        if plan.with_body:  # reading may take long, and messages of a client that disconnected must not be marked
             await session.connection.flush()
         some = await _read(session, chain((first,), pairs), left_out, plan)
         seen = UidSet()
@@ -127,7 +127,7 @@ def _plan(command: c.Fetch) -> _Plan:
         items.insert(0, Attribute.UID)
     return _Plan(
         items=[(response_name(item).encode("ascii"), item) for item in items],
-        with_text=any(needs_text(item) for item in items),
+        with_body=any(needs_body(item) for item in items),
         with_structure=any(needs_structure(item) for item in items),
         tells_flags=Attribute.FLAGS in items,
     )
@@ -141,15 +141,15 @@ async def _read(session: Session, pairs: Iterable[tuple[int, int]], left_out: _L
     for number, uid in islice(pairs, SLICE_MESSAGES):
         if (message := messages.get(uid)) is None:
             left_out.gone += 1
-        elif not plan.with_text:
+        elif not plan.with_body:
             some.append(_Found(number, message))
         else:
             try:
-                text = await session.mail.read_text(message)
-                values = await _said(session, plan, message, text)
-                some.append(_Found(number, message, text, values))
+                body = await session.mail.read_body(message)
+                values = await _said(session, plan, message, body)
+                some.append(_Found(number, message, body, values))
                 said_bytes = sum(len(value) for _, value in values if isinstance(value, bytes))
-                size_bytes += max(said_bytes, len(text.skeleton.raw))
+                size_bytes += max(said_bytes, len(body.skeleton.raw))
             except ContentUnavailableError:
                 left_out.unreadable.append(uid)
             if size_bytes >= SLICE_BYTES or trio.current_time() >= deadline:
@@ -172,7 +172,7 @@ async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: Uid
     """Send a slice. `seen` are UIDs that this FETCH marked as seen; their new flags are sent too."""
     selection = session.selection
     chunks: list[bytes] = []
-    for number, found, text, said in some:
+    for number, found, body, said in some:
         message = selection.view.messages.get(found.uid, found)  # with its present flags
         flags = selection.printed_flags(message)
         values = _values(plan.items, message, None) if said is None else said
@@ -180,30 +180,30 @@ async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: Uid
         if message.uid in seen and not plan.tells_flags:
             values.append((_FLAGS, flags))
         response = fetch_response(number, values)
-        if text is None:
-            chunks += without_text(response)
+        if body is None:
+            chunks += without_body(response)
             continue
-        await _send(session, text, response)
+        await _send(session, body, response)
         await trio.lowlevel.checkpoint()
     await session.write(chunks)
     await trio.lowlevel.checkpoint()
 
 
-async def _said(session: Session, plan: _Plan, message: Message, text: BodyReader) -> _Values:
+async def _said(session: Session, plan: _Plan, message: Message, body: BodyReader) -> _Values:
     """Return the values of the items, and check that octets to be sent later can be read, before the message is marked.
 
     Raises ContentUnavailableError.
     """
     parsing = session.services.parsing
-    async with parsing.opened(text, with_structure=plan.with_structure) as parsed:
+    async with parsing.opened(body, with_structure=plan.with_structure) as parsed:
         values = await parsing.run(parsed, partial(_values, plan.items, message, parsed))
     for _, value in values:
         if isinstance(value, Span):
-            await text.check(value.start, value.end)
+            await body.check(value.start, value.end)
     return values
 
 
-async def _send(session: Session, text: BodyReader, chunks: list[bytes | Span]) -> None:
+async def _send(session: Session, body: BodyReader, chunks: list[bytes | Span]) -> None:
     """Send an answer; octets of a large body are read while they are sent.
 
     If they cannot be read after all, the connection ends, because their length was already announced (RFC 3501 section
@@ -214,7 +214,7 @@ async def _send(session: Session, text: BodyReader, chunks: list[bytes | Span]) 
             await session.write([chunk])
             continue
         try:
-            async with aclosing(text.read(chunk.start, chunk.end)) as octets:
+            async with aclosing(body.read(chunk.start, chunk.end)) as octets:
                 async for some in octets:
                     await session.write([some])
         except ContentUnavailableError as error:
@@ -222,9 +222,9 @@ async def _send(session: Session, text: BodyReader, chunks: list[bytes | Span]) 
             raise ConnectionEndedError(f"cannot read a body that was being sent: {error}") from error
 
 
-def _values(items: _Items, message: Message, text: MessageText | None) -> _Values:
+def _values(items: _Items, message: Message, body: ParsedBody | None) -> _Values:
     """Return the values of the items. Uses no mutable state, so it may run in a thread."""
-    return [(name, None if item is Attribute.FLAGS else fetch_value(item, message, text)) for name, item in items]
+    return [(name, None if item is Attribute.FLAGS else fetch_value(item, message, body)) for name, item in items]
 
 
 def _completion(*, gone: int, unreadable: UidSet) -> Completion:

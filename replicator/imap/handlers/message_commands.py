@@ -12,7 +12,7 @@ from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.fetch_items import Value
 from replicator.imap.wire.refusals import CommandFailedError, offering_to_create
-from replicator.imap.wire.responses import continuation, copyuid, fetch_response, status_line, without_text
+from replicator.imap.wire.responses import continuation, copyuid, fetch_response, status_line, without_body
 
 _DELETED = "\\Deleted"
 
@@ -56,7 +56,7 @@ async def _tell_flags(session: Session, runs: list[range], *, with_uid: bool) ->
         if (message := selection.view.messages.get(uid)) is not None:
             values: list[tuple[bytes, Value]] = [(b"UID", uid)] if with_uid else []
             values.append((b"FLAGS", selection.printed_flags(message)))
-            await session.write(without_text(fetch_response(number, values)))
+            await session.write(without_body(fetch_response(number, values)))
         if position % MESSAGES_BETWEEN_CHECKPOINTS == 0:
             await trio.lowlevel.checkpoint()
 

@@ -45,6 +45,6 @@ async def search(session: Session, command: c.Search) -> Completion:
 
 async def _matches(session: Session, message: Message, evaluation: Search) -> bool:
     parsing, bodies = session.services.parsing, evaluation.reads_bodies
-    kept = await session.mail.read_text(message)
-    async with parsing.opened(kept, with_structure=bodies, with_bodies=bodies) as text:
-        return await parsing.run(text, partial(evaluation.matches, message, text))
+    kept = await session.mail.read_body(message)
+    async with parsing.opened(kept, with_structure=bodies, with_bodies=bodies) as body:
+        return await parsing.run(body, partial(evaluation.matches, message, body))

@@ -18,7 +18,7 @@ from sortedcontainers import SortedSet
 
 from protocol.values import UidSet
 from replicator.imap.rendering.decoding import header_text, part_text, sent_date, value_text
-from replicator.imap.rendering.fetch_answers import MessageText
+from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.mime.structure import Part
 from replicator.view import MailboxView, Message
 
@@ -44,28 +44,28 @@ def is_text(part: Part) -> bool:
 class ReadableText:
     """A message's text as people read it, case-folded for comparison. Held only while one message is examined."""
 
-    def __init__(self, text: MessageText) -> None:
-        self._text = text
+    def __init__(self, body: ParsedBody) -> None:
+        self._body = body
 
     def values(self, name: bytes) -> Iterable[str]:
         """Return the values of all header fields of this name, which must be in lower case."""
-        return (value_text(value).casefold() for value in self._text.header.values(name))
+        return (value_text(value).casefold() for value in self._body.header.values(name))
 
     @cached_property
     def header(self) -> str:
         """The whole header."""
-        return header_text(self._text.header).casefold()
+        return header_text(self._body.header).casefold()
 
     @cached_property
     def sent(self) -> dt.date | None:
         """The day in the Date field."""
-        return sent_date(self._text.header)
+        return sent_date(self._body.header)
 
     @cached_property
     def body(self) -> list[str]:
         """The text parts, and the headers of nested messages."""
         found = []
-        for part in self._text.structure.walk():
+        for part in self._body.structure.walk():
             if part.nested is not None:
                 found.append(header_text(part.nested.header).casefold())
             elif is_text(part):

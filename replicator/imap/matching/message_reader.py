@@ -12,13 +12,13 @@ import trio
 from protocol.units import KIB
 from replicator.environment import ThreadRunner, run_in_thread
 from replicator.imap.matching.bounds import is_text
-from replicator.imap.rendering.fetch_answers import MessageText
+from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.mailstore import BodyReader, needs_whole, read_all
 from replicator.mime.skeleton import Skeleton
 
 T = TypeVar("T")
 
-LARGE_TEXT_BYTES = 256 * KIB
+LARGE_BODY_BYTES = 256 * KIB
 """Largest body that is parsed on the event loop. That takes about a millisecond, tens of them for hostile bodies.
 
 Switching to a thread takes a tenth of a millisecond.
@@ -35,7 +35,7 @@ def _hides_text(skeleton: Skeleton) -> bool:
     """Return True if the skeleton's gaps hold any searchable text."""
     if not skeleton.gaps:
         return False
-    parts = MessageText(skeleton).structure.walk()
+    parts = ParsedBody(skeleton).structure.walk()
     return not all(skeleton.is_whole(part.header.end, part.end) for part in parts if is_text(part))
 
 
@@ -50,23 +50,23 @@ class Parsing:
 
     @asynccontextmanager
     async def opened(
-        self, text: BodyReader, *, with_structure: bool, with_bodies: bool = False
-    ) -> AsyncIterator[MessageText]:
+        self, body: BodyReader, *, with_structure: bool, with_bodies: bool = False
+    ) -> AsyncIterator[ParsedBody]:
         """Open a body with its header; also with its structure and its searchable parts, if asked for.
 
         If that requires the whole body, only a few callers hold theirs at once, so the block must not wait for a
         client. Raises ContentUnavailableError.
         """
-        is_whole = needs_whole(text, with_structure=with_structure)
-        if not is_whole and not (with_bodies and _hides_text(text.skeleton)):
-            yield MessageText(text.skeleton)
+        is_whole = needs_whole(body, with_structure=with_structure)
+        if not is_whole and not (with_bodies and _hides_text(body.skeleton)):
+            yield ParsedBody(body.skeleton)
             return
         async with self.turns:
-            yield MessageText(Skeleton(await read_all(text)))
+            yield ParsedBody(Skeleton(await read_all(body)))
 
-    async def run(self, text: MessageText, work: Callable[[], T]) -> T:
+    async def run(self, body: ParsedBody, work: Callable[[], T]) -> T:
         """Return the result of `work` on this body, running it in a thread if the body is large."""
-        if len(text.raw) <= LARGE_TEXT_BYTES:
+        if len(body.raw) <= LARGE_BODY_BYTES:
             return work()
         async with self.room:
             return await self.run_in_thread(work)

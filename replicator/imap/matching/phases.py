@@ -28,7 +28,7 @@ from replicator.imap.matching.bounds import (
     Test,
     Within,
 )
-from replicator.imap.rendering.fetch_answers import MessageText, email_id
+from replicator.imap.rendering.fetch_answers import ParsedBody, email_id
 from replicator.imap.wire import search_keys as keys
 from replicator.view import MailboxView, Message
 
@@ -57,9 +57,9 @@ class Search:
         """True if `matches` reads more of a message than its header."""
         return self._test.cost is Cost.BODY
 
-    def matches(self, message: Message, text: MessageText) -> bool:
+    def matches(self, message: Message, body: ParsedBody) -> bool:
         """Return True if the message matches. Uses no mutable state, so it may run in a thread."""
-        return bool(self._test.bounds(SearchScope.of_one(message, ReadableText(text))).sure)
+        return bool(self._test.bounds(SearchScope.of_one(message, ReadableText(body))).sure)
 
 
 def _codec(charset: str | None) -> str:

@@ -22,7 +22,7 @@ from replicator.imap.wire.fetch_items import (
     SectionText,
     Span,
     Value,
-    needs_text,
+    needs_body,
 )
 from replicator.mime.header import Header
 from replicator.mime.skeleton import Skeleton
@@ -45,7 +45,7 @@ _SECTIONS: Mapping[Attribute, BodySection] = MappingProxyType(
 )
 
 
-class MessageText:
+class ParsedBody:
     """A message's body (header and content), parsed on demand."""
 
     def __init__(self, skeleton: Skeleton) -> None:
@@ -63,12 +63,12 @@ class MessageText:
         return parse(self.raw)
 
 
-def fetch_value(item: FetchItem, message: Message, text: MessageText | None) -> Value:
-    r"""Return the value of one item. `text` is needed if `needs_text(item)`; the session adds `\Recent`."""
-    if isinstance(item, Attribute) and not needs_text(item):
+def fetch_value(item: FetchItem, message: Message, body: ParsedBody | None) -> Value:
+    r"""Return the value of one item. `body` is needed if `needs_body(item)`; the session adds `\Recent`."""
+    if isinstance(item, Attribute) and not needs_body(item):
         return _from_metadata(item, message)
-    assert text is not None, "needs_text says which items need the text"
-    return section(text, item) if isinstance(item, BodySection) else _from_text(item, text)
+    assert body is not None, "needs_body says which items need the body"
+    return section(body, item) if isinstance(item, BodySection) else _from_body(item, body)
 
 
 def email_id(message: Message) -> str:
@@ -82,14 +82,14 @@ def internal_date(received_ms: int) -> bytes:
     return f"{time.day:2}-{_MONTHS[time.month - 1]}-{time.year:04} {time:%H:%M:%S} +0000".encode()
 
 
-def section(text: MessageText, item: BodySection) -> bytes | Span | None:
+def section(body: ParsedBody, item: BodySection) -> bytes | Span | None:
     """Return the content of `BODY[section]<partial>`, byte for byte; None if the message has no such part."""
     if item.part:
-        content = _of_part(text, item)
+        content = _of_part(body, item)
     elif item.text is None:
-        content = _octets(text.skeleton, 0, len(text.raw))
+        content = _octets(body.skeleton, 0, len(body.raw))
     else:
-        content = _of_message(text.skeleton, text.header, len(text.raw), item)
+        content = _of_message(body.skeleton, body.header, len(body.raw), item)
     if content is None or item.partial is None:
         return content
     origin, length = item.partial.origin, item.partial.length
@@ -106,16 +106,16 @@ def _octets(skeleton: Skeleton, start: int, end: int) -> bytes | Span:
     return Span(skeleton.start(start), skeleton.end(end))
 
 
-def _of_part(text: MessageText, item: BodySection) -> bytes | Span | None:
-    part = text.structure.find(item.part)
+def _of_part(body: ParsedBody, item: BodySection) -> bytes | Span | None:
+    part = body.structure.find(item.part)
     if part is None:
         return None
     if item.text is None:
-        return _octets(text.skeleton, part.header.end, part.end)
+        return _octets(body.skeleton, part.header.end, part.end)
     if item.text is SectionText.MIME:
         return _header(part.header)
     # HEADER and TEXT below a part number are those of a nested message (RFC 3501 section 6.4.5).
-    return None if part.nested is None else _of_message(text.skeleton, part.nested.header, part.nested.end, item)
+    return None if part.nested is None else _of_message(body.skeleton, part.nested.header, part.nested.end, item)
 
 
 def _of_message(skeleton: Skeleton, header: Header, end: int, item: BodySection) -> bytes | Span:
@@ -152,12 +152,12 @@ def _from_metadata(item: Attribute, message: Message) -> Value:
             return None  # no threads are identified, which RFC 8474 section 5.2 allows
         case Attribute.UID:
             return message.uid
-    raise AssertionError(f"needs_text says that {item} needs the text")
+    raise AssertionError(f"needs_body says that {item} needs the body")
 
 
-def _from_text(item: Attribute, text: MessageText) -> Value:
+def _from_body(item: Attribute, body: ParsedBody) -> Value:
     if item is Attribute.ENVELOPE:
-        return envelope(text.header)
+        return envelope(body.header)
     if item in _SECTIONS:
-        return section(text, _SECTIONS[item])
-    return body_structure(text.structure, text.skeleton, extended=item is Attribute.BODYSTRUCTURE)
+        return section(body, _SECTIONS[item])
+    return body_structure(body.structure, body.skeleton, extended=item is Attribute.BODYSTRUCTURE)

@@ -108,7 +108,7 @@ _METADATA = frozenset(
 _ATOM = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z^_`a-z|}~]+")
 
 
-def needs_text(item: FetchItem) -> bool:
+def needs_body(item: FetchItem) -> bool:
     """Return True if the item's value comes from the message's body, not from its row in the view."""
     return item not in _METADATA
 

@@ -116,7 +116,7 @@ def fetch_response(number: int, values: Sequence[tuple[bytes, Value]]) -> list[b
     return _joined(chunks)
 
 
-def without_text(chunks: Sequence[bytes | Span]) -> list[bytes]:
+def without_body(chunks: Sequence[bytes | Span]) -> list[bytes]:
     """Return a FETCH response without any `Span`."""
     small = [chunk for chunk in chunks if isinstance(chunk, bytes)]
     assert len(small) == len(chunks), "no item needs the text"

@@ -1,4 +1,11 @@
 """Message bodies at this node: upload from clients, download from peers, reading, retention and repair.
 
-Other packages use `body_store`. This package depends on `links` and `parallel` alone.
+Other packages use `Bodies`, and the types of its values; all else here is internal. This package depends on `links` and
+`parallel` alone.
 """
+
+from replicator.replication.bodies.bodies import Bodies
+from replicator.replication.bodies.download import Keepers
+from replicator.replication.bodies.orphan_sweep import AttachmentTotals
+
+__all__ = ["AttachmentTotals", "Bodies", "Keepers"]

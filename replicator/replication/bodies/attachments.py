@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 READ_AHEAD = 8  # chunks requested in parallel: 1 MiB in memory, one round trip for each
 HEALING_MAX = 1000  # damaged attachments in the queue; a scrub finds any more
 
-Source: TypeAlias = Callable[[Attached, int], Awaitable[bytes | None]]
+ChunkSource: TypeAlias = Callable[[Attached, int], Awaitable[bytes | None]]
 """A function that fetches and verifies a chunk, given an attachment and a chunk number. None: no asked node has it."""
 
 
@@ -45,9 +45,9 @@ class NodeAttachments:
     """
 
     def __init__(
-        self, attachments: Attachments, environment: Environment, elsewhere: Source, metrics: AttachmentMetrics
+        self, store: Attachments, environment: Environment, elsewhere: ChunkSource, metrics: AttachmentMetrics
     ) -> None:
-        self.attachments = attachments
+        self.store = store
         self.metrics = metrics
         self._run_in_thread = environment.run_in_thread
         self._run_until_cancelled = environment.run_until_cancelled
@@ -97,6 +97,13 @@ class NodeAttachments:
             raise ContentUnavailableError("a part of this message is damaged at this node")
         return data
 
+    async def kept_chunk(self, keepers: Iterable[Holding], attached: Attached, number: int) -> bytes | None:
+        """Return one verified chunk from the first of these places on this disk that has it whole; None: none has."""
+        for holding in keepers:
+            with suppress(ContentUnavailableError):
+                return await self.own_chunk(attached, holding, number)
+        return None
+
     def _note_damage(self, attached: Attached, holding: Holding) -> None:
         if attached.hash in self._damaged:
             return
@@ -126,7 +133,7 @@ class NodeAttachments:
         """Return True if `Attachments.is_held` holds for all of these."""
         try:
             for holding in holdings:
-                if not await self._run_in_thread(partial(self.attachments.is_held, holding)):
+                if not await self._run_in_thread(partial(self.store.is_held, holding)):
                     return False
         except (OSError, ValueError):
             return False
@@ -137,7 +144,7 @@ class NodeAttachments:
 
         A read that hangs is abandoned; the node's shutdown does not wait for it either.
         """
-        read = partial(self.attachments.read, what, number * CHUNK_BYTES, CHUNK_BYTES)
+        read = partial(self.store.read, what, number * CHUNK_BYTES, CHUNK_BYTES)
         with trio.move_on_after(timing.ATTACHMENTS_READ_TIMEOUT_S):
             try:
                 return await self._run_until_cancelled(read)
@@ -148,7 +155,7 @@ class NodeAttachments:
             f" {timing.ATTACHMENTS_READ_TIMEOUT_S:.0f} s"
         )
 
-    async def _there(self, attached: Attached, number: int, source: Source) -> bytes | None:
+    async def _there(self, attached: Attached, number: int, source: ChunkSource) -> bytes | None:
         """Fetch a chunk; None: no node has it. Raises UnavailableError if that cannot be known now."""
         with trio.move_on_after(timing.ATTACHMENTS_CHUNK_TIMEOUT_S):
             return await source(attached, number)
@@ -156,7 +163,7 @@ class NodeAttachments:
 
     # ---- holding
 
-    async def obtain(self, attached: Attached, source: Source) -> Holding | None:
+    async def obtain(self, attached: Attached, source: ChunkSource) -> Holding | None:
         """Hold an attachment, fetched if it is not here. None: no node has it. Raises DiskFullError, UnavailableError.
 
         The holding is in flight until it is released or settled. Content that was here already is not verified.
@@ -165,7 +172,7 @@ class NodeAttachments:
         try:
             async with lock:
                 with told():
-                    held = await self._run_in_thread(partial(self.attachments.link, attached.hash))
+                    held = await self._run_in_thread(partial(self.store.link, attached.hash))
                 if held is not None:
                     return held
                 return await self._build(attached, source)
@@ -173,11 +180,11 @@ class NodeAttachments:
             if self._obtaining.get(attached.hash) is lock and not lock.statistics().tasks_waiting and not lock.locked():
                 del self._obtaining[attached.hash]
 
-    async def _build(self, attached: Attached, source: Source) -> Holding | None:
+    async def _build(self, attached: Attached, source: ChunkSource) -> Holding | None:
         construction = self._interrupted.take(attached.hash)
         if construction is None:
             with told():
-                construction = await self._run_in_thread(self.attachments.build)
+                construction = await self._run_in_thread(self.store.build)
         is_interrupted = True
         try:
             written = -(-construction.size_bytes // CHUNK_BYTES)  # the last chunk is shorter
@@ -194,7 +201,7 @@ class NodeAttachments:
             if not (is_interrupted and self._interrupted.keep(attached.hash, construction)):
                 await self._abandon(construction)
 
-    async def heal(self, attached: Attached, holding: Holding, source: Source) -> bool:
+    async def heal(self, attached: Attached, holding: Holding, source: ChunkSource) -> bool:
         """Replace damaged content with whole content and return True, or False if that is impossible.
 
         Raises DiskFullError, UnavailableError.
@@ -207,7 +214,7 @@ class NodeAttachments:
 
         with told():
             try:
-                replacement = await self._run_in_thread(partial(self.attachments.replace, holding))
+                replacement = await self._run_in_thread(partial(self.store.replace, holding))
             except MissingError:
                 return False
             try:
@@ -228,15 +235,15 @@ class NodeAttachments:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + timing.ATTACHMENTS_LET_GO_TIMEOUT_S):
             while left:
                 try:
-                    await self._run_in_thread(partial(self.attachments.unlink, left[-1]))
+                    await self._run_in_thread(partial(self.store.unlink, left[-1]))
                 except OSError as error:
                     log.warning("cannot release an attachment: %s; `replicator scrub` will release it", error)
-                self.attachments.settle(left.pop().holder)
+                self.store.settle(left.pop().holder)
         for holding in left:
-            self.attachments.settle(holding.holder)
+            self.store.settle(holding.holder)
 
     async def _write(
-        self, attached: Attached, source: Source, into: Construction | Replacement, written: int = 0
+        self, attached: Attached, source: ChunkSource, into: Construction | Replacement, written: int = 0
     ) -> bool:
         """Write the chunks after the first `written`; return False if one cannot be fetched.
 
@@ -255,7 +262,7 @@ class NodeAttachments:
         with trio.CancelScope(shield=True):
             await self._run_in_thread(what.abandon)
 
-    async def _ahead(self, attached: Attached, numbers: range, source: Source) -> list[bytes] | None:
+    async def _ahead(self, attached: Attached, numbers: range, source: ChunkSource) -> list[bytes] | None:
         found = dict[int, bytes]()
 
         async def fetch(number: int) -> None:

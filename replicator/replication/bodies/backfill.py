@@ -11,17 +11,17 @@ import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from typing import TypeAlias
 
 import trio
 
 from replicator.errors import MailError
 from replicator.replication import timing
-from replicator.replication.bodies.body_store import WriteText
 from replicator.replication.parallel import in_turns
 from replicator.signals import Signal
 from replicator.store.bodies.body_rows import (
     DOUBTED_MS,
-    StoredText,
+    StoredBody,
     doubt_lacking,
     forget_lacking,
     is_here,
@@ -30,7 +30,7 @@ from replicator.store.bodies.body_rows import (
     lacking_count,
     lacking_in_vain,
     still_lacking,
-    write_text,
+    write_body,
 )
 from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Store
@@ -40,11 +40,14 @@ AT_ONCE = 16  # bodies fetched in parallel
 SLICE = 256  # bodies per read of the list
 NOTED = 100_000  # bodies noted between two looks, some 20 MB; a full look finds any more
 
+WriteBody: TypeAlias = Callable[[StoredBody, Transaction], None]
+"""A function that writes a fetched body in the writer's transaction."""
+
 
 class Backfill:
-    """A background fetch of missing bodies. Belongs to the event loop. For `fetch`, see `BodyStore.fetch`."""
+    """A background fetch of missing bodies. Belongs to the event loop. For `fetch`, see `Bodies.fetch`."""
 
-    def __init__(self, store: Store, fetch: Callable[[bytes, WriteText], Awaitable[bool]]) -> None:
+    def __init__(self, store: Store, fetch: Callable[[bytes, WriteBody], Awaitable[bool]]) -> None:
         self._store = store
         self._fetch = fetch
         self._wanted = Signal()
@@ -129,23 +132,23 @@ class Backfill:
     def _note_commit(self, commit: Commit) -> None:
         for entry in commit.applied:
             if len(self._noted) < NOTED:
-                self._noted.update(_without_texts(entry))
+                self._noted.update(_without_bodies(entry))
         if self._noted:
             self._wanted.set()
 
 
-def _keep(stored: StoredText, tx: Transaction, item: tuple[int, bytes]) -> None:
+def _keep(stored: StoredBody, tx: Transaction, item: tuple[int, bytes]) -> None:
     """Write a fetched body, and count it in the same transaction.
 
     Counting at once shows progress while other bodies of the same look take long. The body is not kept if its message
     arrived with it and was forgotten again since the request.
     """
     if is_lacking(tx.connection, stored.content_hash):
-        write_text(tx.connection, stored)
+        write_body(tx.connection, stored)
     forget_lacking(tx.connection, [item])
 
 
-def _without_texts(entry: Entry) -> Iterator[tuple[int, bytes]]:
+def _without_bodies(entry: Entry) -> Iterator[tuple[int, bytes]]:
     """Yield dates and hashes of messages whose change brings no body, since the body should be here already."""
     for change in entry.changes:
         if isinstance(change, Merge):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 import trio
 
@@ -19,13 +20,13 @@ from protocol.commands import Parts
 from replicator.environment import ThreadRunner
 from replicator.errors import ContentUnavailableError, MailError, UnavailableError
 from replicator.replication import timing
-from replicator.replication.bodies.attachments import NodeAttachments, Source
+from replicator.replication.bodies.attachments import ChunkSource, NodeAttachments
 from replicator.replication.bodies.peer_fetch import Links, chunk_from, fetch_chunk
-from replicator.replication.bodies.reader import PartedText, recipe_of
+from replicator.replication.bodies.reader import LargeBody, recipe_of
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.attachment_ranges import Attached
-from replicator.store.bodies.body_rows import StoredText, holdings_of, keepers_of, replace_text, unrecorded
+from replicator.store.bodies.body_rows import StoredBody, holdings_of, keepers_of, replace_body, unrecorded
 from replicator.store.bodies.recipe import Recipe
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.store import Store
@@ -35,16 +36,19 @@ log = logging.getLogger(__name__)
 HASH_IN_THREAD_BYTES = 1 << 18  # larger bodies are hashed and compressed in a thread
 LOST_MAX = 10_000  # lost bodies remembered, so that each is logged once
 
+Keepers: TypeAlias = Callable[[bytes], Awaitable[Iterable[Holding]]]
+"""A function that tells where on this disk an attachment is kept under its holders' names, given its hash."""
+
 
 @dataclass(frozen=True, slots=True)
 class LocalChunks:
     """A source of verified chunks from this disk only. See `reader.Chunks`."""
 
-    parts: NodeAttachments = field(repr=False)
+    attachments: NodeAttachments = field(repr=False)
 
     async def chunk(self, attached: Attached, holding: Holding | None, number: int) -> bytes:
         """See `NodeAttachments.own_chunk`."""
-        return await self.parts.own_chunk(attached, holding, number)
+        return await self.attachments.own_chunk(attached, holding, number)
 
 
 class Downloader:
@@ -53,9 +57,9 @@ class Downloader:
     `links` returns the links to the neighbours.
     """
 
-    def __init__(self, store: Store, parts: NodeAttachments, run_in_thread: ThreadRunner, links: Links) -> None:
+    def __init__(self, store: Store, attachments: NodeAttachments, run_in_thread: ThreadRunner, links: Links) -> None:
         self._store = store
-        self._parts = parts
+        self._attachments = attachments
         self._run_in_thread = run_in_thread
         self._links = links
         self._lost: set[bytes] = set()  # hashes of bodies that were logged as lost
@@ -69,21 +73,21 @@ class Downloader:
             await self._let_go(unknown)
 
     @asynccontextmanager
-    async def taking(
-        self, messages: Iterable[bytes | Parts], link: PeerLink | None = None, source: Source | None = None
-    ) -> AsyncIterator[list[StoredText]]:
+    async def obtain(
+        self, messages: Iterable[bytes | Parts | None], link: PeerLink | None = None, keepers: Keepers | None = None
+    ) -> AsyncIterator[list[StoredBody]]:
         """Prepare those messages whose attachments can all be had, for writing within the block.
 
-        Missing attachments come from the link's peer, then from other neighbours; without a link, from the source.
-        Messages that no asked node could provide are left out. Raises DiskFullError, and UnavailableError if a retry
-        may succeed.
+        Missing attachments come from the link's peer, then from other neighbours; without a link, from the places on
+        this disk that `keepers` names. Messages that are None or could not be provided are left out. Raises
+        DiskFullError, and UnavailableError if a retry may succeed.
         """
-        source = partial(self._from, link) if link else source or self._kept_here
+        source = partial(self._from, link) if link else partial(self._kept_here, keepers or self._keepers)
         held: list[Holding] = []
-        taken: list[StoredText] = []
+        taken: list[StoredBody] = []
         try:
             for message in messages:
-                stored = await self._take(message, source, held)
+                stored = None if message is None else await self._take(message, source, held)
                 if stored is not None:
                     taken.append(stored)
             yield taken
@@ -118,8 +122,8 @@ class Downloader:
             return
         for holding in held:
             if holding not in surplus:
-                self._parts.attachments.settle(holding.holder)
-        await self._parts.let_go(surplus)
+                self._attachments.store.settle(holding.holder)
+        await self._attachments.let_go(surplus)
 
     async def _unrecorded(self, held: Sequence[Holding]) -> list[Holding] | None:
         """Return the holdings that no body has recorded; None: that cannot be known now."""
@@ -141,9 +145,9 @@ class Downloader:
                 continue
             self._lost.add(parts.content_hash)
             log.warning("no reachable node has all parts of a message from %s, body %s", sid, parts.content_hash.hex())
-            self._parts.metrics.lost.inc()
+            self._attachments.metrics.lost.inc()
 
-    async def _take(self, message: bytes | Parts, source: Source, held: list[Holding]) -> StoredText | None:
+    async def _take(self, message: bytes | Parts, source: ChunkSource, held: list[Holding]) -> StoredBody | None:
         if isinstance(message, bytes):
             return await self._prepared(message)
         recipe = recipe_of(message)
@@ -159,32 +163,32 @@ class Downloader:
             log.warning("body %s counts as lost: its parts do not match its hash", message.content_hash.hex())
         if content_hash != message.content_hash:
             return None
-        stored = StoredText.of_parts(message, found.values())
+        stored = StoredBody.of_recipe(message, found.values())
         await self.displace_lost(stored)
         return stored
 
-    async def displace_lost(self, stored: StoredText) -> None:
-        """Replace a recorded body whose attachments are gone, since `write_text` would keep it. Raises MailError.
+    async def displace_lost(self, stored: StoredBody) -> None:
+        """Replace a recorded body whose attachments are gone, since `write_body` would keep it. Raises MailError.
 
-        `write_text` itself replaces bodies that are damaged in the database or superseded by one without attachments.
+        `write_body` itself replaces bodies that are damaged in the database or superseded by one without attachments.
         """
         if not stored.holdings:
             return
         with suppress(DatabaseDamagedError):
             recorded = await self._store.read(partial(holdings_of, content_hash=stored.content_hash))
-            if recorded and not await self._parts.are_there(recorded):
-                await self._store.write(lambda tx: replace_text(tx.connection, stored))
+            if recorded and not await self._attachments.are_there(recorded):
+                await self._store.write(lambda tx: replace_body(tx.connection, stored))
 
     async def let_go_removed(self, holdings: Iterable[Holding]) -> None:
         """Release the holdings of bodies that were removed, except those in flight, whose owners release them."""
-        busy = self._parts.attachments.in_flight()
-        await self._parts.let_go([holding for holding in holdings if holding.holder not in busy])
+        busy = self._attachments.store.in_flight()
+        await self._attachments.let_go([holding for holding in holdings if holding.holder not in busy])
 
-    async def _hold(self, recipe: Recipe, source: Source, held: list[Holding]) -> dict[bytes, Holding] | None:
+    async def _hold(self, recipe: Recipe, source: ChunkSource, held: list[Holding]) -> dict[bytes, Holding] | None:
         """Hold each attachment once; None: one is unavailable. Appends every holding to `held`, in either case."""
         found: dict[bytes, Holding] = {}
         for attached in recipe.distinct:
-            holding = await self._parts.obtain(attached, source)
+            holding = await self._attachments.obtain(attached, source)
             if holding is None:
                 return None
             held.append(holding)
@@ -193,30 +197,30 @@ class Downloader:
             found[attached.hash] = holding
         return found
 
-    async def _heal(self, recipe: Recipe, found: dict[bytes, Holding], source: Source) -> bool:
+    async def _heal(self, recipe: Recipe, found: dict[bytes, Holding], source: ChunkSource) -> bool:
         for attached in recipe.distinct:
             holding = found[attached.hash]
-            is_whole = await self._parts.is_whole(attached, holding)
-            if not is_whole and not await self._parts.heal(attached, holding, source):
+            is_whole = await self._attachments.is_whole(attached, holding)
+            if not is_whole and not await self._attachments.heal(attached, holding, source):
                 return False
         return True
 
     async def _hash_here(self, recipe: Recipe, found: dict[bytes, Holding]) -> bytes | None:
         """Return the SHA-256 of the assembled body; None: an attachment that was here already is damaged."""
         hasher = hashlib.sha256()
-        text = PartedText(recipe, LocalChunks(self._parts), found)
+        body = LargeBody(recipe, LocalChunks(self._attachments), found)
         try:
-            async with aclosing(text.read(0, recipe.length)) as chunks:
+            async with aclosing(body.read(0, recipe.length)) as chunks:
                 async for chunk in chunks:
                     hasher.update(chunk)
         except ContentUnavailableError:
             return None
         return hasher.digest()
 
-    async def _prepared(self, text: bytes) -> StoredText:
-        if len(text) <= HASH_IN_THREAD_BYTES:
-            return StoredText.of(text)
-        return await self._run_in_thread(partial(StoredText.of, text))
+    async def _prepared(self, body: bytes) -> StoredBody:
+        if len(body) <= HASH_IN_THREAD_BYTES:
+            return StoredBody.of(body)
+        return await self._run_in_thread(partial(StoredBody.of, body))
 
     async def _from(self, link: PeerLink, attached: Attached, number: int) -> bytes | None:
         """Fetch a chunk from the peer that named the attachment, else from others. Raises UnavailableError."""
@@ -233,9 +237,9 @@ class Downloader:
             raise later
         return chunk
 
-    async def _kept_here(self, attached: Attached, number: int) -> bytes | None:
+    async def _kept_here(self, keepers: Keepers, attached: Attached, number: int) -> bytes | None:
         """Read a chunk of an attachment that is kept under its S-name only (see `Holding.kept`)."""
-        for holding in await self._store.read(partial(keepers_of, part_hash=attached.hash)):
-            with suppress(ContentUnavailableError):
-                return await self._parts.own_chunk(attached, holding, number)
-        return None
+        return await self._attachments.kept_chunk(await keepers(attached.hash), attached, number)
+
+    async def _keepers(self, attachment_hash: bytes) -> list[Holding]:
+        return await self._store.read(partial(keepers_of, attachment_hash=attachment_hash))

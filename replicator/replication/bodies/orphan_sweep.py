@@ -61,8 +61,8 @@ class OrphanSweep:
 
     async def _sweep(self) -> int:
         mended = 0
-        async with self._store.reader() as reader, aclosing(self.swept(reader)) as parts:
-            async for part in parts:
+        async with self._store.reader() as reader, aclosing(self.swept(reader)) as slices:
+            async for part in slices:
                 mended += sum(finding.mended for finding in part.found)
                 await trio.sleep(max(timing.ORPHAN_SWEEP_REST_S, part.size / RATE))
         return mended

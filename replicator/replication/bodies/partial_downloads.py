@@ -35,24 +35,24 @@ class PartialDownloads:
             while True:
                 await trio.sleep(timing.PARTIAL_DOWNLOADS_LOOK_EVERY_S)
                 now = trio.current_time()
-                await self._abandon([part for part, kept in self._kept.items() if kept.until < now])
+                await self._abandon([one for one, kept in self._kept.items() if kept.until < now])
         finally:
             await self._abandon(list(self._kept))
 
-    def take(self, part: bytes) -> Construction | None:
+    def take(self, attachment_hash: bytes) -> Construction | None:
         """Return the partial download of an attachment, if any; the caller owns it from now on."""
-        kept = self._kept.pop(part, None)
+        kept = self._kept.pop(attachment_hash, None)
         return kept.construction if kept else None
 
-    def keep(self, part: bytes, construction: Construction) -> bool:
+    def keep(self, attachment_hash: bytes, construction: Construction) -> bool:
         """Keep a partial download and return True; on False it stays the caller's."""
         if construction.is_over or not construction.size_bytes or len(self._kept) >= KEPT_MAX:
             return False
-        self._kept[part] = _Kept(construction, trio.current_time() + timing.PARTIAL_DOWNLOADS_KEPT_S)
+        self._kept[attachment_hash] = _Kept(construction, trio.current_time() + timing.PARTIAL_DOWNLOADS_KEPT_S)
         return True
 
-    async def _abandon(self, parts: list[bytes]) -> None:
+    async def _abandon(self, hashes: list[bytes]) -> None:
         with trio.CancelScope(shield=True):
-            for part in parts:
-                if (construction := self.take(part)) is not None:
+            for attachment_hash in hashes:
+                if (construction := self.take(attachment_hash)) is not None:
                     await self._run_in_thread(construction.abandon)

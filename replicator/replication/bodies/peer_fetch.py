@@ -17,7 +17,7 @@ from replicator.errors import UnavailableError
 from replicator.replication import timing
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, Attached
-from replicator.store.bodies.body_rows import read_text
+from replicator.store.bodies.body_rows import read_body
 from replicator.store.db import queries
 from replicator.store.db.queries import Connection
 from replicator.store.store import Store
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 AnyFetch: TypeAlias = FetchHash | FetchGuid | FetchUid | FetchPart
 
-ReadPart: TypeAlias = Callable[[bytes, int], Awaitable[bytes | None]]
+ReadChunk: TypeAlias = Callable[[bytes, int], Awaitable[bytes | None]]
 """A function that reads a chunk of an attachment, given its hash and an octet offset. None: the chunk is not here."""
 
 
@@ -115,14 +115,14 @@ async def _fetch(link: PeerLink, content_hash: bytes) -> Fetched | None:
     return None
 
 
-async def answer_fetch(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+async def answer_fetch(store: Store, link: PeerLink, command: AnyFetch, read_chunk: ReadChunk) -> Reply:
     """Answer a peer's request from this node's content. Raises ProtocolError for an unknown mailbox number."""
     found: bytes | Parts | None = None
     match command:
         case FetchPart(part, start):
-            found = await read_part(part, start)
+            found = await read_chunk(part, start)
         case FetchHash(content_hash):
-            found = await store.read(partial(read_text, content_hash=content_hash))
+            found = await store.read(partial(read_body, content_hash=content_hash))
         case FetchGuid(guid):
             found = await _read(store, lambda reader: queries.content_hash_of_guid(reader, guid))
         case FetchUid(number, uid):
@@ -137,4 +137,4 @@ async def answer_fetch(store: Store, link: PeerLink, command: AnyFetch, read_par
 
 async def _read(store: Store, find: Callable[[Connection], bytes | None]) -> bytes | Parts | None:
     wanted = await store.read(find)
-    return None if wanted is None else await store.read(partial(read_text, content_hash=wanted))
+    return None if wanted is None else await store.read(partial(read_body, content_hash=wanted))

@@ -12,14 +12,14 @@ from protocol.commands import Parts
 from replicator.mime.skeleton import Skeleton
 from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, Attached
-from replicator.store.bodies.body_rows import MAX_TEXT_BYTES
+from replicator.store.bodies.body_rows import MAX_BODY_BYTES
 from replicator.store.bodies.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class PlainText:
+class PlainBody:
     """A body in memory. See `replicator.mailstore.Text`."""
 
     raw: bytes = field(repr=False)
@@ -47,11 +47,11 @@ class Chunks(Protocol):
 
 
 @dataclass(frozen=True)
-class PartedText:
+class LargeBody:
     """A body with attachments, each held here under its hash in `holdings`, or else read from other nodes."""
 
     recipe: Recipe
-    parts: Chunks = field(repr=False)
+    chunks: Chunks = field(repr=False)
     holdings: Mapping[bytes, Holding] = field(repr=False)
 
     @cached_property
@@ -65,7 +65,7 @@ class PartedText:
         for piece in self.recipe.slices(start, end):
             if not isinstance(piece, bytes) and piece.attached is not checked:
                 checked = piece.attached
-                await self.parts.chunk(checked, self.holdings.get(checked.hash), piece.chunks[0])
+                await self.chunks.chunk(checked, self.holdings.get(checked.hash), piece.chunks[0])
 
     async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """See `Text`."""
@@ -79,7 +79,7 @@ class PartedText:
                 attached, read = piece.attached, {}
             holding = self.holdings.get(attached.hash)
             read = {
-                number: read[number] if number in read else await self.parts.chunk(attached, holding, number)
+                number: read[number] if number in read else await self.chunks.chunk(attached, holding, number)
                 for number in piece.chunks
             }
             yield piece.octets(b"".join(read.values()))
@@ -95,7 +95,7 @@ def recipe_of(message: Parts) -> Recipe | None:
     except ValueError as error:
         log.warning("body %s counts as lost: its recipe is invalid: %s", message.content_hash.hex(), error)
         return None
-    if recipe.length == message.size <= MAX_TEXT_BYTES:
+    if recipe.length == message.size <= MAX_BODY_BYTES:
         return recipe
     log.warning(
         "body %s counts as lost: the length in its recipe, %d octets, is wrong or too large",

@@ -78,8 +78,8 @@ class Retention:
         async with self._store.reader() as reader:
             for look in body_references.LOOKS:
                 await self._spare_named(reader, look)
-        texts = await self._remove()
-        log.info("permanently removed %d expunged messages and %d bodies", messages, texts)
+        bodies = await self._remove()
+        log.info("permanently removed %d expunged messages and %d bodies", messages, bodies)
 
     async def keep_unnamed(self) -> None:
         """Begin the retention of orphaned bodies, as for expunged mail. Raises MailError."""
@@ -140,8 +140,8 @@ class Retention:
 
     async def _remove(self) -> int:
         total, began = 0, trio.current_time()
-        while (removed := await self._store.write(_remove)).texts:
-            total += removed.texts
+        while (removed := await self._store.write(_remove)).bodies:
+            total += removed.bodies
             await self._let_go(removed.holdings)  # a scrub finds holdings that a shutdown here leaves
             await _rest(began)
             began = trio.current_time()

@@ -18,20 +18,20 @@ from replicator.replication.bodies.attachments import told
 from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.store import Attachments
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.bodies.body_writer import BodyWriter
 from replicator.store.bodies.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
 class UploadedBody:
-    """See `replicator.mailstore.ReceivedText`."""
+    """See `replicator.mailstore.ReceivedBody`."""
 
-    stored: StoredText
+    stored: StoredBody
 
     @property
     def size_bytes(self) -> int:
-        """See `ReceivedText`."""
+        """See `ReceivedBody`."""
         return self.stored.size_bytes
 
 
@@ -50,7 +50,7 @@ class Room:
 
 
 class Sink:
-    """A body being received. See `replicator.mailstore.TextSink`. The caller that closes it releases `holdings`."""
+    """A body being received. See `replicator.mailstore.BodySink`. The caller that closes it releases `holdings`."""
 
     def __init__(
         self, attachments: Attachments, room: Room, run_in_thread: ThreadRunner, inline_max_bytes: int
@@ -65,15 +65,15 @@ class Sink:
         self._intake: BodyWriter[Holding] | None = None
 
     async def write(self, data: bytes) -> None:
-        """See `TextSink`."""
+        """See `BodySink`."""
         self._waiting += data
         if len(self._waiting) > max(self._inline_max_bytes, CHUNK_BYTES):
             await self._pass_on()
 
     async def finish(self) -> UploadedBody:
-        """See `TextSink`."""
+        """See `BodySink`."""
         if self._intake is None and len(self._waiting) <= self._inline_max_bytes:
-            return UploadedBody(StoredText.of(bytes(self._waiting)))
+            return UploadedBody(StoredBody.of(bytes(self._waiting)))
         await self._pass_on()
         assert self._intake is not None
         with told():
@@ -82,7 +82,7 @@ class Sink:
         if not taken_in.recipe.attached:  # its parts are too small, or none can be cut out
             return UploadedBody(await self._run_in_thread(partial(_whole, taken_in.recipe)))
         parts = Parts(taken_in.content_hash, taken_in.size_bytes, taken_in.recipe.pack())
-        return UploadedBody(StoredText.of_parts(parts, taken_in.holdings))
+        return UploadedBody(StoredBody.of_recipe(parts, taken_in.holdings))
 
     async def close(self) -> None:
         """Discard an unfinished body. May be called again."""
@@ -110,6 +110,6 @@ class Sink:
         intake.write(data)
 
 
-def _whole(recipe: Recipe) -> StoredText:
+def _whole(recipe: Recipe) -> StoredBody:
     """Return a body without attachments, hashed and compressed, which takes long for a large one."""
-    return StoredText.of(b"".join(piece for piece in recipe.pieces if isinstance(piece, bytes)))
+    return StoredBody.of(b"".join(piece for piece in recipe.pieces if isinstance(piece, bytes)))

@@ -17,9 +17,8 @@ from protocol.commands import Reply
 from protocol.values import Context, Dot
 from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
 from replicator.mailstore import INBOX
-from replicator.replication.bodies.body_store import BodyStore
+from replicator.replication.bodies import Bodies
 from replicator.replication.writes.requests import ChangeRequest, CreateRequest, SaveRequest
-from replicator.store.bodies.body_rows import read_text
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.queries import Connection, MailboxKey
@@ -55,9 +54,9 @@ class Salvaged(NamedTuple):
 class AbandonedEntries:
     """The salvage of entries that can never be applied. Belongs to the event loop."""
 
-    def __init__(self, store: Store, texts: BodyStore, submit: Submit, new_id: Callable[[], bytes]) -> None:
+    def __init__(self, store: Store, bodies: Bodies, submit: Submit, new_id: Callable[[], bytes]) -> None:
         self._store = store
-        self._texts = texts
+        self._bodies = bodies
         self._submit = submit
         self._new_id = new_id
 
@@ -86,13 +85,13 @@ class AbandonedEntries:
             partial(_is_known, guid=add.guid, mailbox_ids=(key.mailbox_id, destination.mailbox_id))
         ):
             return None
-        message = await self._store.read(partial(read_text, content_hash=add.content_hash))
-        if message is None and await self._texts.bring_back(add.content_hash):
-            message = await self._store.read(partial(read_text, content_hash=add.content_hash))
+        message = await self._bodies.read(add.content_hash)
+        if message is None and await self._bodies.bring_back(add.content_hash):
+            message = await self._bodies.read(add.content_hash)
         if message is None and add.copied:
             log.warning("a message of %s is lost: no reachable node has its body, %s", key.user, add.content_hash.hex())
             return None
-        async with self._texts.downloader.taking([] if message is None else [message]) as taken:
+        async with self._bodies.obtain([message]) as taken:
             for stored in taken:
                 try:
                     await self._submit(SaveRequest(destination, add.guid, add.received_ms, add.flags, stored))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from protocol.commands import Done
 from replicator.errors import UnavailableError
-from replicator.replication.bodies.body_store import BodyStore
+from replicator.replication.bodies import Bodies
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import ForkMerger, chain_of, name_of
 from replicator.replication.convergence.sync_client import Learned
@@ -24,10 +24,10 @@ from replicator.replication.convergence.sync_server import items_of
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.writes.head_exchange import ask
-from replicator.store.bodies.body_rows import is_here, write_text
-from replicator.store.db.entry_validation import is_text
+from replicator.store.bodies.body_rows import is_here, write_body
+from replicator.store.db.entry_validation import is_body
 from replicator.store.db.queries import MailboxKey
-from replicator.store.repair.row_repair import OtherText, entries_with, put_right
+from replicator.store.repair.row_repair import OtherBody, entries_with, put_right
 from replicator.store.store import Store
 from resync.row import Row, age, shares_placement
 
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 LOGGED_MAX = 20  # messages of one mailbox that are logged one by one
 
 
-class TextOf(NamedTuple):
+class BodyOf(NamedTuple):
     """The body of a message, as reported by a node."""
 
     content_hash: bytes
@@ -46,10 +46,10 @@ class TextOf(NamedTuple):
 class BodyConflicts:
     """The detection and correction of conflicting bodies. Belongs to the event loop."""
 
-    def __init__(self, store: Store, mastership: Mastership, texts: BodyStore, fork_merger: ForkMerger) -> None:
+    def __init__(self, store: Store, mastership: Mastership, bodies: Bodies, fork_merger: ForkMerger) -> None:
         self._store = store
         self._mastership = mastership
-        self._texts = texts
+        self._bodies = bodies
         self._fork_merger = fork_merger
 
     async def put_right(self, key: MailboxKey) -> int:
@@ -79,10 +79,10 @@ class BodyConflicts:
     async def put_right_at(self, key: MailboxKey, sid: str) -> bool:
         """Have another node correct its bodies, if possible; return True if it then shows what this node shows."""
         mine = await chain_of(self._store, key)
-        reply = await ask(self._mastership.toward(sid), sid, key, mine, texts=True)
+        reply = await ask(self._mastership.toward(sid), sid, key, mine, bodies=True)
         return isinstance(reply, Done)
 
-    async def _wrong(self, key: MailboxKey) -> list[OtherText]:
+    async def _wrong(self, key: MailboxKey) -> list[OtherBody]:
         learned: dict[str, Learned] = {}
         for sid in sorted(set(self._mastership.table.component) - {self._mastership.sid}):
             try:
@@ -101,32 +101,32 @@ class BodyConflicts:
                 learned[sid] = found
         wanted = {guid for one in learned.values() for guid in one.items}
         rows = await self._store.read(partial(items_of, key=key, keys=wanted))
-        others = (_other_text(row, learned, self._mastership.sid) for row in rows.values() if isinstance(row, Row))
+        others = (_other_body(row, learned, self._mastership.sid) for row in rows.values() if isinstance(row, Row))
         return [other for other in others if other is not None]
 
-    async def _is_brought(self, one: OtherText) -> bool:
+    async def _is_brought(self, one: OtherBody) -> bool:
         """Fetch the winning body unless it is here; return True if it is here now, as it must be before it is shown."""
         wanted = one.content_hash
         if await self._store.read(partial(is_here, content_hash=wanted)):
             return True
         try:
-            return await self._texts.fetch(wanted, lambda stored, tx: write_text(tx.connection, stored))
+            return await self._bodies.fetch(wanted, lambda stored, tx: write_body(tx.connection, stored))
         except UnavailableError:
             return False
 
 
-def _other_text(row: Row, learned: Mapping[str, Learned], own: str) -> OtherText | None:
+def _other_body(row: Row, learned: Mapping[str, Learned], own: str) -> OtherBody | None:
     """Return the winning body of the message; None: the message has it already."""
-    ours = TextOf(row.content_hash, row.size_bytes)
+    ours = BodyOf(row.content_hash, row.size_bytes)
     said = {own: ours}
     for sid, one in learned.items():
         theirs = one.items.get(row.guid)
         if isinstance(theirs, Row) and shares_placement(theirs, row):
-            said[sid] = TextOf(theirs.content_hash, theirs.size_bytes)
+            said[sid] = BodyOf(theirs.content_hash, theirs.size_bytes)
         elif theirs is None and row.guid not in one.gone:
             said[sid] = ours
     counts = that_counts(said, _author(row, learned))
-    return None if counts == ours or not is_text(*counts) else OtherText(row, *counts)
+    return None if counts == ours or not is_body(*counts) else OtherBody(row, *counts)
 
 
 def _author(row: Row, learned: Mapping[str, Learned]) -> str:
@@ -137,7 +137,7 @@ def _author(row: Row, learned: Mapping[str, Learned]) -> str:
     return dot.sid
 
 
-def that_counts(said: Mapping[str, TextOf], author: str) -> TextOf:
+def that_counts(said: Mapping[str, BodyOf], author: str) -> BodyOf:
     """Return the winning body: the author's, if known, else the most frequent one, preferring the smallest hash."""
     counted = Counter(said.values())
-    return said.get(author) or min(counted, key=lambda text: (-counted[text], text))
+    return said.get(author) or min(counted, key=lambda body: (-counted[body], body))

@@ -46,7 +46,7 @@ class NodeComparison:
     by_kind: Counter[DifferenceKind] = field(default_factory=Counter)
     damage: str | None = None  # description and remedy; the nodes must not be joined
     can_restore: bool = False  # this node is damaged, and the other one still shows the undamaged rows
-    other_texts: int = 0  # messages with different bodies under one GUID
+    other_bodies: int = 0  # messages with different bodies under one GUID
     folders: tuple[FolderState, ...] = ()  # of a tree: folders that the other node shows differently
 
     @property
@@ -103,8 +103,8 @@ def _look(learned: Learned, rows: Mapping[bytes, Item], sid: str) -> NodeCompari
     ours, theirs = learned.ours.chain, learned.theirs
     by_row, by_kind = differing.differing(_side(ours, rows), _side(theirs, learned.items))
     damage = None
-    other_texts = sum(differing.has_other_text(rows.get(guid), item) for guid, item in learned.items.items())
-    other_texts = other_texts if learned.ours.adds_up else 0
+    other_bodies = sum(differing.has_other_body(rows.get(guid), item) for guid, item in learned.items.items())
+    other_bodies = other_bodies if learned.ours.adds_up else 0
     if ours.head is None and theirs.head is not None:
         pass  # no head here counts the rows, if there are any: the mailbox is new, or to be adopted
     elif not learned.ours.adds_up:
@@ -112,16 +112,16 @@ def _look(learned: Learned, rows: Mapping[bytes, Item], sid: str) -> NodeCompari
             f"the rows at this node do not match their counters; run `replicator check --repair` here, {LAST_RESORT}"
         )
         by_kind = Counter({DifferenceKind.DAMAGE: max(1, len(by_row))})
-    elif other_texts:
+    elif other_bodies:
         damage = (
-            f"the nodes have different bodies for {other_texts} messages under the same GUIDs; a resync corrects this"
+            f"the nodes have different bodies for {other_bodies} messages under the same GUIDs; a resync corrects this"
         )
     elif by_kind[DifferenceKind.DAMAGE]:
         what = "both nodes have seen the same entries but show different content"
         damage = f"{what}; run `replicator check --repair` here and at {sid}, {LAST_RESORT}"
     folders = tuple(item for item in learned.items.values() if isinstance(item, FolderState))
     compared = len(learned.ours.fingerprints) + len(learned.items)
-    return NodeComparison(ours, theirs, compared, by_row, by_kind, damage, can_restore(learned), other_texts, folders)
+    return NodeComparison(ours, theirs, compared, by_row, by_kind, damage, can_restore(learned), other_bodies, folders)
 
 
 def _side(chain: Chain, rows: Mapping[bytes, Item]) -> Side:

@@ -37,7 +37,7 @@ from replicator.errors import (
     MailError,
     UnavailableError,
 )
-from replicator.store.bodies.body_rows import StoredText, memory_of, size_of
+from replicator.store.bodies.body_rows import StoredBody, memory_of, size_of
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Logged
 from resync import entry as entries
@@ -93,7 +93,7 @@ def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Itera
         header = _header(entry, digest, at)
         match change:
             case MailAdd():
-                yield _add_command(change, logged.texts.get(change.content_hash), mailbox, header)
+                yield _add_command(change, logged.bodies.get(change.content_hash), mailbox, header)
             case MailDel(uids):
                 yield Expunge(mailbox, uids, entry=header)
             case FlagAdd(uids, flags):
@@ -122,9 +122,9 @@ def _header(entry: Entry, digest: bytes, change: int) -> EntryHeader:
     return EntryHeader(entry.dot, entry.predecessors, entry.time, entry.modseq, digest, change, len(entry.changes))
 
 
-def _add_command(add: MailAdd, text: bytes | Parts | None, mailbox: int, header: EntryHeader) -> Save | Copy:
-    if text is not None and not add.copied:
-        message = text if isinstance(text, Parts) else Text(add.content_hash, text)
+def _add_command(add: MailAdd, body: bytes | Parts | None, mailbox: int, header: EntryHeader) -> Save | Copy:
+    if body is not None and not add.copied:
+        message = body if isinstance(body, Parts) else Text(add.content_hash, body)
         return Save((mailbox,), add.received_ms, add.guid, add.flags, message, add.uid, header)
     return Copy(
         source=0, destination=mailbox, source_uids=UidSet(), guids=(add.guid,), received_ms=add.received_ms,
@@ -134,34 +134,34 @@ def _add_command(add: MailAdd, text: bytes | Parts | None, mailbox: int, header:
 
 @dataclass(slots=True)
 class Arrived:
-    """A complete entry with its message bodies: `texts` are ready to be stored, `parted` are bodies in parts."""
+    """A complete entry with its message bodies: `bodies` can be stored, `large` have yet to get their attachments."""
 
     entry: Entry
-    texts: list[StoredText] = field(repr=False)
-    parted: list[Parts] = field(default_factory=list, repr=False)
+    bodies: list[StoredBody] = field(repr=False)
+    large: list[Parts] = field(default_factory=list, repr=False)
 
     @property
     def dot(self) -> Dot:
         """The entry's dot."""
         return self.entry.dot
 
-    def completed(self, taken: Mapping[bytes, StoredText]) -> Arrived:
-        """Return the entry with those bodies in parts that could be obtained (`taken`: content hash -> body).
+    def completed(self, taken: Mapping[bytes, StoredBody]) -> Arrived:
+        """Return the entry with those large bodies that could be obtained (`taken`: content hash -> body).
 
         The changes of the other messages become like those of a COPY, without a body.
         """
-        texts = [*self.texts, *(taken[parts.content_hash] for parts in self.parted if parts.content_hash in taken)]
-        lost = {parts.content_hash for parts in self.parted} - taken.keys()
+        bodies = [*self.bodies, *(taken[parts.content_hash] for parts in self.large if parts.content_hash in taken)]
+        lost = {parts.content_hash for parts in self.large} - taken.keys()
         changes = (
             change._replace(copied=True) if isinstance(change, MailAdd) and change.content_hash in lost else change
             for change in self.entry.changes
         )
-        return Arrived(replace(self.entry, changes=tuple(changes)) if lost else self.entry, texts)
+        return Arrived(replace(self.entry, changes=tuple(changes)) if lost else self.entry, bodies)
 
     @property
     def memory_bytes(self) -> int:
         """Memory that the bodies take, in octets."""
-        return sum(memory_of(text.message) for text in self.texts) + sum(map(memory_of, self.parted))
+        return sum(memory_of(body.message) for body in self.bodies) + sum(map(memory_of, self.large))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +201,8 @@ class EntryAssembler:
         self._header: EntryHeader | None = None
         self._key: MailboxKey | None = None
         self._changes: list[Change] = []
-        self._texts: list[StoredText] = []
-        self._parted: list[Parts] = []
+        self._bodies: list[StoredBody] = []
+        self._large: list[Parts] = []
         self._memory_bytes = 0
 
     def add(self, command: EntryCommand) -> Arrived | None:
@@ -225,7 +225,7 @@ class EntryAssembler:
         if entry.digest() != header.digest:
             origin, seq = header.dot
             raise ProtocolError(f"entry {seq} of {origin} does not match its digest: {_CHANGED_ON_THE_WAY}")
-        return Arrived(entry, self._texts, self._parted)
+        return Arrived(entry, self._bodies, self._large)
 
     def announce(self, remote: Remote) -> Announced:
         """Take an entry that comes as a REMOTE instead of command by command. Raises ProtocolError."""
@@ -242,7 +242,7 @@ class EntryAssembler:
         if not 0 < header.changes <= MAX_CHANGES:
             raise ProtocolError(f"entry {header.dot} has {header.changes} changes; it must have 1 to {MAX_CHANGES}")
         self._header, self._key = header, key
-        self._changes, self._texts, self._parted, self._memory_bytes = [], [], [], 0
+        self._changes, self._bodies, self._large, self._memory_bytes = [], [], [], 0
 
     def _mailbox(self, command: EntryCommand | Remote) -> MailboxKey:
         match command:
@@ -270,12 +270,12 @@ class EntryAssembler:
         if self._memory_bytes > MAX_ENTRY_BYTES:
             raise ProtocolError(f"the bodies of one entry exceed {MAX_ENTRY_BYTES} bytes")
         if isinstance(came, Parts):
-            self._parted.append(came)
+            self._large.append(came)
         else:
-            stored = StoredText.of(came)
+            stored = StoredBody.of(came)
             if stored.content_hash != message.content_hash:
                 raise ProtocolError(f"a message does not match its hash: {_CHANGED_ON_THE_WAY}")
-            self._texts.append(stored)
+            self._bodies.append(stored)
         return size_of(came)
 
     def _change(self, command: EntryCommand) -> Change:

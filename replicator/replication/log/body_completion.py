@@ -1,8 +1,8 @@
-"""Fetches the parts of messages whose entries have arrived, and holds the parts until the entries are on disk.
+"""Fetches the attachments of messages whose entries have arrived, and holds them until the entries are on disk.
 
-An entry whose parts no node can supply is held back as long as a client may be waiting for that entry: the client must
-not hear OK with fewer copies of the parts than configured. After that the entry is written without the body, and
-`bodies.backfill` asks all nodes for the body.
+An entry whose attachments no node can supply is held back as long as a client may be waiting for that entry: the client
+must not hear OK with fewer copies of the attachments than configured. After that the entry is written without the body,
+and `Bodies` asks all nodes for the body.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from protocol.commands import Parts
 from protocol.values import Dot
 from replicator.errors import DiskFullError, UnavailableError
 from replicator.replication import timing
-from replicator.replication.bodies.download import Downloader
+from replicator.replication.bodies import Bodies
 from replicator.replication.links.entry_codec import Announced, Arrived
 from replicator.replication.links.link import PeerLink
 from replicator.replication.log.disk_shortage import DiskShortage
 from replicator.replication.writes.requests import transfer_s
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from resync.clock import COUNTER_BITS
 
 log = logging.getLogger(__name__)
 
-PARTED_BYTES = 1 << 20  # total size of large messages that are completed before any of them is acknowledged
+LARGE_TOGETHER_BYTES = 1 << 20  # total size of large messages that are completed before any of them is acknowledged
 CLOCKS_APART_MS = 3_600_000  # greatest clock difference along a line of many nodes; neighbours: five minutes at most
 
 
@@ -39,13 +39,13 @@ def lost_after_s(parts: Parts) -> float:
 class BodyCompletion:
     """Completion of the entries that arrive on one link.
 
-    The caller must go on reading the link meanwhile, because parts arrive on it, too.
+    The caller must go on reading the link meanwhile, because attachments arrive on it, too.
     """
 
     def __init__(
-        self, downloader: Downloader, link: PeerLink, clock_ms: Callable[[], int], disk_shortage: DiskShortage
+        self, bodies: Bodies, link: PeerLink, clock_ms: Callable[[], int], disk_shortage: DiskShortage
     ) -> None:
-        self._downloader = downloader
+        self._bodies = bodies
         self._link = link
         self._clock_ms = clock_ms
         self._disk_shortage = disk_shortage
@@ -54,7 +54,7 @@ class BodyCompletion:
     async def completed(
         self, batch: Sequence[Arrived | Announced], is_missing: Callable[[Dot], bool] = lambda _: True
     ) -> AsyncIterator[Sequence[Arrived | Announced]]:
-        """Yield the batch with all parts that can be obtained; the parts are held within the block.
+        """Yield the batch with all attachments that can be obtained; they are held within the block.
 
         Entries that arrive by another route meanwhile, and so are no longer missing, are left out.
         """
@@ -62,24 +62,24 @@ class BodyCompletion:
         try:
             while True:
                 batch = [item for item in batch if is_missing(item.dot)]
-                parted = _parted(batch)
-                if not parted:
+                large = _large(batch)
+                if not large:
                     yield batch
                     return
                 async with AsyncExitStack() as stack:
-                    taken = await self._take(stack, [parts for parts, _ in parted.values()], began)
-                    if isinstance(taken, DiskFullError):  # every failed attempt transfers the parts again
+                    taken = await self._take(stack, [parts for parts, _ in large.values()], began)
+                    if isinstance(taken, DiskFullError):  # every failed attempt transfers the attachments again
                         self._note_shortage(batch)
                         pause_s = full_s = min(2 * full_s, timing.COMPLETION_FULL_RETRY_MOST_S)
                     elif taken is None:  # tells nothing about free space
                         pause_s = timing.COMPLETION_RETRY_S
                     else:
                         self._note_shortage(())
-                        whole = {text.content_hash: text for text in taken}
-                        lost = [parted[content_hash] for content_hash in parted.keys() - whole.keys()]
+                        whole = {stored.content_hash: stored for stored in taken}
+                        lost = [large[content_hash] for content_hash in large.keys() - whole.keys()]
                         if not any(self._is_awaited(parts, numbered_ms, began) for parts, numbered_ms in lost):
                             yield [item.completed(whole) if isinstance(item, Arrived) else item for item in batch]
-                            self._downloader.note_lost([parts for parts, _ in lost], self._link.sid)
+                            self._bodies.note_lost([parts for parts, _ in lost], self._link.sid)
                             return
                         pause_s = timing.COMPLETION_LOST_RETRY_S
                         log.warning("not all parts of %d messages from %s are available yet", len(lost), self._link.sid)
@@ -89,22 +89,22 @@ class BodyCompletion:
 
     def _note_shortage(self, batch: Sequence[Arrived | Announced]) -> None:
         sizes = {
-            item.dot: (item.entry.user, sum(parts.size for parts in item.parted))
+            item.dot: (item.entry.user, sum(parts.size for parts in item.large))
             for item in batch
-            if isinstance(item, Arrived) and item.parted
+            if isinstance(item, Arrived) and item.large
         }
         self._disk_shortage.note(self, sizes, self._disk_shortage.attachments)
 
     async def _take(
         self, stack: AsyncExitStack, wanted: list[Parts], began: float
-    ) -> list[StoredText] | DiskFullError | None:
-        """Fetch and hold the wanted parts; return None or an error if the caller is to try again.
+    ) -> list[StoredBody] | DiskFullError | None:
+        """Fetch and hold the wanted attachments; return None or an error if the caller is to try again.
 
-        Failures are not raised, so that the link stays up for entries that need no parts. Once parts have been
-        unavailable for `timing.COMPLETION_UNAVAILABLE_S`, return an empty list: they count as lost.
+        Failures are not raised, so that the link stays up for entries that need no attachments. Once attachments have
+        been unavailable for `timing.COMPLETION_UNAVAILABLE_S`, return an empty list: they count as lost.
         """
         try:
-            return await stack.enter_async_context(self._downloader.taking(wanted, self._link))
+            return await stack.enter_async_context(self._bodies.obtain(wanted, self._link))
         except (DiskFullError, UnavailableError) as error:
             log.warning("cannot fetch parts of messages from %s, trying again: %s", self._link.sid, error)
             if isinstance(error, DiskFullError):
@@ -121,24 +121,24 @@ class BodyCompletion:
         return trio.current_time() < began + patience_s and age_ms < patience_s * 1000 + CLOCKS_APART_MS
 
 
-def _parted(batch: Iterable[Arrived | Announced]) -> dict[bytes, tuple[Parts, int]]:
-    """Return content hash -> the parts of the message, and the time in ms when its latest entry was numbered."""
+def _large(batch: Iterable[Arrived | Announced]) -> dict[bytes, tuple[Parts, int]]:
+    """Return content hash -> the attachments of the message, and the time in ms when its latest entry was numbered."""
     found: dict[bytes, tuple[Parts, int]] = {}
     for item in batch:
         if isinstance(item, Arrived):
             numbered_ms = item.entry.time >> COUNTER_BITS
-            for parts in item.parted:
+            for parts in item.large:
                 _, newest_ms = found.get(parts.content_hash, (parts, 0))
                 found[parts.content_hash] = parts, max(newest_ms, numbered_ms)
     return found
 
 
 def of_some_size(batch: Sequence[Arrived | Announced]) -> Iterator[Sequence[Arrived | Announced]]:
-    """Yield the batch in slices whose large messages total at most `PARTED_BYTES`, or that contain a single one."""
+    """Yield the batch in slices with at most `LARGE_TOGETHER_BYTES` of large messages, or with a single one."""
     start, size_bytes = 0, 0
     for at, item in enumerate(batch):
-        own_bytes = sum(parts.size for parts in item.parted) if isinstance(item, Arrived) else 0
-        if own_bytes and size_bytes + own_bytes > PARTED_BYTES and at > start:
+        own_bytes = sum(parts.size for parts in item.large) if isinstance(item, Arrived) else 0
+        if own_bytes and size_bytes + own_bytes > LARGE_TOGETHER_BYTES and at > start:
             yield batch[start:at]
             start, size_bytes = at, 0
         size_bytes += own_bytes

@@ -31,7 +31,7 @@ class _Waiting:
 class DiskShortage:
     """The entries that wait for disk space. Belongs to the event loop.
 
-    `data` is the directory of the database, `attachments` that of the parts of large messages.
+    `data` is the directory of the database, `attachments` that of the attachments of large messages.
     """
 
     def __init__(self, data: Path, attachments: Path, environment: Environment) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import trio
 
 from replicator.replication import timing
-from replicator.replication.bodies.download import Downloader
+from replicator.replication.bodies import Bodies
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.log.body_completion import BodyCompletion
@@ -61,7 +61,7 @@ class Feeds(Mapping[str, Feed]):
         *,
         too_old: TooOld,
         remotes: RemoteEntries,
-        downloader: Downloader,
+        bodies: Bodies,
         disk_shortage: DiskShortage,
         clock_ms: Callable[[], int],
     ) -> None:
@@ -70,7 +70,7 @@ class Feeds(Mapping[str, Feed]):
         self._link_to = link_to
         self._too_old = too_old
         self._remotes = remotes
-        self._downloader = downloader
+        self._bodies = bodies
         self._disk_shortage = disk_shortage
         self._clock_ms = clock_ms
         self.gaps = GapRecovery(store, self._start_again)
@@ -99,7 +99,7 @@ class Feeds(Mapping[str, Feed]):
             too_old=self._too_old,
             may_ask=self.may_ask,
             remotes=self._remotes,
-            body_completion=BodyCompletion(self._downloader, link, self._clock_ms, self._disk_shortage),
+            body_completion=BodyCompletion(self._bodies, link, self._clock_ms, self._disk_shortage),
             disk_shortage=self._disk_shortage,
         )
         feed = self._feeds[link.sid] = Feed(link, sender, receiver)

@@ -66,7 +66,7 @@ class Receiver:
         self._assembler = EntryAssembler(link.key_of)
         self._body_completion = body_completion
         self._disk_shortage = disk_shortage
-        self._is_completing = False  # parts are requested on this link, so it must be read meanwhile
+        self._is_completing = False  # attachments are requested on this link, so it must be read meanwhile
         self._has_dropped = False
         self._waiting: list[Arrived | Announced] = []
         self._waiting_bytes = 0
@@ -78,8 +78,8 @@ class Receiver:
     async def take(self, command: EntryCommand | Remote) -> None:
         """Take the next command of an entry. Wait while too much is on its way to disk. Raises ProtocolError.
 
-        Do not wait while parts of large messages are being fetched, since they arrive on this link too: entries beyond
-        the limit are then dropped and asked for again.
+        Do not wait while attachments of large messages are being fetched, since they arrive on this link too: entries
+        beyond the limit are then dropped and asked for again.
         """
         arrived: Arrived | Announced | None
         if isinstance(command, Remote):
@@ -135,7 +135,7 @@ class Receiver:
             self._tell(self._link, origin, seq)
 
     async def _complete_and_write(self, batch: Sequence[Arrived | Announced]) -> None:
-        self._is_completing = any(isinstance(item, Arrived) and item.parted for item in batch)
+        self._is_completing = any(isinstance(item, Arrived) and item.large for item in batch)
         if self._is_completing:
             self._read_on()
         try:
@@ -197,7 +197,7 @@ class Receiver:
             )
             while True:
                 try:
-                    held = partial(receive, entry=entry, texts=item.texts, hold=True)
+                    held = partial(receive, entry=entry, bodies=item.bodies, hold=True)
                     return await self._write_until_there_is_room(item, held)
                 except DatabaseDamagedError:  # the log itself is damaged
                     await trio.sleep(timing.RECEIVER_DISK_FULL_RETRY_S)
@@ -209,7 +209,7 @@ class Receiver:
                 try:
                     return await self._store.write(work)
                 except DiskFullError:  # the link stays up for traffic that needs no disk
-                    size_bytes = sum(text.size_bytes for text in item.texts)
+                    size_bytes = sum(stored.size_bytes for stored in item.bodies)
                     self._disk_shortage.note(self, {item.dot: (item.entry.user, size_bytes)}, self._disk_shortage.data)
                     await trio.sleep(timing.RECEIVER_DISK_FULL_RETRY_S)
         finally:
@@ -255,4 +255,4 @@ class Receiver:
 
 def _receive_all(batch: list[Arrived], tx: Transaction) -> None:
     for item in batch:
-        receive(tx, item.entry, item.texts)
+        receive(tx, item.entry, item.bodies)

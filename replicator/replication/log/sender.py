@@ -224,17 +224,17 @@ class Sender:
         self._sent[entry.dot.origin] = entry.dot.seq
 
     async def _without_expired(self, item: Logged) -> Logged:
-        """Leave out large messages that are no longer kept: the peer would ask for their parts in vain."""
-        parted = [content_hash for content_hash, text in item.texts.items() if isinstance(text, Parts)]
-        if not parted:
+        """Leave out large messages that are no longer kept: the peer would ask for their attachments in vain."""
+        large = [content_hash for content_hash, body in item.bodies.items() if isinstance(body, Parts)]
+        if not large:
             return item
         try:
             gone = await self._store.read(
-                lambda reader: [content_hash for content_hash in parted if not is_here(reader, content_hash)]
+                lambda reader: [content_hash for content_hash in large if not is_here(reader, content_hash)]
             )
         except DatabaseDamagedError:
             return item
-        return replace(item, texts={key: text for key, text in item.texts.items() if key not in gone})
+        return replace(item, bodies={key: body for key, body in item.bodies.items() if key not in gone})
 
     async def _commands(self, item: Logged, number: Callable[[MailboxKey], int]) -> Iterator[EntryCommand | Remote]:
         if self._remotes.is_shared_on(self._link) and trio.current_time() >= self._inline_until:

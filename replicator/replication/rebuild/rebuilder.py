@@ -20,7 +20,7 @@ from protocol.values import Dot, covers
 from replicator.environment import Environment
 from replicator.errors import HistoryError, MailError
 from replicator.replication import timing
-from replicator.replication.bodies.attachments import Source
+from replicator.replication.bodies import Keepers
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import name_of
 from replicator.replication.coordinator import Coordinator
@@ -31,7 +31,7 @@ from replicator.replication.rebuild.redelivery import RebuildError, Redelivery
 from replicator.replication.startup.admission import NEW
 from replicator.replication.tasks.inspection import Inspection
 from replicator.replication.writes.head_exchange import ask
-from replicator.store.bodies.body_rows import StoredText, body_count, lacking, lacking_count, write_text
+from replicator.store.bodies.body_rows import StoredBody, body_count, lacking, lacking_count, write_body
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.queries import Connection, MailboxKey
@@ -120,7 +120,7 @@ class Rebuild:
         rebuilt.waiting_entries = await self._joined()
         await self._fill(damaged)
         if untaken or rebuilt.lost_entries != 0:
-            redelivery = Redelivery(self._store, self._coordinator, self._environment, damaged, self._kept(damaged))
+            redelivery = Redelivery(self._store, self._coordinator, self._environment, damaged, self._keepers(damaged))
             rebuilt.delivered_anew, rebuilt.undelivered = await redelivery.run(untaken.values())
         rebuilt.untaken_entries = len(untaken)
         rebuilt.untaken_changes = sum(not isinstance(c, MailAdd) for e in untaken.values() for c in e.changes)
@@ -262,9 +262,9 @@ class Rebuild:
                 self._tell(Progress("rows of the damaged log", read))
                 if part.entries:
                     messages = [message for _, brought in part.entries for message in brought]
-                    taking = self._coordinator.bodies.downloader.taking(messages, source=self._kept(damaged))
-                    async with taking as texts:
-                        taken, left = await self._store.write(partial(_take_in, part=part, texts=texts, came=came))
+                    taking = self._coordinator.bodies.obtain(messages, keepers=self._keepers(damaged))
+                    async with taking as bodies:
+                        taken, left = await self._store.write(partial(_take_in, part=part, bodies=bodies, came=came))
                     count += taken
                     untaken |= left
         for dot in [dot for dot in untaken if dot.seq <= self._store.context.get(dot.origin, 0)]:
@@ -289,8 +289,8 @@ class Rebuild:
 
     # ---- bodies
 
-    def _kept(self, damaged: DamagedDatabase) -> Source:
-        return KeptAttachments(damaged, self._coordinator.bodies.parts, self._environment.run_in_thread).chunk
+    def _keepers(self, damaged: DamagedDatabase) -> Keepers:
+        return KeptAttachments(damaged, self._environment.run_in_thread).keepers
 
     async def _fill(self, damaged: DamagedDatabase) -> None:
         """Wait until no body is missing, or no more arrive."""
@@ -298,8 +298,8 @@ class Rebuild:
         while some := await self._store.read(partial(lacking, before=after, count=SLICE)):
             after = some[-1]
             messages = await self._environment.run_in_thread(partial(_messages, damaged, some))
-            async with self._coordinator.bodies.downloader.taking(messages, source=self._kept(damaged)) as taken:
-                await self._store.write(partial(_write, texts=taken))
+            async with self._coordinator.bodies.obtain(messages, keepers=self._keepers(damaged)) as taken:
+                await self._store.write(partial(_write, bodies=taken))
         watch, total = _Watch(), 0
         while (left := await self._store.read(lacking_count)) and not watch.is_stuck(timing.REBUILD_STUCK_S, left):
             total = max(total, left)
@@ -312,9 +312,9 @@ class Rebuild:
 
         async def heal(content_hash: bytes) -> bool:
             messages = await self._environment.run_in_thread(partial(_messages, damaged, [(0, content_hash)]))
-            return await texts.take_over(messages, self._kept(damaged)) or await texts.heal(content_hash)
+            return await bodies.take_over(messages, self._keepers(damaged)) or await bodies.heal(content_hash)
 
-        texts = self._coordinator.bodies
+        bodies = self._coordinator.bodies
         status = CheckStatus(task="scrub", rate=None, repair=True)
         async with self._store.reader() as reader:
             await Inspection(status, self._store, heal, reader).sweep_rows()
@@ -342,7 +342,7 @@ def _unseen(connection: Connection, heads: dict[MailboxKey, Dot]) -> dict[Mailbo
 
 
 def _take_in(
-    tx: Transaction, part: ReadableSlice, texts: Sequence[StoredText], came: Mapping[str, int]
+    tx: Transaction, part: ReadableSlice, bodies: Sequence[StoredBody], came: Mapping[str, int]
 ) -> tuple[int, dict[Dot, Entry]]:
     """Apply salvaged entries; return the number of new ones, and those that could not be applied."""
     count, untaken = 0, dict[Dot, Entry]()
@@ -351,7 +351,7 @@ def _take_in(
         stands = not any(tx.seen(origin) < seq <= came.get(origin, 0) for origin, seq in entry.predecessors)
         try:
             if stands:
-                receive(tx, entry, texts)
+                receive(tx, entry, bodies)
         except HistoryError as error:
             log.warning("cannot apply an entry of the damaged database: %s", error)
         after = tx.seen(entry.dot.origin)
@@ -362,13 +362,13 @@ def _take_in(
 
 
 def _messages(damaged: DamagedDatabase, some: list[tuple[int, bytes]]) -> list[bytes | Parts]:
-    found = (damaged.text(content_hash) for _, content_hash in some)
+    found = (damaged.body(content_hash) for _, content_hash in some)
     return [message for message in found if message is not None]
 
 
-def _write(tx: Transaction, texts: list[StoredText]) -> None:
-    for stored in texts:
-        write_text(tx.connection, stored)
+def _write(tx: Transaction, bodies: list[StoredBody]) -> None:
+    for stored in bodies:
+        write_body(tx.connection, stored)
 
 
 def _counts(connection: Connection) -> tuple[int, int, int]:

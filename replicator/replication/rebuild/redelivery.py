@@ -13,11 +13,11 @@ from protocol.commands import Parts
 from replicator.environment import Environment
 from replicator.errors import FolderNotFoundError, InvalidNameError, MailboxFullError, MailError
 from replicator.mailstore import INBOX, check_folder_name
-from replicator.replication.bodies.attachments import Source
+from replicator.replication.bodies import Keepers
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.mail_store import ClusterMailStore
 from replicator.replication.writes.requests import SaveRequest
-from replicator.store.bodies.body_rows import StoredText, read_text
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
@@ -37,13 +37,18 @@ class Redelivery:
     """The delivery of mail that only the damaged database has. Belongs to the event loop."""
 
     def __init__(
-        self, store: Store, coordinator: Coordinator, environment: Environment, damaged: DamagedDatabase, kept: Source
+        self,
+        store: Store,
+        coordinator: Coordinator,
+        environment: Environment,
+        damaged: DamagedDatabase,
+        keepers: Keepers,
     ) -> None:
         self._store = store
         self._coordinator = coordinator
         self._environment = environment
         self._damaged = damaged
-        self._kept = kept
+        self._keepers = keepers
         self._mail = ClusterMailStore(store, coordinator, environment)
 
     async def run(self, untaken: Iterable[Entry]) -> tuple[int, int]:
@@ -72,12 +77,10 @@ class Redelivery:
         if await self._shows(add.guid, stray.mailbox_id):
             return None
         message = await self._message(add.content_hash)
-        async with self._coordinator.bodies.downloader.taking(
-            [message] if message is not None else [], source=self._kept
-        ) as taken:
+        async with self._coordinator.bodies.obtain([message], keepers=self._keepers) as taken:
             return await self._save(stray, taken[0]) if taken else False
 
-    async def _save(self, stray: UnloggedMail, stored: StoredText) -> bool | None:
+    async def _save(self, stray: UnloggedMail, stored: StoredBody) -> bool | None:
         add = stray.add
         try:
             key = await self._destination(stray)
@@ -95,9 +98,9 @@ class Redelivery:
         return await self._store.read(partial(queries.uid_of_guid, guid=guid, mailbox_id=mailbox_id)) is not None
 
     async def _message(self, content_hash: bytes) -> bytes | Parts | None:
-        message = await self._environment.run_in_thread(partial(self._damaged.text, content_hash))
+        message = await self._environment.run_in_thread(partial(self._damaged.body, content_hash))
         if message is None:
-            message = await self._store.read(partial(read_text, content_hash=content_hash))
+            message = await self._coordinator.bodies.read(content_hash)
         return message
 
     async def _destination(self, stray: UnloggedMail) -> MailboxKey:

@@ -8,9 +8,9 @@ import trio
 
 from replicator.environment import Environment
 from replicator.replication.checkpoints.checkpoint_reader import ReplayBases
-from replicator.replication.tasks.inspection import FROM_LOG, SUSPECTS_MAX, HealText, Inspection, advising
+from replicator.replication.tasks.inspection import FROM_LOG, SUSPECTS_MAX, HealBody, Inspection, advising
 from replicator.replication.tasks.runner import TaskError
-from replicator.store.bodies.attachment_references import lost_parts
+from replicator.store.bodies.attachment_references import lost_attachments
 from replicator.store.db.queries import Connection
 from replicator.store.log.replay import Base
 from replicator.store.repair import table_check
@@ -28,19 +28,19 @@ class CheckTask:
     """The job of `replicator check`. See `Job`."""
 
     def __init__(
-        self, options: CheckOptions, store: Store, environment: Environment, heal_text: HealText, bases: ReplayBases
+        self, options: CheckOptions, store: Store, environment: Environment, heal_body: HealBody, bases: ReplayBases
     ) -> None:
         self.status = CheckStatus(task="check", rate=options.rate, repair=options.repair)
         self._store = store
         self._environment = environment
-        self._heal_text = heal_text
+        self._heal_body = heal_body
         self._bases = bases
 
     async def run(self) -> None:
         """Run the check; see `_Check`."""
         with advising():
             async with self._store.reader() as reader:
-                work = Inspection(self.status, self._store, self._heal_text, reader)
+                work = Inspection(self.status, self._store, self._heal_body, reader)
                 await _Check(work, self._bases).run()
 
 
@@ -72,18 +72,19 @@ class _Check:
                     await self._compare(chain_id, doubted=False)
         await self._work.mend_strays(await self._reader.read(table_check.strays_of_trees))
         await self._work.sweep_rows()
-        await self._sweep_parts()
+        await self._sweep_attachments()
         await self._sweep_pointers()
         await self._work.name_messages()
 
-    async def _sweep_parts(self) -> None:
+    async def _sweep_attachments(self) -> None:
         """Check that attachments exist; a scrub reads their content."""
         after: tuple[bytes, bytes] | None = (b"", b"")
         while after is not None:
-            look = partial(lost_parts, attachments=self._work.store.attachments, after=after)
-            size, after, texts = await self._reader.read(look)
-            for text in texts:
-                await self._work.heal_parts(Defect("content", "a part of its body is missing", None, content_hash=text))
+            look = partial(lost_attachments, attachments=self._work.store.attachments, after=after)
+            size, after, bodies = await self._reader.read(look)
+            for content_hash in bodies:
+                damage = Defect("content", "a part of its body is missing", None, content_hash=content_hash)
+                await self._work.heal_attachments(damage)
             await self._work.pace(size)
 
     async def _unseen_chains(self) -> set[bytes]:

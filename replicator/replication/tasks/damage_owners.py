@@ -15,7 +15,7 @@ from replicator.store.repair.table_check import Showing, TableSlice
 from replicator.store.store import Reader
 from replicator.tasks import Finding, ShownAt
 
-TEXT_KINDS = frozenset({"content", "attachment"})
+BODY_KINDS = frozenset({"content", "attachment"})
 NAMED_MAX = 5  # messages listed per finding
 
 Pace = Callable[[int], Awaitable[None]]
@@ -32,26 +32,26 @@ class _Shown:
 
 async def named(findings: list[Finding], reader: Reader, pace: Pace) -> list[Finding]:
     """Return the findings, those about bodies with the messages that show them. Raises DatabaseFailedError."""
-    wanted = {bytes.fromhex(one.guid) for one in findings if one.kind in TEXT_KINDS and one.guid is not None}
+    wanted = {bytes.fromhex(one.guid) for one in findings if one.kind in BODY_KINDS and one.guid is not None}
     shown = await _shown(wanted, reader, pace) if wanted else {}
-    return [_named(one, shown) if one.kind in TEXT_KINDS and one.guid is not None else one for one in findings]
+    return [_named(one, shown) if one.kind in BODY_KINDS and one.guid is not None else one for one in findings]
 
 
-async def _shown(texts: Container[bytes], reader: Reader, pace: Pace) -> dict[str, _Shown]:
+async def _shown(bodies: Container[bytes], reader: Reader, pace: Pace) -> dict[str, _Shown]:
     """Return the messages that show these bodies, by the bodies' hashes in hexadecimal."""
     shown: dict[str, _Shown] = {}
     at: table_check.Key | None = table_check.FIRST
     while at is not None:
         part: TableSlice[table_check.Key, Showing] = await reader.read(
-            partial(table_check.showing, after=at, texts=texts)
+            partial(table_check.showing, after=at, bodies=bodies)
         )
         for mailbox, user, uid, content_hash in part.found:
-            of_text = shown.setdefault(content_hash.hex(), _Shown())
-            if len(of_text.first) == NAMED_MAX:
-                of_text.more += 1
+            of_body = shown.setdefault(content_hash.hex(), _Shown())
+            if len(of_body.first) == NAMED_MAX:
+                of_body.more += 1
                 continue
             folder = await reader.read(partial(queries.folder_name, mailbox_id=mailbox))
-            of_text.first.append(ShownAt(user, folder or mailbox.hex(), uid))
+            of_body.first.append(ShownAt(user, folder or mailbox.hex(), uid))
         await pace(part.size)
         at = part.after
     return shown

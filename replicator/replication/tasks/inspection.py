@@ -17,7 +17,7 @@ import trio
 from replicator.errors import MailError
 from replicator.replication.tasks.damage_owners import named
 from replicator.replication.tasks.runner import TaskError
-from replicator.store.bodies.body_rows import is_here, read_text
+from replicator.store.bodies.body_rows import is_here, read_body
 from replicator.store.db import queries
 from replicator.store.db.damage import REMEDY
 from replicator.store.db.entry_validation import HASH_BYTES
@@ -31,7 +31,7 @@ from replicator.tasks import CheckStatus, Finding
 
 T = TypeVar("T")
 
-HealText: TypeAlias = Callable[[bytes], Awaitable[bool]]
+HealBody: TypeAlias = Callable[[bytes], Awaitable[bool]]
 """A function that replaces a damaged or missing body, given its hash; returns False if no body is available."""
 
 FINDINGS_MAX = 10_000  # findings listed: 3 MiB of JSON
@@ -51,11 +51,11 @@ def advising() -> Iterator[None]:
 class Inspection:
     """The state of one check or scrub. `reader` is its own connection, `status` its report."""
 
-    def __init__(self, status: CheckStatus, store: Store, heal_text: HealText, reader: Reader) -> None:
+    def __init__(self, status: CheckStatus, store: Store, heal_body: HealBody, reader: Reader) -> None:
         self.status = status
         self.store = store
         self.reader = reader
-        self._heal_text = heal_text
+        self._heal_body = heal_body
         self._left: set[tuple[bytes | None, bytes | int]] = set()  # messages that are damaged and were not repaired
         self._left_chains: set[bytes | str] = set()  # likewise, mailboxes, and users for their trees
         self._healed: dict[bytes, bool] = {}  # hashes of bodies that were looked for -> found?
@@ -122,14 +122,14 @@ class Inspection:
             return
         if len(self._healed) >= SUSPECTS_MAX:
             raise TaskError(f"more than {SUSPECTS_MAX} bodies are missing or damaged")
-        if await self.reader.read(partial(read_text, content_hash=content_hash)) is not None:
+        if await self.reader.read(partial(read_body, content_hash=content_hash)) is not None:
             return
         needed = partial(_is_needed, damage=damage)
         if not await self.reader.read(needed):  # the message was expunged meanwhile
             return
         is_healed = False
         if self.status.repair and _is_hash(content_hash):
-            is_healed = await self._heal_text(content_hash)
+            is_healed = await self._heal_body(content_hash)
         if not is_healed and not await self.reader.read(needed):
             return
         self._healed[content_hash] = is_healed
@@ -139,10 +139,10 @@ class Inspection:
             return
         await self.note(damage, FROM_PEER)
 
-    async def heal_parts(self, damage: Defect) -> None:
+    async def heal_attachments(self, damage: Defect) -> None:
         """Fetch missing attachments of a body that is here."""
         assert damage.content_hash is not None
-        is_healed = self.status.repair and await self._heal_text(damage.content_hash)
+        is_healed = self.status.repair and await self._heal_body(damage.content_hash)
         await self.note(damage, FROM_PEER if is_healed else None)
 
     async def name_messages(self) -> None:

@@ -36,7 +36,7 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
             case CheckOptions():
                 return CheckTask(options, store, environment, coordinator.bodies.heal, coordinator.checkpoints)
             case ScrubOptions():
-                return ScrubTask(options, store, coordinator.bodies, coordinator.orphan_sweep)
+                return ScrubTask(options, store, coordinator.bodies)
             case ResyncOptions():
                 peers = (peer.id for peer in coordinator.config.peers)
                 return ResyncTask(
@@ -44,7 +44,7 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
                     store=store,
                     mastership=coordinator.mastership,
                     reconciliation=coordinator.reconciliation,
-                    other_texts=coordinator.body_conflicts,
+                    other_bodies=coordinator.body_conflicts,
                     peers=peers,
                 )
             case UndeleteOptions():
@@ -57,7 +57,7 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
                     store=store,
                     mastership=coordinator.mastership,
                     reconciliation=coordinator.reconciliation,
-                    other_texts=coordinator.body_conflicts,
+                    other_bodies=coordinator.body_conflicts,
                 )
 
     return job_for

@@ -64,14 +64,14 @@ class RepairPlanTask:
         store: Store,
         mastership: Mastership,
         reconciliation: Reconciliation,
-        other_texts: BodyConflicts,
+        other_bodies: BodyConflicts,
     ) -> None:
         self.status = ApplyStatus(task="apply", rate=options.rate, dry_run=options.dry_run)
-        self._planned, self._waits_for_texts = options.mailboxes, options.texts
+        self._planned, self._waits_for_bodies = options.mailboxes, options.texts
         self._store = store
         self._mastership = mastership
         self._reconciliation = reconciliation
-        self._other_texts = other_texts
+        self._body_conflicts = other_bodies
         self._reconciling = trio.Semaphore(RECONCILED_AT_ONCE)
         self._pace = Pace(options.rate)
         self._patience = ConvergenceWait()
@@ -86,8 +86,8 @@ class RepairPlanTask:
         self.status.total = len(self._planned)
         await in_turns(self._apply, [planned for planned in self._planned if not planned.uidvalidity], AT_ONCE)
         await in_turns(self._apply, [planned for planned in self._planned if planned.uidvalidity], AT_ONCE)
-        if self._waits_for_texts:
-            await self._wait_for_texts()
+        if self._waits_for_bodies:
+            await self._wait_for_bodies()
 
     async def _apply(self, planned: PlannedMailbox) -> None:
         await self._pace.rest(1)
@@ -106,7 +106,7 @@ class RepairPlanTask:
         others = sorted(planned.heads.keys() - {self._mastership.sid})
         try:
             key = await self._key(planned)
-            if planned.damaged and key is not None and await self._have_right_texts(key, others):
+            if planned.damaged and key is not None and await self._have_right_bodies(key, others):
                 return "repaired"
             if planned.damaged:
                 why = f"the plan says that it is damaged; {_CHECK} at its nodes, and make a new plan"
@@ -194,7 +194,7 @@ class RepairPlanTask:
 
     # ---- making it equal
 
-    async def _have_right_texts(self, key: MailboxKey, others: Collection[str]) -> bool:
+    async def _have_right_bodies(self, key: MailboxKey, others: Collection[str]) -> bool:
         """Correct conflicting bodies under one GUID; return True if they were the only difference. Not in a dry run."""
         if self.status.dry_run or not key.uidvalidity:
             return False
@@ -202,9 +202,9 @@ class RepairPlanTask:
         differing = [one for one in (await self._ask(key, others, mine)).values() if isinstance(one, Mismatch)]
         if not differing or any("head" in reply.fields for reply in differing):
             return False
-        await self._other_texts.put_right(key)
+        await self._body_conflicts.put_right(key)
         for sid in others:
-            await self._other_texts.put_right_at(key, sid)
+            await self._body_conflicts.put_right_at(key, sid)
         mine = await chain_of(self._store, key)
         return all(isinstance(one, Done) for one in (await self._ask(key, others, mine)).values())
 
@@ -264,15 +264,15 @@ class RepairPlanTask:
             name = None
         return name or planned.mailbox
 
-    async def _wait_for_texts(self) -> None:
+    async def _wait_for_bodies(self) -> None:
         """Wait for missing bodies while some arrive; others may be at no reachable node."""
         self.status.texts_lacking = lacking = await self._store.read(lacking_count)
-        deadline = trio.current_time() + timing.REPAIR_PLAN_TEXTS_TIMEOUT_S
+        deadline = trio.current_time() + timing.REPAIR_PLAN_BODIES_TIMEOUT_S
         while lacking and trio.current_time() < deadline:
-            await trio.sleep(timing.REPAIR_PLAN_TEXTS_EVERY_S)
+            await trio.sleep(timing.REPAIR_PLAN_BODIES_EVERY_S)
             self.status.texts_lacking = now = await self._store.read(lacking_count)
             if now < lacking:
-                lacking, deadline = now, trio.current_time() + timing.REPAIR_PLAN_TEXTS_TIMEOUT_S
+                lacking, deadline = now, trio.current_time() + timing.REPAIR_PLAN_BODIES_TIMEOUT_S
 
 
 def _told(planned: PlannedMailbox) -> MailboxKey:

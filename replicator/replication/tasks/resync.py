@@ -54,7 +54,7 @@ class ResyncTask:
         store: Store,
         mastership: Mastership,
         reconciliation: Reconciliation,
-        other_texts: BodyConflicts,
+        other_bodies: BodyConflicts,
         peers: Iterable[str],
     ) -> None:
         self.status = ResyncStatus(
@@ -64,7 +64,7 @@ class ResyncTask:
         self._store = store
         self._mastership = mastership
         self._reconciliation = reconciliation
-        self._other_texts = other_texts
+        self._body_conflicts = other_bodies
         self._configured = frozenset(peers)
         self._pace = Pace(options.rate)
         self._patience = ConvergenceWait()
@@ -160,12 +160,12 @@ class ResyncTask:
 
     async def _compare_once(self, key: MailboxKey, sid: str) -> tuple[NodeComparison, str | None, str | None]:
         look = await self._look(key, sid)
-        if not look.other_texts or self.status.dry_run:
+        if not look.other_bodies or self.status.dry_run:
             return look, *(await self._mend(key, sid, look) if look.by_kind else (None, None))
-        done = await self._put_texts_right(key)
+        done = await self._put_bodies_right(key)
         left = await self._look(key, sid)
-        if left.other_texts:
-            still = f"the nodes still have different bodies for {left.other_texts} messages"
+        if left.other_bodies:
+            still = f"the nodes still have different bodies for {left.other_bodies} messages"
             return (
                 look,
                 None,
@@ -181,11 +181,11 @@ class ResyncTask:
         await self._pace.rest(look.rows)
         return look
 
-    async def _put_texts_right(self, key: MailboxKey) -> str:
+    async def _put_bodies_right(self, key: MailboxKey) -> str:
         """Correct conflicting bodies at all reachable nodes, as far as possible; return a summary. Raises MailError."""
-        count = await self._other_texts.put_right(key)
+        count = await self._body_conflicts.put_right(key)
         for sid in sorted(set(self._mastership.table.component) - {self._mastership.sid}):
-            await self._other_texts.put_right_at(key, sid)
+            await self._body_conflicts.put_right_at(key, sid)
         return f"{count} bodies corrected here, and those of other nodes there"
 
     async def _mend(self, key: MailboxKey, sid: str, look: NodeComparison) -> tuple[str | None, str | None]:

@@ -18,7 +18,7 @@ from replicator.errors import FolderExistsError, FolderNotFoundError, Unavailabl
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.tasks.runner import TaskError
 from replicator.replication.writes.requests import CreateRequest, SaveRequest
-from replicator.store.bodies.body_rows import StoredText, read_text
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.gc import expunged
@@ -34,7 +34,7 @@ TRIES, TRY_AGAIN_S = 20, 0.5  # tries for a folder that is replaced meanwhile, a
 BUSY_TRIES, BUSY_S = 5, 5.0  # tries for a message that is unavailable because its master moves or a neighbour is busy
 
 DELETED = "\\deleted"
-PRESENT, TEXTLESS = "it is in the folder", "no reachable node has its body"
+PRESENT, NO_BODY = "it is in the folder", "no reachable node has its body"
 
 
 class _Sight(NamedTuple):
@@ -103,7 +103,7 @@ class UndeleteTask:
             return f"the user has it in {sight.names}"
         if not is_there and not await self._save(kept):
             self.status.textless += 1
-            return TEXTLESS
+            return NO_BODY
         self.status.restored += 1
         self.status.restored_bytes += kept.size_bytes
         return None
@@ -113,22 +113,22 @@ class UndeleteTask:
 
         In a dry run, only find out whether the body is available.
         """
-        texts = self._coordinator.bodies
+        bodies = self._coordinator.bodies
         if self.status.dry_run:
-            return await texts.is_to_be_had(kept.content_hash)
+            return await bodies.is_to_be_had(kept.content_hash)
         return await self._save_taken(kept) or (
-            await texts.bring_back(kept.content_hash) and await self._save_taken(kept)
+            await bodies.bring_back(kept.content_hash) and await self._save_taken(kept)
         )
 
     async def _save_taken(self, kept: Kept) -> bool:
         """Save a message; return False if its body is not whole here."""
-        message = await self._store.read(partial(read_text, content_hash=kept.content_hash))
-        async with self._coordinator.bodies.downloader.taking([] if message is None else [message]) as taken:
+        bodies = self._coordinator.bodies
+        async with bodies.obtain([await bodies.read(kept.content_hash)]) as taken:
             for stored in taken:
                 await self._submit(kept, stored)
             return bool(taken)
 
-    async def _submit(self, kept: Kept, stored: StoredText) -> None:
+    async def _submit(self, kept: Kept, stored: StoredBody) -> None:
         flags = tuple(flag for flag in kept.flags if flag.lower() != DELETED)
         for _ in range(TRIES):
             key, self._submitted = await self._folder(), kept.guid

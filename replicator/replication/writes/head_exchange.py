@@ -64,13 +64,13 @@ async def ask_who_has(store: Store, mastership: Mastership, durability: Durabili
                 nursery.start_soon(ask_one, sid, chain)
 
 
-async def ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, texts: bool = False) -> Reply | None:
+async def ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, bodies: bool = False) -> Reply | None:
     """Send a node the state of a mailbox as it is here, and return its answer; None if it cannot be reached.
 
-    Done means that the node shows the same. With `texts` the node first corrects which bodies its messages have (see
+    Done means that the node shows the same. With `bodies` the node first corrects which bodies its messages have (see
     `BodyConflicts`).
     """
-    reply = await _ask(link, sid, key, mine, texts=texts)
+    reply = await _ask(link, sid, key, mine, bodies=bodies)
     is_same = isinstance(reply, Mismatch) and reply.fields == (NOT_LOGGED,)
     return Done() if is_same else reply
 
@@ -86,11 +86,11 @@ def _can_be_there(store: Store, head: Dot) -> bool:
     return head.origin != store.origin or head.seq <= store.context.get(store.origin, 0)
 
 
-async def _ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, texts: bool = False) -> Reply | None:
+async def _ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, bodies: bool = False) -> Reply | None:
     def mbox(link: PeerLink) -> Mbox:
         return Mbox(
             link.number(key), key.user, "", key.mailbox_id, key.uidvalidity, mine.uidnext, mine.messages,
-            mine.highestmodseq, mine.head, mine.digest(), sid, texts,
+            mine.highestmodseq, mine.head, mine.digest(), sid, bodies,
         )  # fmt: skip
 
     if link is None:

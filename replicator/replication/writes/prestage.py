@@ -1,10 +1,11 @@
-"""Offers large messages to the neighbours before they are numbered, so that the neighbours fetch the parts first.
+"""Offers large messages to the neighbours before they are numbered, so that the neighbours fetch the attachments first.
 
-A neighbour acknowledges an origin's entries in order, so an entry whose parts are still to come would hold up all later
-entries of its origin. Offered parts are held until their entry has come, for some minutes at most. A neighbour that
-refuses an offer, or is slower than the others, fetches the parts with the entry. But if too few neighbours take the
-offer, and some because they have no room, the message is refused: its entry would keep all later entries from reaching
-enough copies. Offers take turns on a link, so that of many messages on a slow line some arrive in time.
+A neighbour acknowledges an origin's entries in order, so an entry whose attachments are still to come would hold up all
+later entries of its origin. Offered attachments are held until their entry has come, for some minutes at most. A
+neighbour that refuses an offer, or is slower than the others, fetches the attachments with the entry. But if too few
+neighbours take the offer, and some because they have no room, the message is refused: its entry would keep all later
+entries from reaching enough copies. Offers take turns on a link, so that of many messages on a slow line some arrive in
+time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from protocol.commands import Done, Offer, Parts, RefusalCode, Refused, Reply
 from protocol.units import GIB, MIB
 from replicator.errors import DiskFullError, MailError, UnavailableError
 from replicator.replication import timing
-from replicator.replication.bodies.download import Downloader
+from replicator.replication.bodies import Bodies
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.body_rows import is_here
@@ -31,7 +32,7 @@ from replicator.store.store import Store
 log = logging.getLogger(__name__)
 
 OFFERED_BYTES = MIB  # smallest size of an offered message: smaller ones do not hold up later entries for long
-HELD_BYTES_MAX = 2 * GIB  # on disk for offered messages; beyond it parts come with their entries
+HELD_BYTES_MAX = 2 * GIB  # on disk for offered messages; beyond it attachments come with their entries
 GIVEN_MAX = 1000  # offers that are remembered: a message to many recipients is offered once
 
 
@@ -48,11 +49,9 @@ class Prestage:
     `links` lead to the neighbours that clients may wait for; `wanted` is the number of them that must take an offer.
     """
 
-    def __init__(
-        self, store: Store, downloader: Downloader, links: Callable[[], Iterable[PeerLink]], wanted: int
-    ) -> None:
+    def __init__(self, store: Store, bodies: Bodies, links: Callable[[], Iterable[PeerLink]], wanted: int) -> None:
         self._store = store
-        self._downloader = downloader
+        self._bodies = bodies
         self._links = links
         self._wanted = wanted
         self._held: dict[bytes, _Held] = {}  # by the hash of the message
@@ -61,7 +60,7 @@ class Prestage:
         self._given: OrderedDict[tuple[str, bytes], float] = OrderedDict()
 
     async def run(self) -> None:
-        """Release parts that were held for long enough, until cancelled; then release all."""
+        """Release attachments that were held for long enough, until cancelled; then release all."""
         try:
             while True:
                 await trio.sleep(timing.PRESTAGE_LOOK_EVERY_S)
@@ -78,7 +77,7 @@ class Prestage:
         return isinstance(message, Parts) and message.size >= OFFERED_BYTES
 
     async def offer(self, message: bytes | Parts) -> None:
-        """Return when as many neighbours as wanted have the message's parts, or no more neighbours can get them.
+        """Return when as many neighbours as wanted have the message's attachments, or no more neighbours can get them.
 
         Raises DiskFullError if too few neighbours have room, and UnavailableError if the offer takes so long that the
         client could not hear OK in time. Were the message numbered then, the client would get an ambiguous error for a
@@ -137,7 +136,7 @@ class Prestage:
     # ---- at the neighbours
 
     async def answer(self, link: PeerLink, offer: Offer) -> Reply:
-        """Fetch and hold the parts of a message that a peer offers. Raises DiskFullError, UnavailableError."""
+        """Fetch and hold the attachments of a message that a peer offers. Raises DiskFullError, UnavailableError."""
         message, content_hash = offer.message, offer.message.content_hash
         while (coming := self._coming.get(content_hash)) is not None:
             await coming.wait()
@@ -155,7 +154,7 @@ class Prestage:
         self._size_bytes += message.size
         holdings: list[Holding] = []
         try:
-            holdings = await self._downloader.hold(message, link)
+            holdings = await self._bodies.hold(message, link)
         finally:
             del self._coming[message.content_hash]
             coming.set()
@@ -177,4 +176,4 @@ class Prestage:
     async def _let_go(self, hashes: Iterable[bytes]) -> None:
         gone = [self._held.pop(content_hash) for content_hash in hashes]
         self._size_bytes -= sum(held.size_bytes for held in gone)
-        await self._downloader.let_go([holding for held in gone for holding in held.holdings])
+        await self._bodies.let_go([holding for held in gone for holding in held.holdings])

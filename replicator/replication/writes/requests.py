@@ -34,7 +34,7 @@ from replicator.errors import MailError
 from replicator.mailstore import SLOWEST_BYTES_S
 from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.entry_validation import NUMBER_MAX
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
@@ -73,7 +73,7 @@ class ChangeRequest(Protocol):
 
 
 def transfer_s(message: bytes | Text | Parts) -> float:
-    """Return the extra seconds that a change may take for the transfer of its message's parts, even on slow lines."""
+    """Return the extra seconds that a change may take to transfer its message's attachments, even on slow lines."""
     return min(timing.TRANSFER_MAX_S, message.size / SLOWEST_BYTES_S) if isinstance(message, Parts) else 0.0
 
 
@@ -112,7 +112,7 @@ class SaveRequest:
     guid: bytes
     received_ms: int
     flags: tuple[str, ...]
-    stored: StoredText = field(repr=False, compare=False)
+    stored: StoredBody = field(repr=False, compare=False)
     can_repeat: bool = True
 
     def command(self, link: PeerLink) -> Command:
@@ -329,7 +329,7 @@ def _mailbox(link: PeerLink, number: int) -> MailboxKey:
     return found
 
 
-def saves_from(link: PeerLink, save: Save, stored: StoredText) -> list[ChangeRequest]:
+def saves_from(link: PeerLink, save: Save, stored: StoredBody) -> list[ChangeRequest]:
     """Return the requests of a peer's SAVE, whose message this node has as `stored`. Raises ProtocolError."""
     if abs(save.received_ms) >= NUMBER_MAX:
         raise ProtocolError(f"a SAVE has an impossible time of receipt: {save.received_ms} ms from the epoch")

@@ -1,9 +1,9 @@
 """Routes a change to the mailbox's master, over any number of nodes, and waits until it is on enough disks.
 
 `perform` brings an operation to the master. If this node is the master, the store numbers the change (a large message
-only after other nodes have its parts), and the reply waits until enough disks have it. Otherwise the operation goes to
-the next node on the route to the master, and the reply comes back the same way. The caller is never told to try another
-node.
+only after other nodes have its attachments), and the reply waits until enough disks have it. Otherwise the operation
+goes to the next node on the route to the master, and the reply comes back the same way. The caller is never told to try
+another node.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from replicator.store.bodies.attachment_ranges import HASH_BYTES
 
 log = logging.getLogger(__name__)
 
-PARTS_AT_ONCE = 500  # each is looked up on disk
+ATTACHMENTS_AT_ONCE = 500  # each is looked up on disk
 
 
 def holdings_in(rows: Iterable[tuple[object, ...]]) -> Iterator[Holding]:
@@ -32,10 +32,10 @@ def holdings_in(rows: Iterable[tuple[object, ...]]) -> Iterator[Holding]:
 
 
 def _holding_in(row: Sequence[object]) -> Holding | None:
-    part, holder, kept = row
-    if not (isinstance(part, bytes) and len(part) == HASH_BYTES and isinstance(holder, str)):
+    attachment_hash, holder, kept = row
+    if not (isinstance(attachment_hash, bytes) and len(attachment_hash) == HASH_BYTES and isinstance(holder, str)):
         return None
-    return Holding(part, holder, kept=bool(kept)) if names.owner_of(holder) else None
+    return Holding(attachment_hash, holder, kept=bool(kept)) if names.owner_of(holder) else None
 
 
 class RecordedHolders:
@@ -68,20 +68,22 @@ class RecordedHolders:
             return list(islice(holdings_in(rows), limit))
 
 
-class LostParts(NamedTuple):
-    """A slice of the recorded references: their number, the key to continue after, and the bodies that lack a part."""
+class LostAttachments(NamedTuple):
+    """A slice of the recorded references: their number, the key to continue after, and the bodies that lack one."""
 
     size: int
     after: tuple[bytes, bytes] | None
-    texts: list[bytes]
+    bodies: list[bytes]
 
 
-def lost_parts(connection: sqlite3.Connection, attachments: Attachments, after: tuple[bytes, bytes]) -> LostParts:
-    """Return the hashes of bodies with a part that is not where it is recorded to be. Parts are not verified."""
+def lost_attachments(
+    connection: sqlite3.Connection, attachments: Attachments, after: tuple[bytes, bytes]
+) -> LostAttachments:
+    """Return the hashes of bodies with an attachment that is not where it is recorded to be. None is verified."""
     query = "SELECT text, hash, holder, kept FROM attachment WHERE (text, hash) > (?, ?) ORDER BY text, hash LIMIT ?"
-    rows = connection.execute(query, (*after, PARTS_AT_ONCE)).fetchall()
-    lost = [text for text, *row in rows if not _is_there(attachments, row)]
-    return LostParts(len(rows), (rows[-1][0], rows[-1][1]) if rows else None, lost)
+    rows = connection.execute(query, (*after, ATTACHMENTS_AT_ONCE)).fetchall()
+    lost = [content_hash for content_hash, *row in rows if not _is_there(attachments, row)]
+    return LostAttachments(len(rows), (rows[-1][0], rows[-1][1]) if rows else None, lost)
 
 
 def _is_there(attachments: Attachments, row: Sequence[object]) -> bool:
@@ -92,14 +94,14 @@ def _is_there(attachments: Attachments, row: Sequence[object]) -> bool:
         return False
 
 
-def text_of(connection: sqlite3.Connection, holding: Holding) -> bytes | None:
+def body_of(connection: sqlite3.Connection, holding: Holding) -> bytes | None:
     """Return the hash of the body that a reference is recorded for, if it still is."""
     query = "SELECT text FROM attachment WHERE hash = ? AND holder = ?"
     row = connection.execute(query, (holding.hash, holding.holder)).fetchone()
     return row[0] if row else None
 
 
-def parted_texts(connection: sqlite3.Connection, after: int, limit: int) -> list[tuple[int, bytes]]:
-    """Return bodies stored in parts: the row id to continue after, and the hash."""
+def large_bodies(connection: sqlite3.Connection, after: int, limit: int) -> list[tuple[int, bytes]]:
+    """Return bodies that have attachments: the row id to continue after, and the hash."""
     query = "SELECT id, hash FROM content WHERE parted = 1 AND id > ? ORDER BY id LIMIT ?"
     return connection.execute(query, (after, limit)).fetchall()

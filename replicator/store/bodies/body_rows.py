@@ -1,6 +1,6 @@
 """Message bodies in the database: compressed, and named by their SHA-256.
 
-For a large body the database has the recipe and the references to its parts in the attachment store.
+For a large body the database has the recipe and the references to its attachments in the attachment store.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from replicator.store.bodies.attachment_references import holdings_in
 from resync.row import Row
 
 COMPRESSION_LEVEL = 1  # mail is small: higher levels cost more than they save
-MAX_TEXT_BYTES = 1 << 28  # of an unpacked body; doors accept far less
+MAX_BODY_BYTES = 1 << 28  # of an unpacked body; doors accept far less
 DOUBTED_MS = -(1 << 63)
 """Date of lacking bodies for which no message was found; no message has this date."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoredText:
+class StoredBody:
     """A message body ready to be written. Preparing it is the costly step, which needs no lock.
 
-    `message` is what is sent to peers: the body itself or, for a large one, the `Parts` that it is assembled from, each
-    of which one of the `holdings` keeps in the attachment store.
+    `message` is what is sent to peers: the body itself or, for a large one, the `Parts` with its recipe, each of
+    whose attachments one of the `holdings` keeps in the attachment store. `packed` is what the database has of it.
     """
 
     content_hash: bytes
     message: bytes | Parts = field(repr=False)
-    body: bytes = field(repr=False)
+    packed: bytes = field(repr=False)
     holdings: tuple[Holding, ...] = ()
 
     @classmethod
-    def of(cls, text: bytes) -> StoredText:
+    def of(cls, body: bytes) -> StoredBody:
         """Hash and compress a body."""
         compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
-        return cls(hashlib.sha256(text).digest(), text, compressor.compress(text))
+        return cls(hashlib.sha256(body).digest(), body, compressor.compress(body))
 
     @classmethod
-    def of_parts(cls, parts: Parts, holdings: Iterable[Holding]) -> StoredText:
-        """Prepare a body whose parts are all referenced by `holdings`."""
+    def of_recipe(cls, parts: Parts, holdings: Iterable[Holding]) -> StoredBody:
+        """Prepare a body whose attachments are all referenced by `holdings`."""
         compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True)
         return cls(parts.content_hash, parts, compressor.compress(parts.recipe), tuple(holdings))
 
@@ -64,52 +64,53 @@ def memory_of(message: bytes | Parts) -> int:
     return len(message) if isinstance(message, bytes) else len(message.recipe)
 
 
-def write_text(connection: sqlite3.Connection, stored: StoredText) -> None:
-    """Store a body. A stored one stays: its references may be the only ones that lead to its parts.
+def write_body(connection: sqlite3.Connection, stored: StoredBody) -> None:
+    """Store a body. A stored one stays: its references may be the only ones that lead to its attachments.
 
-    A damaged body in the database is replaced, and so is one in parts by one without parts, which cannot have lost any.
+    A damaged body in the database is replaced, and so is one with attachments by one without, which cannot have lost
+    any.
     """
     if _insert(connection, "IGNORE", stored):
         _record(connection, stored)
     elif not _may_stay(connection, stored):
-        replace_text(connection, stored)
+        replace_body(connection, stored)
 
 
-def replace_text(connection: sqlite3.Connection, stored: StoredText) -> None:
-    """Store a body in place of a damaged one. A sweep releases the damaged one's parts."""
+def replace_body(connection: sqlite3.Connection, stored: StoredBody) -> None:
+    """Store a body in place of a damaged one. A sweep releases the damaged one's attachments."""
     connection.execute("DELETE FROM attachment WHERE text = ?", (stored.content_hash,))
     _insert(connection, "REPLACE", stored)
     _record(connection, stored)
 
 
-def read_text(connection: sqlite3.Connection, content_hash: bytes) -> bytes | Parts | None:
+def read_body(connection: sqlite3.Connection, content_hash: bytes) -> bytes | Parts | None:
     """Return a body, or None if it is missing or does not match its hash.
 
-    For a body in parts, the parts are not checked.
+    The attachments of a large body are not checked.
     """
     row = connection.execute("SELECT body, size_bytes, parted FROM content WHERE hash = ?", (content_hash,)).fetchone()
     if row is None or not isinstance(row[0], bytes):
         return None
-    body, size_bytes, parted = row
+    packed, size_bytes, is_large = row
     try:
-        unpacked = zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_TEXT_BYTES)
+        unpacked = zstandard.ZstdDecompressor().decompress(packed, max_output_size=MAX_BODY_BYTES)
     except zstandard.ZstdError:
         return None
-    if parted:
+    if is_large:
         return Parts(content_hash, size_bytes, unpacked)
     return unpacked if hashlib.sha256(unpacked).digest() == content_hash else None
 
 
 def holdings_of(connection: sqlite3.Connection, content_hash: bytes) -> list[Holding]:
-    """Return the references to a body's parts."""
+    """Return the references to a body's attachments."""
     query = "SELECT hash, holder, kept FROM attachment WHERE text = ?"
     return list(holdings_in(connection.execute(query, (content_hash,))))
 
 
-def keepers_of(connection: sqlite3.Connection, part_hash: bytes) -> list[Holding]:
-    """Return the recorded references to a part that is not stored under its hash: see `Holding.kept`."""
+def keepers_of(connection: sqlite3.Connection, attachment_hash: bytes) -> list[Holding]:
+    """Return the recorded references to an attachment that is not stored under its hash: see `Holding.kept`."""
     query = "SELECT hash, holder, kept FROM attachment WHERE hash = ? AND kept = 1"
-    return list(holdings_in(connection.execute(query, (part_hash,))))
+    return list(holdings_in(connection.execute(query, (attachment_hash,))))
 
 
 def unrecorded(connection: sqlite3.Connection, holdings: Iterable[Holding]) -> list[Holding]:
@@ -118,22 +119,22 @@ def unrecorded(connection: sqlite3.Connection, holdings: Iterable[Holding]) -> l
     return [held for held in holdings if connection.execute(query, (held.hash, held.holder)).fetchone() is None]
 
 
-def _insert(connection: sqlite3.Connection, otherwise: str, stored: StoredText) -> bool:
+def _insert(connection: sqlite3.Connection, otherwise: str, stored: StoredBody) -> bool:
     """Insert the body's row. Return True if a row was written."""
-    parted = isinstance(stored.message, Parts)
-    row = (stored.content_hash, stored.size_bytes, parted, stored.body)
+    is_large = isinstance(stored.message, Parts)
+    row = (stored.content_hash, stored.size_bytes, is_large, stored.packed)
     query = f"INSERT OR {otherwise} INTO content (hash, size_bytes, parted, body) VALUES (?, ?, ?, ?)"
     return connection.execute(query, row).rowcount == 1
 
 
-def _may_stay(connection: sqlite3.Connection, stored: StoredText) -> bool:
+def _may_stay(connection: sqlite3.Connection, stored: StoredBody) -> bool:
     """Return True if the stored body is as good as this one. Mostly the bytes are equal, and nothing is unpacked."""
-    parted = isinstance(stored.message, Parts)
+    is_large = isinstance(stored.message, Parts)
     query = "SELECT (size_bytes, parted, body) = (?, ?, ?) FROM content WHERE hash = ?"
-    row = (stored.size_bytes, parted, stored.body, stored.content_hash)
+    row = (stored.size_bytes, is_large, stored.packed, stored.content_hash)
     if connection.execute(query, row).fetchone() != (1,):
-        kept = read_text(connection, stored.content_hash)
-        if kept is None or size_of(kept) != stored.size_bytes or (isinstance(kept, Parts) and not parted):
+        kept = read_body(connection, stored.content_hash)
+        if kept is None or size_of(kept) != stored.size_bytes or (isinstance(kept, Parts) and not is_large):
             return False
         if isinstance(kept, bytes):
             return True
@@ -142,7 +143,7 @@ def _may_stay(connection: sqlite3.Connection, stored: StoredText) -> bool:
     }
 
 
-def _record(connection: sqlite3.Connection, stored: StoredText) -> None:
+def _record(connection: sqlite3.Connection, stored: StoredBody) -> None:
     connection.executemany(
         "INSERT OR REPLACE INTO attachment (text, hash, holder, kept) VALUES (?, ?, ?, ?)",
         [(stored.content_hash, held.hash, held.holder, held.kept) for held in stored.holdings],

@@ -44,13 +44,13 @@ def spare(connection: sqlite3.Connection, hashes: Iterable[bytes]) -> None:
     connection.executemany("DELETE FROM doomed WHERE hash = ?", ((content_hash,) for content_hash in hashes))
 
 
-def spare_texts_of(connection: sqlite3.Connection, entry: Entry) -> None:
+def spare_bodies_of(connection: sqlite3.Connection, entry: Entry) -> None:
     """Spare the bodies of a waiting entry: they must be here when it is applied."""
     if connection.execute("SELECT 1 FROM doomed LIMIT 1").fetchone() is not None:
-        spare(connection, texts_of(entry))
+        spare(connection, bodies_of(entry))
 
 
-def texts_of(entry: Entry) -> set[bytes]:
+def bodies_of(entry: Entry) -> set[bytes]:
     """Return the hashes of the bodies that an entry references."""
     found: set[bytes] = set()
     for change in entry.changes:
@@ -62,20 +62,20 @@ def texts_of(entry: Entry) -> set[bytes]:
 
 
 class Removed(NamedTuple):
-    """The number of removed bodies, and the references to their parts, to be released once the removal is on disk."""
+    """The number of removed bodies, and the references to their attachments, to be released after the removal."""
 
-    texts: int
+    bodies: int
     holdings: list[Holding]
 
 
-def remove(connection: sqlite3.Connection, texts: int, size_bytes: int) -> Removed:
-    """Remove doomed bodies within these limits, but at least one. `texts` is 0 if none is doomed any more.
+def remove(connection: sqlite3.Connection, bodies: int, size_bytes: int) -> Removed:
+    """Remove doomed bodies within these limits, but at least one. `bodies` is 0 if none is doomed any more.
 
     They are no longer fetched either: a body that came with its entry may still be noted as lacking.
     """
     query = "SELECT d.hash, COALESCE(length(c.body), 0) FROM doomed d LEFT JOIN content c ON c.hash = d.hash LIMIT ?"
     hashes: list[bytes] = []
-    for content_hash, length in connection.execute(query, (texts,)).fetchall():
+    for content_hash, length in connection.execute(query, (bodies,)).fetchall():
         if hashes and size_bytes < length:
             break
         hashes.append(content_hash)

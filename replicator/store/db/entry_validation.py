@@ -128,7 +128,7 @@ def is_well_formed(change: Change) -> bool:
             return (
                 0 < change.uid < UID_MAX  # leaves a UIDNEXT
                 and len(change.guid) == ID_BYTES
-                and is_text(change.content_hash, change.size_bytes)
+                and is_body(change.content_hash, change.size_bytes)
                 and abs(change.received_ms) < NUMBER_MAX
             )
         case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
@@ -161,7 +161,7 @@ def is_well_formed(change: Change) -> bool:
             return True
 
 
-def is_text(content_hash: bytes, size_bytes: int) -> bool:
+def is_body(content_hash: bytes, size_bytes: int) -> bool:
     """Return True if hash and size are possible for a message's body."""
     return len(content_hash) == HASH_BYTES and 0 <= size_bytes < SIZE_MAX
 
@@ -170,7 +170,7 @@ def _is_sound(row: Row, uidnext: int) -> bool:
     return (
         0 < row.uid < uidnext
         and len(row.guid) == ID_BYTES
-        and is_text(row.content_hash, row.size_bytes)
+        and is_body(row.content_hash, row.size_bytes)
         and _are_in_order(row.placements())
         and all(0 < dot.seq < NUMBER_MAX and 0 <= change < NUMBER_MAX for dot, change in row.placements())
         and 0 < row.claim.seq < NUMBER_MAX

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from protocol.values import Context, Dot, UidSet
-from replicator.store.bodies.body_rows import read_text
+from replicator.store.bodies.body_rows import read_body
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
 from replicator.store.db.message_rows import ROW_COLUMNS, DamagedRowError, key_from, message_of, row_from
@@ -342,8 +342,8 @@ def log_after(
     for at, origin, seq, body in cursor:
         entry = entry_of(Dot(origin, seq), body)
         hashes = {change.content_hash for change in entry.changes if isinstance(change, MailAdd) and not change.copied}
-        texts = {key: text for key in hashes if (text := read_text(connection, key)) is not None}
-        logged = Logged(at, entry, len(body), texts)
+        bodies = {key: message for key in hashes if (message := read_body(connection, key)) is not None}
+        logged = Logged(at, entry, len(body), bodies)
         total += logged.memory_bytes
         if found and total > max_bytes:
             break
@@ -383,12 +383,12 @@ def lag(connection: sqlite3.Connection, context: Context) -> Lag:
 
 def _size_bytes(entry: Entry, body: bytes) -> int:
     """Return the size of the entry with the bodies that came with it."""
-    texts = {
+    bodies = {
         change.content_hash: change.size_bytes
         for change in entry.changes
         if isinstance(change, MailAdd) and not change.copied
     }
-    return len(body) + sum(texts.values())
+    return len(body) + sum(bodies.values())
 
 
 def chains_of(connection: sqlite3.Connection, user: str | None) -> Iterator[Chain]:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from protocol.commands import Parts
 from protocol.values import Context, Dot
-from replicator.store.bodies.body_rows import StoredText, memory_of, size_of, write_text
-from replicator.store.bodies.deletion_candidates import spare_texts_of
+from replicator.store.bodies.body_rows import StoredBody, memory_of, size_of, write_body
+from replicator.store.bodies.deletion_candidates import spare_bodies_of
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
 from replicator.store.db.damage import WrongCountError
@@ -35,22 +35,22 @@ CHAINS_IN_MEMORY = 10_000  # about 1 KiB each
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """An entry on this node's disk. `texts` maps a hash to the body that came with the entry."""
+    """An entry on this node's disk. `bodies` maps a hash to the body that came with the entry."""
 
     position: int
     entry: Entry
     entry_bytes: int  # without bodies
-    texts: Mapping[bytes, bytes | Parts] = field(default_factory=dict, repr=False)
+    bodies: Mapping[bytes, bytes | Parts] = field(default_factory=dict, repr=False)
 
     @property
     def size_bytes(self) -> int:
         """Size of the entry with its bodies, whichever way they are kept."""
-        return self.entry_bytes + sum(map(size_of, self.texts.values()))
+        return self.entry_bytes + sum(map(size_of, self.bodies.values()))
 
     @property
     def memory_bytes(self) -> int:
         """Memory taken by the entry and its bodies."""
-        return self.entry_bytes + sum(map(memory_of, self.texts.values()))
+        return self.entry_bytes + sum(map(memory_of, self.bodies.values()))
 
 
 @dataclass(slots=True)
@@ -186,13 +186,13 @@ class Transaction:
         known = self.memory.origins.get(origin)
         return known.seq if known else 0
 
-    def append(self, entry: Entry, texts: Sequence[StoredText], *, applied: bool) -> None:
+    def append(self, entry: Entry, bodies: Sequence[StoredBody], *, applied: bool) -> None:
         """Write the next entry of its origin to the log, with the bodies that came with it."""
         assert entry.dot.seq == self.seen(entry.dot.origin) + 1, "an origin's entries come without gaps"
-        for text in texts:
-            write_text(self.connection, text)
+        for stored in bodies:
+            write_body(self.connection, stored)
         body = entry.pack()
-        size_bytes = len(body) + sum(text.size_bytes for text in texts)
+        size_bytes = len(body) + sum(stored.size_bytes for stored in bodies)
         origin = self.memory.origins.setdefault(entry.dot.origin, Origin())
         origin.seq, origin.offset_bytes = entry.dot.seq, origin.offset_bytes + size_bytes
         row = (*entry.dot, entry.time, entry.mailbox_id, applied, origin.offset_bytes, body)
@@ -206,12 +206,12 @@ class Transaction:
         if not applied:
             self.let_wait(entry)
         self.commit.context[entry.dot.origin] = entry.dot.seq
-        messages = {text.content_hash: text.message for text in texts}
+        messages = {stored.content_hash: stored.message for stored in bodies}
         self.commit.logged.append(Logged(position, entry, len(body), messages))
 
     def let_wait(self, entry: Entry) -> None:
         """Let a logged entry wait until its predecessors are applied."""
-        spare_texts_of(self.connection, entry)
+        spare_bodies_of(self.connection, entry)
         self.connection.executemany(
             "INSERT INTO waiting (chain, after_origin, after_seq, origin, seq) VALUES (?,?,?,?,?)",
             [(entry.mailbox_id, *before, *entry.dot) for before in entry.predecessors or (NONE_BEFORE,)],

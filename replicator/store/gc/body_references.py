@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import NamedTuple, Protocol, TypeAlias
 
 from protocol.values import Dot
-from replicator.store.bodies.deletion_candidates import texts_of
+from replicator.store.bodies.deletion_candidates import bodies_of
 from replicator.store.db import queries
 
 Key: TypeAlias = tuple[object, object]
@@ -59,7 +59,7 @@ def by_waiting(connection: sqlite3.Connection, after: Key) -> ReferenceSlice:
     size_bytes = 0
     with closing(entries):
         for chain, position, origin, seq, body in entries:
-            found |= texts_of(queries.entry_of(Dot(origin, seq), body))
+            found |= bodies_of(queries.entry_of(Dot(origin, seq), body))
             last, size_bytes = (chain, position), size_bytes + len(body)
             if size_bytes > SLICE_BYTES:
                 break

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import NamedTuple
 
-TEXTS_AT_ONCE = 250_000  # some 10 MB; each slice reads all messages
+BODIES_AT_ONCE = 250_000  # some 10 MB; each slice reads all messages
 
 
 class OrphanSlice(NamedTuple):
@@ -24,7 +24,7 @@ class OrphanSlice(NamedTuple):
 def unnamed(connection: sqlite3.Connection, after: bytes) -> OrphanSlice:
     """Return a slice of the bodies that no message and no kept mail references. Reads all messages: 1 s per million."""
     query = "SELECT hash FROM content WHERE hash > ? ORDER BY hash LIMIT 1 OFFSET ?"
-    end = connection.execute(query, (after, TEXTS_AT_ONCE - 1)).fetchone()
+    end = connection.execute(query, (after, BODIES_AT_ONCE - 1)).fetchone()
     upto, values = ("", (after,)) if end is None else (" AND hash <= ?", (after, *end))
     found = connection.execute(
         f"SELECT hash FROM content WHERE hash > ?{upto}"

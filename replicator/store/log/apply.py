@@ -12,7 +12,7 @@ from contextlib import suppress
 import msgpack
 
 from protocol.values import Dot, UidSet, context_of, covers
-from replicator.store.bodies.body_rows import StoredText, note_lacking
+from replicator.store.bodies.body_rows import StoredBody, note_lacking
 from replicator.store.db import chain as chains
 from replicator.store.db import entry_validation, queries
 from replicator.store.db.chain import Chain
@@ -55,7 +55,7 @@ APPLIED, ABANDONED = 1, 2
 """Values of the log's column `applied`; 0: the entry waits."""
 
 
-def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText], *, hold: bool = False) -> None:
+def receive(tx: Transaction, entry: Entry, bodies: Sequence[StoredBody], *, hold: bool = False) -> None:
     """Append an entry to the log, and apply it and every entry that waited for it, as far as possible.
 
     `hold`: let the entry wait in any case, because the state that it would change is damaged.
@@ -71,7 +71,7 @@ def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText], *, hold:
     absorbed = chain is not None and chain.has_seen(entry.dot)  # a merge arrived before the branch that it joined
     ready = not hold and not absorbed and fits(tx, entry)
     named = {change.content_hash for change in entry.changes if isinstance(change, MailAdd) and not change.copied}
-    tx.append(entry, [text for text in texts if text.content_hash in named], applied=ready or absorbed)
+    tx.append(entry, [stored for stored in bodies if stored.content_hash in named], applied=ready or absorbed)
     if absorbed:
         tx.commit.absorbed.append(entry.dot)
         _keep_unshown(tx, entry, chain, tx.wall_ms())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
 from replicator.mailstore import INBOX, SEPARATOR, check_folder_name
-from replicator.store.bodies.body_rows import StoredText, write_text
+from replicator.store.bodies.body_rows import StoredBody, write_body
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
@@ -43,9 +43,9 @@ UIDVALIDITY_OF_CLOCK_MAX = UIDVALIDITY_MAX - (1 << 28)
 """Highest UIDVALIDITY taken from the clock (year 2097), so that a wrong clock cannot use up the values."""
 
 
-def _commit(tx: Transaction, key: MailboxKey, changes: Sequence[Change], texts: Sequence[StoredText] = ()) -> Entry:
+def _commit(tx: Transaction, key: MailboxKey, changes: Sequence[Change], bodies: Sequence[StoredBody] = ()) -> Entry:
     entry = tx.next_entry(key.mailbox_id, key.user, key.uidvalidity, changes)
-    tx.append(entry, texts, applied=True)
+    tx.append(entry, bodies, applied=True)
     apply(tx, entry)
     return entry
 
@@ -63,13 +63,13 @@ class Placed:
 
 
 def save(
-    tx: Transaction, key: MailboxKey, stored: StoredText, *, guid: bytes, received_ms: int, flags: Sequence[str]
+    tx: Transaction, key: MailboxKey, stored: StoredBody, *, guid: bytes, received_ms: int, flags: Sequence[str]
 ) -> Placed:
     """Place a message. If the mailbox holds the GUID, it keeps its UID, so a retried request makes no duplicate."""
     known = queries.row_of_guid(tx.connection, guid, key.mailbox_id)
     if known is not None:
         if stored.content_hash == known.content_hash:
-            write_text(tx.connection, stored)  # the message may have arrived with a state, without its body
+            write_body(tx.connection, stored)  # the message may have arrived with a state, without its body
         return Placed((known.uid,), _head_of(tx, key), tuple(dot for dot, _ in known.placements()))
     uid = _uidnext(tx, key, 1)
     add = MailAdd(uid, guid, received_ms, tuple(flags), stored.size_bytes, stored.content_hash, copied=False)

@@ -18,7 +18,7 @@ from protocol.commands import Parts
 from protocol.values import Dot
 from replicator.errors import DataError
 from replicator.store.attachments.construction import Holding
-from replicator.store.bodies.body_rows import keepers_of, memory_of, read_text
+from replicator.store.bodies.body_rows import keepers_of, memory_of, read_body
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
@@ -143,21 +143,21 @@ class DamagedDatabase:
         """Return, per origin, the seq up to which entries were collected from the log; None: unreadable."""
         return self._origins("collected")
 
-    def text(self, content_hash: bytes) -> bytes | Parts | None:
-        """Return a body, if it is here and whole; the parts of one in parts are not checked."""
+    def body(self, content_hash: bytes) -> bytes | Parts | None:
+        """Return a body, if it is here and whole; the attachments of a large one are not checked."""
         for connection in self._ways:
             with suppress(sqlite3.Error):
-                text = read_text(connection, content_hash)
-                if text is not None:
-                    return text
+                body = read_body(connection, content_hash)
+                if body is not None:
+                    return body
         return None
 
-    def keepers(self, part_hash: bytes) -> list[Holding]:
-        """Return the references to a part that is not stored under its hash, as far as they are readable."""
+    def keepers(self, attachment_hash: bytes) -> list[Holding]:
+        """Return the references to an attachment that is not stored under its hash, as far as they are readable."""
         found: dict[str, Holding] = {}
         for connection in self._ways:
             with suppress(sqlite3.Error):
-                found |= {holding.holder: holding for holding in keepers_of(connection, part_hash)}
+                found |= {holding.holder: holding for holding in keepers_of(connection, attachment_hash)}
         return list(found.values())
 
     def mailboxes(self) -> list[Chain]:
@@ -225,15 +225,15 @@ class DamagedDatabase:
         if entry is not None and came is not None and came.get(entry.dot.origin, 0) < entry.dot.seq:
             return False  # its dot is damaged
         if entry is not None:
-            texts = self._texts(entry)
-            part.entries.append((entry, texts))
-            part.size_bytes += sum(map(memory_of, texts))
+            bodies = self._bodies(entry)
+            part.entries.append((entry, bodies))
+            part.size_bytes += sum(map(memory_of, bodies))
         return True
 
-    def _texts(self, entry: Entry) -> list[bytes | Parts]:
+    def _bodies(self, entry: Entry) -> list[bytes | Parts]:
         hashes = [change.content_hash for change in entry.changes if isinstance(change, MailAdd) and not change.copied]
-        texts = map(self.text, dict.fromkeys(hashes))
-        return [text for text in texts if text is not None]
+        bodies = map(self.body, dict.fromkeys(hashes))
+        return [body for body in bodies if body is not None]
 
     def _origins(self, column: str) -> dict[str, int] | None:
         for connection in self._ways:

@@ -69,7 +69,7 @@ def mend_strays(tx: Transaction, damages: Sequence[Defect]) -> None:
     tx.memory.tree = None
 
 
-class OtherText(NamedTuple):
+class OtherBody(NamedTuple):
     """A message as it is shown, and the body that it should have instead of its present one."""
 
     row: Row
@@ -89,7 +89,7 @@ class OtherText(NamedTuple):
         return add._replace(size_bytes=self.size_bytes, content_hash=self.content_hash)
 
 
-def entries_with(connection: sqlite3.Connection, mailbox_id: bytes, others: Iterable[OtherText]) -> list[Dot]:
+def entries_with(connection: sqlite3.Connection, mailbox_id: bytes, others: Iterable[OtherBody]) -> list[Dot]:
     """Return the mailbox's entries that reference these messages' present bodies. Reads the whole log."""
     query = "SELECT origin, seq FROM log WHERE chain = ? AND instr(body, ?) > 0"
     hashes = {other.row.content_hash for other in others}
@@ -97,7 +97,7 @@ def entries_with(connection: sqlite3.Connection, mailbox_id: bytes, others: Iter
     return sorted({Dot(*dot) for dots in found for dot in dots})
 
 
-def put_right(tx: Transaction, key: MailboxKey, others: Sequence[OtherText], dots: Iterable[Dot]) -> list[OtherText]:
+def put_right(tx: Transaction, key: MailboxKey, others: Sequence[OtherBody], dots: Iterable[Dot]) -> list[OtherBody]:
     """Replace the bodies of messages, in their rows and in these entries. Return the messages that still needed it.
 
     Their former bodies are kept as orphans, and this node's checkpoints of the mailbox are void.
@@ -117,7 +117,7 @@ def put_right(tx: Transaction, key: MailboxKey, others: Sequence[OtherText], dot
     return done
 
 
-def _give(tx: Transaction, key: MailboxKey, other: OtherText) -> bool:
+def _give(tx: Transaction, key: MailboxKey, other: OtherBody) -> bool:
     """Replace a message's body. Return False if the message is gone or has the right body already."""
     row = queries.row_of_guid(tx.connection, other.row.guid, key.mailbox_id)
     right = row and other.given_to(row)
@@ -131,7 +131,7 @@ def _give(tx: Transaction, key: MailboxKey, other: OtherText) -> bool:
     return True
 
 
-def _righted(entry: Entry, by_guid: Mapping[bytes, OtherText]) -> Iterable[Change]:
+def _righted(entry: Entry, by_guid: Mapping[bytes, OtherBody]) -> Iterable[Change]:
     for change in entry.changes:
         if isinstance(change, MailAdd):
             yield by_guid[change.guid].named_by(change) if change.guid in by_guid else change

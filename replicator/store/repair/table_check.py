@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 import msgpack
 
 from protocol.values import Dot
-from replicator.store.bodies.body_rows import read_text
+from replicator.store.bodies.body_rows import read_body
 from replicator.store.checkpoints import catalog
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
@@ -115,7 +115,7 @@ class Showing(NamedTuple):
     content_hash: bytes
 
 
-def showing(connection: sqlite3.Connection, after: Key, texts: Container[bytes]) -> TableSlice[Key, Showing]:
+def showing(connection: sqlite3.Connection, after: Key, bodies: Container[bytes]) -> TableSlice[Key, Showing]:
     """Find messages that show one of these bodies. Damaged rows are skipped."""
     rows = connection.execute(
         "SELECT u.mailbox, u.uid, u.content_hash, c.user FROM by_uid u LEFT JOIN chain c ON c.id = u.mailbox"
@@ -125,7 +125,7 @@ def showing(connection: sqlite3.Connection, after: Key, texts: Container[bytes])
     found = [
         Showing(mailbox, user if isinstance(user, str) else None, uid, content_hash)
         for mailbox, uid, content_hash, user in rows
-        if content_hash in texts and isinstance(mailbox, bytes) and isinstance(uid, int)
+        if content_hash in bodies and isinstance(mailbox, bytes) and isinstance(uid, int)
     ]
     return TableSlice(len(rows), rows[-1][:2] if rows else None, found)
 
@@ -173,7 +173,7 @@ def strays_of_trees(connection: sqlite3.Connection) -> list[Defect]:
     return found
 
 
-def damaged_texts(connection: sqlite3.Connection, after: int) -> TableSlice[int, bytes]:
+def damaged_bodies(connection: sqlite3.Connection, after: int) -> TableSlice[int, bytes]:
     """Find bodies that do not match their hashes. Reads at least one body, and about SLICE_BYTES."""
     query = "SELECT id, hash, length(body) FROM content WHERE id > ? ORDER BY id LIMIT ?"
     found: list[bytes] = []
@@ -182,7 +182,7 @@ def damaged_texts(connection: sqlite3.Connection, after: int) -> TableSlice[int,
         if size_bytes > SLICE_BYTES:
             break
         read, size_bytes, last = read + 1, size_bytes + length, number
-        if read_text(connection, content_hash) is None:
+        if read_body(connection, content_hash) is None:
             found.append(content_hash)
     return TableSlice(read, last, found)
 

@@ -16,7 +16,7 @@ from replicator.environment import Environment
 from replicator.errors import ContentUnavailableError
 from replicator.mailstore import NewMessage, read_all
 from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
+from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.checkpoints.checkpoint_reader import LogAlone
 from replicator.replication.links.link import PeerLink
 from replicator.replication.tasks.check import CheckTask
@@ -41,7 +41,7 @@ async def save(node: Node, text: bytes, user: str = USER) -> int:
 
 async def texts(node: Node, user: str = USER) -> dict[int, bytes]:
     view = await node.view("INBOX", user)
-    return {uid: await read_all(await node.mail.read_text(row)) for uid, row in list(view.messages.items())}
+    return {uid: await read_all(await node.mail.read_body(row)) for uid, row in list(view.messages.items())}
 
 
 def found(node: Node, pattern: str) -> list[Path]:
@@ -63,7 +63,7 @@ def whose(status: CheckStatus) -> list[tuple[str | None, str | None, int | None]
 
 
 async def scrub(node: Node) -> CheckStatus:
-    job = ScrubTask(ScrubOptions(), node.store, node.coordinator.bodies, node.coordinator.orphan_sweep)
+    job = ScrubTask(ScrubOptions(), node.store, node.coordinator.bodies)
     await job.run()
     return job.status
 
@@ -96,10 +96,10 @@ async def test_a_part_travels_once(tmp_path: Path, autojump_clock: MockClock, mo
     chunks: list[tuple[str, int]] = []
     answer = peer_fetch.answer_fetch
 
-    async def counting(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+    async def counting(store: Store, link: PeerLink, command: AnyFetch, read_chunk: ReadChunk) -> Reply:
         if isinstance(command, FetchPart):
             chunks.append((link.sid, command.start))
-        return await answer(store, link, command, read_part)
+        return await answer(store, link, command, read_chunk)
 
     monkeypatch.setattr(peer_fetch, "answer_fetch", counting)
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -276,7 +276,7 @@ async def test_a_partial_read_reads_one_chunk(
             return read(what, start, length)
 
         monkeypatch.setattr(attachments, "read", counting)
-        text = await nodes["dc1"].mail.read_text((await nodes["dc1"].messages())[0])
+        text = await nodes["dc1"].mail.read_body((await nodes["dc1"].messages())[0])
         octets = b"".join([chunk async for chunk in text.read(1_500_000, 1_500_100)])
         assert octets == message(1, large)[1_500_000:1_500_100]
         assert len(reads) <= 2
@@ -288,10 +288,10 @@ async def test_a_peer_whose_parts_give_another_message_is_not_believed(
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         answer, lies = peer_fetch.answer_fetch, [b"x" * (1 << 17)] * 3
 
-        async def lying(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+        async def lying(store: Store, link: PeerLink, command: AnyFetch, read_chunk: ReadChunk) -> Reply:
             if isinstance(command, FetchPart) and lies:
                 return Content(lies.pop())
-            return await answer(store, link, command, read_part)
+            return await answer(store, link, command, read_chunk)
 
         monkeypatch.setattr(peer_fetch, "answer_fetch", lying)
         await save(nodes["dc1"], message(1))

@@ -15,9 +15,8 @@ from protocol.values import Dot, UidSet
 from replicator.errors import DatabaseFailedError
 from replicator.replication import timing
 from replicator.replication.bodies import backfill as backfill_module
-from replicator.replication.bodies.backfill import Backfill
-from replicator.replication.bodies.body_store import WriteText
-from replicator.store.bodies.body_rows import StoredText, is_here, lacking_count, lacking_in_vain, read_text, write_text
+from replicator.replication.bodies.backfill import Backfill, WriteBody
+from replicator.store.bodies.body_rows import StoredBody, is_here, lacking_count, lacking_in_vain, read_body, write_body
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import apply, receive
@@ -29,7 +28,7 @@ from tests.store.harness import INBOX, WORK, guid, open_store
 
 T = TypeVar("T")
 
-TEXT = StoredText.of(b"the text")
+TEXT = StoredBody.of(b"the text")
 LOOK_S = timing.BACKFILL_PATIENCE_S + timing.BACKFILL_RETRY_S
 
 
@@ -38,11 +37,11 @@ class Neighbours:
 
     def __init__(self) -> None:
         self.store: Store | None = None
-        self.texts: dict[bytes, StoredText] = {}
+        self.texts: dict[bytes, StoredBody] = {}
         self.delay_s = 0.0
         self.asked: list[bytes] = []
 
-    async def fetch(self, content_hash: bytes, write: WriteText) -> bool:
+    async def fetch(self, content_hash: bytes, write: WriteBody) -> bool:
         self.asked.append(content_hash)
         await trio.sleep(self.delay_s)
         stored = self.texts.get(content_hash)
@@ -53,22 +52,22 @@ class Neighbours:
     def have_it(self) -> None:
         self.have(TEXT)
 
-    def have(self, stored: StoredText) -> None:
+    def have(self, stored: StoredBody) -> None:
         self.texts[stored.content_hash] = stored
 
 
-async def written(store: Store | None, write: WriteText, stored: StoredText) -> None:
+async def written(store: Store | None, write: WriteBody, stored: StoredBody) -> None:
     assert store is not None
     await store.write(partial(write, stored))
 
 
-def copied(origin: str, key: MailboxKey, stored: StoredText = TEXT) -> Entry:
+def copied(origin: str, key: MailboxKey, stored: StoredBody = TEXT) -> Entry:
     """The message comes into an empty mailbox, as a copy: whoever gets it is to have the text."""
     add = MailAdd(1, guid(1), 1_000, (), stored.size_bytes, stored.content_hash, copied=True)
     return entry(Dot(origin, 1), key, add)
 
 
-def taken_over(origin: str, key: MailboxKey, stored: StoredText) -> Callable[[Transaction], None]:
+def taken_over(origin: str, key: MailboxKey, stored: StoredBody) -> Callable[[Transaction], None]:
     """The same, as it is taken over from another node without its entries."""
     dot = Dot(origin, 1)
     row = Row(1, dot, 0, guid(1), dot, 1, {}, 1_000, stored.size_bytes, stored.content_hash)
@@ -96,7 +95,7 @@ def arriving(*entries: Entry) -> Callable[[Transaction], None]:
 
 
 async def has_text(store: Store) -> bool:
-    return await store.read(lambda reader: read_text(reader, TEXT.content_hash)) is not None
+    return await store.read(lambda reader: read_body(reader, TEXT.content_hash)) is not None
 
 
 @asynccontextmanager
@@ -197,8 +196,8 @@ async def test_what_was_not_to_be_had_is_not_asked_for_again_with_each_copy(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     """But now and then; and what comes meanwhile is asked for at once, by copies and what is taken over, once."""
-    lost = [StoredText.of(b"lost %d" % number) for number in range(20)]
-    new = [StoredText.of(b"new %d" % number) for number in range(60)]
+    lost = [StoredBody.of(b"lost %d" % number) for number in range(20)]
+    new = [StoredBody.of(b"new %d" % number) for number in range(60)]
     neighbours = Neighbours()
     for stored in new:
         neighbours.have(stored)
@@ -213,7 +212,7 @@ async def test_what_was_not_to_be_had_is_not_asked_for_again_with_each_copy(
             come = taken_over(origin, mailbox, stored) if number % 2 else arriving(copied(origin, mailbox, stored))
             await store.write(come)
             await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
-            assert await store.read(partial(read_text, content_hash=stored.content_hash)) == stored.message
+            assert await store.read(partial(read_body, content_hash=stored.content_hash)) == stored.message
         took_s = trio.current_time() - began
         for stored in new:
             assert neighbours.asked.count(stored.content_hash) == 1
@@ -246,9 +245,9 @@ async def test_who_copies_what_is_here_has_it_not_read_one_by_one(
         return is_here(connection, content_hash)
 
     monkeypatch.setattr(backfill_module, "is_here", noticed)
-    here = StoredText.of(b"here")
+    here = StoredBody.of(b"here")
     async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()):
-        await store.write(lambda tx: write_text(tx.connection, here))
+        await store.write(lambda tx: write_body(tx.connection, here))
         await store.write(arriving(copied("dc1.a", INBOX)))
         await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
         assert looked_for == [TEXT.content_hash]
@@ -277,7 +276,7 @@ async def test_what_is_too_much_to_be_noted_is_looked_for_with_all_the_rest(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backfill_module, "NOTED", 1)
-    new = [StoredText.of(b"new %d" % number) for number in range(3)]
+    new = [StoredBody.of(b"new %d" % number) for number in range(3)]
     neighbours = Neighbours()
     for stored in new:
         neighbours.have(stored)
@@ -295,10 +294,10 @@ async def test_what_is_too_much_to_be_noted_is_looked_for_with_all_the_rest(
 async def test_a_text_that_came_is_counted_while_others_are_waited_for(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    slow = StoredText.of(b"a large text")
+    slow = StoredBody.of(b"a large text")
     texts = {stored.content_hash: stored for stored in (TEXT, slow)}
 
-    async def fetch(content_hash: bytes, write: WriteText) -> bool:
+    async def fetch(content_hash: bytes, write: WriteBody) -> bool:
         await trio.sleep(100 if content_hash == slow.content_hash else 1)
         await written(store, write, texts[content_hash])
         return True

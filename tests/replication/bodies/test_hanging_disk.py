@@ -27,7 +27,7 @@ async def test_a_read_that_hangs_keeps_neither_a_client_nor_the_end_of_the_node(
         content.hardlink_to(pipe)
         try:
             with trio.fail_after(20):
-                text = await nodes["dc1"].mail.read_text((await nodes["dc1"].messages())[0])
+                text = await nodes["dc1"].mail.read_body((await nodes["dc1"].messages())[0])
                 assert await read_all(text) == message(1), "another node has it"
                 assert content.is_fifo(), "what does not answer is not written to"
                 monkeypatch.setattr(timing, "ATTACHMENTS_READ_TIMEOUT_S", 1000)

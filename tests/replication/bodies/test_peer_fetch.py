@@ -12,15 +12,15 @@ from replicator.errors import ContentUnavailableError
 from replicator.mailstore import read_all
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
+from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.links.link import PeerLink
-from replicator.store.bodies.body_rows import StoredText, replace_text
+from replicator.store.bodies.body_rows import StoredBody, replace_body
 from replicator.store.db.transaction import Transaction
 from replicator.store.store import Store
 from tests.replication.cluster import Node, cluster
 
 TEXT = "the text " * 20
-OTHER = StoredText.of(b"another text")
+OTHER = StoredBody.of(b"another text")
 
 Damage = Callable[[Transaction, bytes], object]
 
@@ -34,7 +34,7 @@ def garble(tx: Transaction, content_hash: bytes) -> None:
 
 
 def exchange(tx: Transaction, content_hash: bytes) -> None:
-    replace_text(tx.connection, StoredText(content_hash, OTHER.message, OTHER.body))
+    replace_body(tx.connection, StoredBody(content_hash, OTHER.message, OTHER.packed))
 
 
 async def damage(node: Node, how: Damage) -> None:
@@ -63,13 +63,13 @@ async def test_a_text_that_nobody_has_is_missed_alone(tmp_path: Path, autojump_c
             await damage(node, garble)
         (message,) = await nodes["dc1"].messages()
         with pytest.raises(ContentUnavailableError, match="at no reachable node"):
-            await nodes["dc1"].mail.read_text(message)
+            await nodes["dc1"].mail.read_body(message)
         assert await nodes["dc1"].save("readable") == 2
         second = (await nodes["dc1"].messages())[1]
-        assert await read_all(await nodes["dc1"].mail.read_text(second)) == b"readable"
+        assert await read_all(await nodes["dc1"].mail.read_body(second)) == b"readable"
         # Mended, so that the databases are whole when the nodes stop.
         for node in nodes.all():
-            await node.store.write(lambda tx: replace_text(tx.connection, StoredText.of(TEXT.encode())))
+            await node.store.write(lambda tx: replace_body(tx.connection, StoredBody.of(TEXT.encode())))
         assert (await nodes["dc1"].texts())[1] == TEXT
 
 
@@ -80,7 +80,7 @@ async def test_a_text_that_a_peer_sends_wrong_is_asked_of_the_next(
         await nodes["dc1"].save(TEXT)
         await nodes.converged()
         await damage(nodes["dc3"], lose)
-        monkeypatch.setattr("replicator.replication.bodies.peer_fetch.read_text", wrong_at_first())
+        monkeypatch.setattr("replicator.replication.bodies.peer_fetch.read_body", wrong_at_first())
         assert await nodes["dc3"].texts() == {1: TEXT}
 
 
@@ -113,10 +113,10 @@ async def test_a_neighbour_that_does_not_answer_keeps_no_text_away(
         await nodes.converged()
         answer = peer_fetch.answer_fetch
 
-        async def answer_late(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+        async def answer_late(store: Store, link: PeerLink, command: AnyFetch, read_chunk: ReadChunk) -> Reply:
             if store is silent.store:
-                await trio.sleep(2 * timing.BODY_STORE_PATIENCE_S)
-            return await answer(store, link, command, read_part)
+                await trio.sleep(2 * timing.BODIES_PATIENCE_S)
+            return await answer(store, link, command, read_chunk)
 
         monkeypatch.setattr(peer_fetch, "answer_fetch", answer_late)
         for sid in ("dc1", "dc2"):

@@ -13,8 +13,8 @@ from protocol.values import UidSet
 from replicator.config import ContentConfig
 from replicator.errors import UnavailableError
 from replicator.replication import timing
+from replicator.replication.bodies import Bodies
 from replicator.replication.bodies import retention as retention_module
-from replicator.replication.bodies.body_store import BodyStore
 from replicator.replication.bodies.retention import Retention
 from replicator.replication.tasks.inspection import Inspection
 from replicator.replication.tasks.registry import tasks_of
@@ -264,7 +264,7 @@ async def test_a_node_that_was_away_for_longer_does_not_look_for_what_is_gone_fo
             assert (await check(away, options)).damage == {}
         await trio.sleep(2 * (timing.BACKFILL_PATIENCE_S + timing.BACKFILL_RETRY_S))
         assert (await away.report.node_status()).texts_lacking == 0
-        assert away.coordinator.backfill.lacking == 0
+        assert away.coordinator.bodies._backfill.lacking == 0
         await until(lambda: away.store.settled() == node.store.settled())
         assert (await node.report.node_status()).unsettled == {"dc1": 0, "dc2": 0, "dc3": 0}
         assert await kept(away) <= 1, "it was expunged long ago"
@@ -285,15 +285,15 @@ async def test_a_scrub_does_not_miss_what_has_gone_meanwhile(
         async def sweep_rows_and_expire(work: Inspection, suspects: set[bytes]) -> None:
             await sweep_rows(work, suspects)
             await trio.sleep(1)
-            await node.coordinator.retention.expire()
+            await node.coordinator.bodies._retention.expire()
 
         assert (await check(node, ScrubOptions())).damage == {"content": 1}
 
-        async def heal(_texts: BodyStore, _content_hash: bytes) -> bool:
+        async def heal(_bodies: Bodies, _content_hash: bytes) -> bool:
             raise AssertionError("what is gone would come back, and nobody would have it")
 
         monkeypatch.setattr(Inspection, "sweep_rows", sweep_rows_and_expire)
-        monkeypatch.setattr(BodyStore, "heal", heal)
+        monkeypatch.setattr(Bodies, "heal", heal)
         assert (await check(node, ScrubOptions())).damage == {}
         assert not await is_kept(node, "gone")
 
@@ -306,11 +306,11 @@ async def test_a_check_does_not_miss_the_text_of_what_is_expunged_meanwhile(
         await node.save("gone")
         node.damage("DELETE FROM content")
 
-        async def expunge(_texts: BodyStore, _content_hash: bytes) -> bool:
+        async def expunge(_bodies: Bodies, _content_hash: bytes) -> bool:
             await node.expunge(1)
             return False
 
-        monkeypatch.setattr(BodyStore, "heal", expunge)
+        monkeypatch.setattr(Bodies, "heal", expunge)
         assert (await check(node, CheckOptions(repair=True))).damage == {}
         node.damage("DELETE FROM expunged")  # a text that is lost is none that has gone
 
@@ -321,10 +321,10 @@ async def test_an_undelete_of_what_was_kept_here_alone(tmp_path: Path, autojump_
         await nodes["dc1"].save("mail")
         await nodes["dc1"].expunge(1)
         await nodes.converged()
-        nodes["dc2"].coordinator.retention._keep_s = 0.0
-        await nodes["dc2"].coordinator.retention.expire()
+        nodes["dc2"].coordinator.bodies._retention._keep_s = 0.0
+        await nodes["dc2"].coordinator.bodies._retention.expire()
         await trio.sleep(1)
-        await nodes["dc2"].coordinator.retention.expire()
+        await nodes["dc2"].coordinator.bodies._retention.expire()
         assert not await is_kept(nodes["dc2"], "mail")
         async with trio.open_nursery() as nursery:
             node = nodes["dc1"]

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from protocol.values import Dot, UidSet
 from replicator.replication import timing
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
 from replicator.store.log.apply import receive
 from resync.entry import Entry, FlagAdd, FolderCreate, FolderDelete, FolderRename, MailAdd, MailDel, Merge, tree_id
@@ -22,15 +22,15 @@ BOUND_S = timing.OVERDUE_ABANDON_S + 2 * timing.OVERDUE_S + 30
 
 
 def added(uid: int, text: bytes) -> MailAdd:
-    stored = StoredText.of(text)
+    stored = StoredBody.of(text)
     return MailAdd(uid, bytes([uid]) * 16, EPOCH_MS, ("\\Seen",), len(text), stored.content_hash, copied=False)
 
 
 async def take_in(nodes: Cluster, *entries: tuple[Entry, list[bytes]]) -> None:
     """One node has them, whoever numbered them; the others get them from it."""
     for entry, texts in entries:
-        stored = [StoredText.of(text) for text in texts]
-        await nodes["dc1"].store.write(partial(receive, entry=entry, texts=stored))
+        stored = [StoredBody.of(text) for text in texts]
+        await nodes["dc1"].store.write(partial(receive, entry=entry, bodies=stored))
 
 
 def abandoned(node: Node) -> float | None:

@@ -17,9 +17,9 @@ from trio.testing import MockClock
 
 from protocol.commands import EntryCommand, Save, Text
 from protocol.values import Dot
-from replicator.replication.convergence.body_conflicts import TextOf, that_counts
+from replicator.replication.convergence.body_conflicts import BodyOf, that_counts
 from replicator.replication.links.entry_codec import Arrived, EntryAssembler
-from replicator.store.bodies.body_rows import StoredText, read_text, replace_text, write_text
+from replicator.store.bodies.body_rows import StoredBody, read_body, replace_body, write_body
 from replicator.tasks import ApplyOptions, ResyncOptions
 from resync.entry import Entry, MailAdd
 from tests.replication.checkpoints.test_log_truncation import checkpoint
@@ -139,7 +139,7 @@ async def test_sessions_are_sent_away_and_the_other_text_is_kept_for_a_while(
         assert [sid for sid, view in views.items() if view.deleted] == ["dc3"]
         assert "UID 2" in caplog.text
         node, wrong = nodes["dc3"], text_of(WRONG.encode())
-        assert await node.store.read(partial(read_text, content_hash=wrong.content_hash)) == wrong.octets
+        assert await node.store.read(partial(read_body, content_hash=wrong.content_hash)) == wrong.octets
         kept = "SELECT content_hash FROM expunged WHERE mailbox = x''"
         assert await node.store.read(lambda reader: reader.execute(kept).fetchall()) == [(wrong.content_hash,)]
         assert await node.text_of(2) == RIGHT
@@ -157,9 +157,9 @@ async def test_no_text_is_replaced_by_one_that_nobody_has(
         assert [one.done for one in status.differences] == [None, None]
         assert "unavailable now" in str(status.differences[0].why_not)
         assert await nodes["dc3"].text_of(2) == WRONG
-        stored = StoredText.of(RIGHT.encode())
+        stored = StoredBody.of(RIGHT.encode())
         for sid in ("dc1", "dc2"):
-            await nodes[sid].store.write(lambda tx: replace_text(tx.connection, stored))
+            await nodes[sid].store.write(lambda tx: replace_body(tx.connection, stored))
         await run(nodes["dc3"], ResyncOptions(USER, "INBOX"))
         await assert_put_right(nodes)
 
@@ -211,8 +211,8 @@ async def test_a_row_that_names_another_text_than_its_entry_is_damage_that_a_che
         await nodes["dc1"].save("first")
         await nodes["dc1"].save(RIGHT)
         await nodes.converged()
-        node, wrong = nodes["dc3"], StoredText.of(WRONG.encode())
-        await node.store.write(lambda tx: write_text(tx.connection, wrong))
+        node, wrong = nodes["dc3"], StoredBody.of(WRONG.encode())
+        await node.store.write(lambda tx: write_body(tx.connection, wrong))
         node.damage(f"UPDATE by_uid SET content_hash = x'{wrong.content_hash.hex()}' WHERE uid = 2")
         checked = await check(node)
         assert (checked.damage, checked.unrepaired) == ({"by_uid": 1}, 0)
@@ -223,11 +223,11 @@ async def test_a_row_that_names_another_text_than_its_entry_is_damage_that_a_che
         )
 
 
-some_texts = st.builds(TextOf, st.sampled_from([b"a" * 32, b"b" * 32, b"c" * 32]), st.just(4))
+some_texts = st.builds(BodyOf, st.sampled_from([b"a" * 32, b"b" * 32, b"c" * 32]), st.just(4))
 
 
 @given(st.dictionaries(st.sampled_from(["dc1", "dc2", "dc3", "dc4"]), some_texts, min_size=1), st.data())
-def test_what_counts_does_not_depend_on_who_asks(said: dict[str, TextOf], data: st.DataObject) -> None:
+def test_what_counts_does_not_depend_on_who_asks(said: dict[str, BodyOf], data: st.DataObject) -> None:
     counts = that_counts(said, "dc1")
     assert counts == that_counts(dict(data.draw(st.permutations(list(said.items())))), "dc1")
     have = Counter(said.values())

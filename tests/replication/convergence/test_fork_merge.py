@@ -14,7 +14,7 @@ from replicator.errors import UnavailableError
 from replicator.replication.convergence import fork_merge, sync_client
 from replicator.replication.convergence.reconciliation import Outcome
 from replicator.replication.log.sender import Sender
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Logged, Transaction
@@ -236,7 +236,7 @@ async def test_a_branch_is_replayed_from_the_log_if_nobody_shows_it(
         entry = await other.store.read(partial(queries.entry_at, dot=Dot(other.store.origin, 1)))
         assert entry is not None
         await nodes.stop("dc2")
-        await one.store.write(partial(receive, entry=entry, texts=[StoredText.of(b"other")]))
+        await one.store.write(partial(receive, entry=entry, bodies=[StoredBody.of(b"other")]))
         await nodes.converged()
         assert sorted((await one.texts()).values()) == ["both", "one", "other"]
 

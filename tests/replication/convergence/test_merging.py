@@ -18,7 +18,7 @@ from protocol.values import UID_MAX, Dot
 from replicator.mailstore import INBOX
 from replicator.replication.convergence import fork_merge
 from replicator.replication.convergence.fork_merge import PLANS_MAX
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit
@@ -231,7 +231,7 @@ async def test_mail_in_several_deleted_folders_of_one_name_comes_to_be_seen_in_o
 
 # ---- a node that masters a mailbox, and hears of another branch of it ---------------------------------------------
 
-RIVAL = StoredText.of(b"rival")
+RIVAL = StoredBody.of(b"rival")
 
 
 def rival(view: MailboxView, sid: str = "dc8") -> Entry:
@@ -242,7 +242,7 @@ def rival(view: MailboxView, sid: str = "dc8") -> Entry:
 
 async def hear_of(node: Node, *entries: Entry) -> None:
     for entry in entries:
-        await node.store.write(partial(receive, entry=entry, texts=[RIVAL]))
+        await node.store.write(partial(receive, entry=entry, bodies=[RIVAL]))
 
 
 def after_each_plan(node: Node, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], Awaitable[object]]) -> None:

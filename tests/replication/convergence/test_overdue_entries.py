@@ -259,7 +259,7 @@ async def test_what_was_overdue_stays_so_while_a_node_is_away(
         node, key = nodes["dc1"], MailboxKey.of(await nodes["dc1"].view())
         flagged = (FlagAdd(UidSet.of([1]), ("\\Seen",)),)
         waits = Entry(Dot("dc9.lost", 1), (Dot("dc8.lost", 7),), node.store.last_time + 1, 9, *key, flagged)
-        await node.store.write(partial(receive, entry=waits, texts=[]))
+        await node.store.write(partial(receive, entry=waits, bodies=[]))
         await trio.sleep(timing.OVERDUE_S + 2 * timing.OVERDUE_LOOK_EVERY_S)
         why = {"predecessor 7 of dc8.lost is missing at this node": 1}
         assert (await node.report.node_status()).overdue == why

@@ -70,7 +70,7 @@ async def test_a_fetch_in_whose_middle_branches_are_joined(
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await fork(nodes)
         mail = nodes["dc1"].mail
-        read = mail.read_text
+        read = mail.read_body
 
         async def heal_and_read(message: Message) -> BodyReader:
             monkeypatch.undo()
@@ -78,7 +78,7 @@ async def test_a_fetch_in_whose_middle_branches_are_joined(
             return await read(message)
 
         async with session(nodes["dc1"]) as client:
-            monkeypatch.setattr(mail, "read_text", heal_and_read)
+            monkeypatch.setattr(mail, "read_body", heal_and_read)
             assert without_recent(await client.run("FETCH 1:2 (UID BODY.PEEK[])")) == [
                 '* 1 FETCH (UID 1 BODY[] "both")',
                 "* 4 EXISTS",

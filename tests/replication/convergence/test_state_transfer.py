@@ -19,7 +19,7 @@ from replicator.replication.convergence.sync_client import State
 from replicator.replication.writes.head_exchange import ask
 from replicator.replication.writes.lagging_peers import LaggingPeers
 from replicator.replication.writes.requests import SaveRequest
-from replicator.store.bodies.body_rows import StoredText, lacking_count, read_text
+from replicator.store.bodies.body_rows import StoredBody, lacking_count, read_body
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.log.entry_removal import collect
@@ -43,7 +43,7 @@ async def logs_agree(nodes: Cluster) -> None:
 async def filled(node: Node) -> None:
     """Every text is on the node's own disk."""
     await trio.sleep(timing.BACKFILL_PATIENCE_S)
-    await until(lambda: not node.coordinator.backfill.lacking)
+    await until(lambda: not node.coordinator.bodies._backfill.lacking)
     assert not await node.store.read(lacking_count)
     rows = await node.store.read(lambda reader: reader.execute("SELECT DISTINCT content_hash FROM by_uid").fetchall())
     texts = await node.store.read(lambda reader: set(reader.execute("SELECT hash FROM content").fetchall()))
@@ -95,7 +95,7 @@ async def test_a_node_that_was_away_for_long_takes_over_what_the_others_show(
         assert await back.texts("New") == {1: "old"}
         assert len(await back.texts(user="bob")) == 30
         await filled(back)
-        assert back.coordinator.backfill.lacking == 0
+        assert back.coordinator.bodies._backfill.lacking == 0
         assert await back.save("after") == 32
         await nodes.converged()
         assert (await nodes["dc1"].texts())[32] == "after"
@@ -148,7 +148,7 @@ async def test_who_shows_a_message_without_its_text_counts_for_no_copy(
     async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
         await nodes["dc1"].save("first")
         await forget_log(nodes["dc1"])
-        folder, stored = await nodes["dc1"].inbox(), StoredText.of(b"second")
+        folder, stored = await nodes["dc1"].inbox(), StoredBody.of(b"second")
         key = queries.MailboxKey(USER, folder.mailbox_id, folder.uidvalidity)
         operation = SaveRequest(key, b"a delivery......", 1_000, (), stored)
         await nodes["dc1"].coordinator.carry_out(operation)
@@ -172,11 +172,11 @@ async def test_who_shows_a_message_without_its_text_counts_for_no_copy(
             if goes_on_meanwhile:
                 nursery.start_soon(one.flag, 1)
             await trio.sleep(timing.ROUTER_ASK_EVERY_S + 10)
-            assert await two.store.read(lambda reader: read_text(reader, stored.content_hash)) is None
+            assert await two.store.read(lambda reader: read_body(reader, stored.content_hash)) is None
             assert not heard.is_set()
             goes_on.set()
             await heard.wait()
-            assert await two.store.read(lambda reader: read_text(reader, stored.content_hash)) == stored.message
+            assert await two.store.read(lambda reader: read_body(reader, stored.content_hash)) == stored.message
         await nodes.converged()
 
 

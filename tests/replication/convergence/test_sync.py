@@ -19,7 +19,7 @@ from replicator.replication.convergence import sync_client, sync_server
 from replicator.replication.convergence.fork_merge import ForkMerger
 from replicator.replication.convergence.reconciliation import Reconciliation
 from replicator.replication.links.link import PeerLink
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import chain as chains
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
@@ -204,7 +204,7 @@ def received(node: Node) -> int:
 
 
 def _save_many(tx: Transaction, key: MailboxKey, count: int) -> None:
-    text = StoredText.of(b"text")
+    text = StoredBody.of(b"text")
     for number in range(count):
         sequencer.save(tx, key, text, guid=blake2b(b"%d" % number, digest_size=16).digest(), received_ms=1, flags=())
 

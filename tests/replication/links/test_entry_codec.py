@@ -25,7 +25,7 @@ from replicator.errors import (
 )
 from replicator.replication.links.entry_codec import Arrived, EntryAssembler, entry_commands, error_of, refusal
 from replicator.replication.mail_store import CHANGE_AT_ONCE, COPY_AT_ONCE
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Logged
 from resync.entry import (
@@ -69,7 +69,7 @@ def logged_entries(draw: st.DrawFn) -> Logged:
     known: dict[bytes, bytes | Parts] = {}
     for change in draw(st.lists(mail_changes if kind == "mail" else tree_changes, min_size=1, max_size=5)):
         if isinstance(change, MailAdd) and not change.copied:
-            stored = StoredText.of(draw(st.binary(max_size=100)))
+            stored = StoredBody.of(draw(st.binary(max_size=100)))
             known[stored.content_hash] = stored.message
             changes.append(change._replace(size_bytes=stored.size_bytes, content_hash=stored.content_hash))
         else:
@@ -105,8 +105,8 @@ def over_the_wire(logged: Logged) -> list[Arrived]:
 def test_every_entry_arrives_as_it_was_sent(logged: Logged) -> None:
     (arrived,) = over_the_wire(logged)
     assert arrived.entry == logged.entry
-    assert {text.content_hash: text.message for text in arrived.texts} == logged.texts
-    assert arrived.memory_bytes == sum(text.size_bytes for text in arrived.texts)
+    assert {text.content_hash: text.message for text in arrived.bodies} == logged.bodies
+    assert arrived.memory_bytes == sum(text.size_bytes for text in arrived.bodies)
 
 
 @settings(max_examples=150, deadline=None)
@@ -117,7 +117,7 @@ def test_of_what_was_changed_on_the_way_nothing_is_taken(logged: Logged, data: s
     sent[at] = data.draw(st.integers(0, 255) | st.sampled_from(b"0123456789abcdef"))
     for arrived in taken(bytes(sent)):
         assert arrived.entry.digest() == logged.entry.digest()
-        assert {text.content_hash: text.message for text in arrived.texts} == logged.texts
+        assert {text.content_hash: text.message for text in arrived.bodies} == logged.bodies
 
 
 @settings(max_examples=100)
@@ -171,7 +171,7 @@ def test_a_message_whose_text_was_lost_goes_as_a_copy() -> None:
     entry = Entry(Dot("dc1.a", 1), (), 1, 1, "alice", b"m" * 16, 7, (add,))
     (arrived,) = over_the_wire(Logged(1, entry, 0, {}))
     assert arrived.entry.changes == (add._replace(copied=True),)
-    assert arrived.texts == []
+    assert arrived.bodies == []
 
 
 def test_two_entries_one_after_the_other() -> None:

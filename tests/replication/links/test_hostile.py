@@ -45,7 +45,7 @@ from protocol.stream_codec import Request, Response
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.replication.links.entry_codec import MAX_CHANGES, Arrived
 from replicator.replication.links.link import MAX_NUMBERS
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from resync.entry import tree_id
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, cluster, until
 from tests.replication.stranger import INBOX, INBOX_FIELDS, ORIGIN, Stranger, approach, header, reasons, text_of, visit
@@ -245,7 +245,7 @@ async def test_requests_are_served_and_name_nothing_that_is_another_users(
         assert await ask(stranger, request) == first
         assert await ask(stranger, FetchGuid(GUID)) == Content(b"text")
         assert await ask(stranger, FetchUid(1, 1)) == Content(b"text")
-        assert await ask(stranger, FetchHash(StoredText.of(b"text").content_hash)) == Content(b"text")
+        assert await ask(stranger, FetchHash(StoredBody.of(b"text").content_hash)) == Content(b"text")
         for user, uidvalidity in (("mallory", INBOX.uidvalidity), ("alice", 5)):
             await stranger.send(Mbox(2, user, "", INBOX.mailbox_id, uidvalidity))
             refused = await ask(stranger, replace(request, mailboxes=(2,), guid=b"h" * 16))

@@ -19,7 +19,7 @@ from replicator.config import ContentConfig, WhenShort
 from replicator.errors import MailError
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
+from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.bodies.upload import UploadedBody
 from replicator.replication.links.entry_codec import Arrived
 from replicator.replication.links.link import PeerLink
@@ -30,7 +30,7 @@ from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, CHUNK_HASH_BY
 from replicator.store.store import Store
 from resync.entry import Entry
 from tests.replication.bodies.test_attachments import contents, message, save, texts
-from tests.replication.bodies.test_held_parts import answering, full
+from tests.replication.bodies.test_held_attachments import answering, full
 from tests.replication.cluster import Cluster, Node, cluster, until
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ async def test_a_link_is_read_on_when_parts_are_asked_for_behind_what_was_too_mu
 ) -> None:
     """The parts come on the link itself: it would fall silent, and be dropped, again and again."""
     monkeypatch.setattr(receiver, "WAITING_BYTES", 50_000)
-    monkeypatch.setattr(body_completion_module, "PARTED_BYTES", 100_000)
+    monkeypatch.setattr(body_completion_module, "LARGE_TOGETHER_BYTES", 100_000)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await save(nodes["dc1"], b"first")
         await nodes.converged()
@@ -88,7 +88,7 @@ async def test_parts_of_old_messages_that_nobody_has_hold_up_nothing(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for an OK of long ago: else a lost directory of a peer would hold up its log for days."""
-    monkeypatch.setattr(body_completion_module, "PARTED_BYTES", 100_000)
+    monkeypatch.setattr(body_completion_module, "LARGE_TOGETHER_BYTES", 100_000)
     monkeypatch.setattr(body_completion_module, "CLOCKS_APART_MS", 300_000)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes.stop("dc2")
@@ -104,7 +104,7 @@ async def test_messages_that_were_forgotten_are_not_looked_for(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log's tail in memory still has their recipes."""
-    monkeypatch.setattr(body_completion_module, "PARTED_BYTES", 100_000)
+    monkeypatch.setattr(body_completion_module, "LARGE_TOGETHER_BYTES", 100_000)
     keeping = ContentConfig(keep_expunged_s=100.0)
     async with cluster(tmp_path, autojump_clock, 2, copies=1, content=keeping) as nodes:
         await nodes.stop("dc2")
@@ -165,10 +165,10 @@ async def test_clocks_that_differ_along_a_line_make_no_entry_old(
     """Neighbours are within five minutes, as is allowed; dc3 gives the text up at once, and counts as a copy."""
     answer = peer_fetch.answer_fetch
 
-    async def losing(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+    async def losing(store: Store, link: PeerLink, command: AnyFetch, read_chunk: ReadChunk) -> Reply:
         if isinstance(command, FetchPart) and link.sid == "dc3":
             return Refused(RefusalCode.NO_CONTENT, "this node does not have this content")
-        return await answer(store, link, command, read_part)
+        return await answer(store, link, command, read_chunk)
 
     async with cluster(tmp_path, autojump_clock, 3, copies=3, when_short=WhenShort.REFUSE, start=["dc1"]) as nodes:
         nodes.network.cut(("dc1", "dc3"))
@@ -265,8 +265,8 @@ async def test_a_part_that_is_interrupted_after_its_last_chunk_has_no_chunk_twic
         return data[number * CHUNK_BYTES :][:CHUNK_BYTES]
 
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
-        parts, scope = nodes["dc1"].coordinator.bodies.parts, trio.CancelScope()
-        run = parts._run_in_thread
+        attachments, scope = nodes["dc1"].coordinator.bodies._attachments, trio.CancelScope()
+        run = attachments._run_in_thread
 
         async def cancelling(work: Callable[[], T]) -> T:
             done = await run(work)
@@ -276,10 +276,10 @@ async def test_a_part_that_is_interrupted_after_its_last_chunk_has_no_chunk_twic
             return done
 
         with monkeypatch.context() as patch, scope:
-            patch.setattr(parts, "_run_in_thread", cancelling)
-            await parts.obtain(attached, fetched)
+            patch.setattr(attachments, "_run_in_thread", cancelling)
+            await attachments.obtain(attached, fetched)
         assert scope.cancelled_caught
-        holding = await parts.obtain(attached, fetched)
+        holding = await attachments.obtain(attached, fetched)
         assert holding is not None
         assert holding.hash == attached.hash
         assert [file.read_bytes() for file in contents(nodes["dc1"])] == [data]
@@ -297,9 +297,7 @@ async def test_what_nobody_goes_on_with_is_let_go(
             received = await sink.finish()
             assert isinstance(received, UploadedBody)
             coordinator = nodes["dc1"].coordinator
-            prestage = Prestage(
-                coordinator.store, coordinator.bodies.downloader, lambda: coordinator.connections.links, 1
-            )
+            prestage = Prestage(coordinator.store, coordinator.bodies, lambda: coordinator.connections.links, 1)
             await prestage.offer(received.stored.message)
         assert contents(nodes["dc2"])
         await trio.sleep(timing.PARTIAL_DOWNLOADS_KEPT_S + 2 * timing.PARTIAL_DOWNLOADS_LOOK_EVERY_S)
@@ -338,6 +336,6 @@ async def test_an_entry_that_came_by_another_way_is_not_waited_for(tmp_path: Pat
 async def last_of(node: Node) -> tuple[Entry, Parts]:
     """Its last entry, and the recipe of its message."""
     (*_, logged) = await node.store.log_after(0)
-    (recipe,) = logged.texts.values()
+    (recipe,) = logged.bodies.values()
     assert isinstance(recipe, Parts)
     return logged.entry, recipe

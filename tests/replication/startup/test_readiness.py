@@ -13,7 +13,7 @@ from replicator.errors import NotReadyError
 from replicator.replication import timing
 from replicator.replication.links.entry_codec import Announced, Arrived
 from replicator.replication.log.receiver import Receiver
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.log import pending_resync
 from replicator.store.log.apply import receive
 from resync.entry import Entry, MailAdd
@@ -251,7 +251,7 @@ async def test_a_mailbox_whose_entries_wait_at_the_start_is_compared_before_it_i
 ) -> None:
     async with with_mail(tmp_path, autojump_clock) as nodes:
         one = nodes["dc1"]
-        folder, stored = await one.inbox("ann"), StoredText.of(b"waits")
+        folder, stored = await one.inbox("ann"), StoredBody.of(b"waits")
         added = MailAdd(MAILS + 1, b"g" * 16, EPOCH_MS, (), len(b"waits"), stored.content_hash, copied=False)
         mailbox = ("ann", folder.mailbox_id, folder.uidvalidity)
         before = Dot("dc8.lost", 7)

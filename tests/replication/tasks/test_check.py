@@ -17,7 +17,7 @@ from protocol.values import UidSet
 from replicator.replication.tasks import inspection
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.repair import mailbox_check, table_check
 from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions, TaskName, TaskOptions
 from tests.replication.cluster import USER, Cluster, Node, cluster
@@ -356,7 +356,7 @@ async def test_what_no_node_has_is_reported_once_for_each_text(tmp_path: Path, a
         assert (lost.damage, lost.unrepaired) == ({"content": 1}, 1)
         assert "no reachable node has it" in lost.findings[0].what
         for node in nodes.all():  # so that the databases are whole when the nodes stop
-            body = StoredText.of(b"text 1").body
+            body = StoredBody.of(b"text 1").packed
             node.damage(f"UPDATE content SET body = x'{body.hex()}' WHERE hash = {A_TEXT}")
 
 

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from protocol.values import Dot
 from replicator.replication import timing
-from replicator.replication.bodies.body_store import BodyStore
+from replicator.replication.bodies import Bodies
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import ForkMerger
 from replicator.replication.convergence.fork_scheduler import ForkScheduler
@@ -637,16 +637,16 @@ async def test_a_rate_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None
 async def test_texts_that_do_not_come_are_counted(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch = BodyStore.fetch
+    fetch = Bodies.fetch
     lost = trio.Event()
 
-    async def fetch_one(texts: BodyStore, content_hash: bytes, write: object) -> bool:
+    async def fetch_one(bodies: Bodies, content_hash: bytes, write: object) -> bool:
         if lost.is_set():
             return False
         lost.set()
-        return await fetch(texts, content_hash, write)  # type: ignore[arg-type]  # as it was given
+        return await fetch(bodies, content_hash, write)  # type: ignore[arg-type]  # as it was given
 
-    monkeypatch.setattr(BodyStore, "fetch", fetch_one)
+    monkeypatch.setattr(Bodies, "fetch", fetch_one)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await nodes["dc1"].save("common")
         await nodes.converged()
@@ -661,7 +661,7 @@ async def test_texts_that_do_not_come_are_counted(
         assert (status.outcomes, status.texts_lacking) == ({"repaired": 1}, 2)
         assert await nodes["dc1"].store.read(lacking_count) == 2
         assert (
-            timing.REPAIR_PLAN_TEXTS_TIMEOUT_S < trio.current_time() - before < 2 * timing.REPAIR_PLAN_TEXTS_TIMEOUT_S
+            timing.REPAIR_PLAN_BODIES_TIMEOUT_S < trio.current_time() - before < 2 * timing.REPAIR_PLAN_BODIES_TIMEOUT_S
         )
         without = await apply(nodes["dc1"], ApplyOptions(planned))
         assert (without.outcomes, without.texts_lacking) == ({"equal": 1}, None)

@@ -16,18 +16,18 @@ from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mailstore import NewMessage
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
+from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.link import PeerLink
 from replicator.replication.tasks import undelete as undelete_task
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
-from replicator.replication.tasks.undelete import PRESENT, TEXTLESS
+from replicator.replication.tasks.undelete import NO_BODY, PRESENT
 from replicator.replication.writes.requests import ChangeRequest
 from replicator.store.store import Store
 from replicator.tasks import UndeleteOptions, UndeleteStatus
 from tests.replication.bodies.test_attachments import LOGO, contents, found, message
-from tests.replication.bodies.test_held_parts import answering
+from tests.replication.bodies.test_held_attachments import answering
 from tests.replication.cluster import EPOCH_MS, USER, Node, cluster, until
 
 
@@ -203,7 +203,7 @@ async def test_a_text_that_is_lost_here_comes_from_another_node(tmp_path: Path, 
         status = await undelete(nodes["dc1"])
         assert (status.restored, status.textless) == (2, 1)
         assert sorted((await nodes["dc1"].texts()).values()) == ["at both", "at the other one"]
-        assert [one.why_not for one in status.messages].count(TEXTLESS) == 1
+        assert [one.why_not for one in status.messages].count(NO_BODY) == 1
         for node in nodes.all():
             node.damage("DELETE FROM expunged")  # a text that is lost is none that has gone
 
@@ -248,7 +248,7 @@ async def test_a_large_text_comes_over_a_slow_line(
         answering(monkeypatch, lambda _: None, delay_s=20.0)
         began = trio.current_time()
         assert (await undelete(node)).restored == 1
-        assert trio.current_time() > began + timing.BODY_STORE_PATIENCE_S
+        assert trio.current_time() > began + timing.BODIES_PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -269,11 +269,11 @@ async def test_a_neighbour_that_is_busy_may_have_it(
 ) -> None:
     answer, refusals = peer_fetch.answer_fetch, [1, 2]
 
-    async def refusing(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+    async def refusing(store: Store, link: PeerLink, command: AnyFetch, read_chunk: ReadChunk) -> Reply:
         if busy(command) and refusals:
             refusals.pop()
             return Refused(RefusalCode.UNAVAILABLE, "too many requests at once; try again")
-        return await answer(store, link, command, read_part)
+        return await answer(store, link, command, read_chunk)
 
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         node = nodes["dc1"]

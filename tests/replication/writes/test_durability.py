@@ -20,7 +20,7 @@ from replicator.replication.log.sender import Sender
 from replicator.replication.writes import head_exchange, requests
 from replicator.replication.writes.durability import Durability
 from replicator.replication.writes.lagging_peers import LaggingPeers
-from replicator.store.bodies.body_rows import StoredText, is_here, read_text
+from replicator.store.bodies.body_rows import StoredBody, is_here, read_body
 from replicator.store.db.queries import MailboxKey
 from tests.replication.bodies.test_attachments import message, save
 from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, TIMEOUT_S, USER, Node, cluster, until
@@ -260,7 +260,7 @@ async def test_no_limit_of_the_log_makes_a_node_count_that_lacks_the_text(
     """What a peer has collected, others take over without texts and say that they have: by then nobody waits for it."""
     monkeypatch.setattr(timing, "LOG_TRUNCATION_LOOK_EVERY_S", 1.0)
     monkeypatch.setattr(timing, "BACKFILL_PATIENCE_S", 1000.0)
-    stored = StoredText.of(b"text")
+    stored = StoredBody.of(b"text")
     async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE, log=limits) as nodes:
         one, two = nodes["dc1"], nodes["dc2"]
         log_truncation = one.coordinator.log_truncation
@@ -279,7 +279,7 @@ async def test_no_limit_of_the_log_makes_a_node_count_that_lacks_the_text(
             nodes.network.road("dc1", "dc2").release()
             await nodes.linked()
         assert saving.uid == 2
-        assert await two.store.read(lambda reader: read_text(reader, stored.content_hash)) == stored.message
+        assert await two.store.read(lambda reader: read_body(reader, stored.content_hash)) == stored.message
         await until(lambda: one.store.collected != before, timing.LONGEST_WAIT_S + 10)
 
 

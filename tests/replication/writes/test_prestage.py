@@ -16,7 +16,7 @@ from replicator.errors import DiskFullError, DurabilityError, UnavailableError
 from replicator.mailstore import NewMessage
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
+from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.bodies.upload import UploadedBody
 from replicator.replication.links import link as links
 from replicator.replication.links.link import PeerLink
@@ -25,7 +25,7 @@ from replicator.replication.writes.requests import ChangeRequest
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
 from tests.replication.bodies.test_attachments import contents, found, held, message, save, texts
-from tests.replication.bodies.test_held_parts import answering
+from tests.replication.bodies.test_held_attachments import answering
 from tests.replication.cluster import Node, cluster, until
 
 LARGE = message(1, random.Random(5).randbytes(3 << 20))
@@ -197,10 +197,10 @@ async def test_what_is_held_is_held_until_the_slowest_offer_has_had_its_time(
     asked = dict[str, list[int]]()
     answer = peer_fetch.answer_fetch
 
-    async def counting(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+    async def counting(store: Store, link: PeerLink, command: AnyFetch, read_chunk: ReadChunk) -> Reply:
         if isinstance(command, FetchPart):
             asked.setdefault(link.sid, []).append(command.start)
-        return await answer(store, link, command, read_part)
+        return await answer(store, link, command, read_chunk)
 
     monkeypatch.setattr(peer_fetch, "answer_fetch", counting)
     async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:

@@ -18,7 +18,7 @@ from replicator.mailstore import CopiedMessages, NewMessage, SavedMessage, Store
 from replicator.replication import timing
 from replicator.replication.writes.requests import ChangeRequest, CopyRequest, SaveRequest
 from replicator.replication.writes.uid_retry import ROUNDS, UidRetry
-from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import receive
 from replicator.store.log.forks import branch_heads, merge_branch, replay_branch
@@ -256,8 +256,8 @@ async def mastered_on_another_branch(directory: Path, *, joined: bool) -> AsyncI
         async def submit(operation: ChangeRequest) -> Reply:
             reply = master.write(operation.run)
             for logged in master.log():
-                texts = [stored_of(text) for text in logged.texts.values()]
-                await store.write(partial(receive, entry=logged.entry, texts=texts))
+                texts = [stored_of(text) for text in logged.bodies.values()]
+                await store.write(partial(receive, entry=logged.entry, bodies=texts))
             if joined:
                 (head,) = await store.read(partial(branch_heads, chain_id=STORED.mailbox_id))
                 branch = await store.read(partial(replay_branch, head=head))
@@ -271,7 +271,7 @@ async def mastered_on_another_branch(directory: Path, *, joined: bool) -> AsyncI
     master.connection.close()
 
 
-SAVE = SaveRequest(STORED, guid(7), 1_000, (), StoredText.of(b"new"))
+SAVE = SaveRequest(STORED, guid(7), 1_000, (), StoredBody.of(b"new"))
 COPY = CopyRequest(WORK, STORED, UidSet.of([1]), (guid(8),), (guid(6),))
 
 

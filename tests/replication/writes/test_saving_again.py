@@ -9,12 +9,12 @@ from trio.testing import MockClock
 from replicator.replication import timing
 from replicator.replication.convergence import fork_merge
 from replicator.replication.writes.requests import SaveRequest
-from replicator.store.bodies.body_rows import StoredText, read_text
+from replicator.store.bodies.body_rows import StoredBody, read_body
 from replicator.store.db.queries import MailboxKey
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 from tests.replication.convergence.test_state_transfer import end_transfers_late, forget_log
 
-STORED = StoredText.of(b"delivered twice")
+STORED = StoredBody.of(b"delivered twice")
 
 
 async def delivery(node: Node) -> SaveRequest:
@@ -27,7 +27,7 @@ async def disks(nodes: Cluster) -> int:
     """How many have the text."""
     return sum(
         [
-            await node.store.read(lambda reader: read_text(reader, STORED.content_hash)) is not None
+            await node.store.read(lambda reader: read_body(reader, STORED.content_hash)) is not None
             for node in nodes.all()
         ]
     )

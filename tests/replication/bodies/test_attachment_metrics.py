@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from protocol.commands import FetchPart, Parts
 from tests.replication.bodies.test_attachments import LOGO, garble, message, save, scrub, texts
-from tests.replication.bodies.test_held_parts import answering
+from tests.replication.bodies.test_held_attachments import answering
 from tests.replication.cluster import HEARTBEAT_S, Node, cluster
 from tests.replication.test_node_status import value
 
@@ -44,7 +44,7 @@ async def test_a_lost_text_that_two_nodes_tell_of_is_counted_once(tmp_path: Path
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         lost = [Parts(bytes([number]) * 32, 1, b"") for number in range(2)]
         for sid in ("dc2", "dc3"):
-            nodes["dc1"].coordinator.bodies.downloader.note_lost(lost, sid)
+            nodes["dc1"].coordinator.bodies.note_lost(lost, sid)
         assert value(nodes["dc1"].registry, "texts_lost_total") == 2
 
 

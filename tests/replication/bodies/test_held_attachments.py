@@ -22,7 +22,7 @@ from replicator.errors import MailError
 from replicator.mailstore import NewMessage
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
+from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.links import link
 from replicator.replication.links.link import PeerLink
 from replicator.store.attachments.construction import Construction, Holding, Replacement
@@ -33,19 +33,19 @@ from tests.replication.test_node_status import value
 
 T = TypeVar("T")
 
-AnswerPart = Callable[[FetchPart], Reply | None]
+AnswerChunk = Callable[[FetchPart], Reply | None]
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, answer_part: AnswerPart, delay_s: float = 0.0) -> None:
+def answering(monkeypatch: pytest.MonkeyPatch, answer_chunk: AnswerChunk, delay_s: float = 0.0) -> None:
     """All nodes answer so when they are asked for a chunk; None: as they always do."""
     answer = peer_fetch.answer_fetch
 
-    async def answering(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+    async def answering(store: Store, link: PeerLink, command: AnyFetch, read_chunk: ReadChunk) -> Reply:
         if isinstance(command, FetchPart):
             await trio.sleep(delay_s)
-            if (reply := answer_part(command)) is not None:
+            if (reply := answer_chunk(command)) is not None:
                 return reply
-        return await answer(store, link, command, read_part)
+        return await answer(store, link, command, read_chunk)
 
     monkeypatch.setattr(peer_fetch, "answer_fetch", answering)
 
@@ -279,20 +279,20 @@ async def test_a_text_that_is_damaged_here_is_replaced_by_one_that_is_delivered(
 async def test_what_is_held_is_let_go_in_time_or_left_to_a_sweep(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
-        parts = node.coordinator.bodies.parts
+        attachments = node.coordinator.bodies._attachments
         holdings = []
         for number in range(10):
             construction = node.store.attachments.build()
             construction.write(b"%d" % number)
             holdings.append(construction.finish())
-        run = parts._run_in_thread
+        run = attachments._run_in_thread
 
         async def slow(work: Callable[[], T]) -> T:
             await trio.sleep(3)
             return await run(work)
 
-        parts._run_in_thread = slow
-        await parts.let_go(holdings)
+        attachments._run_in_thread = slow
+        await attachments.let_go(holdings)
         assert not node.store.attachments.in_flight()
 
 
