@@ -20,6 +20,9 @@ from pyspark.sql.types import (
 
 from resync.inventory import TABLES, Type
 
+NODE: Final = "node"
+"""The column that names the node of a row."""
+
 FLAG: Final = StructType(
     [
         StructField("flag", StringType(), nullable=False),

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.bits import bits_of, has
-from spark.versions import share_placement
+from spark.comparison.bits import bits_of, has
+from spark.comparison.versions import share_placement
 
 TEXT = ("received_ms", "size_bytes", "content_hash")
 MERGED = ("uid", "modseq", "flags", "content_hash", "given")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from spark.page.markup import count, listed, number
-from spark.summary import NodeSummary, Summary
+from spark.report.markup import count, listed, number
+from spark.report.summary import NodeSummary, Summary
 
 APPLY, REPAIR = "replicator apply DIR", "replicator check --repair"
 INVENTORY, COMPARE = "replicator inventory", "replicator diff"

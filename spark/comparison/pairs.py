@@ -11,7 +11,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.versions import STATE, name, names, share_placement
+from spark.comparison.versions import STATE, name, names, share_placement
 
 _CLAIM = ("uid", "claim_origin", "claim_seq")
 _STAMP = ("time", "sid", "set")

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from resync.inventory import MANIFEST, MANIFEST_BYTES_MAX, InventoryManifest, manifest_from
-from spark.footers import footers
-from spark.schemas import SCHEMAS
+from spark.reading.footers import footers
+from spark.schemas import NODE, SCHEMAS
 
 _ERRORS = (PySparkException, Py4JJavaError)  # the latter: errors for which pyspark has no class of its own
 
@@ -29,8 +29,6 @@ _OPTIONAL = re.compile(r"^  optional (?:group )?(?:\w+ )?(\w+)", re.MULTILINE)
 
 NODES_MAX = 60
 """Inventories of one comparison: one bit of a number says whether a node has seen an entry."""
-NODE = "node"
-"""The column that names the node of a row."""
 
 
 class InventoryError(Exception):

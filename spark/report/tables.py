@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 from xml.etree.ElementTree import Element
 
-from spark.page.charts import bar
-from spark.page.markup import element, number
+from spark.report.charts import bar
+from spark.report.markup import element, number
 
 
 class Measure(NamedTuple):

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import DataFrame, SparkSession
 
 from resync import plan
-from spark import counting, files, inventories, mailboxes, merging, messages, plans, projections, sums, versions
-from spark.inventories import Inventories, InventoryError
-from spark.report import html
-from spark.summary import Summary
+from spark.audit import counting, files, plans
+from spark.comparison import mailboxes, merging, messages, projections, sums, versions
+from spark.reading import inventories
+from spark.reading.inventories import Inventories, InventoryError
+from spark.report.page import html
+from spark.report.summary import Summary
 
 SUMMARY, REPORT = "summary.json", "report.html"
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark import audit, counting, inventories
-from spark.inventories import InventoryError
-from spark.resources import Resources
-from spark.session import SparkError, session
-from spark.summary import IndexSummary, Summary
+from spark.audit import audit, counting
+from spark.job.resources import Resources
+from spark.job.session import SparkError, session
+from spark.reading import inventories
+from spark.reading.inventories import InventoryError
+from spark.report.summary import IndexSummary, Summary
 
 PATTERNS = "*?[]{}\\"
 LOCAL = "file://"

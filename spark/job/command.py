@@ -13,9 +13,9 @@ from importlib.util import find_spec
 import click
 from rich.console import Console
 
-from spark.page.markup import moment
-from spark.resources import Resources
-from spark.summary import Summary
+from spark.job.resources import Resources
+from spark.report.markup import moment
+from spark.report.summary import Summary
 
 MEMORY = re.compile(r"[1-9]\d{0,5}[mMgG]")
 MEMORY_MIN_MIB = 512  # Spark does not start with less
@@ -107,7 +107,7 @@ def diff(
     """
     check_given(given, 2)
     check_installed()
-    from spark.jobs import JobError, run_audit  # noqa: PLC0415  needs pyspark
+    from spark.job.jobs import JobError, run_audit  # noqa: PLC0415  needs pyspark
 
     try:
         with told() as tell:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark.versions import Keep
+from spark.comparison.versions import Keep
 
 _PART_BITS = 33  # of Spark's monotonically increasing ids: the partition's number is above these bits, the row's below
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from xml.etree.ElementTree import Element
 
-from spark.page.markup import element
+from spark.report.markup import element
 
 SLIVER = 0.8
 """Percent of a bar's length that any non-zero value gets, so that it is visible."""

@@ -27,8 +27,8 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from spark.resources import Resources
-from spark.settings import SETTINGS
+from spark.job.resources import Resources
+from spark.job.settings import SETTINGS
 
 JAVA_MIN = 17  # the minimum for Spark 4
 JAVA_TIMEOUT_S = 60.0

@@ -12,10 +12,10 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark import contexts, new_uids, pairs
-from spark.bits import bit, bits_of
-from spark.mailboxes import DAMAGED, EQUAL
-from spark.versions import AGE, ROW, STATE, Keep, names
+from spark.comparison import contexts, new_uids, pairs
+from spark.comparison.bits import bit, bits_of
+from spark.comparison.mailboxes import DAMAGED, EQUAL
+from spark.comparison.versions import AGE, ROW, STATE, Keep, names
 
 
 def folded(gathered: DataFrame, steps: int, keep: Keep) -> DataFrame:

@@ -14,8 +14,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.inventories import NODE
-from spark.schemas import SCHEMAS
+from spark.schemas import NODE, SCHEMAS
 
 SUMS = ("sum_a", "sum_b", "sum_c", "sum_d")
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark import contexts
-from spark.bits import bits_of, has
-from spark.inventories import NODE
-from spark.sums import SUMS
+from spark.comparison import contexts
+from spark.comparison.bits import bits_of, has
+from spark.comparison.sums import SUMS
+from spark.schemas import NODE
 
 RELATIONS = EQUAL, BEHIND, FORKED, DAMAGED = "equal", "behind", "forked", "damaged"
 

@@ -8,9 +8,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from resync.plan import PARTITIONS, TABLES
-from spark import merging
-from spark.inventories import NODE
-from spark.mailboxes import EQUAL
+from spark.comparison import merging
+from spark.comparison.mailboxes import EQUAL
+from spark.schemas import NODE
 
 MASTER = PARTITIONS["mailboxes"]
 
@@ -25,7 +25,7 @@ class Tables(NamedTuple):
 def mailboxes(related: DataFrame, differing: DataFrame, folders: DataFrame) -> DataFrame:
     """Return the table of mailboxes.
 
-    `related`: from `mailboxes`; `differing`: from `messages`; `folders`: from the inventories.
+    `related`: from `mailboxes.classified`; `differing`: from `messages.kinds`; `folders`: from the inventories.
     """
     unequal = related.where(F.col("relation") != EQUAL).select("*", _master().alias(MASTER))
     counts = differing.groupBy("mailbox").agg(F.count("*").alias("differing"))
@@ -59,7 +59,7 @@ def messages(differing: DataFrame, planned: DataFrame) -> DataFrame:
 
 
 def indexes(damaged: DataFrame) -> DataFrame:
-    """Return the table of indexes. `damaged`: from `projections`."""
+    """Return the table of indexes. `damaged`: from `projections.damaged`."""
     return damaged.select(*(column.name for column in TABLES["indexes"]), NODE)
 
 

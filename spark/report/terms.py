@@ -1,6 +1,7 @@
 """The terms of an audit, explained in a line each for readers who meet them for the first time.
 
-Keys are those of `spark.summary.Summary`, which `spark.mailboxes` and `spark.messages` define.
+Keys are those of `spark.report.summary.Summary`, which `spark.comparison.mailboxes` and `spark.comparison.messages`
+define.
 """
 
 from __future__ import annotations

@@ -15,10 +15,9 @@ from typing import TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark import contexts
-from spark.inventories import NODE
-from spark.mailboxes import DAMAGED, EQUAL, MailboxCounts
-from spark.schemas import SCHEMAS
+from spark.comparison import contexts
+from spark.comparison.mailboxes import DAMAGED, EQUAL, MailboxCounts
+from spark.schemas import NODE, SCHEMAS
 
 AGE = ("seq", "origin", "change")
 """The parts of a placement's name, in the order of age."""

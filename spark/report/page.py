@@ -1,6 +1,6 @@
 """An audit's findings as one self-contained page of HTML: no script, no font, no external address.
 
-The page is a skeleton with the style (`page/skeleton.html`), and one section for each question of an operator, in the
+The page is a skeleton with the style (`skeleton.html`), and one section for each question of an operator, in the
 order in which they are asked: whether something is wrong, where, of what kind, for which users, and which nodes repair
 it. Each chart is a drawing of numbers that stand beside it.
 """
@@ -16,13 +16,13 @@ from string import Template
 from typing import Final
 from xml.etree.ElementTree import Element
 
-from spark.page.agreement import agreement
-from spark.page.charts import bar, parts
-from spark.page.markup import count, element, markup, moment, number, share, span, visible
-from spark.page.tables import Measure, table
-from spark.page.terms import KINDS, RELATIONS, UNKNOWN, Term
-from spark.page.verdict import mailboxes, sentence, steps, unequal
-from spark.summary import NodeSummary, Summary
+from spark.report.agreement import agreement
+from spark.report.charts import bar, parts
+from spark.report.markup import count, element, markup, moment, number, share, span, visible
+from spark.report.summary import NodeSummary, Summary
+from spark.report.tables import Measure, table
+from spark.report.terms import KINDS, RELATIONS, UNKNOWN, Term
+from spark.report.verdict import mailboxes, sentence, steps, unequal
 
 _INDEX: Final = ("missing", "extra", "different")
 _CODE = re.compile(r"`([^`]*)`")
@@ -30,7 +30,7 @@ _CODE = re.compile(r"`([^`]*)`")
 
 def html(summary: Summary) -> str:
     """Return the page, to be written as UTF-8. Names in the summary may hold any characters."""
-    skeleton = Template(files("spark.page").joinpath("skeleton.html").read_text("utf-8"))
+    skeleton = Template(files("spark.report").joinpath("skeleton.html").read_text("utf-8"))
     page = element("main", _verdict(summary), *_sections(summary))
     return skeleton.substitute(title=escape(visible(f"Audit of {summary.cluster}")), page=markup(page))
 

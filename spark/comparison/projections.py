@@ -9,8 +9,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark.inventories import NODE
-from spark.sums import SUMS, halves
+from spark.comparison.sums import SUMS, halves
+from spark.schemas import NODE
 
 BUCKETS = 1 << 14
 MISSING, EXTRA, DIFFERENT = "missing", "extra", "different"

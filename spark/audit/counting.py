@@ -9,13 +9,15 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from resync.inventory import InventoryManifest
-from spark import plans, projections
-from spark.bits import has
-from spark.inventories import NODE, Inventories
-from spark.mailboxes import DAMAGED, EQUAL
-from spark.mailboxes import MailboxCounts as Relations
-from spark.plans import MASTER
-from spark.summary import IndexSummary, NodeSummary, PairSummary, Summary, UserSummary
+from spark.audit import plans
+from spark.audit.plans import MASTER
+from spark.comparison import projections
+from spark.comparison.bits import has
+from spark.comparison.mailboxes import DAMAGED, EQUAL
+from spark.comparison.mailboxes import MailboxCounts as Relations
+from spark.reading.inventories import Inventories
+from spark.report.summary import IndexSummary, NodeSummary, PairSummary, Summary, UserSummary
+from spark.schemas import NODE
 
 WORST = 20
 """Users that are listed by name."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from xml.etree.ElementTree import Element
 
-from spark.page.charts import heat_map
-from spark.page.markup import count, element, number, share
-from spark.page.tables import Measure, scrolling, table
-from spark.page.verdict import mailboxes
-from spark.summary import PairSummary, Summary
+from spark.report.charts import heat_map
+from spark.report.markup import count, element, number, share
+from spark.report.summary import PairSummary, Summary
+from spark.report.tables import Measure, scrolling, table
+from spark.report.verdict import mailboxes
 
 TABLE_MAX = 10
 """Nodes up to which a table with numbers is shown."""
