@@ -1,4 +1,4 @@
-"""Clients that send and read large mails piece by piece, as `benchmarks.wire` does small ones at once."""
+"""Clients that send and read large mails piece by piece, as `benchmarks.clients.wire` does small ones at once."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 
-from benchmarks.cluster import PASSWORD, Node
-from benchmarks.wire import CHUNK_BYTES, Connection, ImapClient, MeasurementError, check_replies, envelope
+from benchmarks.clients.wire import CHUNK_BYTES, Connection, ImapClient, MeasurementError, check_replies, envelope
 
 
 def deliver_streamed(connection: Connection, recipient: str, chunks: Iterable[bytes]) -> float:
@@ -24,9 +23,6 @@ def deliver_streamed(connection: Connection, recipient: str, chunks: Iterable[by
 
 class StreamingImap(ImapClient):
     """An IMAP client for literals of any size, both ways."""
-
-    def __init__(self, node: Node, user: str) -> None:
-        super().__init__(node.address("imap"), user, PASSWORD)
 
     def append(self, mailbox: str, size_bytes: int, chunks: Iterable[bytes]) -> float:
         """Store one mail by APPEND. Return the seconds from its end to OK."""

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
-from benchmarks import floor
-from benchmarks.apart import run_apart
-from benchmarks.cluster import Cluster, NodeUsage
-from benchmarks.load import Load, LoadResult
-from benchmarks.mails import MailTexts
-from benchmarks.report import Figure, quantiles_ms
-from benchmarks.scale import Scale
-from benchmarks.wire import Address, ImapClient, check_replies, connect_lmtp, deliver, envelope
+from benchmarks.clients.load import Load, LoadResult
+from benchmarks.clients.mails import MailTexts
+from benchmarks.clients.wire import Address, ImapClient, check_replies, connect_lmtp, deliver, envelope
+from benchmarks.clusters.apart import run_apart
+from benchmarks.clusters.cluster import Cluster, NodeUsage
+from benchmarks.figures.scale import Scale
+from benchmarks.floors import machine
+from benchmarks.report.figure import Figure, quantiles_ms
 
 MAIL_BYTES = 4096
 CONNECTIONS = 8
@@ -61,8 +61,8 @@ def latency(cluster: Cluster, scale: Scale) -> list[Figure]:
                             seen.setdefault(key.data, now)
                 visible.append(seen["visible"] - seen["ok"])
                 accepted.append(seen["ok"] - began)
-    round_trip = quantiles_ms(floor.loopback_s(FLOOR_TIMES))
-    durable = quantiles_ms(floor.fsync_s(cluster.directory, MAIL_BYTES, FLOOR_TIMES))
+    round_trip = quantiles_ms(machine.loopback_s(FLOOR_TIMES))
+    durable = quantiles_ms(machine.fsync_s(cluster.directory, MAIL_BYTES, FLOOR_TIMES))
     ok, shown = quantiles_ms(accepted), quantiles_ms(visible)
     fsync = "two fsyncs of 4 KiB"
     return [
@@ -86,7 +86,7 @@ def delivery(cluster: Cluster, scale: Scale) -> list[Figure]:
     dc1 = cluster.nodes[0].address("lmtp")
     everywhere = [node.address("lmtp") for node in cluster.nodes]
     _load(cluster, [dc1], scale, seconds=1)  # every mailbox exists and has a master
-    durable = statistics.median(floor.fsync_s(cluster.directory, CONNECTIONS * MAIL_BYTES, FLOOR_TIMES))
+    durable = statistics.median(machine.fsync_s(cluster.directory, CONNECTIONS * MAIL_BYTES, FLOOR_TIMES))
     floor_rate = CONNECTIONS / (2 * durable)
     rows: list[Figure] = []
     for name, addresses in (("at dc1", [dc1]), ("over all nodes", everywhere)):
@@ -118,8 +118,8 @@ def store(cluster: Cluster, scale: Scale) -> list[Figure]:
         commands = [f"STORE {number} +FLAGS (\\Flagged)" for number in range(1, scale.samples + 1)]
         taken = [_timed(partial(imap.command, command)) for command in commands]
     mailboxes = dc1.get(f"/api/v1/mailboxes?user={STORE_USER}")
-    round_trip = quantiles_ms(floor.loopback_s(FLOOR_TIMES))
-    durable = quantiles_ms(floor.fsync_s(cluster.directory, 512, FLOOR_TIMES))
+    round_trip = quantiles_ms(machine.loopback_s(FLOOR_TIMES))
+    durable = quantiles_ms(machine.fsync_s(cluster.directory, 512, FLOOR_TIMES))
     spent, is_what = quantiles_ms(taken), "two loopback round trips and two fsyncs"
     return [
         Figure(
@@ -150,7 +150,7 @@ def fetch(cluster: Cluster, scale: Scale) -> list[Figure]:
                     f"FETCH 1:* {name} over {count:,} messages",
                     count / best_s,
                     "msgs/s",
-                    count / floor.transfer_s(size),
+                    count / machine.transfer_s(size),
                     "the same bytes over loopback",
                     detail={"first_s": first_s, "again_s": again_s, "bytes": size, "mib_per_s": size / best_s / 2**20},
                 )

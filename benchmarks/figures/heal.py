@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.apart import run_apart
-from benchmarks.cluster import Cluster, Node
-from benchmarks.load import Load
-from benchmarks.report import Figure
-from benchmarks.scale import Scale
-from benchmarks.states import are_equal, mailbox
+from benchmarks.clients.load import Load
+from benchmarks.clusters.apart import run_apart
+from benchmarks.clusters.cluster import Cluster, Node
+from benchmarks.clusters.states import are_equal, mailbox
+from benchmarks.figures.scale import Scale
+from benchmarks.report.figure import Figure
 
 SIDES = ("dc1", "dc2"), ("dc3",)
 USER = "busy"

@@ -23,8 +23,8 @@ from typing import Self, cast
 
 import psutil
 
-from benchmarks.proxy import HOST, Direction, Proxy
-from benchmarks.wire import Address, ImapClient, MeasurementError
+from benchmarks.clients.wire import Address, ImapClient, MeasurementError
+from benchmarks.clusters.proxy import HOST, Direction, Proxy
 
 DOORS = ("peer", "imap", "lmtp", "http")
 PASSWORD = "bench"

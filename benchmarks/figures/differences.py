@@ -13,16 +13,16 @@ from pathlib import Path
 
 import click
 
-from benchmarks.apart import run_apart
-from benchmarks.cluster import LOG_ENDS, OWN_OBJECTS, Cluster, Node, Site
-from benchmarks.load import Load
-from benchmarks.meeting import Meeting, Met
-from benchmarks.prepared import Prepared, prepare
-from benchmarks.proxy import BOTH
-from benchmarks.report import Figure
-from benchmarks.scale import Scale
-from benchmarks.states import are_equal, checkpoint, drop_log, run_task
-from benchmarks.wire import MeasurementError
+from benchmarks.clients.load import Load
+from benchmarks.clients.wire import MeasurementError
+from benchmarks.clusters.apart import run_apart
+from benchmarks.clusters.cluster import LOG_ENDS, OWN_OBJECTS, Cluster, Node, Site
+from benchmarks.clusters.meeting import Meeting, Met
+from benchmarks.clusters.prepared import Prepared, prepare
+from benchmarks.clusters.proxy import BOTH
+from benchmarks.clusters.states import are_equal, checkpoint, drop_log, run_task
+from benchmarks.figures.scale import Scale
+from benchmarks.report.figure import Figure
 
 FEW = 10
 AIMED_AT = 20

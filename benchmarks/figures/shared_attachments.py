@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from benchmarks.cluster import Cluster, Node
-from benchmarks.proxy import BOTH
-from benchmarks.report import Figure
-from benchmarks.scale import Scale
-from benchmarks.states import are_equal
-from benchmarks.wire import connect_lmtp, deliver
+from benchmarks.clients.wire import connect_lmtp, deliver
+from benchmarks.clusters.cluster import Cluster, Node
+from benchmarks.clusters.proxy import BOTH
+from benchmarks.clusters.states import are_equal
+from benchmarks.figures.scale import Scale
+from benchmarks.report.figure import Figure
 
 NODES = 3
 USERS = tuple(f"user{number:02d}" for number in range(1, 21))

@@ -16,12 +16,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
-from benchmarks.cluster import Cluster, Node
-from benchmarks.mails import MailTexts
-from benchmarks.report import Figure
-from benchmarks.scale import Scale
-from benchmarks.states import expect_master, make_master
-from benchmarks.wire import MeasurementError, connect_lmtp, deliver
+from benchmarks.clients.mails import MailTexts
+from benchmarks.clients.wire import MeasurementError, connect_lmtp, deliver
+from benchmarks.clusters.cluster import Cluster, Node
+from benchmarks.clusters.states import expect_master, make_master
+from benchmarks.figures.scale import Scale
+from benchmarks.report.figure import Figure
 
 USER = "writer"
 TIMEOUT_S = 4.0

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from benchmarks.cluster import Node
-from benchmarks.wire import MeasurementError
+from benchmarks.clients.wire import MeasurementError
+from benchmarks.clusters.cluster import Node
 
 LOG_GONE_WITHIN_S = 300.0
 

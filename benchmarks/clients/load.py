@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import count
 
-from benchmarks.mails import MailTexts
-from benchmarks.wire import Address, Connection, check_replies, connect_lmtp, envelope
+from benchmarks.clients.mails import MailTexts
+from benchmarks.clients.wire import Address, Connection, check_replies, connect_lmtp, envelope
 
 
 @dataclass(frozen=True)

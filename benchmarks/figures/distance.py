@@ -14,14 +14,14 @@ from functools import partial
 from itertools import combinations, cycle, islice
 from pathlib import Path
 
-from benchmarks.apart import run_apart
-from benchmarks.cluster import Cluster, Node
-from benchmarks.load import Load, LoadResult
-from benchmarks.mails import MailTexts
-from benchmarks.report import Figure, quantiles_ms
-from benchmarks.scale import Scale
-from benchmarks.states import are_equal, expect_master, mailbox, make_master
-from benchmarks.wire import ImapClient, MeasurementError
+from benchmarks.clients.load import Load, LoadResult
+from benchmarks.clients.mails import MailTexts
+from benchmarks.clients.wire import ImapClient, MeasurementError
+from benchmarks.clusters.apart import run_apart
+from benchmarks.clusters.cluster import Cluster, Node
+from benchmarks.clusters.states import are_equal, expect_master, mailbox, make_master
+from benchmarks.figures.scale import Scale
+from benchmarks.report.figure import Figure, quantiles_ms
 
 ONE_WAY_S = 0.08
 ROUND_TRIP_MS = 2 * ONE_WAY_S * 1000

@@ -13,13 +13,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import cast
 
-from benchmarks.cluster import Cluster, Node
-from benchmarks.mails import MailTexts
-from benchmarks.proxy import BOTH
-from benchmarks.report import Figure
-from benchmarks.scale import Scale
-from benchmarks.states import are_equal, expect_master
-from benchmarks.wire import connect_lmtp, deliver
+from benchmarks.clients.mails import MailTexts
+from benchmarks.clients.wire import connect_lmtp, deliver
+from benchmarks.clusters.cluster import Cluster, Node
+from benchmarks.clusters.proxy import BOTH
+from benchmarks.clusters.states import are_equal, expect_master
+from benchmarks.figures.scale import Scale
+from benchmarks.report.figure import Figure
 from protocol.commands import Save
 from protocol.stream_codec import Decoder, Request, Response
 

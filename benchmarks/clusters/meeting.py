@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks.cluster import Cluster
-from benchmarks.proxy import BOTH
-from benchmarks.wire import MeasurementError
+from benchmarks.clients.wire import MeasurementError
+from benchmarks.clusters.cluster import Cluster
+from benchmarks.clusters.proxy import BOTH
 
 LOOK_EVERY_S = 0.03  # a look costs the node some milliseconds
 DIALLED_WITHIN_S = 20.0

@@ -20,7 +20,7 @@ from typing import Self
 
 import trio
 
-from benchmarks.wire import Address
+from benchmarks.clients.wire import Address
 
 HOST = "127.0.0.1"
 CHUNK_BYTES = 64 * 1024

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from benchmarks.report import Figure, with_unit
-from benchmarks.wire import MeasurementError
+from benchmarks.clients.wire import MeasurementError
+from benchmarks.report.figure import Figure, with_unit
 
 
 def refresh(page: str, name: str, figures: Sequence[Figure], described: Mapping[str, object]) -> str:

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from benchmarks.cluster import Node
-from benchmarks.load import Load, LoadResult
-from benchmarks.wire import MeasurementError
+from benchmarks.clients.load import Load, LoadResult
+from benchmarks.clients.wire import MeasurementError
+from benchmarks.clusters.cluster import Node
 
 GRACE_S = 60.0
 """Seconds for mails that are under way when the load's time is over."""
@@ -18,7 +18,7 @@ GRACE_S = 60.0
 
 def run_apart(load: Load, nodes: Iterable[Node]) -> LoadResult:
     """Run the load. Raises MeasurementError with the last lines of the nodes' logs if a mail is refused."""
-    command = [sys.executable, "-m", "benchmarks.load", json.dumps(asdict(load))]
+    command = [sys.executable, "-m", "benchmarks.clients.load", json.dumps(asdict(load))]
     try:
         done = subprocess.run(command, capture_output=True, check=True, timeout=load.seconds + GRACE_S)
     except subprocess.CalledProcessError as error:

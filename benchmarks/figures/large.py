@@ -10,15 +10,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import floor
-from benchmarks.cluster import Cluster, Node
-from benchmarks.large_mails import LINE_BYTES, SOURCE_BYTES, LargeMail
-from benchmarks.process_memory import watch
-from benchmarks.report import Figure
-from benchmarks.scale import Scale
-from benchmarks.states import are_equal
-from benchmarks.streaming import StreamingImap, deliver_streamed
-from benchmarks.wire import MeasurementError, connect_lmtp
+from benchmarks.clients.large_mails import LINE_BYTES, SOURCE_BYTES, LargeMail
+from benchmarks.clients.streaming import StreamingImap, deliver_streamed
+from benchmarks.clients.wire import MeasurementError, connect_lmtp
+from benchmarks.clusters.cluster import PASSWORD, Cluster, Node
+from benchmarks.clusters.process_memory import watch
+from benchmarks.clusters.states import are_equal
+from benchmarks.figures.scale import Scale
+from benchmarks.floors import machine
+from benchmarks.report.figure import Figure
 
 MIB = 1 << 20
 USER = "large"
@@ -41,10 +41,10 @@ def _of_size(cluster: Cluster, size_mib: int) -> list[Figure]:
     read_s, part_s = _read(cluster.nodes[2], mails[-1])
     grown = {sid: peak.grown_bytes / MIB for sid, peak in peaks.items()}
     size, source = mails[-1].size_bytes, mails[-1].body_bytes * SOURCE_BYTES // LINE_BYTES
-    durable = 2 * min(floor.fsync_s(cluster.directory, source, TIMES))
+    durable = 2 * min(machine.fsync_s(cluster.directory, source, TIMES))
     ended = statistics.median(end_s for _, end_s in delivered)
     whole = statistics.median(all_s for all_s, _ in delivered)
-    over_loopback = size / floor.transfer_s(size) / 1e6
+    over_loopback = size / machine.transfer_s(size) / 1e6
     detail = {"from_mail_to_ok_s": [one for one, _ in delivered], "from_end_to_ok_s": [end for _, end in delivered]}
     what = f"a mail of {size_mib} MiB"
     return [
@@ -73,7 +73,7 @@ def _read(node: Node, mail: LargeMail) -> tuple[float, float]:
     """Return the seconds of FETCH of the last mail, and of some octets of its second part: the best of a few tries."""
     middle = mail.body_bytes // 2
     part = bytearray()
-    with StreamingImap(node, USER) as imap:
+    with StreamingImap(node.address("imap"), USER, PASSWORD) as imap:
         imap.command("SELECT INBOX")
         whole_s = min(_timed(imap, "BODY.PEEK[]", []) for _ in range(TIMES))
         part_s = min(_timed(imap, f"BODY.PEEK[2]<{middle}.{PART_BYTES}>", part) for _ in range(TIMES))

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import trio
 
-from benchmarks.mails import MailTexts
-from benchmarks.wire import MeasurementError
+from benchmarks.clients.mails import MailTexts
+from benchmarks.clients.wire import MeasurementError
 from replicator.environment import Environment
 from replicator.mailstore import INBOX
 from replicator.store.bodies.body_rows import StoredText
@@ -58,7 +58,7 @@ class Prepared:
 
 def prepare(wanted: Prepared) -> None:
     """Make the databases. Raises MeasurementError."""
-    command = [sys.executable, "-m", "benchmarks.prepared"]
+    command = [sys.executable, "-m", "benchmarks.clusters.prepared"]
     told = json.dumps(asdict(wanted)).encode()
     try:
         subprocess.run(command, input=told, capture_output=True, check=True, timeout=LIMIT_S)

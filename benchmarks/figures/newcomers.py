@@ -14,13 +14,13 @@ from pathlib import Path
 
 import click
 
-from benchmarks.cluster import LOG_ENDS, OWN_OBJECTS, Cluster, Node, Site
-from benchmarks.meeting import Meeting
-from benchmarks.prepared import Prepared, prepare
-from benchmarks.report import Figure
-from benchmarks.scale import Scale
-from benchmarks.states import are_equal, checkpoint, drop_log
-from benchmarks.wire import ImapClient, MeasurementError
+from benchmarks.clients.wire import ImapClient, MeasurementError
+from benchmarks.clusters.cluster import LOG_ENDS, OWN_OBJECTS, Cluster, Node, Site
+from benchmarks.clusters.meeting import Meeting
+from benchmarks.clusters.prepared import Prepared, prepare
+from benchmarks.clusters.states import are_equal, checkpoint, drop_log
+from benchmarks.figures.scale import Scale
+from benchmarks.report.figure import Figure
 from replicator.replication import timing
 
 SHARED = '[checkpoint]\nurl = "file:objects"\nshared = true\n'

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import click
 
-from benchmarks.bare_attachments import Bare
-from benchmarks.report import Figure, with_unit
-from benchmarks.scale import Scale
+from benchmarks.figures.scale import Scale
+from benchmarks.floors.bare_attachments import Bare
+from benchmarks.report.figure import Figure, with_unit
 from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.store import Attachments

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.wire import CHUNK_BYTES
+from benchmarks.clients.wire import CHUNK_BYTES
 
 ECHO = """
 import socket, sys

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.cluster import Cluster
-from benchmarks.large_mails import LargeMail
-from benchmarks.mails import MailTexts
-from benchmarks.report import Figure, quantiles_ms
-from benchmarks.scale import Scale
-from benchmarks.states import are_equal
-from benchmarks.streaming import deliver_streamed
-from benchmarks.wire import MeasurementError, connect_lmtp, deliver
+from benchmarks.clients.large_mails import LargeMail
+from benchmarks.clients.mails import MailTexts
+from benchmarks.clients.streaming import deliver_streamed
+from benchmarks.clients.wire import MeasurementError, connect_lmtp, deliver
+from benchmarks.clusters.cluster import Cluster
+from benchmarks.clusters.states import are_equal
+from benchmarks.figures.scale import Scale
+from benchmarks.report.figure import Figure, quantiles_ms
 
 LINE_BYTES_S = 2e6
 ONE_WAY_S = 0.01

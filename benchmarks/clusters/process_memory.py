@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.cluster import Node
+from benchmarks.clusters.cluster import Node
 
 RESET_PEAK = "5"  # proc(5), /proc/pid/clear_refs: set the peak to the present size
 
