@@ -14,17 +14,17 @@ def empty() -> Column:
 
 
 def has_seen(context: Column, origin: Column, seq: Column) -> Column:
-    """Return True if the entry is part of the history."""
+    """Return True if the entry is part of the history. Restates `resync.state.MailboxState.has_seen`."""
     return F.coalesce(F.try_element_at(context, origin), F.lit(0)) >= seq
 
 
 def covers(context: Column, other: Column) -> Column:
-    """Return True if `context` includes everything that `other` includes."""
+    """Return True if `context` includes everything that `other` includes. Restates `protocol.values.covers`."""
     # no look-up per entry, which would search the other map each time: there may be thousands of origins
     lacks = F.map_zip_with(context, other, lambda _, has, wanted: wanted > F.coalesce(has, F.lit(0)))
     return ~F.exists(F.map_values(lacks), lambda one: F.coalesce(one, F.lit(False)))
 
 
 def joined(ours: Column, theirs: Column) -> Column:
-    """Return the context of a state that has seen what two others have."""
+    """Return the context of a state that has seen what two others have. Restates `resync.state.joined`."""
     return F.map_zip_with(ours, theirs, lambda _, one, other: F.greatest(one, other))

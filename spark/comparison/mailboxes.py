@@ -144,7 +144,8 @@ def _covers(one: Column, other: Column) -> Column:
 def _branches(states: Column) -> Column:
     """Return the places of states that no other one covers, the master's first; of equal states only the first.
 
-    A node counts as master if it takes itself for it: other nodes may not have heard of a new master.
+    A node counts as master if it takes itself for it: other nodes may not have heard of a new master. Restates
+    `resync.merge._is_covered`.
     """
 
     def rank(one: Column) -> Column:

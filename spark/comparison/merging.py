@@ -19,11 +19,13 @@ from spark.comparison.versions import AGE, ROW, STATE, Keep, names
 
 
 def folded(gathered: DataFrame, steps: int, keep: Keep) -> DataFrame:
-    """Return the outcome for each message. `gathered`: see `versions`; `steps`: of a `Summary`.
+    """Return the outcome for each message. `gathered`: see `versions`; `steps`: of `mailboxes.MailboxCounts`.
 
     Columns are added for STATE, as merged, null if the message is expunged or its mailbox damaged, and for `given`, the
     last new UID that the message got on the way. `keep` is called with DataFrames that are used more than once, and
     should checkpoint them: a plan of many steps costs more than the data. A mailbox is kept as often as it has steps.
+
+    Restates `resync.merge.merge_all`.
     """
     first = gathered.withColumn("first", _at(F.get("plan.places", F.lit(0))))
     rest = [name for name in first.columns if name != "first"]
@@ -50,7 +52,7 @@ def heads(mailboxes: DataFrame, given: DataFrame) -> DataFrame:
     """Return `mailbox`, and its `uidnext`, `highestmodseq`, `risen` and `context` after joining all branches.
 
     `given`: has `mailbox` and `given`, see `folded`, of all messages that got a new UID. Damaged mailboxes are left
-    out.
+    out. Restates `resync.merge.merge`.
     """
     merges = F.size("branches") - 1
     branches = F.transform("branches", lambda place: F.get("states", place))
@@ -106,7 +108,7 @@ def _paired(before: DataFrame, step: int) -> DataFrame:
 def _renumbered(displaced: DataFrame, step: int, keep: Keep) -> DataFrame:
     """Give new UIDs by age, above both UIDNEXTs.
 
-    From here on the context of the result includes the merge's own entry.
+    From here on the context of the result includes the merge's own entry. Restates `resync.merge.merge`.
     """
     first = F.get("placements", F.lit(0))
     ages = (first[name].alias(name) for name in AGE)

@@ -25,7 +25,7 @@ def kinds(folded: DataFrame, nodes: Sequence[str]) -> DataFrame:
     Columns: `mailbox`, `guid`; `missing_on`, `expunged_on`: arrays of SIDs; `uid_conflict`: shown under a UID that it
     cannot keep; `flags_differ`; `damage`: two bodies of one placement; `only_modseq`: only the MODSEQ or the claim
     differs, which clients do not see; and MERGED, null if the message is expunged. In a damaged mailbox every
-    difference is `damage` and nothing else.
+    difference is `damage` and nothing else. Restates `resync.differing.kinds`.
     """
     versions = F.col("versions")
     first = F.get(versions, F.lit(0))["row"]
@@ -84,7 +84,7 @@ def _lacking(one: Column, versions: Column) -> Column:
 
 
 def _seen(row: Column) -> Column:
-    """Return bits of the states that have seen all placements of the row."""
+    """Return bits of the states that have seen all placements of the row. Restates `resync.differing._has_seen_all`."""
     return F.aggregate(row["placements"], F.lit(-1).cast("long"), lambda found, one: found.bitwiseAND(one["seen"]))
 
 

@@ -18,7 +18,10 @@ _STAMP = ("time", "sid", "set")
 
 
 def joined(paired: DataFrame) -> DataFrame:
-    """Return the message as it stays, if it does, in the columns of STATE, and a flag `moves` if it needs a new UID."""
+    """Return the message as it stays, if it does, in the columns of STATE, and a flag `moves` if it needs a new UID.
+
+    Restates `resync.merge.merge`.
+    """
     rest = [name for name in paired.columns if name not in (*STATE, "other", "their_bit")]
     mine, other = F.col("mine"), F.col("other")
     return (
@@ -41,7 +44,10 @@ def joined(paired: DataFrame) -> DataFrame:
 
 
 def _stay(row: Column, there: Column, bits: Column) -> Column:
-    """Return the placements of a row that stay: the other side, of these bits, shows them or has not seen them."""
+    """Return the placements of a row that stay: the other side, of these bits, shows them or has not seen them.
+
+    Restates `resync.merge._of_both`.
+    """
     shown = F.coalesce(names(there["placements"]), F.array())
     stays = F.filter(
         row["placements"],
@@ -60,13 +66,19 @@ def _has(bits: Column, seen: Column) -> Column:
 
 
 def _ours_wins(mine: Column, other: Column) -> Column:
-    """Choose, for one placement, the UID of the side that knows the other's claim."""
+    """Choose, for one placement, the UID of the side that knows the other's claim.
+
+    Restates `resync.merge._of_later_claim`.
+    """
     we_know, they_know = _has(F.col("our_bits"), other["claim_seen"]), _has(F.col("their_bit"), mine["claim_seen"])
     return F.when(we_know != they_know, we_know).otherwise(_part(mine, _CLAIM) >= _part(other, _CLAIM))
 
 
 def _is_ours() -> Column:
-    """Return True if the message keeps our row, False for theirs, null if its last placement is expunged."""
+    """Return True if the message keeps our row, False for theirs, null if its last placement is expunged.
+
+    Restates `resync.merge._of_both`.
+    """
     ours, theirs = F.size("ours_stay") > 0, F.size("theirs_stay") > 0
     return (
         F.when(~F.col("changes"), F.lit(True))
@@ -78,7 +90,10 @@ def _is_ours() -> Column:
 
 
 def _survivor(mine: Column, other: Column) -> dict[str, Column]:
-    """Return the survivor's columns: all placements that stay, and the flags of both rows if both have one of them."""
+    """Return the survivor's columns: all placements that stay, and the flags of both rows if both have one of them.
+
+    Restates `resync.merge._of_both`.
+    """
     found = {name: F.when(F.col("is_ours"), mine[name]).when(~F.col("is_ours"), other[name]) for name in STATE}
     changes = F.col("changes") & F.col("is_ours").isNotNull()
     both_count = F.col("changes") & (F.size("ours_stay") > 0) & (F.size("theirs_stay") > 0)
@@ -90,7 +105,7 @@ def _survivor(mine: Column, other: Column) -> dict[str, Column]:
 
 
 def last(one: Column, other: Column) -> Column:
-    """Return each flag in the state of its later stamp, sorted by flag."""
+    """Return each flag in the state of its later stamp, sorted by flag. Restates `resync.merge._last`."""
     states = F.map_zip_with(_by_flag(one), _by_flag(other), lambda _, mine, their: F.greatest(mine, their))
     listed = F.transform(
         F.map_entries(states),
@@ -108,7 +123,8 @@ def _by_flag(flags: Column) -> Column:
 def _misleads(shown: Column, side: str) -> Column:
     """Return True if a client of this side could take the row's UID for another message's.
 
-    A side that shows the message under this UID is misled by a placement that is new to it.
+    A side that shows the message under this UID is misled by a placement that is new to it. Restates
+    `resync.merge._misleads`.
     """
     is_same = F.coalesce(_part(shown, _CLAIM) == F.struct(*_CLAIM), F.lit(False))
     is_new = F.size(F.array_except(names(F.col("placements")), names(shown["placements"]))) > 0

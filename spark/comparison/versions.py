@@ -99,7 +99,7 @@ def _touched(rows: DataFrame, count: int) -> DataFrame:
 
 
 def share_placement(one: Column, other: Column) -> Column:
-    """Return True if two rows of one GUID stand for a common placement."""
+    """Return True if two rows of one GUID stand for a common placement. Restates `resync.row.shares_placement`."""
     return F.arrays_overlap(names(one["placements"]), names(other["placements"]))
 
 
