@@ -14,9 +14,9 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.schemas import NODE, SCHEMAS
+from spark.schemas import NODE, SCHEMAS, TOTAL
 
-SUMS = ("sum_a", "sum_b", "sum_c", "sum_d")
+SUMS = tuple(TOTAL.names)
 
 _LOW = (1 << 32) - 1
 

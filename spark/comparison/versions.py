@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from spark.comparison import contexts
 from spark.comparison.mailboxes import DAMAGED, EQUAL, MailboxCounts
-from spark.schemas import NODE, SCHEMAS
+from spark.schemas import NODE, SCHEMAS, VERSION
 
 AGE = ("seq", "origin", "change")
 """The parts of a placement's name, in the order of age."""
@@ -25,7 +25,7 @@ Keep: TypeAlias = Callable[[DataFrame], DataFrame]
 """A function that is called with each DataFrame that is used more than once."""
 
 ROW = tuple(name for name in SCHEMAS["messages"].names if name not in {"mailbox", "guid"})
-STATE = (*(name for name in ROW if name not in {"origin", "seq", "change", "also"}), "placements", "claim_seen")
+STATE = tuple(VERSION.names)
 """Columns of a version's row. `placements`: all that the message stands for, by age, each with its bits `seen`.
 
 Bit n of `seen` and `claim_seen` is set if the n-th state has seen the entry: the placement's, the claim.
