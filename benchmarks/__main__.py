@@ -14,22 +14,22 @@ from types import FrameType
 
 import click
 
-from benchmarks.attachments import attachments
-from benchmarks.cluster import Cluster
-from benchmarks.differences import differences
-from benchmarks.distance import distance
-from benchmarks.document import refresh
-from benchmarks.failover import failover
-from benchmarks.figures import FIGURES, USERS
-from benchmarks.heal import heal
-from benchmarks.large import large
-from benchmarks.newcomers import newcomers
-from benchmarks.report import Figure, machine, show, write
-from benchmarks.scale import FULL, QUICK, Scale
-from benchmarks.shared_attachments import shared_attachments
-from benchmarks.slow_line import slow_line
-from benchmarks.traffic import traffic
-from benchmarks.wire import MeasurementError
+from benchmarks.clients.wire import MeasurementError
+from benchmarks.clusters.cluster import Cluster
+from benchmarks.figures.attachments import attachments
+from benchmarks.figures.differences import differences
+from benchmarks.figures.distance import distance
+from benchmarks.figures.failover import failover
+from benchmarks.figures.heal import heal
+from benchmarks.figures.large import large
+from benchmarks.figures.newcomers import newcomers
+from benchmarks.figures.scale import FULL, QUICK, Scale
+from benchmarks.figures.shared_attachments import shared_attachments
+from benchmarks.figures.shared_cluster import FIGURES, USERS
+from benchmarks.figures.slow_line import slow_line
+from benchmarks.figures.traffic import traffic
+from benchmarks.report.document import refresh
+from benchmarks.report.figure import Figure, machine, show, write
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

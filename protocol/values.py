@@ -43,7 +43,10 @@ def context_of(dots: Iterable[Dot]) -> dict[str, int]:
 
 
 def covers(context: Context, other: Context) -> bool:
-    """Return True if `context` includes everything that `other` includes."""
+    """Return True if `context` includes everything that `other` includes.
+
+    On Spark: `spark.comparison.contexts.covers`.
+    """
     return all(context.get(origin, 0) >= seq for origin, seq in other.items())
 
 

@@ -93,7 +93,8 @@ def count(by_row: Mapping[bytes, Iterable[DifferenceKind]]) -> Counter[Differenc
 def kinds(ours: Side, theirs: Side) -> dict[bytes, frozenset[DifferenceKind]]:
     """Return the kinds of differences by the keys of rows.
 
-    CONTEXT never occurs, and DAMAGE only for differences that no two valid histories can have.
+    CONTEXT never occurs, and DAMAGE only for differences that no two valid histories can have. On Spark, of messages:
+    `spark.comparison.messages.kinds`.
     """
     keys = ours.rows.keys() | theirs.rows.keys()
     differing = [key for key in keys if ours.rows.get(key) != theirs.rows.get(key)]
@@ -137,6 +138,7 @@ def _of_message(mine: Row | None, other: Row | None, ours: Side, theirs: Side) -
 
 
 def _has_seen_all(side: Side, row: Row) -> bool:
+    """Return True if the side has seen all placements of the row. On Spark: `spark.comparison.messages._seen`."""
     return all(side.has_seen(dot) for dot, _ in row.placements())
 
 

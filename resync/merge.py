@@ -10,6 +10,9 @@ mail. All other messages get new UIDs above both UIDNEXTs.
 That is `conflict.uid = "renumber"`. With "uidvalidity", as soon as one UID cannot stay, all messages get new UIDs above
 both, in the order in which they came into the log, and the UIDVALIDITY rises. So under either rule no UID that was ever
 shown is used for another message, and nodes with different settings still agree.
+
+The batch states "renumber" again, as expressions of Spark. Each function that it restates names its counterpart after
+"On Spark", which must change with it.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ class Anew:
 def merge(ours: MailboxState, theirs: MailboxState, dot: Dot, anew: Anew | None = None) -> MailboxState:
     """Return the state that has seen both. `dot` names the merge, which is not yet in its context.
 
-    `anew`: see `Anew`.
+    `anew`: see `Anew`. On Spark: `spark.comparison.pairs.joined` (one message), `spark.comparison.merging._renumbered`
+    (new UIDs), `spark.comparison.merging.heads` (the numbers).
     """
     merged = MailboxState(
         uidnext=max(ours.uidnext, theirs.uidnext),
@@ -73,6 +77,8 @@ def merge_all(states: Sequence[MailboxState]) -> MailboxState:
 
     A state that another one covers is skipped, and so are all but the first of equal ones. The others are merged in
     their order. The n-th merge is named `("", n)`, which is in the context from there on.
+
+    On Spark: `spark.comparison.merging.folded`.
     """
     if not states:
         raise ValueError("no states to join")
@@ -85,6 +91,7 @@ def merge_all(states: Sequence[MailboxState]) -> MailboxState:
 
 
 def _is_covered(place: int, states: Sequence[MailboxState]) -> bool:
+    """Return True if another state has seen all that this one has. On Spark: `spark.comparison.mailboxes._branches`."""
     ours = states[place].context
     return any(
         covers(other.context, ours) and (at < place or not covers(ours, other.context))
@@ -145,7 +152,11 @@ def _survivors(ours: MailboxState, theirs: MailboxState, modseq: int) -> list[Ro
 
 
 def _of_both(mine: Row | None, other: Row | None, ours: MailboxState, theirs: MailboxState) -> Row | None:
-    """Return what becomes of a message that the sides do not show alike, or None if its last placement is expunged."""
+    """Return what becomes of a message that the sides do not show alike, or None if its last placement is expunged.
+
+    On Spark: `spark.comparison.pairs._stay` (placements), `spark.comparison.pairs._is_ours` (whose row),
+    `spark.comparison.pairs._survivor` (its columns).
+    """
     here, there = (row.placements() if row else () for row in (mine, other))
     ours_stay = {one for one in here if one in there or not theirs.has_seen(one[0])}
     theirs_stay = {one for one in there if one in here or not ours.has_seen(one[0])}
@@ -166,7 +177,10 @@ def _of_both(mine: Row | None, other: Row | None, ours: MailboxState, theirs: Ma
 
 
 def _of_later_claim(mine: Row, other: Row, ours: MailboxState, theirs: MailboxState) -> Row:
-    """Return the row whose UID counts, of two that share a placement: that of the side that knows the other's claim."""
+    """Return the row whose UID counts, of two that share a placement: that of the side that knows the other's claim.
+
+    On Spark: `spark.comparison.pairs._ours_wins`.
+    """
     i_know, they_know = ours.has_seen(other.claim), theirs.has_seen(mine.claim)
     if i_know != they_know:
         return mine if i_know else other
@@ -174,6 +188,7 @@ def _of_later_claim(mine: Row, other: Row, ours: MailboxState, theirs: MailboxSt
 
 
 def _last(one: FlagStates, other: FlagStates) -> FlagStates:
+    """Return each flag in the state of its later stamp. On Spark: `spark.comparison.pairs.last`."""
     return {flag: max(state for state in (one.get(flag), other.get(flag)) if state) for flag in {**one, **other}}
 
 
@@ -181,7 +196,7 @@ def _misleads(row: Row, side: MailboxState) -> bool:
     """Return True if a client of this side could take the row's UID for another message's.
 
     A side that shows the message under this UID is misled by a placement that is new to it: a client that expunges the
-    UID meanwhile has not seen that one.
+    UID meanwhile has not seen that one. On Spark: `spark.comparison.pairs._misleads`.
     """
     shown = side.message(row.guid)
     if shown is not None and (shown.uid, shown.claim) == (row.uid, row.claim):

@@ -74,7 +74,10 @@ def age(placement: Placement) -> tuple[int, str, int]:
 
 
 def shares_placement(one: Row, other: Row) -> bool:
-    """Return True if two rows of one GUID stand for a common placement."""
+    """Return True if two rows of one GUID stand for a common placement.
+
+    On Spark: `spark.comparison.versions.share_placement`.
+    """
     return not set(one.placements()).isdisjoint(other.placements())
 
 

@@ -24,7 +24,10 @@ class ContradictionError(Exception):
 
 
 def joined(ours: Mapping[str, int], theirs: Mapping[str, int]) -> dict[str, int]:
-    """Return the context of a state that has seen what two others have."""
+    """Return the context of a state that has seen what two others have.
+
+    On Spark: `spark.comparison.contexts.joined`.
+    """
     return {origin: max(ours.get(origin, 0), theirs.get(origin, 0)) for origin in ours.keys() | theirs.keys()}
 
 
@@ -46,7 +49,7 @@ class MailboxState:
         self._uids = {row.guid: uid for uid, row in self.rows.items()}
 
     def has_seen(self, dot: Dot) -> bool:
-        """Return True if the entry is part of this state's history."""
+        """Return True if the entry is part of this state's history. On Spark: `spark.comparison.contexts.has_seen`."""
         return self.context.get(dot.origin, 0) >= dot.seq
 
     def put(self, row: Row) -> None:

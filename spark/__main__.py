@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark.command import diff
+from spark.job.command import diff
 
 if __name__ == "__main__":
     diff.main(prog_name="diff")

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from benchmarks.cluster import Cluster
+from benchmarks.clients.wire import MeasurementError
+from benchmarks.clusters.cluster import Cluster
 from benchmarks.demo.clients import USER, ActionError
 from benchmarks.demo.story import Story
 from benchmarks.demo.telling import Teller
-from benchmarks.wire import MeasurementError
 
 LIMIT_S = 120
 """Seconds after which a demo is taken for hung."""

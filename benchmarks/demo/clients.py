@@ -11,7 +11,7 @@ import smtplib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks.cluster import PASSWORD, Node
+from benchmarks.clusters.cluster import PASSWORD, Node
 from benchmarks.demo.account import Folder, Ledger, Mail, Shown
 
 USER = "alice"

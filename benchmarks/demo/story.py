@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from benchmarks.cluster import PASSWORD, Cluster
+from benchmarks.clients.wire import ImapClient
+from benchmarks.clusters.cluster import PASSWORD, Cluster
+from benchmarks.clusters.states import are_equal
 from benchmarks.demo import account
 from benchmarks.demo.account import Ledger, Shown
 from benchmarks.demo.clients import USER, ActionError, Desk
 from benchmarks.demo.telling import Teller
-from benchmarks.states import are_equal
-from benchmarks.wire import ImapClient
 
 LEFT, RIGHT = ("dc1", "dc2"), ("dc3",)
 PARTED_WITHIN_S, EQUAL_WITHIN_S = 20.0, 30.0

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import click
 
-from benchmarks.document import refresh
-from benchmarks.report import Figure, machine, show, write
+from benchmarks.report.document import refresh
+from benchmarks.report.figure import Figure, machine, show, write
 from benchmarks.spark.generator import Planted, Recipe, generate
 from benchmarks.spark.loop import compare_all
 from benchmarks.spark.planting import NODES

@@ -21,7 +21,7 @@ Change: TypeAlias = Mapping[str, object]
 
 
 class Message(NamedTuple):
-    """The result that a comparison should have for a message: see `spark.messages.kinds`."""
+    """The result that a comparison should have for a message: see `spark.comparison.messages.kinds`."""
 
     missing_on: tuple[str, ...] = ()
     expunged_on: tuple[str, ...] = ()

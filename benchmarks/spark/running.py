@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.spark.generator import Planted, Relation
 from benchmarks.spark.metrics import Work, peak_bytes, work
 from benchmarks.spark.planting import Message
-from spark.audit import audit
-from spark.resources import Resources
-from spark.session import session
-from spark.summary import Summary
+from spark.audit.audit import audit
+from spark.job.resources import Resources
+from spark.job.session import session
+from spark.report.summary import Summary
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -11,7 +11,7 @@ COMMANDS = {
     "check": "replicator.cli.commands.check:check",
     "checkpoint": "replicator.cli.commands.checkpoint:checkpoint",
     "cluster": "replicator.cli.commands.cluster:cluster",
-    "diff": "spark.command:diff",
+    "diff": "spark.job.command:diff",
     "import": "replicator.cli.commands.import_mail:import_mail",
     "inventory": "replicator.cli.commands.inventory:inventory",
     "master": "replicator.cli.commands.master:master",

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.cluster import Cluster
+from benchmarks.clusters.cluster import Cluster
 from replicator.cli.client import INVENTORY, NodeClient
 from replicator.cli.target import parse_url
 from replicator.replication.tasks import inventory

@@ -14,7 +14,7 @@ from itertools import combinations
 
 import pytest
 
-from benchmarks.cluster import Cluster, Node
+from benchmarks.clusters.cluster import Cluster, Node
 from tests.end_to_end.idler import Idler
 from tests.end_to_end.load import Load
 from tests.end_to_end.test_bad_links import CHANGES, QUICK_TO_NOTICE

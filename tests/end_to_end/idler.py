@@ -9,8 +9,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from benchmarks.cluster import Node
-from benchmarks.wire import ImapClient, MeasurementError
+from benchmarks.clients.wire import ImapClient, MeasurementError
+from benchmarks.clusters.cluster import Node
 from tests.end_to_end.ledger import PATIENCE_S
 
 TOLD = re.compile(rb"\* (\d+) (EXISTS|EXPUNGE|FETCH)\b(.*)")

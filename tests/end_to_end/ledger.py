@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.cluster import PASSWORD, Node
+from benchmarks.clusters.cluster import PASSWORD, Node
 
 TOKEN = re.compile(rb"^Message-ID: <([^@>]+)@", re.MULTILINE | re.IGNORECASE)
 UID = re.compile(rb"\bUID (\d+)")

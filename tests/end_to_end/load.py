@@ -14,7 +14,7 @@ from collections.abc import Collection
 from types import TracebackType
 from typing import Self
 
-from benchmarks.cluster import Cluster, Node
+from benchmarks.clusters.cluster import Cluster, Node
 from tests.end_to_end.ledger import PATIENCE_S, Cache, Ledger, Seen, log_in, uids_told
 
 NOT_IN_TIME = "not confirmed in time"

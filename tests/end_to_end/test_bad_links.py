@@ -13,7 +13,7 @@ from itertools import combinations
 
 import pytest
 
-from benchmarks.cluster import Cluster
+from benchmarks.clusters.cluster import Cluster
 from tests.end_to_end.idler import Idler
 from tests.end_to_end.load import Load
 

@@ -21,8 +21,8 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from benchmarks.cluster import Cluster, Node
-from benchmarks.wire import connect_lmtp, deliver
+from benchmarks.clients.wire import connect_lmtp, deliver
+from benchmarks.clusters.cluster import Cluster, Node
 from replicator.cli.command_list import cli
 from replicator.environment import Environment
 from replicator.store.log.entry_removal import collect

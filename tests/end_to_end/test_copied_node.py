@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import Cluster, Node
-from benchmarks.proxy import HOST
+from benchmarks.clusters.cluster import Cluster, Node
+from benchmarks.clusters.proxy import HOST
 from replicator.config import MastershipConfig
 from tests.end_to_end.test_three_nodes import deliver, imap, until
 

@@ -14,8 +14,8 @@ from typing import cast
 
 import pytest
 
-from benchmarks.cluster import Cluster, Node
-from benchmarks.wire import MeasurementError
+from benchmarks.clients.wire import MeasurementError
+from benchmarks.clusters.cluster import Cluster, Node
 from tests.end_to_end.ledger import log_in
 from tests.end_to_end.test_three_nodes import uids
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import PASSWORD, Cluster, Node
+from benchmarks.clusters.cluster import PASSWORD, Cluster, Node
 from tests.end_to_end.test_three_nodes import deliver, flags, hard_messages, imap, uids, until
 
 MBSYNC = shutil.which("mbsync")

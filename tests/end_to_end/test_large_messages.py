@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import Cluster, Node
-from benchmarks.large_mails import ENDS, LETTER, LargeMail
-from benchmarks.process_memory import watch
-from benchmarks.states import expect_master, run_task
-from benchmarks.streaming import StreamingImap, deliver_streamed
-from benchmarks.wire import connect_lmtp
+from benchmarks.clients.large_mails import ENDS, LETTER, LargeMail
+from benchmarks.clients.streaming import StreamingImap, deliver_streamed
+from benchmarks.clients.wire import connect_lmtp
+from benchmarks.clusters.cluster import PASSWORD, Cluster, Node
+from benchmarks.clusters.process_memory import watch
+from benchmarks.clusters.states import expect_master, run_task
 from protocol.units import MIB
 from tests.end_to_end.test_three_nodes import OUR_HEADERS
 
@@ -79,7 +79,7 @@ def master_at(node: Node, user: str) -> None:
 
 
 def fetch(node: Node, user: str, reader: Reader) -> None:
-    with StreamingImap(node, user) as imap:
+    with StreamingImap(node.address("imap"), user, PASSWORD) as imap:
         imap.command("SELECT INBOX")
         imap.literal("FETCH * BODY.PEEK[]", reader.take)
     assert reader.is_what_was_sent
@@ -106,7 +106,7 @@ def test_a_large_message_passes_from_one_node_over_the_master_to_a_third_one(
             deliver_streamed(lmtp, user, reader.sending())
         cluster.wait_until_equal()
         fetch(dc3, user, reader)
-        with StreamingImap(dc3, user) as imap:
+        with StreamingImap(dc3.address("imap"), user, PASSWORD) as imap:
             imap.command("SELECT INBOX")
             assert imap.command("SEARCH SUBJECT Large SUBJECT number") == [b"* SEARCH 2"]
             [header] = [line for line in imap.command("FETCH 2 BODY.PEEK[HEADER.FIELDS (SUBJECT)]") if b":" in line]
@@ -121,11 +121,11 @@ def test_a_large_message_is_appended_at_its_master_and_read_in_parts_at_another_
     cluster.wait_until_equal()
     reader, part = Reader(mail), bytearray()
     with little_memory(cluster):
-        with StreamingImap(dc2, "appended") as imap:
+        with StreamingImap(dc2.address("imap"), "appended", PASSWORD) as imap:
             imap.append("INBOX", mail.size_bytes, reader.sending())
         cluster.wait_until_equal()
         fetch(dc1, "appended", reader)
-        with StreamingImap(dc1, "appended") as imap:
+        with StreamingImap(dc1.address("imap"), "appended", PASSWORD) as imap:
             imap.command("SELECT INBOX")
             imap.literal(f"FETCH * BODY.PEEK[2]<{PART_START}.1000>", part.extend)
             [structure] = imap.command("FETCH * BODYSTRUCTURE")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import Cluster
+from benchmarks.clusters.cluster import Cluster
 from protocol.framing import Frame
 from tests.end_to_end.load import Load
 from tests.mutating import MutatedStream, Mutator, whole

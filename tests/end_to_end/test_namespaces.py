@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import trustme
 
-from benchmarks.cluster import Cluster, Site
+from benchmarks.clusters.cluster import Cluster, Site
 from tests.end_to_end.idler import Idler
 from tests.end_to_end.load import Load
 from tests.end_to_end.namespaces import Network, why_not

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from benchmarks.proxy import HOST, Direction, Proxy
-from benchmarks.wire import Address
+from benchmarks.clients.wire import Address
+from benchmarks.clusters.proxy import HOST, Direction, Proxy
 
 LONG_S = 20.0  # far more than anything here takes, and less than anybody's patience
 

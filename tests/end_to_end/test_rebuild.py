@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import Cluster, Node
+from benchmarks.clusters.cluster import Cluster, Node
 from replicator.store.db import schema
 from tests.end_to_end.test_three_nodes import deliver, imap, uids
 from tests.store.damaging import leaves_of, overwrite

@@ -12,7 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from benchmarks.cluster import Cluster
+from benchmarks.clusters.cluster import Cluster
 
 COMMAND_TIMEOUT_S = 120.0
 

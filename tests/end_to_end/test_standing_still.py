@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from benchmarks.cluster import Cluster, Node
+from benchmarks.clusters.cluster import Cluster, Node
 from tests.end_to_end.ledger import fetch, log_in
 
 SIDS = ("dc1", "dc3")  # the root, and a node that does not dial

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.cluster import PASSWORD, Cluster, Node
+from benchmarks.clusters.cluster import PASSWORD, Cluster, Node
 from tests.imap_data.corpus import corpus
 
 OUR_HEADERS = re.compile(rb"\AReturn-Path: [^\r]*\r\nReceived: [^\r]*\r\n(?:[ \t][^\r]*\r\n)*")

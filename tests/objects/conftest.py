@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from benchmarks.wire import Address
+from benchmarks.clients.wire import Address
 from replicator.environment import Environment
 from replicator.objects import ObjectStore
 from tests.objects.s3_server import BUCKET, CREDENTIALS, needs_rclone, s3_server

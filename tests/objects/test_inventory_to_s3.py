@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 import trio
 
-from benchmarks.wire import Address
+from benchmarks.clients.wire import Address
 from replicator.environment import Environment
 from replicator.objects import ObjectStore, ObjectStoreError
 from replicator.store.inventory import parquet

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 import trio
 
-from benchmarks.wire import Address
+from benchmarks.clients.wire import Address
 from replicator.cli.plans.plan_files import Plan
 from replicator.cli.target import CommandError
 from replicator.environment import Environment

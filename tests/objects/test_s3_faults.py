@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 from obstore.exceptions import GenericError
 
-from benchmarks.proxy import Proxy
-from benchmarks.wire import Address
+from benchmarks.clients.wire import Address
+from benchmarks.clusters.proxy import Proxy
 from replicator.environment import Environment
 from replicator.objects import PART_BYTES, ObjectMissingError, ObjectStore, ObjectStoreError, RetryPolicy
 from tests.objects.faulty_line import UNAVAILABLE, Fault, faulty_line

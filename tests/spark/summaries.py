@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 from itertools import combinations, count
 from xml.etree import ElementTree as ET
 
-from spark.page.terms import KINDS, RELATIONS
-from spark.summary import NodeSummary, PairSummary, Summary, UserSummary
+from spark.report.summary import NodeSummary, PairSummary, Summary, UserSummary
+from spark.report.terms import KINDS, RELATIONS
 
 TAKEN_MS = 1_795_335_600_000
 

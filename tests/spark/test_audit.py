@@ -20,10 +20,11 @@ from resync import plan
 from resync.entry import tree_id
 from resync.row import Row
 from resync.state import MailboxState
-from spark import audit, inventories
-from spark.inventories import InventoryError
-from spark.jobs import place_of
-from spark.summary import NodeSummary, PairSummary, UserSummary
+from spark.audit import audit
+from spark.job.jobs import place_of
+from spark.reading import inventories
+from spark.reading.inventories import InventoryError
+from spark.report.summary import NodeSummary, PairSummary, UserSummary
 from tests.spark.clusters import total
 from tests.spark.writing import Record, head_record, message_record, pointers, write
 

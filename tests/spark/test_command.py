@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.command import _print
+from spark.job.command import _print
 from tests.spark.clusters import NODES
 from tests.spark.conftest import INTERPRETED
 from tests.spark.java import needs_java
@@ -96,7 +96,9 @@ def test_executors_are_not_waited_for_for_ever(inventories: list[str], tmp_path:
     (tmp_path / "spark-defaults.conf").write_text(
         "spark.dynamicAllocation.enabled true\nspark.dynamicAllocation.shuffleTracking.enabled true\n"
     )
-    impatient = "import spark.session; spark.session.EXECUTOR_TIMEOUT_S = 1; from replicator.cli import main; main()"
+    impatient = (
+        "import spark.job.session; spark.job.session.EXECUTOR_TIMEOUT_S = 1; from replicator.cli import main; main()"
+    )
     with standalone(0, tmp_path) as url:
         done = subprocess.run(
             [sys.executable, "-c", impatient, "check", "--spark", "--master", url, *QUICK, *inventories],

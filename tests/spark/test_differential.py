@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from resync.differing import DifferenceKind, Side, kinds
 from resync.merge import merge_all
 from resync.row import Row
-from spark import inventories, mailboxes, merging, messages, sums, versions
-from spark.audit import keep
+from spark.audit.audit import keep
+from spark.comparison import mailboxes, merging, messages, sums, versions
+from spark.reading import inventories
 from tests.effort import examples
 from tests.spark.clusters import NODES, Cluster, cluster
 from tests.spark.writing import head_record, message_record, pointers, row_of, write

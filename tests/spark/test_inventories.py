@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 
 from benchmarks.spark.generator import Recipe, generate
 from resync.inventory import FORMAT, MANIFEST, part_name
-from spark import inventories
-from spark.inventories import InventoryError
+from spark.job.session import _explained
+from spark.reading import inventories
+from spark.reading.inventories import InventoryError
 from spark.schemas import SCHEMAS
-from spark.session import _explained
 from tests.spark.test_sums import settings
 from tests.spark.writing import Record, write
 

@@ -14,7 +14,9 @@ from pyspark.sql.functions import spark_partition_id
 from protocol.values import Dot
 from resync.row import Row
 from resync.state import MailboxState
-from spark import audit, inventories, mailboxes, merging, messages, new_uids, sums, versions
+from spark.audit import audit
+from spark.comparison import mailboxes, merging, messages, new_uids, sums, versions
+from spark.reading import inventories
 from tests.spark.clusters import total
 from tests.spark.test_sums import NEVER, settings
 from tests.spark.writing import head_record, message_record, write

@@ -9,7 +9,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from resync.inventory import TABLES
-from spark import inventories, projections
+from spark.comparison import projections
+from spark.reading import inventories
 from tests.spark.clusters import cluster
 from tests.spark.writing import Record, message_record, pointers, write
 

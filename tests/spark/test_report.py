@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark.page.charts import bar, parts
-from spark.page.markup import visible
-from spark.report import html
-from spark.summary import PairSummary, Summary, UserSummary
+from spark.report.charts import bar, parts
+from spark.report.markup import visible
+from spark.report.page import html
+from spark.report.summary import PairSummary, Summary, UserSummary
 from tests.spark.summaries import clean, differing, parsed, text_of
 
 HOSTILE = "<script>alert('&amp;')</script>\"><img src=x onerror=alert(1)>`$page`\u202e\x00"

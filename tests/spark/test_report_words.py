@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from spark.page.markup import moment, share, span
-from spark.page.verdict import sentence, steps
-from spark.report import html
-from spark.summary import Summary
+from spark.report.markup import moment, share, span
+from spark.report.page import html
+from spark.report.summary import Summary
+from spark.report.verdict import sentence, steps
 from tests.spark.summaries import clean, parsed, sick
 
 SOME = {"equal": 1471, "behind": 20, "forked": 11}

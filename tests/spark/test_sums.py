@@ -18,9 +18,10 @@ from replicator.store.inventory.targets import Directory
 from replicator.store.inventory.writing import InventoryWriter
 from resync.row import Row
 from resync.state import MailboxState
-from spark import inventories, mailboxes, sums, versions
-from spark.audit import keep
-from spark.inventories import Inventories
+from spark.audit.audit import keep
+from spark.comparison import mailboxes, sums, versions
+from spark.reading import inventories
+from spark.reading.inventories import Inventories
 from tests.inventory.reading_back import dc7
 from tests.spark.clusters import total
 from tests.spark.writing import head_record, message_record, write

@@ -15,8 +15,8 @@ from replicator.cli.output import console, echo, echo_json, table
 from replicator.cli.target import CommandError, NodeUrl, one_node
 from replicator.cli.task_progress import echo_end, followed
 from replicator.tasks import RATE_MAX, CheckOptions, CheckStatus, Finding, ScrubOptions, TaskOptions
-from spark.command import check_given, check_installed, spark_options, told
-from spark.resources import Resources
+from spark.job.command import check_given, check_installed, spark_options, told
+from spark.job.resources import Resources
 
 WRONG = ("missing", "extra", "different")  # of a row of an index
 LEFT_AS_IT_IS = "not repaired"
@@ -85,7 +85,7 @@ def scrub(config_file: Path | None, url: str | None, rate: int | None, *, as_jso
 
 def _check_inventories(given: tuple[str, ...], resources: Resources, *, as_json: bool) -> None:
     check_installed()
-    from spark.jobs import JobError, check_indexes  # noqa: PLC0415  needs pyspark, and takes seconds
+    from spark.job.jobs import JobError, check_indexes  # noqa: PLC0415  needs pyspark, and takes seconds
 
     try:
         with told() as tell:
