@@ -154,10 +154,11 @@ class Masters:
     def want(self, scope: str) -> str | None:
         """Begin to take the scope.
 
-        Return the master that has to be asked for it, or None if there is nothing to ask for.
+        Return the master that has to be asked for it, or None if there is nothing to ask for. A scope is asked for once
+        at a time, even if the root has told of a split meanwhile: an answer does not say to which question it belongs.
         """
         covering = self.covering(scope)
-        if covering is None or not self._step(covering, Event.WANTED):
+        if covering is None or self._record(scope).asked is not None or not self._step(covering, Event.WANTED):
             return None
         self._ask(scope, covering)
         return self._record(covering).master

@@ -249,6 +249,18 @@ def test_what_is_being_taken_does_not_depend_on_what_is_said_of_its_part_meanwhi
     assert (masters.is_moving(OTHER), masters.master(OTHER), masters.master(PART)) == (False, "b", "a")
 
 
+def test_a_part_that_is_split_off_while_its_user_is_asked_for_is_asked_for_after_the_answer() -> None:
+    masters = Masters("a")
+    for scope in (PART, OTHER):
+        masters.learn(scope, "b", asked_in=1, covering=USER)
+    masters.want(PART)
+    masters.learn(PART, "c", asked_in=1, covering=PART)
+    assert masters.want(PART) is None
+    masters.not_taken(PART, 1, refused=True)
+    assert (masters.is_moving(OTHER), masters.is_moving(PART)) == (False, False), "nothing may wait for ever"
+    assert masters.want(PART) == "c"
+
+
 def test_a_user_that_is_handed_over_comes_without_the_parts_that_are_elsewhere() -> None:
     masters = Masters("a")
     for scope in (PART, OTHER):
