@@ -1,73 +1,24 @@
 """One node's knowledge of the masters in the present term, and the moves of scopes (design section 5).
 
 An answer counts only in the term in which the question was asked. A node knows for the whole term which scopes it
-masters itself; of the other masters it remembers those used lately, and asks again for the rest. While a scope changes
-hands, no node masters it; `TRANSITIONS` shows how it enters and leaves that state. A scope that this node gave away is
-remembered like any other one with a master elsewhere, so that requests follow the chain of former masters until the
-root has told every node.
+masters or has mastered itself; of the other masters it remembers those used lately, and asks again for the rest. While
+a scope changes hands, no node masters it; the table in `scope_record` shows how it enters and leaves that state. A
+scope that this node gave away is remembered like any other one with a master elsewhere, so that requests follow the
+chain of former masters until the root has told every node.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections import OrderedDict
 from collections.abc import Set as AbstractSet
-from enum import StrEnum
 
+from master_election.scope_record import MOVING, Event, ScopeRecord, Standing
 from master_election.scopes import wider
 
 CACHED_MAX = 100_000
-"""Masters elsewhere that are remembered, about 20 MiB; asking again costs one round trip to the root."""
+"""Scopes that are remembered although the root knows all about them, about 40 MiB.
 
-
-class Standing(StrEnum):
-    """State of a scope at this node."""
-
-    UNKNOWN = "unknown"
-    ELSEWHERE = "elsewhere"
-    OURS = "ours"
-    TAKING = "taking"  # its master was asked for it; changes wait
-    GIVING = "giving"  # it goes to another node as soon as its numbered entries are on disk; changes wait
-
-
-class Event(StrEnum):
-    """Event that changes a scope's standing."""
-
-    ROOT_NAMES_US = "the root names us"
-    ROOT_NAMES_OTHER = "the root names another"
-    BOUNCED = "its master says that it is not"
-    WANTED = "we ask for it"
-    TAKEN = "it is handed to us"
-    REFUSED = "its master keeps it"
-    PART_TAKEN = "only a part is handed to us"
-    LOST = "no answer"
-    PROMISED = "another may have it"
-    GIVEN = "it is handed over"
-    KEPT = "it cannot be handed over"
-    NEW_TERM = "a new term"
-
-
-TRANSITIONS: Mapping[tuple[Standing, Event], Standing] = {
-    (Standing.UNKNOWN, Event.ROOT_NAMES_US): Standing.OURS,
-    (Standing.UNKNOWN, Event.ROOT_NAMES_OTHER): Standing.ELSEWHERE,
-    (Standing.UNKNOWN, Event.TAKEN): Standing.OURS,  # a part of the scope that was asked for
-    (Standing.ELSEWHERE, Event.ROOT_NAMES_US): Standing.OURS,
-    (Standing.ELSEWHERE, Event.ROOT_NAMES_OTHER): Standing.ELSEWHERE,
-    (Standing.ELSEWHERE, Event.BOUNCED): Standing.UNKNOWN,
-    (Standing.ELSEWHERE, Event.WANTED): Standing.TAKING,
-    (Standing.ELSEWHERE, Event.TAKEN): Standing.OURS,
-    (Standing.TAKING, Event.TAKEN): Standing.OURS,
-    (Standing.TAKING, Event.PART_TAKEN): Standing.ELSEWHERE,
-    (Standing.TAKING, Event.REFUSED): Standing.ELSEWHERE,
-    (Standing.TAKING, Event.LOST): Standing.UNKNOWN,  # it may be ours: the root knows
-    (Standing.OURS, Event.PROMISED): Standing.GIVING,
-    (Standing.GIVING, Event.GIVEN): Standing.ELSEWHERE,
-    (Standing.GIVING, Event.KEPT): Standing.OURS,
-    **{(standing, Event.NEW_TERM): Standing.UNKNOWN for standing in Standing},
-}
-"""All transitions.
-
-Other pairs change nothing: a root that names another node for our scope has not heard of the move yet.
+Asking again costs one round trip to the root.
 """
 
 
@@ -81,56 +32,46 @@ class Masters:
     def __init__(self, sid: str, cached_max: int = CACHED_MAX) -> None:
         self.sid = sid
         self.term = 1
+        self.own_count = 0  # scopes that this node masters, takes or gives
         self._cached_max = cached_max
-        self._held: dict[str, Standing] = {}  # scopes that are OURS, TAKING or GIVING
-        self._parts: set[str] = set()  # the scopes in `_held` that are part of a wider scope
-        self._elsewhere: OrderedDict[str, str] = OrderedDict()  # scope -> master; while TAKING, the one that was asked
-        self._covering: OrderedDict[str, tuple[str, int]] = OrderedDict()  # part -> its covering scope and `_came`
-        self._came: Counter[str] = Counter()  # number of times that a wider scope has come to this node
-        self._given: Counter[str] = Counter()  # number of times that a scope was given away
-        self._taking: dict[str, str] = {}  # mailbox scopes that were asked for -> the scope that covered them then
-        self._splitting: set[str] = set()  # parts that are promised while their wider scope stays ours
-        self._untold: set[str] = set()  # scopes that were given away without the root having heard of it yet
+        # Each record is in one of these two; to a thread that looks while it passes from one to the other, it is not
+        # ours. The first one is bounded by the mailboxes that this node has mastered or asked for in this term.
+        self._kept: dict[str, ScopeRecord] = {}
+        self._cached: OrderedDict[str, ScopeRecord] = OrderedDict()  # the least recently used one first
+        self._own_parts: set[str] = set()  # of the kept ones, those that are OURS and part of a wider scope
+        self._unheard: set[str] = set()  # scopes that are split off, or were given away, and the root has yet to hear
 
     # ---- queries
 
     @property
     def own(self) -> AbstractSet[str]:
         """Scopes that this node masters."""
-        return {scope for scope, standing in self._held.items() if standing is Standing.OURS}
+        return {scope for scope, record in self._kept.items() if record.standing is Standing.OURS}
 
     @property
     def own_parts(self) -> list[str]:
         """Scopes that this node masters and that were split off from a wider one."""
-        return [scope for scope in self._parts if self._held[scope] is Standing.OURS]
-
-    @property
-    def own_count(self) -> int:
-        """Number of scopes that this node masters, takes or gives."""
-        return len(self._held)
+        return list(self._own_parts)
 
     def covering(self, scope: str) -> str | None:
         """Return the scope itself or the wider one that covers it, or None if that is not known."""
-        if wider(scope) is None:
-            return scope
-        if scope in self._covering:
-            self._covering.move_to_end(scope)
+        self._use(scope)
         return self._known_covering(scope)
 
     def standing(self, scope: str) -> Standing:
         """Return the standing of the scope that covers this one."""
-        return self._standing(self.covering(scope))
+        return self._record(self.covering(scope)).standing
 
     def master(self, scope: str) -> str | None:
         """Return the scope's master, or None if it is not known here or the scope is changing hands."""
         covering = self.covering(scope)
-        match self._standing(covering):
+        record = self._record(covering)
+        match record.standing:
             case Standing.OURS:
                 return self.sid
             case Standing.ELSEWHERE:
-                assert covering is not None
-                self._elsewhere.move_to_end(covering)
-                return self._elsewhere[covering]
+                self._use(covering)
+                return record.master
             case _:
                 return None
 
@@ -139,35 +80,36 @@ class Masters:
 
         Changes no state here, so any thread may call it.
         """
-        covering = scope if wider(scope) is None else self._known_covering(scope)
-        return covering is not None and self._held.get(covering) is Standing.OURS
+        return self._record(self._known_covering(scope)).standing is Standing.OURS
 
     def is_moving(self, scope: str) -> bool:
         """Return True if changes must wait for the end of a move."""
-        return self.standing(scope) in (Standing.TAKING, Standing.GIVING)
+        return self.standing(scope) in MOVING
 
     def moves(self, scope: str) -> int:
-        """Return how often the scope, or the wider one around it, has come or been given away.
+        """Return how often the scope, or the wider one around it, has come or been promised.
 
         An answer of the root is out of date if this count has changed since the question.
         """
-        around = wider(scope)
-        return self._given[scope] + (0 if around is None else self._came[around] + self._given[around])
+        return self.promises(scope) + self._record(wider(scope)).came
+
+    def promises(self, scope: str) -> int:
+        """Return how often the scope, or the wider one around it, has been promised to another node.
+
+        What was compared before a promise ended must be compared again when the scope is ours.
+        """
+        return self._record(scope).promises + self._record(wider(scope)).promises
 
     # ---- events
 
     def begin(self, term: int) -> None:
         """Begin a new term: forget everything, and master nothing."""
         self.term = term
-        self._held.clear()
-        self._parts.clear()
-        self._elsewhere.clear()
-        self._covering.clear()
-        self._came.clear()
-        self._given.clear()
-        self._taking.clear()
-        self._splitting.clear()
-        self._untold.clear()
+        self.own_count = 0
+        self._kept.clear()
+        self._cached.clear()
+        self._own_parts.clear()
+        self._unheard.clear()
 
     def learn(
         self, scope: str, master: str, asked_in: int, covering: str | None = None, moves: int | None = None
@@ -183,66 +125,68 @@ class Masters:
         """
         if asked_in != self.term:
             return False
-        if scope in self._held:
+        if self._record(scope).is_held:
             self._cover(scope, scope)
             return True
-        if scope in self._untold:
+        if scope in self._unheard:
             return True
         if moves not in (None, self.moves(scope)):
             return False
         covering = covering or scope
-        happening = Event.ROOT_NAMES_US if master == self.sid else Event.ROOT_NAMES_OTHER
-        if covering not in self._untold and self._step(covering, happening):
-            if master == self.sid:
+        if covering not in self._unheard:
+            if master != self.sid:
+                self._step(covering, Event.ROOT_NAMES_OTHER, master)
+            elif self._step(covering, Event.ROOT_NAMES_US):
                 self._comes(covering, scope)
-            else:
-                self._remember(covering, master)
         self._cover(scope, covering)
         return True
 
     def bounced(self, scope: str) -> None:
         """Forget the scope's master, which denied being it or cannot be reached; it is asked for again when needed."""
         covering = self.covering(scope)
-        if covering in self._untold:
+        if covering in self._unheard:
             return  # the root would name us
-        if covering is not None and self._step(covering, Event.BOUNCED):
-            self._elsewhere.pop(covering, None)
+        if covering is not None:
+            self._step(covering, Event.BOUNCED)
         if not self.is_moving(scope):
-            self._covering.pop(scope, None)
+            self._cover(scope, None)
 
     def want(self, scope: str) -> str | None:
         """Begin to take the scope.
 
-        Return the master that has to be asked for it, or None if there is nothing to ask for.
+        Return the master that has to be asked for it, or None if there is nothing to ask for. A scope is asked for once
+        at a time, even if the root has told of a split meanwhile: an answer does not say to which question it belongs.
         """
         covering = self.covering(scope)
-        if covering is None or not self._step(covering, Event.WANTED):
+        if covering is None or self._record(scope).asked is not None or not self._step(covering, Event.WANTED):
             return None
-        self._taking[scope] = covering
-        return self._elsewhere[covering]
+        self._ask(scope, covering)
+        return self._record(covering).master
 
     def taken(self, scope: str, given: str, asked_in: int) -> bool:
-        """Take over `given` (the covering scope, or this one alone) from its old master.
+        """Take over `given` (the scope that was asked for, or this one alone, or the wider one) from its old master.
 
         Return False if it is too late.
         """
-        if asked_in != self.term or (covering := self._taking.pop(scope, None)) is None:
+        covering = self._record(scope).asked
+        if asked_in != self.term or covering is None:
             return False
+        self._ask(scope, None)
         if given != covering:
-            self._step(covering, Event.PART_TAKEN)
+            self._step(covering, Event.PART_TAKEN if given == scope else Event.JOINED)
         self._step(given, Event.TAKEN)
         self._comes(given, scope)
         self._cover(scope, given)
-        self._untold.discard(given)
+        self._unheard.discard(given)
         return True
 
     def not_taken(self, scope: str, asked_in: int, *, refused: bool) -> None:
         """End a request for the scope: the master keeps it (`refused`), or there was no answer."""
-        if asked_in != self.term or (covering := self._taking.pop(scope, None)) is None:
+        covering = self._record(scope).asked
+        if asked_in != self.term or covering is None:
             return
+        self._ask(scope, None)
         self._step(covering, Event.REFUSED if refused else Event.LOST)
-        if not refused:
-            self._elsewhere.pop(covering, None)
 
     def promise(self, scope: str, part: str) -> bool:
         """Promise `part` (the covering scope, or this one alone) to another node. Return True if it was ours to give.
@@ -251,100 +195,114 @@ class Masters:
         believe it afterwards.
         """
         covering = self.covering(scope)
-        if covering is None or self._standing(covering) is not Standing.OURS:
+        if self._record(covering).standing is not Standing.OURS:
             return False
-        if any(wider(split) == part for split in self._splitting | self._untold):
+        if any(wider(each) == part for each in self._unheard):
             return False
-        if part != covering:
-            self._cover(scope, part)
-            self._hold(part, Standing.OURS)
-            self._splitting.add(part)
-        return self._step(part, Event.PROMISED)
+        if part == covering:
+            return self._step(part, Event.PROMISED)
+        self._cover(scope, part)
+        self._unheard.add(part)
+        return self._step(part, Event.SPLIT)
 
     def give(self, part: str, destination: str, asked_in: int) -> bool:
         """Hand over a promised part. Return False if the term has ended meanwhile, and all mastership with it."""
-        if asked_in != self.term or not self._step(part, Event.GIVEN):
+        if asked_in != self.term or not self._step(part, Event.GIVEN, destination):
             return False
-        self._given[part] += 1
-        self._remember(part, destination)
-        self._splitting.discard(part)
-        self._untold.add(part)
+        self._unheard.add(part)
         return True
 
     def told(self, part: str, asked_in: int) -> None:
         """Note that the root has heard that `part` was given away."""
-        if asked_in == self.term:
-            self._untold.discard(part)
+        if asked_in == self.term and self._record(part).standing is not Standing.SPLITTING:
+            self._unheard.discard(part)
 
     def keep(self, part: str, asked_in: int) -> None:
         """Keep a promised part that cannot be handed over.
 
         One that was to be split off stays part of the wider scope.
         """
-        if asked_in != self.term or not self._step(part, Event.KEPT) or part not in self._splitting:
+        if asked_in != self.term or not self._step(part, Event.KEPT):
             return
-        self._splitting.discard(part)
-        self._held.pop(part)
-        self._parts.discard(part)
-        self._covering.pop(part, None)
+        if self._record(part).standing is Standing.UNKNOWN:
+            self._unheard.discard(part)
+            self._cover(part, None)
 
     def join(self, scope: str, master: str, asked_in: int) -> bool:
         """Make a promised part belong to the wider scope again, whose master is `master`."""
-        if not self.give(scope, master, asked_in):
-            return False
-        self.told(scope, asked_in)
         covering = wider(scope)
-        assert covering is not None
-        self._elsewhere.pop(scope)
+        if asked_in != self.term or covering is None or not self._step(scope, Event.JOINED):
+            return False
+        self._unheard.discard(scope)
         return self.learn(scope, master, asked_in, covering)
 
-    # ---- the table
+    # ---- records
+
+    def _record(self, scope: str | None) -> ScopeRecord:
+        """Return the scope's record, or an empty one, which `_file` takes in if anything is written there."""
+        if scope is None:
+            return ScopeRecord()
+        return self._kept.get(scope) or self._cached.get(scope) or ScopeRecord()
 
     def _known_covering(self, scope: str) -> str | None:
-        covering, came = self._covering.get(scope, (None, 0))
-        return covering if covering in (None, scope) or came == self._came[covering] else None
+        if wider(scope) is None:
+            return scope
+        covering, came = self._record(scope).covering or (None, 0)
+        return covering if covering in (None, scope) or came == self._record(covering).came else None
+
+    def _step(self, scope: str, happening: Event, master: str | None = None) -> bool:
+        record = self._record(scope)
+        was_held = record.is_held
+        if not record.step(happening, master):
+            return False
+        self.own_count += record.is_held - was_held
+        if record.standing is Standing.OURS and wider(scope) is not None:
+            self._own_parts.add(scope)
+        else:
+            self._own_parts.discard(scope)
+        self._file(scope, record)
+        return True
 
     def _comes(self, covering: str, scope: str) -> None:
         """Note that the covering scope is ours now. Only the root knows which other parts still belong to it."""
-        self._elsewhere.pop(covering, None)
         if covering != scope:
-            self._came[covering] += 1
+            record = self._record(covering)
+            record.came += 1
+            self._file(covering, record)
 
-    def _standing(self, scope: str | None) -> Standing:
-        if scope is None:
-            return Standing.UNKNOWN
-        return self._held.get(scope) or (Standing.ELSEWHERE if scope in self._elsewhere else Standing.UNKNOWN)
+    def _ask(self, scope: str, covering: str | None) -> None:
+        """Note the scope that is asked for on behalf of this one; None after the answer."""
+        record = self._record(scope)
+        record.asked = covering
+        self._file(scope, record)
 
-    def _step(self, scope: str, happening: Event) -> bool:
-        """Apply the transition and return True if there is one.
-
-        A caller that makes a scope ELSEWHERE must remember its master, one that makes it UNKNOWN must forget the
-        master.
-        """
-        after = TRANSITIONS.get((self._standing(scope), happening))
-        if after in (Standing.OURS, Standing.TAKING, Standing.GIVING):
-            self._hold(scope, after)
-        elif after is not None:
-            self._held.pop(scope, None)
-            self._parts.discard(scope)
-        return after is not None
-
-    def _hold(self, scope: str, standing: Standing) -> None:
-        self._held[scope] = standing
-        if wider(scope) is not None:
-            self._parts.add(scope)
-
-    def _remember(self, scope: str, master: str) -> None:
-        self._elsewhere[scope] = master
-        self._elsewhere.move_to_end(scope)
-        if len(self._elsewhere) > self._cached_max:
-            oldest = next(one for one in self._elsewhere if one not in self._held)
-            del self._elsewhere[oldest]
-
-    def _cover(self, scope: str, covering: str) -> None:
+    def _cover(self, scope: str, covering: str | None) -> None:
+        """Note the scope that covers this one, or None if only the root knows. What this node holds covers itself."""
         if wider(scope) is None:
             return
-        self._covering[scope] = covering, self._came[covering]
-        self._covering.move_to_end(scope)
-        if len(self._covering) > self._cached_max:
-            self._covering.popitem(last=False)
+        record = self._record(scope)
+        if covering is not None and record.is_held:
+            covering = scope
+        if covering not in (None, scope):
+            record.step(Event.JOINED)
+        record.covering = None if covering is None else (covering, self._record(covering).came)
+        self._file(scope, record)
+
+    def _file(self, scope: str, record: ScopeRecord) -> None:
+        """Put the record where it belongs, as the most recently used one."""
+        if record.must_stay:
+            self._kept[scope] = record
+            self._cached.pop(scope, None)
+            return
+        if not record.is_empty:
+            self._cached[scope] = record
+            self._cached.move_to_end(scope)
+            if len(self._cached) > self._cached_max:
+                self._cached.popitem(last=False)
+        elif scope in self._cached:
+            del self._cached[scope]
+        self._kept.pop(scope, None)
+
+    def _use(self, scope: str | None) -> None:
+        if scope is not None and scope in self._cached:
+            self._cached.move_to_end(scope)

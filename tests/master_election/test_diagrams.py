@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from master_election.masters import TRANSITIONS, Event, Standing
+from master_election.scope_record import TRANSITIONS, Event, Standing
 
 PAGE = Path(__file__).parents[2] / "docs" / "state-machines.md"
 REWRITE = "REWRITE_DOCS" in os.environ
@@ -19,18 +19,17 @@ Drawn from the tables in the code; a test fails if this page is not what they sa
 
 ## A scope at one node
 
-`master_election/masters.py`: what a scope (a mailbox, or what `mastership.scope` puts together) is to a node, and how
-it changes hands by MASTER-MOVE. While it is taken or given, changes wait at that node. What is not in the table changes
-nothing. A new term makes every scope unknown, from wherever it was.
+`master_election/scope_record.py`: what a scope (a mailbox, or what `mastership.scope` puts together) is to a node, and
+how it changes hands by MASTER-MOVE. While it is taken, given or split off, changes wait at that node. What is not in
+the table changes nothing. A new term drops the records of all scopes, and with too many records those of scopes that
+were not used for longest and of which the root knows all: a scope without a record is unknown.
 
 """
 
 
 def diagram(transitions: Mapping[tuple[Standing, Event], Standing]) -> str:
     arrows = [
-        f"    {before.name} --> {after.name}: {happening.value}"
-        for (before, happening), after in transitions.items()
-        if happening is not Event.NEW_TERM
+        f"    {before.name} --> {after.name}: {happening.value}" for (before, happening), after in transitions.items()
     ]
     return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> UNKNOWN", *arrows, "```", ""])
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from master_election import election
 from master_election.election import AnswerWho, Election, RefuseWho
 from master_election.links import LinkTable
-from master_election.masters import Standing
+from master_election.scope_record import Standing
 from protocol.commands import Dropped, LinkAdvert, Master, Root, Who
 from tests.master_election.cluster import Cluster
 
@@ -251,7 +251,7 @@ class Chaos:
             if node.masters.term != node.election.term:
                 continue
             for scope in SCOPES:
-                if node.masters.standing(scope) in (Standing.OURS, Standing.GIVING):
+                if node.masters.standing(scope) in (Standing.OURS, Standing.GIVING, Standing.SPLITTING):
                     place = (scope, node.election.term, node.election.root, node.links.component)
                     assert numbering.setdefault(place, sid) == sid, f"{scope} has two masters"
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
-from master_election.masters import TRANSITIONS, Masters, Standing
+from master_election.masters import Masters
+from master_election.scope_record import TRANSITIONS, Event, ScopeRecord, Standing
 from master_election.scopes import ScopePolicy, scope_of, wider
 
 
@@ -246,6 +249,18 @@ def test_what_is_being_taken_does_not_depend_on_what_is_said_of_its_part_meanwhi
     assert (masters.is_moving(OTHER), masters.master(OTHER), masters.master(PART)) == (False, "b", "a")
 
 
+def test_a_part_that_is_split_off_while_its_user_is_asked_for_is_asked_for_after_the_answer() -> None:
+    masters = Masters("a")
+    for scope in (PART, OTHER):
+        masters.learn(scope, "b", asked_in=1, covering=USER)
+    masters.want(PART)
+    masters.learn(PART, "c", asked_in=1, covering=PART)
+    assert masters.want(PART) is None
+    masters.not_taken(PART, 1, refused=True)
+    assert (masters.is_moving(OTHER), masters.is_moving(PART)) == (False, False), "nothing may wait for ever"
+    assert masters.want(PART) == "c"
+
+
 def test_a_user_that_is_handed_over_comes_without_the_parts_that_are_elsewhere() -> None:
     masters = Masters("a")
     for scope in (PART, OTHER):
@@ -299,3 +314,54 @@ def test_what_a_scope_is_part_of(scope: str, around: str | None) -> None:
 def test_every_standing_is_reached_and_left() -> None:
     ways = [(before, after) for (before, _), after in TRANSITIONS.items() if before is not after]
     assert {after for _, after in ways} == {before for before, _ in ways} == set(Standing)
+
+
+def test_every_row_of_the_table_is_stepped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a node whose master, whose peers and whose root say whatever comes to their minds."""
+    stepped = set()
+    step = ScopeRecord.step
+
+    def noted(self: ScopeRecord, happening: Event, master: str | None = None) -> bool:
+        before = self.standing
+        has_row = step(self, happening, master)
+        if has_row:
+            stepped.add((before, happening))
+        return has_row
+
+    monkeypatch.setattr(ScopeRecord, "step", noted)
+    rng, masters = Random(1), Masters("a")
+    for _ in range(10_000):
+        scope, node, is_whole = rng.choice((PART, OTHER)), rng.choice("abc"), rng.random() < 0.5
+        covering = USER if is_whole else scope
+        match rng.randrange(9):
+            case 0 | 1:
+                masters.learn(scope, node, 1, covering)
+            case 2:
+                masters.bounced(scope)
+            case 3:
+                masters.want(scope)
+            case 4:
+                masters.taken(scope, covering, 1)
+            case 5:
+                masters.not_taken(scope, 1, refused=is_whole)
+            case 6:
+                masters.promise(scope, masters.covering(scope) or scope if is_whole else scope)
+            case 7:
+                masters.give(covering, "b", 1)
+                masters.told(covering, 1)
+            case _:
+                masters.keep(covering, 1)
+                if masters.own_parts and masters.promise(masters.own_parts[0], masters.own_parts[0]):
+                    masters.join(scope, node, 1)
+        assert_counts(masters)
+    assert stepped == set(TRANSITIONS)
+
+
+def assert_counts(masters: Masters) -> None:
+    """The indexes say the same as the records."""
+    held = [scope for scope, record in masters._kept.items() if record.is_held]
+    assert masters.own_count == len(held)
+    assert set(masters.own_parts) == {scope for scope in masters.own if wider(scope) is not None}
+    assert all(record.must_stay for record in masters._kept.values())
+    assert not any(record.must_stay or record.is_empty for record in masters._cached.values())
+    assert not masters._kept.keys() & masters._cached.keys()

@@ -16,7 +16,7 @@ from functools import partial
 
 import trio
 
-from master_election.masters import Standing
+from master_election.scope_record import Standing
 from master_election.scope_usage import Usage
 from master_election.scopes import wider
 from protocol.commands import Master, MasterMove, Moved, RefusalCode, Refused, Reply, Who

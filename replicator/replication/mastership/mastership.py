@@ -29,8 +29,9 @@ from master_election.election import (
     StopMastering,
 )
 from master_election.links import LinkTable, LinkUpdate
-from master_election.masters import Masters, Standing
+from master_election.masters import Masters
 from master_election.number_bounds import is_believed
+from master_election.scope_record import Standing
 from master_election.scopes import ScopePolicy, scope_of, wider
 from protocol.commands import Dropped, LinkAdvert, Links, Master, RefusalCode, Refused, Reply, Root, Who
 from protocol.stream_codec import ProtocolError
