@@ -10,7 +10,7 @@ from resync import row as rows
 from resync.differing import Side
 from resync.row import Row
 from resync.state import MailboxState
-from tests.resync.test_merge import Node, World
+from tests.resync.histories import Node, World
 
 NODES = ("a", "b", "c", "d")
 
