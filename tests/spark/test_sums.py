@@ -24,7 +24,7 @@ from spark.inventories import Inventories
 from tests.inventory.reading_back import dc7
 from tests.spark.clusters import total
 from tests.spark.writing import head_record, message_record, write
-from tests.store.test_convergence import Cluster
+from tests.store.memory_cluster import Cluster
 
 
 def compared(read: Inventories) -> DataFrame:

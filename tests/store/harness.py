@@ -36,6 +36,10 @@ def guid(number: int) -> bytes:
     return number.to_bytes(16)
 
 
+def source(number: int, uid: int | None = None) -> CopySource:
+    return CopySource(uid or number, guid(number), guid(1000 + number))
+
+
 # ---- jobs: each gives a function of the transaction ------------------------------------------------------------
 
 T = TypeVar("T")

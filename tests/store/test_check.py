@@ -18,10 +18,10 @@ from replicator.store.repair.mailbox_check import LogComparison, chain_ids, exha
 from replicator.store.repair.row_repair import compare_and_mend, mend
 from replicator.store.repair.table_check import FIRST, stray_pointers, stray_rows, strays_of_trees, unseen_chains
 from resync.entry import tree_id
+from tests.store.branching import World
 from tests.store.consistency import check
 from tests.store.harness import ALICE, INBOX, WORK, creating, expunging, flagging, guid, renaming, saving, subscribing
 from tests.store.memory_node import MemoryNode
-from tests.store.test_branches import World
 
 
 def damages(node: MemoryNode) -> list[tuple[str, str]]:
