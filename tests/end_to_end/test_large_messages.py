@@ -20,7 +20,7 @@ from benchmarks.states import expect_master, run_task
 from benchmarks.streaming import StreamingImap, deliver_streamed
 from benchmarks.wire import connect_lmtp
 from protocol.units import MIB
-from tests.end_to_end.test_three_nodes import OUR_HEADERS
+from tests.end_to_end.mail_clients import OUR_HEADERS
 
 SIZE = int(os.environ.get("LARGE_MIB", "32")) * MIB
 INTERRUPTED = SIZE // 4

@@ -90,6 +90,12 @@ def cluster(rng: random.Random, mailbox: bytes) -> Cluster:
     return found
 
 
+def random_clusters(count: int) -> list[Cluster]:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201
+    return [cluster(random.Random(seed + number), number.to_bytes(16)) for number in range(count)]
+
+
 def made_up(rng: random.Random, mailbox: bytes) -> Cluster:
     """States that no history leads to: the rules say what becomes of them all the same."""
     found = Cluster(mailbox, lies=True)

@@ -16,8 +16,8 @@ from replicator.store.inventory.writing import InventoryWriter
 from tests.inventory.reading_back import dc7
 from tests.replication.cluster import cluster
 from tests.replication.tasks.test_check import DAMAGES, fill, run
+from tests.spark.commands import QUICK, replicator
 from tests.spark.java import needs_java
-from tests.spark.test_command import QUICK, replicator
 
 NAMES = (
     "pointer deleted",

@@ -18,7 +18,7 @@ from spark import inventories
 from spark.inventories import InventoryError
 from spark.schemas import SCHEMAS
 from spark.session import _explained
-from tests.spark.test_sums import settings
+from tests.spark.settings import settings
 from tests.spark.writing import Record, write
 
 FOLDER: Record = {

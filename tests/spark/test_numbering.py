@@ -16,7 +16,7 @@ from resync.row import Row
 from resync.state import MailboxState
 from spark import audit, inventories, mailboxes, merging, messages, new_uids, sums, versions
 from tests.spark.clusters import total
-from tests.spark.test_sums import NEVER, settings
+from tests.spark.settings import NEVER, settings
 from tests.spark.writing import head_record, message_record, write
 
 LARGE, SMALL = b"l" * 16, b"s" * 16
