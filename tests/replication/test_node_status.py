@@ -27,6 +27,7 @@ from replicator.status import LinkStatus
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
 from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, USER, Node, cluster
+from tests.replication.metrics import value
 
 VERSION = version("mail-replicator")
 CAPITALS = f"{ascii_uppercase}1"
@@ -293,10 +294,6 @@ async def test_not_healthy_while_the_disk_hangs(tmp_path: Path, autojump_clock: 
         assert await node.report.healthy() == ["the disk has not completed a write for 5 s"]
         goes_on.set()
         assert await node.report.healthy() == []
-
-
-def value(registry: CollectorRegistry, name: str, peer: str | None = None) -> float | None:
-    return registry.get_sample_value(f"replicator_{name}", {"peer": peer} if peer else {})
 
 
 def info(registry: CollectorRegistry) -> dict[str, str]:

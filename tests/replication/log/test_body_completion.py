@@ -29,8 +29,7 @@ from replicator.replication.writes.prestage import Prestage
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached
 from replicator.store.store import Store
 from resync.entry import Entry
-from tests.replication.bodies.test_attachments import contents, message, save, texts
-from tests.replication.bodies.test_held_parts import answering, full
+from tests.replication.bodies.large_messages import answering, contents, full, message, save, texts
 from tests.replication.cluster import Cluster, Node, cluster, until
 
 T = TypeVar("T")

@@ -14,26 +14,13 @@ from protocol.commands import Reply
 from protocol.values import Dot
 from replicator.config import Config, MastershipConfig, Scope
 from replicator.errors import DatabaseFailedError, DiskFullError, MailError
-from replicator.mailstore import INBOX
 from replicator.replication.convergence import sync_client
 from replicator.replication.log.sender import Sender
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit, Logged, Transaction
 from replicator.store.log import forks
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
-
-
-async def key_of(node: Node, name: str = INBOX) -> MailboxKey:
-    folder = await node.mail.folder(USER, name)
-    return MailboxKey(USER, folder.mailbox_id, folder.uidvalidity)
-
-
-async def master(nodes: Cluster, name: str = INBOX) -> str:
-    """Whom all nodes name that know one."""
-    known = {node.coordinator.mastership.known_master(await key_of(node, name)) for node in nodes.all()}
-    (sid,) = known - {None}
-    assert sid is not None
-    return sid
+from tests.replication.mastership.masters import key_of, master
 
 
 @pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
