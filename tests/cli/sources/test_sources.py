@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replicator.cli.sources import SourceError, SourceMessage, read_source
 from replicator.cli.sources.maildir import parse_flags
-from tests.cli.mail_files import FROM, make_maildir, put
+from tests.cli.sources.mail_files import FROM, make_maildir, put
 
 
 def only(messages: tuple[SourceMessage, ...]) -> SourceMessage:

@@ -10,8 +10,8 @@ from replicator.errors import DiskFullError, UnavailableError
 from replicator.http import api
 from replicator.http import server as http_server
 from tests.cli.conftest import Invoke
-from tests.cli.mail_files import FROM, make_maildir, put
 from tests.cli.served_node import ServedNode
+from tests.cli.sources.mail_files import FROM, make_maildir, put
 from tests.one_node import Hook, failing
 
 
