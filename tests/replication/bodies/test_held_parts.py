@@ -24,6 +24,7 @@ from replicator.store.attachments.construction import Holding, Replacement
 from tests.replication.bodies.large_messages import LOGO, answering, contents, found, full, held, message, save, texts
 from tests.replication.cluster import USER, Node, cluster
 from tests.replication.metrics import value
+from tests.replication.slow_disk import delay_writes
 from tests.replication.tasks.running import scrub
 
 T = TypeVar("T")
@@ -32,28 +33,24 @@ T = TypeVar("T")
 class Gate:
     """The writer of a node stands still before its next batch until the gate is opened."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self) -> None:
         self.reached = trio.Event()
         self.opened = trio.Event()
-        self._writer = node.store._writer
-        self._run = self._writer._run_in_thread
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def wait(self) -> None:
         self.reached.set()
         await self.opened.wait()
-        return await self._run(work)
 
 
 @asynccontextmanager
 async def gate(node: Node) -> AsyncIterator[Gate]:
-    made = Gate(node)
-    made._writer._run_in_thread = made.run
+    made = Gate()
+    delay_writes(node, made.wait)
     try:
         yield made
     finally:
         made.opened.set()
         await node.store.flush()
-        made._writer._run_in_thread = made._run
 
 
 async def test_what_the_writer_still_writes_when_its_client_goes_is_held(

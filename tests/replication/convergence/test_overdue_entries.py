@@ -19,6 +19,7 @@ from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
 from replicator.store.log.apply import receive
 from resync.entry import DIGEST_BYTES, Entry, FlagAdd
+from tests.master_election.adverts import adverts_of
 from tests.replication.cluster import Cluster, Node, cluster, until
 
 HEALED_S = 180.0
@@ -119,7 +120,7 @@ async def test_an_advert_that_came_under_a_huge_number_is_overruled(tmp_path: Pa
     """And so a priority that was never configured, which parts the nodes over who is their root."""
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         table = nodes["dc2"].coordinator.mastership.table
-        known = table._adverts["dc1"]
+        known = adverts_of(table)["dc1"]
         mastership = nodes["dc2"].coordinator.mastership
         mastership._links_changed(
             table.receive([LinkAdvert(known.origin, 500, known.sequence + FAR, known.neighbours)], "dc1")

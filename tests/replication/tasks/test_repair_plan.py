@@ -68,6 +68,17 @@ async def fork_thrice(nodes: Cluster) -> None:
 # ---- what is made equal ------------------------------------------------------------------------------------------
 
 
+async def fork_in_one_place(nodes: Cluster) -> None:
+    """UIDs 1 to 3 were common. Each side has saved as UID 4."""
+    for number in range(3):
+        await nodes["dc1"].save(f"text {number}")
+    await nodes.converged()
+    await part(nodes)
+    for node in nodes.all():
+        await node.save(f"at {node.sid}")
+    await meet(nodes)
+
+
 @pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
 async def test_forks_are_joined_by_their_masters_and_the_next_run_has_nothing_to_do(
     tmp_path: Path, autojump_clock: MockClock, sid: str
@@ -410,13 +421,7 @@ async def test_a_row_that_was_lost_is_not_taken_for_expunged_where_branches_are_
     tmp_path: Path, autojump_clock: MockClock, sid: str, at: str
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
-        for number in range(3):
-            await nodes["dc1"].save(f"text {number}")
-        await nodes.converged()
-        await part(nodes)
-        for node in nodes.all():
-            await node.save(f"at {node.sid}")
-        await meet(nodes)
+        await fork_in_one_place(nodes)
         planned, before = await plan(nodes), await digests(nodes)
         nodes[sid].damage(DAMAGES_OF_A_MAILBOX["a row is gone"])
         [(outcome, folder, text)] = why(await apply(nodes[at], ApplyOptions(planned)))
@@ -432,13 +437,7 @@ async def test_a_master_that_has_lost_a_row_joins_nothing_for_others_who_tell_wh
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
-        for number in range(3):
-            await nodes["dc1"].save(f"text {number}")
-        await nodes.converged()
-        await part(nodes)
-        for node in nodes.all():
-            await node.save(f"at {node.sid}")
-        await meet(nodes)
+        await fork_in_one_place(nodes)
         planned, before = await plan(nodes), await digests(nodes)
         key = queries.MailboxKey(USER, bytes.fromhex(planned[0].mailbox), planned[0].uidvalidity)
         assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "who asks first masters it"
