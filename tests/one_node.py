@@ -26,6 +26,8 @@ from replicator.mailstore import (
 )
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.mail_store import ClusterMailStore
+from replicator.replication.tasks.registry import tasks_of
+from replicator.replication.tasks.runner import TaskRunner
 from replicator.store.store import Store
 from replicator.users.names import candidates
 from replicator.view import MailboxView, Message
@@ -133,6 +135,14 @@ class HookedMail(ClusterMailStore):
                 yield LoggedSink(sink, self.sinks)
             finally:
                 self.sinks.open -= 1
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    def tasks(self) -> TaskRunner:
+        """Which the test runs."""
+        return tasks_of(self._store, self._coordinator, self._environment)
 
     async def texts(self, user: str, name: str = "INBOX") -> list[bytes]:
         view = await self.open_mailbox(await self.folder(user, name))

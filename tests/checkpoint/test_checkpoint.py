@@ -25,7 +25,7 @@ from resync.entry import FolderState, Merge, SubscriptionState, TreeMerge, pack_
 from resync.folder_tree import TreeState
 from resync.row import Row
 from resync.state import MailboxState
-from tests.resync import test_folder_tree, test_merge
+from tests.resync import histories, tree_histories
 
 HOME = Home("mail", "dc1")
 DOT = Dot("dc1.x", 9)
@@ -61,7 +61,7 @@ def check_round_trip(head: NamedHead, state: MailboxState | TreeState) -> None:
 @given(st.integers(0, 2**32), st.integers(1, 80))
 @settings(max_examples=60)
 def test_any_mailbox_is_the_same_again(seed: int, steps: int) -> None:
-    world = test_merge.World(random.Random(seed))
+    world = histories.World(random.Random(seed))
     world.run(steps)
     for node in world.nodes:
         if node.history:
@@ -71,8 +71,8 @@ def test_any_mailbox_is_the_same_again(seed: int, steps: int) -> None:
 @given(st.integers(2, 4), st.integers(1, 60), st.randoms(use_true_random=False))
 @settings(max_examples=60)
 def test_any_tree_is_the_same_again(size: int, steps: int, rng: random.Random) -> None:
-    clock = test_folder_tree.Clock()
-    nodes = [test_folder_tree.Node(name, clock) for name in "abcd"[:size]]
+    clock = tree_histories.Clock()
+    nodes = [tree_histories.Node(name, clock) for name in "abcd"[:size]]
     for _ in range(steps):
         rng.choice(nodes).act(rng)
         if rng.random() < 0.4:

@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry
 
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
-from replicator.replication.tasks.registry import tasks_of
 from replicator.view import Message
 from tests.http.fixed_report import FixedReport
 from tests.one_node import HookedMail, Names, one_node
@@ -52,7 +51,7 @@ def served_node(directory: Path) -> Iterator[ServedNode]:
     async def serve() -> None:
         async with one_node(directory) as mail, trio.open_nursery() as nursery:
             report = FixedReport()
-            tasks = tasks_of(mail._store, mail._coordinator, mail._environment)
+            tasks = mail.tasks()
             nursery.start_soon(tasks.run)
             users = Names("alice", "bob", "ann@example.org")
             services = HttpServices("dc1", mail, report, users, CollectorRegistry(), report, report, tasks)

@@ -42,7 +42,7 @@ def served_pair(directory: Path) -> Iterator[ServedPair]:
     async def serve() -> None:
         async with cluster(directory, None, 2) as nodes, trio.open_nursery() as nursery:
             node, ended = nodes["dc1"], trio.Event()
-            tasks = tasks_of(node.store, node.coordinator, node.store._environment)
+            tasks = tasks_of(node.store, node.coordinator, node.environment)
             nursery.start_soon(tasks.run)
             users, coordinator = Names("alice", "bob"), node.coordinator
             services = HttpServices(

@@ -16,8 +16,7 @@ import pytest
 
 from benchmarks.clusters.cluster import Cluster, Node
 from tests.end_to_end.idler import Idler
-from tests.end_to_end.load import Load
-from tests.end_to_end.test_bad_links import CHANGES, QUICK_TO_NOTICE
+from tests.end_to_end.load import CHANGES, QUICK_TO_NOTICE, Load
 
 FIRST = int(os.environ.get("FIRST_SEED", "0"))
 ROUNDS = range(FIRST, FIRST + int(os.environ.get("ROUNDS", "10")))

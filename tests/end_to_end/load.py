@@ -17,6 +17,10 @@ from typing import Self
 from benchmarks.clusters.cluster import Cluster, Node
 from tests.end_to_end.ledger import PATIENCE_S, Cache, Ledger, Seen, log_in, uids_told
 
+SIDS = ("dc1", "dc2", "dc3")
+TIMEOUT_S = 2.0
+QUICK_TO_NOTICE = f'[mastership]\nheartbeat = "500ms"\ntimeout = "{TIMEOUT_S:.0f}s"\n'
+CHANGES = 12  # of each worker, in each part of a test
 NOT_IN_TIME = "not confirmed in time"
 PAUSE_S = 0.02  # after a failure: a node that is down is not worth a busy loop
 LOOK_EVERY = 12  # changes of an editor between two looks at the whole mailbox

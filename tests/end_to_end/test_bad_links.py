@@ -15,14 +15,10 @@ import pytest
 
 from benchmarks.clusters.cluster import Cluster
 from tests.end_to_end.idler import Idler
-from tests.end_to_end.load import Load
+from tests.end_to_end.load import CHANGES, QUICK_TO_NOTICE, SIDS, Load
 
-SIDS = ("dc1", "dc2", "dc3")
-TIMEOUT_S = 2.0
-QUICK_TO_NOTICE = f'[mastership]\nheartbeat = "500ms"\ntimeout = "{TIMEOUT_S:.0f}s"\n'
 STOPPED_S = 30.0
 USERS = 100  # more than tests in a session: each has one of its own
-CHANGES = 12  # of each worker, in each part of a test
 
 
 @pytest.fixture(scope="module")

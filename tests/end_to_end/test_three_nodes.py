@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import imaplib
 import re
-import smtplib
 from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.clusters.cluster import PASSWORD, Cluster, Node
-from tests.imap_data.corpus import corpus
+from benchmarks.clusters.cluster import Cluster, Node
+from tests.end_to_end.mail_clients import OUR_HEADERS, deliver, flags, hard_messages, imap, uids, until
 
-OUR_HEADERS = re.compile(rb"\AReturn-Path: [^\r]*\r\nReceived: [^\r]*\r\n(?:[ \t][^\r]*\r\n)*")
 FORMER_RETURN_PATH = re.compile(rb"\AReturn-Path:[^\r]*\r\n")  # which final delivery replaces
-
-
-def hard_messages() -> list[bytes]:
-    """As mail servers carry them: lines end in CRLF."""
-    if not corpus():
-        pytest.skip("this Python lacks its test package (Debian: libpython3-testsuite)")
-    return [re.sub(rb"\r\n|\r|\n", b"\r\n", text) for text in corpus().values()]
 
 
 @pytest.fixture(scope="module")
@@ -36,49 +27,8 @@ def nodes(cluster: Cluster) -> Iterator[list[Node]]:
     cluster.wait_until_equal()
 
 
-def imap(node: Node, user: str = "alice", mailbox: str | None = "INBOX") -> imaplib.IMAP4:
-    client = imaplib.IMAP4(*node.address("imap"))
-    client.login(user, PASSWORD)
-    if mailbox is not None:
-        assert client.select(mailbox)[0] == "OK"
-    return client
-
-
-def deliver(node: Node, texts: list[bytes], recipients: list[str]) -> None:
-    with smtplib.LMTP(*node.address("lmtp")) as client:
-        client.ehlo_or_helo_if_needed()
-        for text in texts:
-            client.mail("sender@example.org", ["BODY=8BITMIME"])
-            for recipient in recipients:
-                assert client.rcpt(recipient)[0] == 250
-            assert client.data(text)[0] == 250
-            for _ in recipients[1:]:
-                assert client.getreply()[0] == 250
-
-
-def uids(client: imaplib.IMAP4, *criteria: str) -> list[str]:
-    _, data = client.uid("SEARCH", *(criteria or ("ALL",)))
-    return [uid.decode() for uid in data[0].split()]
-
-
 def folders(client: imaplib.IMAP4) -> str:
     return str(client.list()[1])
-
-
-def flags(client: imaplib.IMAP4, uid: str) -> set[bytes]:
-    _, data = client.uid("FETCH", uid, "(FLAGS)")
-    assert isinstance(data[0], bytes)
-    return set(imaplib.ParseFlags(data[0])) - {b"\\Recent"}
-
-
-def until(client: imaplib.IMAP4, condition: object) -> None:
-    """Another node's change arrives in its own time; NOOP is how a client hears of it."""
-    assert callable(condition)
-    for _ in range(2000):
-        client.noop()
-        if condition():
-            return
-    raise AssertionError("the change did not arrive")
 
 
 def test_hard_messages_read_back_byte_for_byte_at_another_node(nodes: list[Node]) -> None:

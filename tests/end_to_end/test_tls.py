@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import imaplib
-import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,29 +14,12 @@ import trustme
 
 from protocol.commands import Hello
 from protocol.stream_codec import Encoder
-from replicator.config import Address, Config, ListenConfig, PeerConfig, TlsConfig, default_config
-from replicator.node import run_node
+from replicator.config import Address, Config, ListenConfig, PeerConfig, default_config
+from tests.end_to_end.certificates import certificate
+from tests.end_to_end.in_process import free_ports, running
 
 PASSWORD = "secret"
 HELLO = Encoder().request("hello", Hello(1, "dc2", "dc2.x", "mail", (), 0))
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(server.getsockname()[1]) for server in sockets]
-    for server in sockets:
-        server.close()
-    return ports
-
-
-def certificate(ca: trustme.CA, directory: Path, sid: str) -> TlsConfig:
-    issued = ca.issue_cert("localhost", "127.0.0.1", common_name=sid)
-    paths = TlsConfig(directory / f"{sid}.pem", directory / f"{sid}.key", directory / f"{sid}-ca.pem")
-    issued.cert_chain_pems[0].write_to_path(paths.certificate)
-    issued.private_key_pem.write_to_path(paths.key)
-    assert paths.ca is not None
-    ca.cert_pem.write_to_path(paths.ca)
-    return paths
 
 
 def configs(directory: Path, authorities: list[trustme.CA]) -> list[Config]:
@@ -59,17 +39,6 @@ def configs(directory: Path, authorities: list[trustme.CA]) -> list[Config]:
         )
         for sid, ca in zip(sids, authorities, strict=True)
     ]
-
-
-@asynccontextmanager
-async def running(nodes: list[Config]) -> AsyncIterator[None]:
-    async with trio.open_nursery() as nursery:
-        for config in nodes:
-            ready = trio.Event()
-            nursery.start_soon(partial(run_node, config, ready=ready.set))
-            await ready.wait()
-        yield
-        nursery.cancel_scope.cancel()
 
 
 def append_and_count(near: Config, far: Config, trust: trustme.CA) -> int:

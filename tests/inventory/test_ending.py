@@ -99,7 +99,7 @@ async def run_cancelled(tmp_path: Path, scope: trio.CancelScope) -> tuple[bool, 
     (tmp_path / "node").mkdir()
     async with one_node(tmp_path / "node") as mail:
         options = InventoryOptions(to=str(tmp_path / "new" / "to"), endpoint=None, overwrite=False)
-        job = InventoryTask(options, mail._store, mail._coordinator)
+        job = InventoryTask(options, mail.store, mail._coordinator)
         with scope:
             await job.run()
         return scope.cancelled_caught, job.status.taken_ms is not None

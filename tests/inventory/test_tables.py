@@ -27,9 +27,9 @@ from resync.inventory import TABLES
 from tests.inventory import expected
 from tests.inventory.reading_back import take
 from tests.store.harness import INBOX, guid, saving
+from tests.store.memory_cluster import Cluster
+from tests.store.memory_cluster import save as save_something
 from tests.store.memory_node import MemoryNode
-from tests.store.test_convergence import Cluster
-from tests.store.test_convergence import save as save_something
 
 DATABASE_TABLES = {
     "heads": "chain", "messages": "by_uid", "guids": "by_guid", "folders": "folder", "subscriptions": "subscription",

@@ -13,6 +13,7 @@ from master_election import links
 from master_election.links import LinkTable, LinkUpdate
 from master_election.number_bounds import AHEAD_MAX, LEAP, MAX_CLOCK_DIFFERENCE_MS
 from protocol.commands import LinkAdvert
+from tests.master_election.adverts import adverts_of
 
 
 class Network:
@@ -158,7 +159,7 @@ def test_a_node_that_dies_leaves_the_component_though_its_adverts_stay() -> None
     net.down("b", "c")
     net.settle()
     assert net.tables["a"].component == ("a", "b")
-    assert "c" in net.tables["a"]._adverts
+    assert "c" in adverts_of(net.tables["a"])
 
 
 def test_a_restarted_node_wins_over_its_past() -> None:
@@ -186,7 +187,7 @@ def test_the_table_is_bounded_and_keeps_what_is_reachable(monkeypatch: pytest.Mo
     net = network("abc", ["ab", "bc"])
     for number in range(10):
         net.tables["a"].receive([LinkAdvert(f"x{number}", 100, 1, ())], "b")
-    assert sorted(net.tables["a"]._adverts) == ["a", "b", "c", "x9"]
+    assert sorted(adverts_of(net.tables["a"])) == ["a", "b", "c", "x9"]
     assert net.tables["a"].receive([LinkAdvert("b", 100, 99, (("a", 1),) * 5)], "b").floods == ()
     assert net.tables["a"].component == ("a", "b", "c")
 
@@ -263,7 +264,7 @@ def test_whatever_number_is_made_up_it_is_overruled_by_what_all_believe(
         net.refresh(REFRESH_MS)
     for sid, table in net.tables.items():
         assert (table.component, table.root) == (("a", "b", "c", "d"), "a")
-        assert all(table._adverts[near] == net.tables[near]._adverts[near] for near in "abcd"), sid
+        assert all(adverts_of(table)[near] == adverts_of(net.tables[near])[near] for near in "abcd"), sid
 
 
 def test_who_goes_above_another_run_waits_until_a_neighbour_whose_clock_is_behind_takes_that_in() -> None:
@@ -273,12 +274,12 @@ def test_who_goes_above_another_run_waits_until_a_neighbour_whose_clock_is_behin
     net.up("a", "b")
     net.settle()
     net.lie("a", LinkAdvert("a.2", 1, NOW_MS + AHEAD_MAX - LEAP, (("b", 1),)))
-    assert net.tables["a"]._adverts["a"].sequence < AHEAD_MAX
+    assert adverts_of(net.tables["a"])["a"].sequence < AHEAD_MAX
     net.clocks_ms["a"] += 1
     net.clocks_ms["b"] += 1
     net.lie("a", LinkAdvert("a.2", 1, NOW_MS + AHEAD_MAX - LEAP, (("b", 1),)))
     net.settle()
-    assert net.tables["b"]._adverts["a"].sequence == NOW_MS + AHEAD_MAX + 1
+    assert adverts_of(net.tables["b"])["a"].sequence == NOW_MS + AHEAD_MAX + 1
 
 
 def test_an_advert_that_no_node_counts_up_to_is_passed_over_and_the_others_of_its_command_count() -> None:
@@ -290,7 +291,7 @@ def test_an_advert_that_no_node_counts_up_to_is_passed_over_and_the_others_of_it
     assert update.unbelieved == far
     assert [[advert.sid for advert in flood.adverts] for flood in update.floods] == [["e"]]
     assert table.receive([near], "b").unbelieved is None
-    assert table._adverts["d"] == near
+    assert adverts_of(table)["d"] == near
 
 
 def test_a_table_has_room_for_so_many_links_and_passes_on_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +304,7 @@ def test_a_table_has_room_for_so_many_links_and_passes_on_no_more(monkeypatch: p
         named = tuple((f"{number}-{near}", 1) for near in range(4))
         floods = table.receive((LinkAdvert(f"x{number}", 100, 1, named),), "b").floods
         assert [flood.to for flood in floods] == ["c"]
-        assert sum(len(advert.neighbours) for advert in table._adverts.values()) <= 10
+        assert sum(len(advert.neighbours) for advert in adverts_of(table).values()) <= 10
     too_many = tuple((f"y{near}", 1) for near in range(11))
     assert table.receive((LinkAdvert("y", 100, 1, too_many),), "b").floods == ()
     assert table.component == ("a", "b", "c")

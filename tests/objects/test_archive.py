@@ -16,7 +16,7 @@ from resync.entry import FolderState, SubscriptionState, tree_id
 from resync.folder_tree import TreeState
 from resync.row import Row
 from resync.state import MailboxState
-from tests.objects.test_objects import read
+from tests.objects.contents import read
 
 HOME = Home("mail", "dc1")
 DOT = Dot("dc1.x", 9)

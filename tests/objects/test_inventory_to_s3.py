@@ -26,8 +26,8 @@ from tests.inventory.reading_back import ORDER, Listener, dc7, read_back
 from tests.objects.faulty_line import Fault, faulty_line
 from tests.objects.s3_server import BUCKET, needs_rclone
 from tests.store.harness import INBOX
+from tests.store.memory_cluster import save
 from tests.store.memory_node import MemoryNode
-from tests.store.test_convergence import save
 
 pytestmark = needs_rclone
 

@@ -11,16 +11,9 @@ import trio
 
 from replicator.environment import Environment
 from replicator.objects import PART_BYTES, ObjectInfo, ObjectMissingError, ObjectStore, ObjectStoreError
+from tests.objects.contents import names, read
 
 HARD_NAME = "mail/alice+work@example.org/%41 ü=&~#x/000-1_dc1.0.checkpoint"
-
-
-async def read(store: ObjectStore, name: str) -> bytes:
-    return b"".join([part async for part in store.get(name)])
-
-
-async def names(store: ObjectStore, prefix: str = "") -> set[str]:
-    return {info.name async for info in store.list(prefix)}
 
 
 async def test_what_is_put_can_be_read_listed_and_deleted(store: ObjectStore) -> None:

@@ -12,7 +12,7 @@ from replicator.objects import ObjectStore
 from replicator.store.store import Store
 from tests.objects.faulty_line import UNAVAILABLE, Fault, faulty_line
 from tests.objects.s3_server import BUCKET, needs_rclone
-from tests.replication.checkpoints.test_rounds import Cluster, Running, change
+from tests.replication.checkpoints.one_store import Cluster, Running, change
 from tests.store.consistency import check_file
 from tests.store.harness import save
 

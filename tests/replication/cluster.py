@@ -79,6 +79,7 @@ class Node:
 
     sid: str
     config: Config
+    environment: Environment
     store: Store
     coordinator: Coordinator
     mail: ClusterMailStore
@@ -168,9 +169,7 @@ class Cluster:
         self.clock_ahead_s: dict[str, float] = {}
         self.suspended_s: defaultdict[str, float] = defaultdict(float)  # for how long each node's machine has slept
         self.renamed: dict[tuple[str, str], str] = {}  # (who dials, whom) -> who has that address now
-        self.gave_way: dict[
-            str, str
-        ] = {}  # nodes that ended because another process runs as they do, and what they said
+        self.gave_way: dict[str, str] = {}  # who ended because another process runs as they do, and what they said
         self.line: Callable[[trio.abc.Stream], trio.abc.Stream] = _whole_line  # of who dials
         self.waits_when_new = False  # a node whose database is new, as it does without --new-cluster
         self._clock = clock
@@ -267,7 +266,7 @@ class Cluster:
                 await trio.sleep(0.02)
 
     async def _run(self, sid: str, name: str, task_status: trio.TaskStatus[Node]) -> None:
-        config, environment = self.config(sid), self._environment(name)
+        config, environment = self.config(sid), self.environment(name)
         if name != sid:
             data = self.directory / name / config.node.data.name
             config = replace(config, node=replace(config.node, data=data))
@@ -283,14 +282,14 @@ class Cluster:
                         config,
                         store,
                         environment,
-                        lambda peer: self._dial(name, peer.id),
+                        lambda peer: self.dial(name, peer.id),
                         archive=archive,
                         metrics=AttachmentMetrics(registry),
                         is_new=is_new,
                     )
                     mail = ClusterMailStore(store, coordinator, environment)
                     report = StatusReporter(coordinator, store, environment, registry)
-                    node = Node(sid, config, store, coordinator, mail, report, registry, scope, stopped)
+                    node = Node(sid, config, environment, store, coordinator, mail, report, registry, scope, stopped)
                     if name == sid:
                         self.nodes[sid] = node
                         self.network.accepting[sid] = coordinator.connections.accept
@@ -317,7 +316,7 @@ class Cluster:
             return False
         return not has_begun
 
-    def _environment(self, sid: str) -> Environment:
+    def environment(self, sid: str) -> Environment:
         if self._clock is None:
             return Environment()
         self._runs += 1
@@ -325,7 +324,7 @@ class Cluster:
             self._clock, f"{sid} {self._runs}", self.clock_ahead_s.get(sid, 0), lambda: self.suspended_s[sid]
         )
 
-    async def _dial(self, sid: str, peer: str) -> trio.abc.Stream:
+    async def dial(self, sid: str, peer: str) -> trio.abc.Stream:
         return self.line(await self.network.connect(sid, self.renamed.get((sid, peer), peer)))
 
 

@@ -32,6 +32,22 @@ class Changing(Protocol):
 
 
 @dataclass
+class OnePiece:
+    """Changes the first piece that matches; others that do, too, until a time."""
+
+    pattern: bytes
+    by: Callable[[re.Match[bytes]], bytes] | bytes
+    until: float = 0.0
+    done: list[bytes] = field(default_factory=list)
+
+    def commands(self, data: bytes) -> bytes:
+        if (not self.done or trio.current_time() < self.until) and (found := re.search(self.pattern, data)) is not None:
+            self.done.append(found[0])
+            return re.sub(self.pattern, self.by, data)
+        return data
+
+
+@dataclass
 class Road:
     """One direction between two nodes, for all connections that use it."""
 
@@ -233,6 +249,11 @@ class Network:
             drawn = random.Random(f"{self._seed} {sender} {receiver}")
             self._roads[sender, receiver] = Road(dice=drawn)
         return self._roads[sender, receiver]
+
+    def change(self, way: tuple[str, str], pattern: bytes, by: Callable[[re.Match[bytes]], bytes] | bytes) -> OnePiece:
+        """Change a piece of what is sent this way."""
+        self.road(*way).mutator = piece = OnePiece(pattern, by)
+        return piece
 
     async def connect(self, sid: str, peer: str) -> Connection:
         """Raises OSError if the peer does not run or the link is cut."""

@@ -27,6 +27,9 @@ from replicator.status import LinkStatus
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
 from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, USER, Node, cluster
+from tests.replication.metrics import value
+from tests.replication.slow_disk import delay_writes
+from tests.store.harness import connection_of
 
 VERSION = version("mail-replicator")
 CAPITALS = f"{ascii_uppercase}1"
@@ -270,7 +273,7 @@ async def test_healthy_while_the_database_answers(tmp_path: Path, autojump_clock
 
 async def test_not_healthy_while_the_disk_takes_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
-        node, connection = nodes["dc1"], nodes["dc1"].store._connection
+        node, connection = nodes["dc1"], connection_of(nodes["dc1"].store)
         await node.save("text")
         [pages] = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -282,21 +285,15 @@ async def test_not_healthy_while_the_disk_takes_nothing(tmp_path: Path, autojump
 async def test_not_healthy_while_the_disk_hangs(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node, goes_on = nodes["dc1"], trio.Event()
-        run_in_thread = node.store._writer._run_in_thread
 
-        async def hang(work: Callable[[], object]) -> object:
+        async def hang() -> None:
             with trio.move_on_after(60):
                 await goes_on.wait()
-            return await run_in_thread(work)
 
-        node.store._writer._run_in_thread = hang  # type: ignore[assignment]
+        delay_writes(node, hang)
         assert await node.report.healthy() == ["the disk has not completed a write for 5 s"]
         goes_on.set()
         assert await node.report.healthy() == []
-
-
-def value(registry: CollectorRegistry, name: str, peer: str | None = None) -> float | None:
-    return registry.get_sample_value(f"replicator_{name}", {"peer": peer} if peer else {})
 
 
 def info(registry: CollectorRegistry) -> dict[str, str]:

@@ -14,7 +14,7 @@ from resync.entry import FlagAdd, FolderState, MailAdd, MailDel, SubscriptionSta
 from resync.merge import merge
 from resync.row import Row, shares_placement
 from resync.state import MailboxState
-from tests.resync.test_merge import Node, World, mail
+from tests.resync.histories import Node, World, mail
 
 EXPUNGED = {DifferenceKind.EXPUNGED_HERE, DifferenceKind.EXPUNGED_THERE}
 GUID = b"g" * 16

@@ -15,7 +15,7 @@ from resync.entry import FlagAdd, MailDel
 from resync.merge import merge, merge_all
 from resync.row import Placement
 from resync.state import MailboxState, joined
-from tests.resync.test_merge import Node, World, mail
+from tests.resync.histories import Node, World, mail
 
 
 def states_of(seed: int, steps: int) -> list[MailboxState]:

@@ -4,7 +4,7 @@ from protocol.values import Dot, UidSet
 from resync.entry import Change, Entry, MailAdd, MailDel, Merge
 from resync.row import Row
 from resync.salvage import Branch, mail_left
-from tests.resync.test_merge import HASH, MAILBOX, mail
+from tests.resync.histories import HASH, MAILBOX, mail
 
 FIRST, AGAIN = Dot("a.x", 1), Dot("b.x", 1)
 GUID = b"x" * 16

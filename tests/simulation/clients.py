@@ -23,6 +23,7 @@ from tests.simulation.forgetting import LedgerUndelete
 from tests.simulation.machine import Machine, NodeGoneError
 from tests.simulation.watch import placements_of
 from tests.simulation.world import World
+from tests.store.harness import connection_of
 
 FOLDERS = (INBOX, "Work", "Work/Done", "Trash")
 FOLDER_WEIGHTS = (6, 2, 1, 1)
@@ -337,7 +338,7 @@ def _uids(messages: list[Message]) -> UidSet:
 
 
 def _context(node: Node, view: MailboxView) -> dict[str, int]:
-    chain = chains.load(node.store._connection, view.mailbox_id)
+    chain = chains.load(connection_of(node.store), view.mailbox_id)
     return dict(chain.context) if chain else {}
 
 
@@ -345,7 +346,7 @@ def _check_view(node: Node, view: MailboxView) -> None:
     """Check that the view in memory equals the rows on disk."""
     if node.store.views._views.get(view.mailbox_id) is not view:
         return  # the folder has become another mailbox since it was opened
-    chain, messages, _ = queries.messages(node.store._connection, view.mailbox_id)
+    chain, messages, _ = queries.messages(connection_of(node.store), view.mailbox_id)
     assert list(view.messages.values()) == messages, f"a view of {node.sid} is not what is on its disk"
     assert (view.uidnext, view.highestmodseq) == ((chain.uidnext, chain.highestmodseq) if chain else (1, 0))
 

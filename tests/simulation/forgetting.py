@@ -15,6 +15,7 @@ from tests.replication.cluster import Node
 from tests.simulation.ledger import Ledger
 from tests.simulation.machine import Machine
 from tests.simulation.texts import holds_bodies
+from tests.store.harness import connection_of
 
 SKEW_S = 600.0  # of clocks, and of stamps given out by clocks that were ahead
 
@@ -25,7 +26,7 @@ class LedgerUndelete(UndeleteTask):
     def __init__(
         self, options: UndeleteOptions, node: Node, ledger: Ledger, hears: Callable[[], bool] = lambda: True
     ) -> None:
-        super().__init__(options, node.store, node.coordinator, node.store._environment)
+        super().__init__(options, node.store, node.coordinator, node.environment)
         self._ledger, self._hears = ledger, hears
 
     async def _submit(self, kept: Kept, stored: StoredBody) -> None:
@@ -49,12 +50,12 @@ async def forget_all(machines: list[Machine], keep_s: float) -> None:
 
 def _held(machine: Machine) -> list[bytes]:
     """Return the hashes of the messages shown whose bodies are on this disk."""
-    shown = _hashes(machine.node.store._connection, "SELECT DISTINCT content_hash FROM by_uid")
+    shown = _hashes(connection_of(machine.node.store), "SELECT DISTINCT content_hash FROM by_uid")
     return [content_hash for content_hash in shown if holds_bodies(machine, [content_hash])]
 
 
 def _check(machine: Machine, held: list[bytes]) -> None:
-    connection = machine.node.store._connection
+    connection = connection_of(machine.node.store)
     gone = [content_hash.hex() for content_hash in held if not holds_bodies(machine, [content_hash])]
     assert not gone, f"{machine.sid} has forgotten texts of messages that it shows: {gone[:3]}"
     kept = _hashes(connection, "SELECT guid FROM expunged")

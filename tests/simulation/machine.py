@@ -36,6 +36,7 @@ from tests.simulation.scheduler import OWNER, Owner
 from tests.simulation.story import Story
 from tests.simulation.watch import Watch
 from tests.store.consistency import check_file
+from tests.store.harness import connection_of
 
 RESTART_S = 1.0  # pause of a node whose disk does not accept its name
 
@@ -268,7 +269,7 @@ class Machine:
             with scope:
                 origin = environment.new_origin(self.sid)
                 async with Store.open(self.disk.path, origin, environment, mount.files) as store:
-                    self.watch.begin(store._connection, origin)
+                    self.watch.begin(connection_of(store), origin)
                     is_new = await self._is_new(store)
                     archive = self._archive(environment)
                     coordinator = _ObservedCoordinator(
@@ -285,7 +286,9 @@ class Machine:
                     if is_new:
                         self._observer.begins_anew(self)
                     report = StatusReporter(coordinator, store, environment, registry)
-                    node = Node(self.sid, config, store, coordinator, mail, report, registry, scope, stopped)
+                    node = Node(
+                        self.sid, config, environment, store, coordinator, mail, report, registry, scope, stopped
+                    )
                     async with trio.open_nursery() as nursery:
                         life = self.life = Life(owner, node, nursery)
                         mount.before_writing = self._note_term

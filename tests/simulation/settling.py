@@ -12,6 +12,7 @@ from replicator.store.log.forks import strays
 from tests.replication.cluster import Node
 from tests.simulation.machine import Machine
 from tests.simulation.story import Story
+from tests.store.harness import connection_of
 
 SETTLE_S = 180.0  # after everything is healed
 POLL_S = 0.25
@@ -63,8 +64,8 @@ def why_not(machines: list[Machine]) -> str:
     for node in nodes:
         if _digests(node) != _digests(first):
             return f"{node.sid} shows something else than {first.sid}"
-        for user in queries.users(node.store._connection):
-            if strays(node.store._connection, user):
+        for user in queries.users(connection_of(node.store)):
+            if strays(connection_of(node.store), user):
                 return f"mail of {user} lies in a folder that is gone at {node.sid}"
     return ""
 
@@ -76,7 +77,7 @@ def _difference(node: Node, other: Node) -> dict[str, tuple[int, int]]:
 
 
 def _digests(node: Node) -> dict[bytes, bytes]:
-    return {chain.id: chain.digest() for chain in queries.chains_of(node.store._connection, None)}
+    return {chain.id: chain.digest() for chain in queries.chains_of(connection_of(node.store), None)}
 
 
 def left_over(machines: list[Machine]) -> list[str]:

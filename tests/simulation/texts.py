@@ -18,6 +18,7 @@ from replicator.store.bodies.body_rows import holdings_of, read_body
 from replicator.store.bodies.recipe import Recipe
 from tests.attachments.memory import MemoryFiles
 from tests.simulation.machine import Machine
+from tests.store.harness import connection_of
 
 
 def holds_bodies(machine: Machine, texts: list[bytes]) -> bool:
@@ -29,7 +30,7 @@ def holds_bodies(machine: Machine, texts: list[bytes]) -> bool:
 @contextmanager
 def _database(machine: Machine) -> Iterator[sqlite3.Connection]:
     if machine.life is not None:
-        yield machine.life.node.store._connection
+        yield connection_of(machine.life.node.store)
         return
     with closing(sqlite3.connect(machine.disk.path)) as connection:
         yield connection

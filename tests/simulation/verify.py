@@ -32,6 +32,7 @@ from tests.simulation.forgetting import forget_all
 from tests.simulation.history import FlagChange, History, Placement, TreeChange
 from tests.simulation.texts import holds_bodies
 from tests.simulation.watch import uidvalidity_of
+from tests.store.harness import connection_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -51,7 +52,7 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
         assert not unexcused, f"changes that clients heard OK for are lost: {unexcused}"
     node = world.up()[0].node  # the others are equal
     rows = _rows(node)
-    chains = {chain.id: chain for chain in queries.chains_of(node.store._connection, None)}
+    chains = {chain.id: chain for chain in queries.chains_of(connection_of(node.store), None)}
     known = _Known(history, node.store.context, chains)
     flags = _flags_of(known)
     for mailbox_id in rows.keys() | known.mailboxes():
@@ -73,7 +74,7 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
 
 
 def _rows(node: Node) -> dict[bytes, dict[bytes, Row]]:
-    connection = node.store._connection
+    connection = connection_of(node.store)
     mailboxes = [chain.id for chain in queries.chains_of(connection, None) if chain.uidvalidity]
     return {
         mailbox_id: {row.guid: row for row in queries.mailbox_rows(connection, mailbox_id)} for mailbox_id in mailboxes
@@ -162,7 +163,7 @@ def _check_once(history: History) -> None:
 def _check_uids(known: _Known, node: Node, rows: dict[bytes, dict[bytes, Row]]) -> None:
     """Check P3: a UID that was ever shown for two messages, at any nodes, is out of use."""
     for mailbox_id, found in rows.items():
-        uidvalidity = uidvalidity_of(node.store._connection, mailbox_id)
+        uidvalidity = uidvalidity_of(connection_of(node.store), mailbox_id)
         for guid, row in found.items():
             shown = known.history.shown.get((mailbox_id, uidvalidity, row.uid), set())
             others = {other.hex() for other, head in shown if other != guid and known.has(head)}
@@ -180,7 +181,7 @@ def _moved_along(changes: Sequence[TreeChange], mailbox_id: bytes) -> bool:
 
 
 def _check_trees(known: _Known, node: Node) -> None:
-    connection = node.store._connection
+    connection = connection_of(node.store)
     changes = sorted(
         (change for change in known.history.tree if known.has(change.dot)), key=lambda one: (one.stamp, one.dot)
     )
@@ -236,7 +237,7 @@ def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dic
     apart: Counter[bytes] = Counter()
     for guid, mailboxes in known.history.moved.items():
         apart[text_of[guid]] += len(mailboxes) - 1
-    gone = node.store._connection.execute("SELECT mailbox_id FROM folder WHERE deleted = 1")
+    gone = connection_of(node.store).execute("SELECT mailbox_id FROM folder WHERE deleted = 1")
     standing = rows.keys() - {mailbox_id for (mailbox_id,) in gone} - known.history.emptied
     by_mailbox = {mailbox_id: found.values() for mailbox_id, found in rows.items()}
     world.ledger.check(by_mailbox, standing, lambda mailbox_id, text: (mailbox_id, text) in lost, apart)
@@ -248,7 +249,7 @@ def _check_lacking(world: World, *, may_lack: bool) -> None:
     """Check that every body that a node has yet to fetch is whole on another node's disk."""
     for machine in world.up():
         query = "SELECT DISTINCT hash FROM lacking"
-        for (text,) in machine.node.store._connection.execute(query).fetchall():
+        for (text,) in connection_of(machine.node.store).execute(query).fetchall():
             is_somewhere = any(holds_bodies(other, [text]) for other in world.up())
             assert is_somewhere or may_lack, f"{machine.sid} lacks {text.hex()}, and so do all others"
 
@@ -256,7 +257,7 @@ def _check_lacking(world: World, *, may_lack: bool) -> None:
 async def _check_sight(node: Node, rows: dict[bytes, dict[bytes, Row]], *, may_lack: bool) -> None:
     """Check that every message is in a folder that its user can see, and its body is readable unless it `may_lack`."""
     in_sight: set[bytes] = set()
-    for user in queries.users(node.store._connection):
+    for user in queries.users(connection_of(node.store)):
         folders: Iterable[Folder] = await node.mail.folders(user)
         for folder in folders:
             in_sight.add(folder.mailbox_id)
@@ -273,7 +274,7 @@ async def _check_sight(node: Node, rows: dict[bytes, dict[bytes, Row]], *, may_l
 
 async def _check_attachments(node: Node) -> None:
     """Check that, after a sweep of what crashes left, each attachment is held by exactly the recorded holders."""
-    recorded, attachments = RecordedHolders(node.store._connection), node.store.attachments
+    recorded, attachments = RecordedHolders(connection_of(node.store)), node.store.attachments
     with trio.move_on_after(LET_GO_S):
         while attachments.in_flight():  # noqa: ASYNC110 - no event of the node marks its end
             await trio.sleep(1)
@@ -286,7 +287,7 @@ async def _check_attachments(node: Node) -> None:
     files = attachments.files
     assert isinstance(files, MemoryFiles)
     query = "SELECT holder FROM attachment"
-    recorded_holders = sorted(holder for (holder,) in node.store._connection.execute(query))
+    recorded_holders = sorted(holder for (holder,) in connection_of(node.store).execute(query))
     held = sorted(name.rpartition("/")[2] for name in files.tree() if "/holders/" in name)
     assert held == recorded_holders, f"held by {held}, recorded {recorded_holders}, {attachments.in_flight()} in flight"
 
@@ -298,7 +299,7 @@ async def _check_caches(known: _Known, world: World, caches: Iterable[Cache]) ->
         if not all(known.has(Dot(*item)) for item in cache.context.items()):
             continue  # it includes entries that were lost with the disks that held them
         node = nodes[number % len(nodes)]
-        connection = node.store._connection
+        connection = connection_of(node.store)
         fits = uidvalidity_of(connection, cache.mailbox_id) == cache.uidvalidity
         mailboxes = {cache.mailbox_id} if fits else set()
         folder = queries.folder(connection, cache.user, cache.name)

@@ -41,6 +41,7 @@ from tests.simulation.story import Story
 from tests.simulation.texts import holds_bodies
 from tests.simulation.verify import check_wire, verify
 from tests.simulation.watch import Watch
+from tests.store.harness import connection_of
 
 RESTART_S = 5.0  # before a term: a node that has started since may have dropped in its previous run
 SLACK_S = 1.0  # tolerance of a deadline: for the disk, and for tasks that the scheduler runs in between
@@ -234,7 +235,7 @@ class World:
     def _others(self, sid: str) -> list[sqlite3.Connection] | None:
         """Return the databases of all other nodes, or None if not all run, or some write."""
         lives = [machine.life for other, machine in self.machines.items() if other != sid]
-        found = [life.node.store._connection for life in lives if life is not None and life.is_up]
+        found = [connection_of(life.node.store) for life in lives if life is not None and life.is_up]
         return found if len(found) == len(lives) and not any(one.in_transaction for one in found) else None
 
     def may_still_number(self, machine: Machine) -> list[str]:
@@ -260,7 +261,7 @@ class World:
     def _showing(self, chain_id: bytes, dot: Dot) -> set[str]:
         """Return the running nodes that show the entry's effect."""
         running = {name: machine for name, machine in self._all().items() if machine.is_up}
-        found = {name: chains.load(machine.node.store._connection, chain_id) for name, machine in running.items()}
+        found = {name: chains.load(connection_of(machine.node.store), chain_id) for name, machine in running.items()}
         return {name for name, chain in found.items() if chain is not None and chain.has_seen(dot)}
 
     def _holds_bodies(self, name: str, texts: list[bytes]) -> bool:

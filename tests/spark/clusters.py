@@ -10,7 +10,7 @@ from resync import row as rows
 from resync.differing import Side
 from resync.row import Row
 from resync.state import MailboxState
-from tests.resync.test_merge import Node, World
+from tests.resync.histories import Node, World
 
 NODES = ("a", "b", "c", "d")
 
@@ -88,6 +88,12 @@ def cluster(rng: random.Random, mailbox: bytes) -> Cluster:
     if rng.random() < 0.2 and found.shown:
         _damage(rng, found)
     return found
+
+
+def random_clusters(count: int) -> list[Cluster]:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201
+    return [cluster(random.Random(seed + number), number.to_bytes(16)) for number in range(count)]
 
 
 def made_up(rng: random.Random, mailbox: bytes) -> Cluster:

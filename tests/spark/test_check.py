@@ -15,9 +15,10 @@ from replicator.store.inventory.targets import Directory
 from replicator.store.inventory.writing import InventoryWriter
 from tests.inventory.reading_back import dc7
 from tests.replication.cluster import cluster
-from tests.replication.tasks.test_check import DAMAGES, fill, run
+from tests.replication.tasks.planted_damage import DAMAGES, fill
+from tests.replication.tasks.running import check_at
+from tests.spark.commands import QUICK, replicator
 from tests.spark.java import needs_java
-from tests.spark.test_command import QUICK, replicator
 
 NAMES = (
     "pointer deleted",
@@ -42,7 +43,7 @@ async def test_inventories_show_the_damage_that_a_check_finds(tmp_path: Path, au
             node.damage(*one.statements)
             sid = f"node{number}"
             await node.store.read(partial(write, sid=sid, to=tmp_path / sid))
-            found[sid] = (await run(node, repair=True)).damage
+            found[sid] = (await check_at(node, repair=True)).damage
     given = [f"--inventory={sid}={tmp_path / sid}" for sid in found]
     done = replicator("check", "--spark", *given, *QUICK)
     assert (done.returncode, done.stderr) == (1, "")

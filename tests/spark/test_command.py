@@ -5,36 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark.job.command import _print
-from tests.spark.clusters import NODES
-from tests.spark.conftest import INTERPRETED
+from tests.spark.clusters import NODES, random_clusters
+from tests.spark.commands import QUICK, replicator
 from tests.spark.java import needs_java
 from tests.spark.standalone import standalone
 from tests.spark.summaries import clean
-from tests.spark.test_differential import random_clusters, written
+from tests.spark.writing import written
 
 
 @pytest.fixture(scope="module")
 def inventories(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     places = written(random_clusters(30), NODES[:2], tmp_path_factory.mktemp("inventories"))
     return [f"--inventory={node}={place}" for node, place in places.items()]
-
-
-SETTINGS = {**INTERPRETED, "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-QUICK = [f"--conf={key}={value}" for key, value in SETTINGS.items()]
-
-
-def replicator(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "replicator", *arguments], capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, **(environment or {})},
-    )  # fmt: skip
 
 
 def test_what_spark_submit_has_decided_is_not_passed_over(inventories: list[str], tmp_path: Path) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,8 +16,8 @@ from spark.audit.audit import keep
 from spark.comparison import mailboxes, merging, messages, sums, versions
 from spark.reading import inventories
 from tests.effort import examples
-from tests.spark.clusters import NODES, Cluster, cluster
-from tests.spark.writing import head_record, message_record, pointers, row_of, write
+from tests.spark.clusters import NODES, Cluster, random_clusters
+from tests.spark.writing import row_of, written
 
 Record: TypeAlias = dict[str, Any]
 
@@ -47,27 +46,6 @@ def test_many_nodes(spark: SparkSession, tmp_path: Path) -> None:
     check_relations(clusters, found)
     check_merges(clusters, found)
     check_kinds(clusters, found)
-
-
-def random_clusters(count: int) -> list[Cluster]:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201
-    return [cluster(random.Random(seed + number), number.to_bytes(16)) for number in range(count)]
-
-
-def written(clusters: Sequence[Cluster], nodes: Iterable[str], to: Path) -> dict[str, str]:
-    """One inventory a node, with all mailboxes in it."""
-    found = {}
-    for node in nodes:
-        heads, shown = [], []
-        for one in clusters:
-            if at := one.shown.get(node):
-                master = one.masters.get(node)
-                heads.append(head_record(one.mailbox, at.state, at.head, said=at.said, told=at.told, master=master))
-                shown += [message_record(one.mailbox, row) for _, row in sorted(at.state.rows.items())]
-        write(to / node, node, {"heads": heads, "messages": shown, "guids": pointers(shown)})
-        found[node] = str(to / node)
-    return found
 
 
 def done(spark: SparkSession, places: dict[str, str]) -> Done:

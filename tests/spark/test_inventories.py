@@ -18,7 +18,7 @@ from spark.job.session import _explained
 from spark.reading import inventories
 from spark.reading.inventories import InventoryError
 from spark.schemas import SCHEMAS
-from tests.spark.test_sums import settings
+from tests.spark.settings import settings
 from tests.spark.writing import Record, write
 
 FOLDER: Record = {

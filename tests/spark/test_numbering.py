@@ -18,7 +18,7 @@ from spark.audit import audit
 from spark.comparison import mailboxes, merging, messages, new_uids, sums, versions
 from spark.reading import inventories
 from tests.spark.clusters import total
-from tests.spark.test_sums import NEVER, settings
+from tests.spark.settings import NEVER, settings
 from tests.spark.writing import head_record, message_record, write
 
 LARGE, SMALL = b"l" * 16, b"s" * 16

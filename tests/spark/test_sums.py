@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,8 +22,9 @@ from spark.reading import inventories
 from spark.reading.inventories import Inventories
 from tests.inventory.reading_back import dc7
 from tests.spark.clusters import total
+from tests.spark.settings import NEVER, settings
 from tests.spark.writing import head_record, message_record, write
-from tests.store.test_convergence import Cluster
+from tests.store.memory_cluster import Cluster
 
 
 def compared(read: Inventories) -> DataFrame:
@@ -112,23 +111,6 @@ def test_rows_are_added_up_before_they_travel(
     below_the_first_shuffle = plan[plan.rindex("Exchange hashpartitioning") :]
     assert "partial_sum" in below_the_first_shuffle
     assert "FileScan" in below_the_first_shuffle
-
-
-@contextmanager
-def settings(spark: SparkSession, values: dict[str, str]) -> Iterator[None]:
-    before = {key: str(spark.conf.get(key)) for key in values}
-    for key, value in values.items():
-        spark.conf.set(key, value)
-    yield
-    for key, value in before.items():
-        spark.conf.set(key, value)
-
-
-NEVER = {
-    "spark.sql.autoBroadcastJoinThreshold": "-1",
-    "spark.sql.adaptive.coalescePartitions.enabled": "false",
-    "spark.sql.shuffle.partitions": "4",
-}
 
 
 @pytest.mark.long

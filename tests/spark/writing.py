@@ -14,6 +14,7 @@ from replicator.store.db.chain import Chain
 from resync.inventory import COMPRESSION, MANIFEST, TABLES, InventoryManifest, part_name
 from resync.row import Row
 from resync.state import MailboxState
+from tests.spark.clusters import Cluster
 
 Record = Mapping[str, object]
 
@@ -40,6 +41,21 @@ def write(to: Path, node: str, tables: Mapping[str, Sequence[Record]], cluster: 
         pq.write_table(pa.Table.from_arrays(arrays, schema=schema), to / part_name(table, 0), compression=COMPRESSION)
     counts = {table: len(tables.get(table, ())) for table in TABLES}
     (to / MANIFEST).write_bytes(InventoryManifest(cluster, node, f"{node}.x", 0, {}, counts).to_json())
+
+
+def written(clusters: Sequence[Cluster], nodes: Iterable[str], to: Path) -> dict[str, str]:
+    """One inventory a node, with all mailboxes in it."""
+    found = {}
+    for node in nodes:
+        heads, shown = [], []
+        for one in clusters:
+            if at := one.shown.get(node):
+                master = one.masters.get(node)
+                heads.append(head_record(one.mailbox, at.state, at.head, said=at.said, told=at.told, master=master))
+                shown += [message_record(one.mailbox, row) for _, row in sorted(at.state.rows.items())]
+        write(to / node, node, {"heads": heads, "messages": shown, "guids": pointers(shown)})
+        found[node] = str(to / node)
+    return found
 
 
 def head_record(

@@ -22,6 +22,7 @@ from replicator.store.log import sequencer
 from replicator.store.log.sequencer import CopySource
 from replicator.store.store import Store
 from replicator.view import MailboxView
+from tests.store.harness import connection_of
 
 USER: Final = "alice"
 MAILBOXES: Final = tuple(MailboxKey(USER, bytes([number]) * 16, 7) for number in (1, 2, 3))
@@ -163,7 +164,7 @@ async def change_folders(store: Store, rng: random.Random) -> None:
 
 async def load(path: Path, origin: str, seed: int) -> None:
     async with Store.open(path, origin, Environment()) as store, trio.open_nursery() as nursery:
-        store._connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        connection_of(store).execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         views = [await store.view(key) for key in MAILBOXES]
         for number in range(WORKERS):
             nursery.start_soon(Worker(store, number, random.Random(f"{seed} {number}"), views).run)

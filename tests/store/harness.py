@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
+from sqlite3 import Connection
 from typing import TypeVar
 
 from protocol.values import Dot, UidSet
@@ -32,8 +33,17 @@ async def open_store(path: Path, origin: str = "dc1.a", environment: Environment
     check_file(path / "node.db")
 
 
+def connection_of(store: Store) -> Connection:
+    """The writer's own, for looking at what it has written without a thread in between."""
+    return store._connection
+
+
 def guid(number: int) -> bytes:
     return number.to_bytes(16)
+
+
+def source(number: int, uid: int | None = None) -> CopySource:
+    return CopySource(uid or number, guid(number), guid(1000 + number))
 
 
 # ---- jobs: each gives a function of the transaction ------------------------------------------------------------

@@ -44,6 +44,10 @@ class MemoryNode:
         self.commits += self._writer._write([cast("_Job[object]", job)])
         return job.outcome()
 
+    def read_anew(self) -> None:
+        """What the writer remembers of the database it forgets."""
+        self._writer._undo()
+
     def write_together(self, works: Sequence[Callable[[Transaction], object]]) -> list[Exception | None]:
         """One batch; the errors of its jobs."""
         jobs = [_Job(work) for work in works]

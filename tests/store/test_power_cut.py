@@ -14,7 +14,7 @@ import pytest
 from replicator.environment import Environment
 from replicator.store.store import Store
 from tests.store.consistency import check_file
-from tests.store.harness import INBOX, creating, expunging, flagging, guid, open_store, saving
+from tests.store.harness import INBOX, connection_of, creating, expunging, flagging, guid, open_store, saving
 
 CUTS = 40
 
@@ -31,8 +31,8 @@ async def run_load(path: Path, rng: random.Random) -> list[Acknowledged]:
     """Some of everything; leaves `start.db`, the database before, and `start.db-wal`, all that was written since."""
     acknowledged = []
     async with Store.open(path / "node.db", "dc1.a", Environment()) as store:
-        store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        store._connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection_of(store).execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection_of(store).execute("PRAGMA wal_autocheckpoint = 0")
         wal = path / "node.db-wal"
         shutil.copy(path / "node.db", path / "start.db")
         for number in range(60):

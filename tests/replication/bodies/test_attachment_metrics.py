@@ -10,10 +10,10 @@ import trio
 from trio.testing import MockClock
 
 from protocol.commands import FetchPart, Parts
-from tests.replication.bodies.test_attachments import LOGO, garble, message, save, scrub, texts
-from tests.replication.bodies.test_held_attachments import answering
+from tests.replication.bodies.large_messages import LOGO, answering, garble, message, save, texts
 from tests.replication.cluster import HEARTBEAT_S, Node, cluster
-from tests.replication.test_node_status import value
+from tests.replication.metrics import value
+from tests.replication.tasks.running import scrub
 
 OTHER = LOGO[:100_000]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import random
 import shutil
 from pathlib import Path
@@ -14,58 +13,31 @@ from trio.testing import MockClock
 from protocol.commands import Content, FetchPart, Reply
 from replicator.environment import Environment
 from replicator.errors import ContentUnavailableError
-from replicator.mailstore import NewMessage, read_all
+from replicator.mailstore import NewMessage
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.checkpoints.checkpoint_reader import LogAlone
 from replicator.replication.links.link import PeerLink
 from replicator.replication.tasks.check import CheckTask
-from replicator.replication.tasks.scrub import ScrubTask
-from replicator.store.attachments.names import s_name
 from replicator.store.store import Store
-from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions
+from replicator.tasks import CheckOptions, CheckStatus
+from tests.replication.bodies.large_messages import (
+    LOGO,
+    contents,
+    found,
+    garble,
+    held,
+    keep_apart,
+    message,
+    save,
+    texts,
+)
 from tests.replication.cluster import USER, Node, cluster
-
-LOGO = random.Random(1).randbytes(300_000)
-
-
-def message(number: int, attachment: bytes = LOGO) -> bytes:
-    lines = base64.encodebytes(attachment).replace(b"\n", b"\r\n")
-    head = f"Subject: {number}\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\nmessage {number}\r\n"
-    return head.encode() + b"--b\r\nContent-Transfer-Encoding: base64\r\n\r\n" + lines + b"--b--\r\n"
-
-
-async def save(node: Node, text: bytes, user: str = USER) -> int:
-    return (await node.mail.save(await node.mail.folder(user, "INBOX"), NewMessage(text))).uid
-
-
-async def texts(node: Node, user: str = USER) -> dict[int, bytes]:
-    view = await node.view("INBOX", user)
-    return {uid: await read_all(await node.mail.read_body(row)) for uid, row in list(view.messages.items())}
-
-
-def found(node: Node, pattern: str) -> list[Path]:
-    return sorted((node.config.node.data / "attachments").rglob(pattern))
-
-
-def contents(node: Node) -> list[Path]:
-    return found(node, "content*")
-
-
-async def held(node: Node) -> None:
-    """Holders are those that are recorded, and no others."""
-    rows = await node.store.read(lambda reader: reader.execute("SELECT holder FROM attachment").fetchall())
-    assert sorted(path.name for path in found(node, "holders/*")) == sorted(holder for (holder,) in rows)
+from tests.replication.tasks.running import scrub
 
 
 def whose(status: CheckStatus) -> list[tuple[str | None, str | None, int | None]]:
     return [(one.user, one.folder, one.uid) for one in status.findings]
-
-
-async def scrub(node: Node) -> CheckStatus:
-    job = ScrubTask(ScrubOptions(), node.store, node.coordinator.bodies)
-    await job.run()
-    return job.status
 
 
 async def test_a_large_message_is_in_parts_at_every_node(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -140,13 +112,6 @@ async def test_nothing_is_held_for_what_is_not_saved(tmp_path: Path, autojump_cl
             assert found(node, "content*") == found(node, "holders/*") == []
 
 
-def garble(node: Node) -> None:
-    (file,) = contents(node)
-    data = bytearray(file.read_bytes())
-    data[200_000] ^= 1
-    file.write_bytes(data)
-
-
 def cut_short(node: Node) -> None:
     (file,) = contents(node)
     file.write_bytes(file.read_bytes()[:1000])
@@ -187,20 +152,6 @@ async def test_a_part_that_is_kept_apart_goes_to_other_nodes(tmp_path: Path, aut
         lose_content(nodes["dc3"])
         for node in nodes.all():
             assert await texts(node) == {1: message(1)}
-
-
-async def keep_apart(node: Node) -> None:
-    """Each under its one recorded holder's name, as where its own place could not be had."""
-    rows = await node.store.read(lambda reader: reader.execute("SELECT holder FROM attachment").fetchall())
-    for content_file in contents(node):
-        holders = list((content_file.parent / "holders").iterdir())
-        (holder,) = (one for one in holders if (one.name,) in rows)
-        for other in {*holders} - {holder}:  # of what is on its way
-            other.unlink()
-        place = node.config.node.data / "attachments" / s_name(holder.name)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        content_file.parent.rename(place)
-    await node.store.write(lambda tx: tx.connection.execute("UPDATE attachment SET kept = 1"))
 
 
 async def test_a_check_tells_of_parts_that_are_not_there(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -10,7 +10,7 @@ import trio
 
 from replicator.mailstore import read_all
 from replicator.replication import timing
-from tests.replication.bodies.test_attachments import contents, message, save
+from tests.replication.bodies.large_messages import contents, message, save
 from tests.replication.cluster import cluster
 
 

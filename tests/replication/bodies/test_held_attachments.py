@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 import random
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -16,65 +14,43 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.commands import FetchPart, RefusalCode, Refused, Reply
+from protocol.commands import FetchPart, RefusalCode, Refused
 from replicator.config import ContentConfig, WhenShort
 from replicator.errors import MailError
 from replicator.mailstore import NewMessage
 from replicator.replication import timing
-from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.links import link
-from replicator.replication.links.link import PeerLink
-from replicator.store.attachments.construction import Construction, Holding, Replacement
-from replicator.store.store import Store
-from tests.replication.bodies.test_attachments import LOGO, contents, found, held, message, save, scrub, texts
+from replicator.store.attachments.construction import Holding, Replacement
+from tests.replication.bodies.large_messages import LOGO, answering, contents, found, full, held, message, save, texts
 from tests.replication.cluster import USER, Node, cluster
-from tests.replication.test_node_status import value
+from tests.replication.metrics import value
+from tests.replication.slow_disk import delay_writes
+from tests.replication.tasks.running import scrub
 
 T = TypeVar("T")
-
-AnswerChunk = Callable[[FetchPart], Reply | None]
-
-
-def answering(monkeypatch: pytest.MonkeyPatch, answer_chunk: AnswerChunk, delay_s: float = 0.0) -> None:
-    """All nodes answer so when they are asked for a chunk; None: as they always do."""
-    answer = peer_fetch.answer_fetch
-
-    async def answering(store: Store, link: PeerLink, command: AnyFetch, read_chunk: ReadChunk) -> Reply:
-        if isinstance(command, FetchPart):
-            await trio.sleep(delay_s)
-            if (reply := answer_chunk(command)) is not None:
-                return reply
-        return await answer(store, link, command, read_chunk)
-
-    monkeypatch.setattr(peer_fetch, "answer_fetch", answering)
 
 
 class Gate:
     """The writer of a node stands still before its next batch until the gate is opened."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self) -> None:
         self.reached = trio.Event()
         self.opened = trio.Event()
-        self._writer = node.store._writer
-        self._run = self._writer._run_in_thread
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def wait(self) -> None:
         self.reached.set()
         await self.opened.wait()
-        return await self._run(work)
 
 
 @asynccontextmanager
 async def gate(node: Node) -> AsyncIterator[Gate]:
-    made = Gate(node)
-    made._writer._run_in_thread = made.run
+    made = Gate()
+    delay_writes(node, made.wait)
     try:
         yield made
     finally:
         made.opened.set()
         await node.store.flush()
-        made._writer._run_in_thread = made._run
 
 
 async def test_what_the_writer_still_writes_when_its_client_goes_is_held(
@@ -167,10 +143,6 @@ async def test_a_link_that_breaks_while_parts_come_ends_no_node(
         await nodes.linked()
         await nodes.converged()
         assert await texts(nodes["dc2"]) == {1: message(1)}
-
-
-def full() -> Construction:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 async def test_a_disk_without_room_for_parts_breaks_no_link(

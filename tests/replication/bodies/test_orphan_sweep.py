@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from replicator.replication import timing
 from replicator.replication.bodies.orphan_sweep import OrphanSweep
 from replicator.store.attachments.files import StepOutcome
-from tests.replication.bodies.test_attachments import LOGO, contents, held, message, save, texts
+from tests.replication.bodies.large_messages import LOGO, contents, held, message, save, texts
 from tests.replication.cluster import Node, cluster
 
 

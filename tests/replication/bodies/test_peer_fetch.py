@@ -18,6 +18,7 @@ from replicator.store.bodies.body_rows import StoredBody, replace_body
 from replicator.store.db.transaction import Transaction
 from replicator.store.store import Store
 from tests.replication.cluster import Node, cluster
+from tests.store.harness import connection_of
 
 TEXT = "the text " * 20
 OTHER = StoredBody.of(b"another text")
@@ -96,7 +97,7 @@ async def test_a_text_is_read_although_there_is_no_room_to_keep_it(tmp_path: Pat
         await nodes["dc1"].save(text)
         await nodes.converged()
         await damage(nodes["dc3"], lose)
-        connection = nodes["dc3"].store._connection
+        connection = connection_of(nodes["dc3"].store)
         connection.execute("VACUUM")
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")

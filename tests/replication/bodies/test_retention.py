@@ -25,9 +25,10 @@ from replicator.store.gc import expunged
 from replicator.store.store import Store
 from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions, UndeleteOptions
 from resync.entry import MailAdd
-from tests.replication.bodies.test_attachments import contents, held, message, save
+from tests.replication.bodies.large_messages import contents, held, message, save
 from tests.replication.cluster import HEARTBEAT_S, USER, Cluster, Node, cluster, until, virtual_environment
-from tests.replication.test_node_status import value
+from tests.replication.metrics import value
+from tests.replication.tasks.running import run_task
 from tests.store.harness import expunging, guid, open_store, saving
 
 KEEP_S = 100.0
@@ -50,14 +51,7 @@ async def kept(node: Node) -> int:
 
 
 async def check(node: Node, options: CheckOptions | ScrubOptions) -> CheckStatus:
-    async with trio.open_nursery() as nursery:
-        tasks = tasks_of(node.store, node.coordinator, node.store._environment)
-        nursery.start_soon(tasks.run)
-        tasks.start(options)
-        await tasks.wait(options.name)
-        status = tasks.status(options.name)
-        nursery.cancel_scope.cancel()
-    assert isinstance(status, CheckStatus)
+    status = await run_task(node, options, CheckStatus)
     assert status.state == "done"
     return status
 
@@ -328,7 +322,7 @@ async def test_an_undelete_of_what_was_kept_here_alone(tmp_path: Path, autojump_
         assert not await is_kept(nodes["dc2"], "mail")
         async with trio.open_nursery() as nursery:
             node = nodes["dc1"]
-            tasks = tasks_of(node.store, node.coordinator, node.store._environment)
+            tasks = tasks_of(node.store, node.coordinator, node.environment)
             nursery.start_soon(tasks.run)
             tasks.start(UndeleteOptions(USER, "INBOX"))
             await tasks.wait("undelete")

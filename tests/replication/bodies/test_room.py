@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from replicator.errors import DiskFullError
 from replicator.mailstore import NewMessage
-from tests.replication.bodies.test_attachments import contents, message, save
+from tests.replication.bodies.large_messages import contents, message, save
 from tests.replication.cluster import USER, cluster
 
 FREE_BYTES = 500_000

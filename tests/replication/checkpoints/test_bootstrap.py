@@ -46,7 +46,7 @@ def seeder_of(store: Store, path: Path, clock: MockClock) -> Bootstrap:
 
 
 async def checkpointed(node: Node, archive: Archive) -> None:
-    log_truncation = LogTruncation(node.store, archive, Alone(), LogConfig(), node.store._environment)
+    log_truncation = LogTruncation(node.store, archive, Alone(), LogConfig(), node.environment)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log_truncation.run)
         await log_truncation.checkpoint_now()

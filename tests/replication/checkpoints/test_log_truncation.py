@@ -10,35 +10,17 @@ from trio.testing import MockClock
 from replicator.config import LogConfig, MastershipConfig
 from replicator.replication import timing
 from replicator.replication.checkpoints.log_truncation import LogTruncation
-from replicator.replication.tasks.registry import tasks_of
-from replicator.status import CheckpointStatus
-from replicator.store.db import queries
-from replicator.tasks import CheckOptions
 from tests.replication.cluster import Node, cluster
+from tests.replication.log.truncating import SAID_S, checkpoint, log_entries
+from tests.replication.tasks.running import check_at
 
 CALM = MastershipConfig(heartbeat_s=60.0, timeout_s=240.0)  # hours go by: each heartbeat takes real time
-SAID_S = 45.0  # what is settled is said every ten seconds, passed on, and looked at every ten
-
-
-async def log_entries(node: Node) -> int:
-    return (await node.store.read(queries.log_counts))[0]
-
-
-async def checkpoint(node: Node) -> CheckpointStatus:
-    return await node.coordinator.log_truncation.checkpoint_now()
 
 
 async def check(node: Node) -> None:
     """Nothing is wrong, and everything can be proven."""
-    tasks = tasks_of(node.store, node.coordinator, node.coordinator.connections._environment)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(tasks.run)
-        tasks.start(CheckOptions())
-        await tasks.wait("check")
-        status = tasks.status("check")
-        nursery.cancel_scope.cancel()
-    assert status is not None
-    assert (status.error, getattr(status, "damage", None), getattr(status, "unproven", None)) == (None, {}, 0)
+    status = await check_at(node)
+    assert (status.damage, status.unproven) == ({}, 0)
 
 
 async def test_entries_go_when_all_nodes_show_what_they_did(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -2,9 +2,8 @@
 
 import logging
 import sqlite3
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, closing
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -14,42 +13,24 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.values import Context
 from replicator.config import LogConfig
 from replicator.environment import Environment, open_scratch
 from replicator.errors import UnavailableError
 from replicator.objects import ObjectInfo, ObjectStore, ObjectStoreError
 from replicator.replication import timing
-from replicator.replication.checkpoints.checkpoint_reader import CheckpointSource
-from replicator.replication.checkpoints.log_truncation import LogTruncation
 from replicator.replication.tasks.check import CheckTask
 from replicator.store.checkpoints import catalog
-from replicator.store.checkpoints.archive import Archive
-from replicator.store.checkpoints.checkpoint import Home, checkpoint_name
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
-from replicator.store.store import Store
-from replicator.tasks import CheckOptions, CheckStatus
+from replicator.tasks import CheckOptions
+from tests.replication.checkpoints.one_store import LIMITS, Cluster, change, no_text, running
 from tests.replication.cluster import virtual_environment
 from tests.store.consistency import check_file
-from tests.store.harness import INBOX, WORK, creating, expunging, flagging, save
-
-HOME = Home("mail", "dc1")
-LIMITS = LogConfig(keep_s=86_400.0, max_size_bytes=1 << 30)
+from tests.store.harness import INBOX, WORK, save
 
 
 class CrashError(BaseException):
     """The node ends, without anything that it would still do."""
-
-
-class Cluster:
-    """What the other nodes have settled: everything, or nothing."""
-
-    def __init__(self) -> None:
-        self.away: list[str] = []
-
-    def lacking(self, _: Context) -> Sequence[str]:
-        return self.away
 
 
 class FragileStore(ObjectStore):
@@ -111,70 +92,6 @@ class ForgetfulStore(ObjectStore):
             yield info
 
 
-class Running:
-    """A store and its collector, whose task runs in the background."""
-
-    def __init__(self, store: Store, objects: ObjectStore, environment: Environment, cluster: Cluster) -> None:
-        self.store, self.environment, self.cluster = store, environment, cluster
-        self.archive = Archive(objects, HOME)
-        self.log_truncation = LogTruncation(store, self.archive, cluster, LIMITS, environment)
-        self.bases = CheckpointSource(store, self.archive, environment.run_in_thread)
-
-    async def check(self) -> CheckStatus:
-        job = CheckTask(CheckOptions(repair=False), self.store, self.environment, _no_text, self.bases)
-        await job.run()
-        return job.status
-
-    async def is_sound(self, unproven: int = 0) -> None:
-        status = await self.check()
-        assert (status.damage, status.unproven) == ({}, unproven)
-
-    async def log_entries(self) -> int:
-        return (await self.store.read(queries.log_counts))[0]
-
-    async def objects(self) -> set[str]:
-        return {name async for name in self.archive.saved()} | set(await self.archive.manifests())
-
-    async def listed(self) -> set[str]:
-        """What should be there: a manifest in force, and what it lists."""
-        (only,) = await self.store.read(catalog.rounds)
-        assert only.in_force
-        heads = await self.store.read(lambda reader: list(catalog.heads_in(reader, only.number)))
-        newest = await self.archive.newest("dc1")
-        assert newest is not None
-        assert newest.made_ms == only.made_ms
-        assert [head async for head in self.archive.heads(newest)] == heads
-        return {newest.name, *(checkpoint_name(HOME, head) for head in heads)}
-
-
-@asynccontextmanager
-async def running(
-    tmp_path: Path,
-    clock: MockClock,
-    objects: ObjectStore | None = None,
-    cluster: Cluster | None = None,
-    *,
-    run: str = "1",
-    open_scratch: Callable[[Path], BinaryIO] = open_scratch,
-) -> AsyncIterator[Running]:
-    environment = replace(virtual_environment(clock, run), open_scratch=open_scratch)
-    objects = objects or ObjectStore((tmp_path / "objects").as_uri(), environment)
-    async with Store.open(tmp_path / "node.db", f"dc1.{run}", environment) as store, trio.open_nursery() as nursery:
-        made = Running(store, objects, environment, cluster or Cluster())
-        nursery.start_soon(made.log_truncation.run)
-        yield made
-        nursery.cancel_scope.cancel()
-
-
-async def change(store: Store, first: int = 1) -> None:
-    if first == 1:
-        await store.write(creating("Work", WORK.mailbox_id))
-    uids = [await save(store, number) for number in range(first, first + 5)]
-    await save(store, first, WORK)
-    await store.write(flagging(uids[0], added=["\\Seen"]))
-    await store.write(expunging(uids[1]))
-
-
 async def test_what_checkpoints_show_leaves_the_log(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as node:
         await change(node.store)
@@ -226,7 +143,7 @@ async def test_a_round_comes_by_itself_every_hour(tmp_path: Path, autojump_clock
 async def test_a_log_that_has_grown_by_a_quarter_of_what_it_may_is_enough(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.replication.checkpoints.test_rounds.LIMITS", LogConfig(max_size_bytes=40_000))
+    monkeypatch.setattr("tests.replication.checkpoints.one_store.LIMITS", LogConfig(max_size_bytes=40_000))
     async with running(tmp_path, autojump_clock) as node:
         for number in range(20):
             await save(node.store, number)
@@ -498,7 +415,7 @@ async def test_what_is_unproven_is_not_mended_and_not_forgotten(tmp_path: Path, 
         await node.log_truncation.checkpoint_now()
         while await node.store.write(catalog.forget):
             pass
-        job = CheckTask(CheckOptions(repair=True), node.store, node.environment, _no_text, node.bases)
+        job = CheckTask(CheckOptions(repair=True), node.store, node.environment, no_text, node.bases)
         await job.run()
         assert (job.status.damage, job.status.unproven) == ({}, 3)
         assert len(await node.store.read(all_chains)) == 3
@@ -526,7 +443,7 @@ async def test_damage_is_not_sealed_and_the_log_stays_to_mend_it(
             await node.log_truncation.checkpoint_now()
         assert await node.log_entries() == entries
         assert len(await node.objects()) == 2  # of what is whole
-        job = CheckTask(CheckOptions(repair=True), node.store, node.environment, _no_text, node.bases)
+        job = CheckTask(CheckOptions(repair=True), node.store, node.environment, no_text, node.bases)
         await job.run()
         assert job.status.damage
         assert (await node.log_truncation.checkpoint_now()).in_force
@@ -575,7 +492,7 @@ async def test_a_manifest_that_is_damaged_here_ends_no_collector(tmp_path: Path,
 async def test_no_limit_cuts_off_what_a_client_may_still_wait_for(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.replication.checkpoints.test_rounds.LIMITS", LogConfig(max_size_bytes=300))
+    monkeypatch.setattr("tests.replication.checkpoints.one_store.LIMITS", LogConfig(max_size_bytes=300))
     cluster = Cluster()
     cluster.away = ["dc9"]
     async with running(tmp_path, autojump_clock, cluster=cluster) as node:
@@ -602,11 +519,6 @@ async def test_only_the_checkpoint_that_is_unreadable_is_forgotten(tmp_path: Pat
         assert not await node.store.read(partial(catalog.is_unproven, chain_id=INBOX.mailbox_id))
         await node.store.write(partial(catalog.forget_unreadable, head=saved[0]))
         assert await node.store.read(partial(catalog.is_unproven, chain_id=INBOX.mailbox_id))
-
-
-async def _no_text(_: bytes) -> bool:
-    await trio.lowlevel.checkpoint()
-    return False
 
 
 async def test_a_manifest_covers_what_was_taken_over_ahead_of_the_log(

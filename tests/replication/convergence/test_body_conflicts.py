@@ -22,13 +22,13 @@ from replicator.replication.links.entry_codec import Arrived, EntryAssembler
 from replicator.store.bodies.body_rows import StoredBody, read_body, replace_body, write_body
 from replicator.tasks import ApplyOptions, ResyncOptions
 from resync.entry import Entry, MailAdd
-from tests.replication.checkpoints.test_log_truncation import checkpoint
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
-from tests.replication.convergence.test_state_transfer import forget_log
+from tests.replication.idle_parts import leave_forks
+from tests.replication.log.truncating import checkpoint, forget_log
 from tests.replication.stranger import text_of
-from tests.replication.tasks.test_repair_plan import apply
-from tests.replication.tasks.test_repair_plan import plan as planned_for
-from tests.replication.tasks.test_resync import _never, check, run
+from tests.replication.tasks.planning import apply
+from tests.replication.tasks.planning import plan as planned_for
+from tests.replication.tasks.running import check_at, resync_at
 
 RIGHT, WRONG = "please pay 100 EUR", "please pay 200 EUR"
 
@@ -82,9 +82,9 @@ async def assert_put_right(nodes: Cluster, text: str = RIGHT, besides: Sequence[
     for node in nodes.all():
         assert await node.texts() == {1: "first", 2: text, 3: "last"}
         assert await hashes_in_log(node, 2) == [text_of(text.encode()).content_hash]
-        checked = await check(node)
+        checked = await check_at(node, repair=True)
         assert (checked.damage, checked.unproven) == ({}, 0)
-        status = await run(node, ResyncOptions(USER, "INBOX"))
+        status = await resync_at(node, ResyncOptions(USER, "INBOX"))
         assert [one.peer for one in status.differences] == list(besides)
 
 
@@ -94,10 +94,10 @@ async def test_a_text_that_is_another_is_put_right_from_whichever_node(
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await plant(nodes, monkeypatch)
-        looked = await run(nodes[at], ResyncOptions(USER, "INBOX", dry_run=True))
+        looked = await resync_at(nodes[at], ResyncOptions(USER, "INBOX", dry_run=True))
         assert {one.done for one in looked.differences} == {None}
         assert "different bodies for" in str(looked.differences[0].why_not)
-        status = await run(nodes[at], ResyncOptions(USER, "INBOX"))
+        status = await resync_at(nodes[at], ResyncOptions(USER, "INBOX"))
         assert status.unmended == 0
         assert status.differed["damage"] >= 1
         await assert_put_right(nodes)
@@ -108,7 +108,7 @@ async def test_its_author_counts_against_all_others(
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await plant(nodes, monkeypatch, author="dc3", wrong=["dc1", "dc2"])
-        assert (await run(nodes["dc1"], ResyncOptions(USER, "INBOX"))).unmended == 0
+        assert (await resync_at(nodes["dc1"], ResyncOptions(USER, "INBOX"))).unmended == 0
         await assert_put_right(nodes)
 
 
@@ -120,12 +120,12 @@ async def test_without_its_author_what_most_have_counts(
         await plant(nodes, monkeypatch, wrong=wrong)
         await nodes.stop("dc1")
         await nodes.linked()
-        status = await run(nodes["dc2"], ResyncOptions(USER, "INBOX"))
+        status = await resync_at(nodes["dc2"], ResyncOptions(USER, "INBOX"))
         assert {one.peer for one in status.differences if one.done is None} == {"dc1"}, "which cannot be reached"
         await assert_put_right(nodes, counts, besides=["dc1"])
         await nodes.start("dc1")
         await nodes.linked()
-        await run(nodes["dc2"], ResyncOptions(USER, "INBOX"))
+        await resync_at(nodes["dc2"], ResyncOptions(USER, "INBOX"))
         await assert_put_right(nodes)
 
 
@@ -135,7 +135,7 @@ async def test_sessions_are_sent_away_and_the_other_text_is_kept_for_a_while(
     async with cluster(tmp_path, autojump_clock) as nodes:
         await plant(nodes, monkeypatch)
         views = {sid: await nodes[sid].view() for sid in nodes.nodes}
-        await run(nodes["dc1"], ResyncOptions(USER, "INBOX"))
+        await resync_at(nodes["dc1"], ResyncOptions(USER, "INBOX"))
         assert [sid for sid, view in views.items() if view.deleted] == ["dc3"]
         assert "UID 2" in caplog.text
         node, wrong = nodes["dc3"], text_of(WRONG.encode())
@@ -153,14 +153,14 @@ async def test_no_text_is_replaced_by_one_that_nobody_has(
         content_hash = text_of(RIGHT.encode()).content_hash
         for sid in ("dc1", "dc2"):
             nodes[sid].damage(f"UPDATE content SET body = x'00' WHERE hash = x'{content_hash.hex()}'")
-        status = await run(nodes["dc3"], ResyncOptions(USER, "INBOX"))
+        status = await resync_at(nodes["dc3"], ResyncOptions(USER, "INBOX"))
         assert [one.done for one in status.differences] == [None, None]
         assert "unavailable now" in str(status.differences[0].why_not)
         assert await nodes["dc3"].text_of(2) == WRONG
         stored = StoredBody.of(RIGHT.encode())
         for sid in ("dc1", "dc2"):
             await nodes[sid].store.write(lambda tx: replace_body(tx.connection, stored))
-        await run(nodes["dc3"], ResyncOptions(USER, "INBOX"))
+        await resync_at(nodes["dc3"], ResyncOptions(USER, "INBOX"))
         await assert_put_right(nodes)
 
 
@@ -172,13 +172,13 @@ async def test_what_a_checkpoint_holds_of_it_is_void(
         node = nodes["dc3"]
         await checkpoint(node)
         await forget_log(node)
-        assert (await check(node)).damage == {}
-        await run(nodes["dc1"], ResyncOptions(USER, "INBOX"))
+        assert (await check_at(node, repair=True)).damage == {}
+        await resync_at(nodes["dc1"], ResyncOptions(USER, "INBOX"))
         await nodes.converged()
-        checked = await check(node)
+        checked = await check_at(node, repair=True)
         assert (checked.damage, checked.unproven) == ({}, 1)
         await checkpoint(node)
-        checked = await check(node)
+        checked = await check_at(node, repair=True)
         assert (checked.damage, checked.unproven) == ({}, 0)
         assert await node.text_of(2) == RIGHT
 
@@ -192,16 +192,15 @@ async def test_what_else_differs_is_mended_too(
         await nodes.linked(["dc3"], ["dc1", "dc2"])
         await nodes["dc3"].flag(2)
         await nodes["dc1"].flag(2, added=["\\Flagged"])
-        for what in ("_work", "_catch_up"):
-            monkeypatch.setattr(f"replicator.replication.convergence.fork_scheduler.ForkScheduler.{what}", _never)
+        leave_forks(monkeypatch)
         nodes.rejoin("dc3")
         await nodes.linked()
-        status = await run(nodes["dc3"], ResyncOptions(USER, "INBOX"))
+        status = await resync_at(nodes["dc3"], ResyncOptions(USER, "INBOX"))
         assert status.unmended == 0, status.differences
         await nodes.converged()
         for node in nodes.all():
             assert await node.text_of(2) == RIGHT
-            assert (await check(node)).damage == {}
+            assert (await check_at(node, repair=True)).damage == {}
 
 
 async def test_a_row_that_names_another_text_than_its_entry_is_damage_that_a_check_mends(
@@ -214,7 +213,7 @@ async def test_a_row_that_names_another_text_than_its_entry_is_damage_that_a_che
         node, wrong = nodes["dc3"], StoredBody.of(WRONG.encode())
         await node.store.write(lambda tx: write_body(tx.connection, wrong))
         node.damage(f"UPDATE by_uid SET content_hash = x'{wrong.content_hash.hex()}' WHERE uid = 2")
-        checked = await check(node)
+        checked = await check_at(node, repair=True)
         assert (checked.damage, checked.unrepaired) == ({"by_uid": 1}, 0)
         assert await node.text_of(2) == RIGHT
         await nodes.converged()

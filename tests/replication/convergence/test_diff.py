@@ -17,17 +17,14 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.log import sequencer
 from resync.differing import DifferenceKind
 from tests.replication.cluster import Cluster, Node, cluster
+from tests.replication.idle_parts import never, stop_the_log
 
 pytestmark = pytest.mark.usefixtures("nobody_heals")
 
 
-async def _never(*_arguments: object) -> None:
-    await trio.sleep_forever()
-
-
 @pytest.fixture
 def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicator.replication.convergence.fork_scheduler.ForkScheduler._work", _never)
+    monkeypatch.setattr("replicator.replication.convergence.fork_scheduler.ForkScheduler._work", never)
 
 
 async def apart(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> MailboxKey:
@@ -38,7 +35,7 @@ async def apart(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> MailboxKey:
     nodes.isolate("dc1")
     await nodes.linked(["dc1"], ["dc2"])
     await nodes["dc2"].save("at dc2")
-    monkeypatch.setattr("replicator.replication.log.sender.Sender._send", _never)
+    stop_the_log(monkeypatch)
     nodes.rejoin("dc1")
     await nodes.linked()
     return MailboxKey.of(await nodes["dc1"].view())

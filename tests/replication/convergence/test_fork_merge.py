@@ -23,6 +23,7 @@ from replicator.store.log.apply import receive
 from replicator.view import SEEN
 from resync.entry import tree_id
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
+from tests.replication.idle_parts import never, stop_the_log
 
 TREE = MailboxKey(USER, tree_id(USER), 0)
 
@@ -30,16 +31,12 @@ TREE = MailboxKey(USER, tree_id(USER), 0)
 @pytest.fixture
 def log_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """No node ships entries."""
-    monkeypatch.setattr("replicator.replication.log.sender.Sender._send", _never)
+    stop_the_log(monkeypatch)
 
 
 @pytest.fixture
 def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicator.replication.convergence.fork_scheduler.ForkScheduler._work", _never)
-
-
-async def _never(*_arguments: object) -> None:
-    await trio.sleep_forever()
+    monkeypatch.setattr("replicator.replication.convergence.fork_scheduler.ForkScheduler._work", never)
 
 
 async def reconcile(node: Node, sid: str, key: MailboxKey | None = None) -> Outcome:
@@ -74,7 +71,7 @@ async def test_what_another_node_has_more_is_taken_over_without_the_log(
         await other.mail.create_folder(USER, "Work")
         await other.mail.subscribe(USER, "Work", subscribed=True)
         with monkeypatch.context() as patch:
-            patch.setattr("replicator.replication.log.sender.Sender._send", _never)
+            stop_the_log(patch)
             await meet(nodes)
             logged = dict(one.store.context)
             assert await reconcile(one, "dc3", TREE) is Outcome.ADOPTED
@@ -120,7 +117,7 @@ async def test_a_fork_is_joined_as_the_other_node_shows_it(
         await other.save("other")
         await other.flag(4)
         with monkeypatch.context() as patch:
-            patch.setattr("replicator.replication.log.sender.Sender._send", _never)
+            stop_the_log(patch)
             patch.setattr(forks, "replay_branch", lambda *_, **__: pytest.fail("the log was replayed"))
             await meet(nodes)
             key = MailboxKey.of(await one.view())
@@ -152,7 +149,7 @@ async def test_a_merge_is_stamped_later_than_a_branch_that_came_without_its_entr
         await one.save("one")
         await other.flag(1)
         with monkeypatch.context() as patch:
-            patch.setattr("replicator.replication.log.sender.Sender._send", _never)
+            stop_the_log(patch)
             await meet(nodes)
             assert await reconcile(one, "dc2") is Outcome.MERGED
             await one.mail.store_flags(await one.view(), UidSet.of([1]), removed=frozenset([SEEN]))
@@ -175,7 +172,7 @@ async def test_who_is_not_master_tells_the_master(tmp_path: Path, autojump_clock
         await one.save("one")
         await other.save("other")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("replicator.replication.log.sender.Sender._send", _never)
+            stop_the_log(patch)
             await meet(nodes)
             key = MailboxKey.of(await other.view())
             assert await other.coordinator.mastership.find(key) == "dc2"

@@ -11,10 +11,9 @@ from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
 from replicator.tasks import ResyncOptions
-from tests.replication.checkpoints.test_log_truncation import SAID_S, checkpoint, log_entries
 from tests.replication.cluster import USER, Cluster, Node, cluster
-from tests.replication.convergence.test_state_transfer import forget_log
-from tests.replication.tasks.test_resync import check, run
+from tests.replication.log.truncating import SAID_S, checkpoint, forget_log, log_entries
+from tests.replication.tasks.running import check_at, resync_at
 from tests.store.damaging import damage
 from tests.store.harness import guid, saving
 
@@ -100,16 +99,16 @@ async def test_a_check_takes_nothing_away_that_a_lost_row_counted_and_resync_bri
         damaged = await uncollected(nodes, lost)
         rows = "SELECT (SELECT COUNT(*) FROM by_uid), (SELECT COUNT(*) FROM folder)"
         assert await damaged.store.read(lambda reader: reader.execute(rows).fetchone()) == (2, 1)
-        checked = await check(damaged)
+        checked = await check_at(damaged, repair=True)
         assert checked.damage["chain"] == 1
         assert checked.repaired == 0
         assert "`replicator resync" in checked.findings[0].what
         assert await damaged.store.read(lambda reader: reader.execute(rows).fetchone()) == (2, 1)
-        status = await run(damaged, ResyncOptions(USER))
+        status = await resync_at(damaged, ResyncOptions(USER))
         folder = "INBOX" if lost == LOST_CHAIN else None
         assert [(one.peer, one.folder, one.done) for one in status.differences] == [("dc1", folder, "adopted here")]
         await nodes.converged()
-        assert (await check(damaged)).damage == {}
+        assert (await check_at(damaged, repair=True)).damage == {}
         assert await damaged.save("after") == 4
         await nodes.converged()
 
@@ -124,7 +123,7 @@ async def test_origins_that_are_not_counted_keep_the_node_from_starting(
         path = nodes.data("dc2") / "node.db"
         damage(path, "DELETE FROM origin WHERE name LIKE 'dc1%'")
         with pytest.raises(DataError, match="the database is damaged: the log has entries of dc1"):
-            async with Store.open(path, "dc2.b", nodes._environment("dc2")):
+            async with Store.open(path, "dc2.b", nodes.environment("dc2")):
                 pass
 
 

@@ -2,8 +2,6 @@
 
 import logging
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -21,34 +19,11 @@ from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
 from replicator.store.log.apply import receive
 from resync.entry import DIGEST_BYTES, Entry, FlagAdd
+from tests.master_election.adverts import adverts_of
 from tests.replication.cluster import Cluster, Node, cluster, until
 
 HEALED_S = 180.0
 FAR = 1 << 36
-
-
-@dataclass
-class OnePiece:
-    """A line that changes what is sent on it, once, or for a while."""
-
-    pattern: bytes
-    by: Callable[[re.Match[bytes]], bytes] | bytes
-    until: float = 0.0
-    done: list[bytes] = field(default_factory=list)
-
-    def commands(self, data: bytes) -> bytes:
-        if (not self.done or trio.current_time() < self.until) and (found := re.search(self.pattern, data)) is not None:
-            self.done.append(found[0])
-            return re.sub(self.pattern, self.by, data)
-        return data
-
-
-def change(
-    nodes: Cluster, way: tuple[str, str], pattern: bytes, by: Callable[[re.Match[bytes]], bytes] | bytes
-) -> OnePiece:
-    line = OnePiece(pattern, by)
-    nodes.network.road(*way).mutator = line
-    return line
 
 
 def links_of(nodes: Cluster) -> list[object]:
@@ -79,7 +54,7 @@ async def test_a_log_that_was_asked_for_from_too_late_on_is_asked_for_again(
         end = nodes["dc1"].store.context[origin]
         claim = rb"(LOG \([^\r]*?" + re.escape(origin.encode()) + rb":)[0-9]+"
         ways = [("dc3", "dc1"), ("dc3", "dc2")]
-        lines = [change(nodes, way, claim, lambda found: found[1] + b"%d" % end) for way in ways]
+        lines = [nodes.network.change(way, claim, lambda found: found[1] + b"%d" % end) for way in ways]
         nodes.rejoin("dc3")
         await nodes.linked()
         links = links_of(nodes)
@@ -105,7 +80,9 @@ async def test_what_was_sent_and_did_not_come_is_sent_again(tmp_path: Path, auto
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
-        line = change(nodes, ("dc1", "dc2"), rb"ENTRY \(([^ :]+):[0-9]+", lambda found: b"ENTRY (%s:1" % found[1])
+        line = nodes.network.change(
+            ("dc1", "dc2"), rb"ENTRY \(([^ :]+):[0-9]+", lambda found: b"ENTRY (%s:1" % found[1]
+        )
         await nodes["dc1"].save("second")
         with trio.fail_after(HEALED_S):
             await nodes.converged()
@@ -126,7 +103,9 @@ async def test_a_reply_that_never_comes_is_not_waited_for_for_ever(
         for node in nodes.all():
             await node.save(node.sid)
         tagged = rb"(?:\A|(?<=\n))r[0-9]+ " + command
-        lines = [change(nodes, way, tagged, lambda found: b"x" + found[0]) for way in (("dc1", "dc2"), ("dc2", "dc1"))]
+        lines = [
+            nodes.network.change(way, tagged, lambda found: b"x" + found[0]) for way in (("dc1", "dc2"), ("dc2", "dc1"))
+        ]
         for line in lines:
             line.until = trio.current_time() + 20
         nodes.network.mend(("dc1", "dc2"))
@@ -141,7 +120,7 @@ async def test_an_advert_that_came_under_a_huge_number_is_overruled(tmp_path: Pa
     """And so a priority that was never configured, which parts the nodes over who is their root."""
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         table = nodes["dc2"].coordinator.mastership.table
-        known = table._adverts["dc1"]
+        known = adverts_of(table)["dc1"]
         mastership = nodes["dc2"].coordinator.mastership
         mastership._links_changed(
             table.receive([LinkAdvert(known.origin, 500, known.sequence + FAR, known.neighbours)], "dc1")
@@ -214,7 +193,9 @@ async def test_what_waits_for_too_long_is_told_and_taken_over(
         await nodes["dc1"].save("first")
         await nodes.converged()
         links = links_of(nodes)
-        line = change(nodes, ("dc1", "dc2"), rb"(ENTRY \([^ ]+ \([^ :]+:)[0-9]+", lambda found: found[1] + b"%d" % FAR)
+        line = nodes.network.change(
+            ("dc1", "dc2"), rb"(ENTRY \([^ ]+ \([^ :]+:)[0-9]+", lambda found: found[1] + b"%d" % FAR
+        )
         await nodes["dc1"].save("second")
         await nodes["dc1"].save("third")
         await trio.sleep(timing.OVERDUE_S - 10)

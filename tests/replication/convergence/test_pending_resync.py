@@ -2,7 +2,6 @@
 
 import logging
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,34 +9,15 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import covers
-from replicator.errors import NotReadyError, UnavailableError
+from replicator.errors import NotReadyError
 from replicator.replication import timing
 from replicator.replication.convergence import state_transfer
-from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
-from replicator.store.db.queries import MailboxKey
 from replicator.store.log import pending_resync
 from replicator.tasks import ResyncOptions
 from tests.replication.cluster import Cluster, cluster
-from tests.replication.convergence.test_state_transfer import forget_log
-from tests.replication.tasks.test_resync import run
-
-
-def keep_busy(monkeypatch: pytest.MonkeyPatch, mailbox_id: bytes, sid: str) -> Callable[[], None]:
-    """The node cannot compare the mailbox, as if that did not keep still, until what this gives is called."""
-    reconcile, is_busy = Reconciliation.reconcile, True
-
-    async def reconcile_not(self: Reconciliation, key: MailboxKey, peer: str) -> Outcome:
-        if is_busy and key.mailbox_id == mailbox_id and self._mastership.sid == sid:
-            await trio.lowlevel.checkpoint()
-            raise UnavailableError("changes faster than it can be compared")
-        return await reconcile(self, key, peer)
-
-    def rest() -> None:
-        nonlocal is_busy
-        is_busy = False
-
-    monkeypatch.setattr(Reconciliation, "reconcile", reconcile_not)
-    return rest
+from tests.replication.convergence.holding_up import keep_busy
+from tests.replication.log.truncating import forget_log
+from tests.replication.tasks.running import resync_at
 
 
 async def write_without(nodes: Cluster, *sids: str) -> None:
@@ -216,12 +196,12 @@ async def test_where_nobody_has_what_was_left_any_more_resync_ends_the_waiting(
         await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         three = nodes["dc3"]
         assert await three.store.read(pending_resync.load)
-        assert [one.peer for one in (await run(three, ResyncOptions())).differences] == ["dc1"]
+        assert [one.peer for one in (await resync_at(three, ResyncOptions())).differences] == ["dc1"]
         assert await three.store.read(pending_resync.load), "dc1 is still meant, and was not asked"
         await nodes.stop("dc3")
         nodes.sids.remove("dc1")
         await nodes.start("dc3")
         await nodes.linked()
-        assert (await run(nodes["dc3"], ResyncOptions())).differences == []
+        assert (await resync_at(nodes["dc3"], ResyncOptions())).differences == []
         assert await nodes["dc3"].store.read(pending_resync.load) == []
         assert covers(nodes["dc3"].store.settled(), nodes["dc3"].store.context)

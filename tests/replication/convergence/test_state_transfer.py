@@ -1,6 +1,5 @@
 """A node that lacks what the logs of its peers have no longer."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from protocol.commands import Done
-from protocol.values import Context, Dot, UidSet
+from protocol.values import Dot, UidSet
 from replicator.config import UidConflict
 from replicator.replication import timing
 from replicator.replication.convergence import fork_merge, state_transfer
@@ -22,22 +21,9 @@ from replicator.replication.writes.requests import SaveRequest
 from replicator.store.bodies.body_rows import StoredBody, lacking_count, read_body
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
-from replicator.store.log.entry_removal import collect
-from tests.replication.cluster import USER, Cluster, Node, cluster, until
-
-
-async def forget_log(node: Node) -> None:
-    """All that is settled leaves the log."""
-    while (await node.store.write(partial(collect, upto=dict(node.store.context)))).entries:
-        pass
-    assert await node.store.read(queries.log_collected)
-
-
-async def logs_agree(nodes: Cluster) -> None:
-    """All have, or need no longer, the same entries."""
-    await until(lambda: all(node.store.context == nodes["dc1"].store.context for node in nodes.all()))
-    await nodes.converged()
-    await until(lambda: not any(node.coordinator.state_transfer.is_running for node in nodes.all()))
+from tests.replication.cluster import USER, Node, cluster, until
+from tests.replication.convergence.holding_up import end_transfers_late
+from tests.replication.log.truncating import forget_log, logs_agree
 
 
 async def filled(node: Node) -> None:
@@ -48,20 +34,6 @@ async def filled(node: Node) -> None:
     rows = await node.store.read(lambda reader: reader.execute("SELECT DISTINCT content_hash FROM by_uid").fetchall())
     texts = await node.store.read(lambda reader: set(reader.execute("SELECT hash FROM content").fetchall()))
     assert set(rows) <= texts
-
-
-def end_transfers_late(monkeypatch: pytest.MonkeyPatch) -> trio.Event:
-    """What is taken over is shown; that the log goes on after it is said only after the event."""
-    end, goes_on = StateTransfer._begin_log_after, trio.Event()
-
-    async def end_late(
-        transfer: StateTransfer, passed: Context, left: Sequence[queries.MailboxKey], *, is_proof: bool
-    ) -> None:
-        await goes_on.wait()
-        await end(transfer, passed, left, is_proof=is_proof)
-
-    monkeypatch.setattr(StateTransfer, "_begin_log_after", end_late)
-    return goes_on
 
 
 async def test_a_node_that_was_away_for_long_takes_over_what_the_others_show(

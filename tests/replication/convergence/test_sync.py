@@ -27,6 +27,7 @@ from replicator.store.log import forks, sequencer
 from resync.entry import tree_id
 from tests.effort import examples
 from tests.replication.cluster import USER, Node, cluster
+from tests.replication.idle_parts import stop_the_log
 
 TREE = MailboxKey(USER, tree_id(USER), 0)
 ROW_2 = "SELECT * FROM by_uid WHERE uid = 2 AND mailbox = ?"
@@ -167,7 +168,7 @@ async def test_what_twenty_messages_of_thousands_differ_in_takes_little_to_learn
         step = examples(200, 400)
         await one.store.write(partial(_save_many, key=key, count=step * 25 // 2))
         await nodes.converged()
-        monkeypatch.setattr("replicator.replication.log.sender.Sender._send", _never)
+        stop_the_log(monkeypatch)
         await other.flag(*range(step // 2, step * 10, step))
         await other.expunge(*range(1, step * 10, step))
         before = received(one)
@@ -207,10 +208,6 @@ def _save_many(tx: Transaction, key: MailboxKey, count: int) -> None:
     text = StoredBody.of(b"text")
     for number in range(count):
         sequencer.save(tx, key, text, guid=blake2b(b"%d" % number, digest_size=16).digest(), received_ms=1, flags=())
-
-
-async def _never(*_arguments: object) -> None:
-    await trio.sleep_forever()
 
 
 async def test_a_row_that_is_damaged_there_is_not_given_for_another(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -13,8 +13,7 @@ from replicator.errors import UnavailableError
 from replicator.mailstore import NewMessage
 from replicator.replication.convergence import fork_merge
 from tests.replication.cluster import USER, Cluster, cluster, until
-from tests.replication.convergence.test_overdue_entries import change
-from tests.replication.convergence.test_state_transfer import forget_log
+from tests.replication.log.truncating import forget_log
 
 TEXT = "Subject: Invoice\r\n\r\nPlease pay 1000 EUR"
 
@@ -209,8 +208,7 @@ async def test_a_request_goes_to_no_other_mailbox(tmp_path: Path, autojump_clock
         nodes.network.cut(("dc1", "dc2"))
         await nodes.linked(["dc1"], ["dc2"])
         inbox, work = [(await nodes["dc1"].mail.folder(USER, name)).mailbox_id.hex() for name in ("INBOX", "Work")]
-        line = change(
-            nodes,
+        line = nodes.network.change(
             ("dc2", "dc1"),
             b"MBOX (.*) " + inbox.encode(),
             lambda found: b"MBOX %s %s" % (found[1], work.encode()),
@@ -235,8 +233,7 @@ async def test_a_log_does_not_begin_after_what_was_not_compared(tmp_path: Path, 
         await nodes.stop("dc2")
         await nodes["dc1"].save("second")
         await forget_log(nodes["dc1"])
-        line = change(
-            nodes,
+        line = nodes.network.change(
             ("dc1", "dc2"),
             rb"(SNAPSHOT \d+ 0 0 0 NIL \(dc1\.[^ ]+:)(\d+)",
             lambda found: b"%s%d" % (found[1], int(found[2]) + 1),

@@ -17,6 +17,7 @@ from replicator.replication.links import link as link_module
 from replicator.replication.links.link import OUTPUT_BYTES, PeerLink
 from replicator.replication.peer_requests import PeerRequests
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
+from tests.store.harness import connection_of
 
 
 async def mastered_by(nodes: Cluster, sid: str, *names: str) -> None:
@@ -187,7 +188,7 @@ async def test_a_disk_that_is_full_keeps_the_link_and_catches_up_when_there_is_r
     async with cluster(tmp_path, autojump_clock) as nodes:
         await mastered_by(nodes, "dc1", INBOX)
         store = nodes["dc3"].store
-        writer = store._connection
+        writer = connection_of(store)
         pages = writer.execute("PRAGMA page_count").fetchone()[0]
         writer.execute(f"PRAGMA max_page_count = {pages}")
         link = nodes["dc3"].coordinator.connections.link("dc1")

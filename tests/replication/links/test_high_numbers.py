@@ -11,6 +11,7 @@ from master_election.number_bounds import AHEAD_MAX, LEAP, MAX_CLOCK_DIFFERENCE_
 from protocol.commands import Command, Dropped, LinkAdvert, Links, Root, Settled
 from protocol.values import Dot
 from replicator.replication import timing
+from tests.master_election.adverts import adverts_of
 from tests.replication.cluster import EPOCH_MS, cluster, until
 from tests.replication.stranger import ORIGIN, visit
 
@@ -85,5 +86,5 @@ async def test_a_node_that_is_told_of_the_highest_number_it_heeds_stays_with_the
             highest = clock_ms + AHEAD_MAX - MAX_CLOCK_DIFFERENCE_MS - LEAP - 1
             await stranger.send(Links((LinkAdvert("dc2.x", 1, highest, ()),)))
             table = nodes["dc3"].coordinator.mastership.table
-            await until(lambda: table._adverts["dc2"].sequence == highest + LEAP + 1)
+            await until(lambda: adverts_of(table)["dc2"].sequence == highest + LEAP + 1)
         assert nodes["dc3"].component == {"dc2", "dc3"}

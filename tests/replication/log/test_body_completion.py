@@ -7,6 +7,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,9 +30,9 @@ from replicator.replication.writes.prestage import Prestage
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached
 from replicator.store.store import Store
 from resync.entry import Entry
-from tests.replication.bodies.test_attachments import contents, message, save, texts
-from tests.replication.bodies.test_held_attachments import answering, full
+from tests.replication.bodies.large_messages import answering, contents, full, message, save, texts
 from tests.replication.cluster import Cluster, Node, cluster, until
+from tests.replication.slow_disk import delay_writes
 
 T = TypeVar("T")
 
@@ -56,24 +57,13 @@ async def test_a_link_is_read_on_when_parts_are_asked_for_behind_what_was_too_mu
             await save(nodes["dc1"], random.Random(number).randbytes(10_000))
             if number % 12 == 11:
                 await save(nodes["dc1"], parted(number))
-        slow_down(nodes["dc2"])
+        delay_writes(nodes["dc2"], partial(trio.sleep, 0.5))
         nodes.network.mend(("dc1", "dc2"))
         await nodes.linked()
         link = nodes["dc2"].coordinator.connections.link("dc1")
         assert link is not None
         await nodes.converged()
         assert not link.closed
-
-
-def slow_down(node: Node) -> None:
-    writer = node.store._writer
-    run = writer._run_in_thread
-
-    async def slow(work: Callable[[], T]) -> T:
-        await trio.sleep(0.5)
-        return await run(work)
-
-    writer._run_in_thread = slow
 
 
 async def caught_up(nodes: Cluster) -> float:

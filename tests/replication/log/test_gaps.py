@@ -11,12 +11,12 @@ from trio.testing import MockClock
 from protocol.values import Dot, sid_of
 from replicator.replication import timing
 from replicator.replication.log.gap_recovery import GapRecovery
-from replicator.replication.tasks.registry import tasks_of
 from replicator.store import store as store_module
 from replicator.store.log import gaps as gaps_module
 from replicator.store.repair.head_evidence import log_lacks
 from replicator.tasks import CheckOptions, CheckStatus
 from tests.replication.cluster import Cluster, Node, cluster, until, virtual_environment
+from tests.replication.tasks.running import run_task
 from tests.store.harness import open_store, save
 
 DELETE = "DELETE FROM log WHERE origin = ? AND seq = ?"
@@ -69,18 +69,6 @@ def origin_of(node: Node) -> tuple[str, int]:
     return node.store.origin, node.store.context[node.store.origin]
 
 
-async def check(node: Node) -> CheckStatus:
-    tasks = tasks_of(node.store, node.coordinator, node.store._environment)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(tasks.run)
-        tasks.start(CheckOptions())
-        await tasks.wait("check")
-        nursery.cancel_scope.cancel()
-    status = tasks.status("check")
-    assert isinstance(status, CheckStatus)
-    return status
-
-
 @pytest.mark.parametrize("lose", [DELETE, GARBLE])
 @pytest.mark.parametrize("author", ["dc1", "dc2"])
 async def test_what_is_lost_is_taken_over_and_what_came_after_goes_on(
@@ -116,7 +104,10 @@ async def test_what_is_lost_is_taken_over_and_what_came_after_goes_on(
         assert holed.coordinator.connections.link("dc3") is link is not None
         line, _ = (record for record in caplog.records if record.levelno == logging.ERROR)
         assert f"entries {last - 9} to {last - 8} of {origin}" in line.getMessage()
-        assert any("3 entries that had arrived" in finding.what for finding in (await check(holed)).findings)
+        assert any(
+            "3 entries that had arrived" in finding.what
+            for finding in (await run_task(holed, CheckOptions(), CheckStatus)).findings
+        )
         await run(holed, "DELETE FROM log WHERE body = x'00'")
 
 

@@ -15,6 +15,7 @@ from replicator.replication.log import settled
 from replicator.store.db import settled_rows
 from tests.replication.cluster import EPOCH_MS, Cluster, Node, cluster, until
 from tests.replication.stranger import ORIGIN, Stranger, header, reasons, visit
+from tests.store.harness import connection_of
 
 LATER = EPOCH_MS + 1_000_000
 
@@ -231,12 +232,12 @@ async def test_what_a_full_disk_did_not_take_is_written_when_there_is_room(
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         store = nodes["dc2"].store
         await statements_of(stranger, timing.SETTLED_SAY_EVERY_S)
-        pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
-        store._connection.execute(f"PRAGMA max_page_count = {pages}")
+        pages = connection_of(store).execute("PRAGMA page_count").fetchone()[0]
+        connection_of(store).execute(f"PRAGMA max_page_count = {pages}")
         said = Settled("dc9", 5, tuple(Dot(f"dc9.{number}", 1) for number in range(1000)))
         await stranger.send(said)
         await statements_of(stranger, 2 * timing.SETTLED_SAY_EVERY_S)
         assert "cannot save what nodes have settled: the disk is full" in caplog.text
-        store._connection.execute(f"PRAGMA max_page_count = {pages + 1000}")
+        connection_of(store).execute(f"PRAGMA max_page_count = {pages + 1000}")
         await statements_of(stranger, 2 * timing.SETTLED_SAY_EVERY_S)
         assert said in await store.read(settled_rows.load)

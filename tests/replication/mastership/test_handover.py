@@ -19,8 +19,8 @@ from replicator.replication.convergence import reconciliation
 from replicator.replication.writes.requests import CopyRequest
 from replicator.store.db.queries import MailboxKey
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster
-from tests.replication.convergence.test_state_transfer import forget_log
-from tests.replication.mastership.test_mastership import key_of
+from tests.replication.log.truncating import forget_log
+from tests.replication.mastership.masters import key_of
 
 
 async def knows(node: Node, name: str = INBOX) -> str | None:

@@ -14,26 +14,14 @@ from protocol.commands import Reply
 from protocol.values import Dot
 from replicator.config import Config, MastershipConfig, Scope
 from replicator.errors import DatabaseFailedError, DiskFullError, MailError
-from replicator.mailstore import INBOX
 from replicator.replication.convergence import sync_client
 from replicator.replication.log.sender import Sender
 from replicator.store.db.queries import MailboxKey
-from replicator.store.db.transaction import Commit, Logged, Transaction
+from replicator.store.db.transaction import Logged, Transaction
 from replicator.store.log import forks
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
-
-
-async def key_of(node: Node, name: str = INBOX) -> MailboxKey:
-    folder = await node.mail.folder(USER, name)
-    return MailboxKey(USER, folder.mailbox_id, folder.uidvalidity)
-
-
-async def master(nodes: Cluster, name: str = INBOX) -> str:
-    """Whom all nodes name that know one."""
-    known = {node.coordinator.mastership.known_master(await key_of(node, name)) for node in nodes.all()}
-    (sid,) = known - {None}
-    assert sid is not None
-    return sid
+from tests.replication.mastership.masters import key_of, master
+from tests.replication.slow_disk import delay_writes
 
 
 @pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
@@ -343,21 +331,13 @@ async def test_a_minority_numbers_too_and_others_mailboxes_go_on(tmp_path: Path,
             assert list(await nodes["dc2"].texts(name)) == [1, 2, 3]
 
 
-async def test_a_term_ends_when_what_was_numbered_in_it_is_on_disk(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_term_ends_when_what_was_numbered_in_it_is_on_disk(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes, trio.open_nursery() as nursery:
         await nodes["dc2"].save("first")
         await nodes.converged()
         node = nodes["dc2"]
-        writer, election = node.store._writer, node.coordinator.mastership.election
-        run_in_thread, disk = writer._run_in_thread, trio.Event()
-
-        async def run_late(work: Callable[[], list[Commit]]) -> list[Commit]:
-            await disk.wait()
-            return await run_in_thread(work)
-
-        monkeypatch.setattr(writer, "_run_in_thread", run_late)
+        election, disk = node.coordinator.mastership.election, trio.Event()
+        delay_writes(node, disk.wait)
         nursery.start_soon(node.save, "second")
         await trio.sleep(0.1)
         nodes.isolate("dc3")

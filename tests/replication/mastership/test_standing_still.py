@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from replicator.config import WhenShort
 from replicator.replication.mastership.stall_detector import BEATS, StallDetector
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, Cluster, Node, cluster, until
-from tests.replication.mastership.test_mastership import master
+from tests.replication.mastership.masters import master
 
 MAY_MISS_S = 3.0
 

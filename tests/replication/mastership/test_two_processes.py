@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 from protocol.commands import Hello, LinkAdvert, Links, RefusalCode, Refused
 from protocol.stream_codec import Encoder, Response
+from tests.master_election.adverts import adverts_of
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, Node, cluster, copy_of, until
 from tests.replication.stranger import HELLO, ORIGIN, Stranger, approach, visit
 
@@ -295,15 +296,15 @@ async def test_links_of_another_origin_than_the_hello_end_the_link(tmp_path: Pat
 async def make_up(nodes: Cluster, *neighbours: str) -> None:
     """dc2 tells dc1 of an older run of dc1, which goes above what dc1 has said last."""
     link = nodes["dc2"].coordinator.connections.link("dc1")
-    (last,) = [advert for advert in adverts_of(nodes["dc1"]) if advert.sid == "dc1"]
+    (last,) = [advert for advert in adverts_at(nodes["dc1"]) if advert.sid == "dc1"]
     named = tuple((sid, 100) for sid in neighbours)
     assert link is not None
     link.post(Links((LinkAdvert("dc1.0", 100, last.sequence + 1, named),)))
     await trio.sleep(0.1)
 
 
-def adverts_of(node: Node) -> list[LinkAdvert]:
-    return list(node.coordinator.mastership.table._adverts.values())
+def adverts_at(node: Node) -> list[LinkAdvert]:
+    return list(adverts_of(node.coordinator.mastership.table).values())
 
 
 @pytest.mark.parametrize("neighbours", [(), ("dc2",), ("dc2", "dc3", "dc7")])

@@ -19,9 +19,10 @@ from replicator.store.db import queries, schema
 from replicator.store.repair import damaged_database
 from replicator.store.repair.database_swap import replacement_of, take_place
 from replicator.store.store import Store
-from tests.replication.bodies.test_attachments import contents, held, keep_apart, message, save, scrub, texts
+from tests.replication.bodies.large_messages import contents, held, keep_apart, message, save, texts
 from tests.replication.cluster import USER, Cluster, cluster, until
-from tests.replication.convergence.test_state_transfer import forget_log
+from tests.replication.log.truncating import forget_log
+from tests.replication.tasks.running import scrub
 from tests.store.consistency import check_file
 from tests.store.damaging import leaves_of, overwrite, zero_middle
 
@@ -33,11 +34,11 @@ def nobody(_: Progress) -> None:
 @asynccontextmanager
 async def rebuilding(nodes: Cluster, sid: str, tell: Callable[[Progress], None] = nobody) -> AsyncIterator[Rebuild]:
     """A node on its way back, as `rebuild_node` has it."""
-    config, environment = nodes.config(sid), nodes._environment(sid)
+    config, environment = nodes.config(sid), nodes.environment(sid)
     new = replacement_of(database(nodes, sid))
     async with Store.open(new, environment.new_origin(sid), environment) as store:
         coordinator = Coordinator(
-            config, store, environment, lambda peer: nodes._dial(sid, peer.id), capabilities=(REBUILDING,)
+            config, store, environment, lambda peer: nodes.dial(sid, peer.id), capabilities=(REBUILDING,)
         )
         nodes.network.accepting[sid] = coordinator.connections.accept
         try:

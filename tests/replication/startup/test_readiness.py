@@ -18,8 +18,8 @@ from replicator.store.log import pending_resync
 from replicator.store.log.apply import receive
 from resync.entry import Entry, MailAdd
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, Node, cluster, until
-from tests.replication.convergence.test_pending_resync import keep_busy
-from tests.replication.convergence.test_state_transfer import forget_log
+from tests.replication.convergence.holding_up import keep_busy
+from tests.replication.log.truncating import forget_log
 
 MAILS = 20
 SMALL_S = 0.5  # of a start

@@ -1,10 +1,7 @@
 """Damage behind a node's back: a check finds what was planted and nothing else, and mends it."""
 
 import sqlite3
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -15,174 +12,12 @@ from trio.testing import MockClock
 
 from protocol.values import UidSet
 from replicator.replication.tasks import inspection
-from replicator.replication.tasks.registry import tasks_of
-from replicator.replication.tasks.runner import TaskRunner
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.repair import mailbox_check, table_check
-from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions, TaskName, TaskOptions
-from tests.replication.cluster import USER, Cluster, Node, cluster
-
-INBOX = "(SELECT mailbox_id FROM folder WHERE name = 'INBOX' AND user = 'alice')"
-WORK = "(SELECT mailbox_id FROM folder WHERE name = 'Work')"
-TREE = "(SELECT id FROM chain WHERE uidvalidity = 0 AND user = 'alice')"
-ROW = (
-    "uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, received_ms, size_bytes, content_hash,"
-    " fingerprint"
-)
-INTO = f"(mailbox, {ROW})"
-ALSO = "x'919292a56463392e7a0500'"  # one placement, of dc9.z:5
-A_TEXT = "(SELECT content_hash FROM by_uid WHERE uid = 2 AND mailbox = " + INBOX + ")"
-
-
-@dataclass(frozen=True)
-class Planted:
-    """Statements that do damage, and how much of each kind is to be found."""
-
-    name: str
-    statements: Sequence[str]
-    found: dict[str, int]
-
-
-DAMAGES = [
-    Planted("row deleted", [f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 1}),
-    Planted("all rows deleted", [f"DELETE FROM by_uid WHERE mailbox = {INBOX}"], {"by_uid": 3}),
-    Planted("flags altered", [f"UPDATE by_uid SET flags = x'80' WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 1}),
-    Planted("flags garbled", [f"UPDATE by_uid SET flags = x'c1' WHERE mailbox = {INBOX}"], {"by_uid": 3}),
-    Planted(
-        "placements added", [f"UPDATE by_uid SET also = {ALSO} WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 1}
-    ),
-    Planted("placements garbled", [f"UPDATE by_uid SET also = 'x' WHERE mailbox = {INBOX}"], {"by_uid": 3}),
-    Planted("GUID altered", [f"UPDATE by_uid SET guid = randomblob(16) WHERE mailbox = {WORK}"], {"by_uid": 1}),
-    Planted("sum altered", [f"UPDATE by_uid SET fingerprint = zeroblob(16) WHERE mailbox = {INBOX}"], {"by_uid": 3}),
-    Planted("sum garbled", [f"UPDATE by_uid SET fingerprint = 'x' WHERE mailbox = {WORK}"], {"by_uid": 1}),
-    Planted("UID altered", [f"UPDATE by_uid SET uid = 9 WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 2}),
-    Planted("UID no number", [f"UPDATE by_uid SET uid = 'x' WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 2}),
-    Planted(
-        "row added",
-        [f"INSERT INTO by_uid {INTO} SELECT {WORK}, {ROW} FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}"],
-        {"by_uid": 1},
-    ),
-    Planted(
-        "message added",
-        [
-            "INSERT INTO by_uid SELECT "
-            + WORK
-            + ", 7, origin, seq, change, x'"
-            + "99" * 16
-            + "', claim_origin, claim_seq,"
-            f" modseq, flags, 1, 1, content_hash, fingerprint, also FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}",
-            f"INSERT INTO by_guid VALUES (x'{'99' * 16}', {WORK}, 7, 'dc1.x', 1, 0)",
-        ],
-        {"by_uid": 1, "by_guid": 1},
-    ),
-    Planted(
-        "mailbox added",
-        [f"INSERT INTO by_uid {INTO} SELECT randomblob(16), {ROW} FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}"],
-        {"by_uid": 1},
-    ),
-    Planted(
-        "text named wrongly", [f"UPDATE by_uid SET content_hash = randomblob(32) WHERE mailbox = {WORK}"], {"by_uid": 1}
-    ),
-    Planted("pointer deleted", [f"DELETE FROM by_guid WHERE uid = 2 AND mailbox = {INBOX}"], {"by_guid": 1}),
-    Planted("pointer bent", [f"UPDATE by_guid SET uid = 3 WHERE uid = 2 AND mailbox = {INBOX}"], {"by_guid": 1}),
-    Planted("placement bent", [f"UPDATE by_guid SET seq = seq + 1 WHERE mailbox = {WORK}"], {"by_guid": 1}),
-    Planted(
-        "pointer added", [f"INSERT INTO by_guid VALUES (randomblob(16), {WORK}, 1, 'dc1.x', 1, 0)"], {"by_guid": 1}
-    ),
-    Planted("pointers gone", ["DELETE FROM by_guid"], {"by_guid": 4}),
-    Planted("messages counted wrongly", [f"UPDATE chain SET messages = 7 WHERE id = {INBOX}"], {"chain": 1}),
-    Planted("unseen counted wrongly", [f"UPDATE chain SET unseen = unseen + 1 WHERE id = {INBOX}"], {"chain": 1}),
-    Planted("size counted wrongly", [f"UPDATE chain SET size_bytes = 0 WHERE id = {INBOX}"], {"chain": 1}),
-    Planted("fingerprint wrong", [f"UPDATE chain SET fingerprint = zeroblob(16) WHERE id = {INBOX}"], {"chain": 1}),
-    Planted("UIDNEXT low", [f"UPDATE chain SET uidnext = 2 WHERE id = {INBOX}"], {"chain": 1}),
-    Planted("UIDNEXT high", [f"UPDATE chain SET uidnext = 200 WHERE id = {INBOX}"], {"chain": 1}),
-    Planted("MODSEQ wrong", [f"UPDATE chain SET highestmodseq = 1 WHERE id = {INBOX}"], {"chain": 1}),
-    Planted("context wrong", [f"UPDATE chain SET context = x'80' WHERE id = {INBOX}"], {"chain": 1}),
-    Planted("context garbled", [f"UPDATE chain SET context = x'c1' WHERE id = {INBOX}"], {"chain": 1}),
-    Planted("context no map", [f"UPDATE chain SET context = x'01' WHERE id = {INBOX}"], {"chain": 1}),
-    Planted("head wrong", [f"UPDATE chain SET head_seq = 2 WHERE id = {INBOX}"], {"chain": 1}),
-    Planted("head gone", [f"UPDATE chain SET head_seq = NULL, head_origin = NULL WHERE id = {INBOX}"], {"chain": 1}),
-    Planted("kind wrong", [f"UPDATE chain SET uidvalidity = 0 WHERE id = {INBOX}"], {"chain": 1}),
-    Planted("user wrong", [f"UPDATE chain SET user = 'eve' WHERE id = {WORK}"], {"chain": 1}),
-    Planted("chain deleted", [f"DELETE FROM chain WHERE id = {INBOX}"], {"chain": 1}),
-    Planted("tree's chain deleted", [f"DELETE FROM chain WHERE id = {TREE}"], {"chain": 1}),
-    Planted("fingerprint of a tree wrong", [f"UPDATE chain SET fingerprint = x'00' WHERE id = {TREE}"], {"chain": 1}),
-    Planted(
-        "chain added",
-        ["INSERT INTO chain VALUES (randomblob(16), 'alice', 7, 1, 0, NULL, NULL, x'80', 0, 0, 0, zeroblob(16), 0)"],
-        {"chain": 1},
-    ),
-    Planted("folder deleted", ["DELETE FROM folder WHERE name = 'Work'"], {"folder": 1}),
-    Planted("folder renamed", ["UPDATE folder SET name = 'Play' WHERE name = 'Work'"], {"folder": 1}),
-    Planted("folder gone", ["UPDATE folder SET deleted = 1 WHERE name = 'Work'"], {"folder": 1}),
-    Planted("UIDVALIDITY wrong", ["UPDATE folder SET uidvalidity = 5 WHERE name = 'Work'"], {"folder": 1}),
-    Planted(
-        "folder added", ["INSERT INTO folder VALUES (randomblob(16), 'alice', 'New', 5, 0, 1, 'a')"], {"folder": 1}
-    ),
-    Planted("user added", ["INSERT INTO folder VALUES (randomblob(16), 'eve', 'New', 5, 0, 1, 'a')"], {"folder": 1}),
-    Planted("subscription deleted", ["DELETE FROM subscription"], {"subscription": 1}),
-    Planted("subscription cleared", ["UPDATE subscription SET subscribed = 0"], {"subscription": 1}),
-    Planted("subscription added", ["INSERT INTO subscription VALUES ('alice', 'x', 1, 1, 'dc1')"], {"subscription": 1}),
-    Planted("subscriber added", ["INSERT INTO subscription VALUES ('eve', 'x', 1, 1, 'dc1')"], {"subscription": 1}),
-    Planted("text deleted", [f"DELETE FROM content WHERE hash = {A_TEXT}"], {"content": 1}),
-    Planted(
-        "much at once",
-        [
-            f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}",
-            f"UPDATE chain SET messages = 7 WHERE id = {INBOX}",
-            f"DELETE FROM by_guid WHERE mailbox = {WORK}",
-            "UPDATE folder SET name = 'Play' WHERE name = 'Work'",
-        ],
-        {"by_uid": 1, "chain": 1, "by_guid": 1, "folder": 1},
-    ),
-]
-
-
-@asynccontextmanager
-async def tasks_at(node: Node) -> AsyncIterator[TaskRunner]:
-    async with trio.open_nursery() as nursery:
-        tasks = tasks_of(node.store, node.coordinator, node.store._environment)
-        nursery.start_soon(tasks.run)
-        yield tasks
-        nursery.cancel_scope.cancel()
-
-
-async def ended(tasks: TaskRunner, options: TaskOptions) -> CheckStatus:
-    """Begin it, and wait."""
-    assert tasks.start(options)
-    await tasks.wait(options.name)
-    status = tasks.status(options.name)
-    assert isinstance(status, CheckStatus)
-    return status
-
-
-async def run(node: Node, name: TaskName = "check", *, repair: bool = False, rate: int | None = None) -> CheckStatus:
-    options: TaskOptions = ScrubOptions(rate) if name == "scrub" else CheckOptions(repair, rate)
-    async with tasks_at(node) as tasks:
-        status = await ended(tasks, options)
-    assert (status.state, status.error) == ("done", None)
-    assert Counter(finding.kind for finding in status.findings) == status.damage
-    assert sum(finding.done is not None for finding in status.findings) == status.repaired
-    return status
-
-
-async def fill(nodes: Cluster) -> None:
-    """UIDs 2, 3 and 4 in alice's INBOX, by two masters' entries; one message in Work."""
-    one, other = nodes["dc1"], nodes["dc2"]
-    for number in range(3):
-        await one.save(f"text {number}")
-    await one.mail.create_folder(USER, "Work")
-    await one.mail.subscribe(USER, "Work", subscribed=True)
-    await other.flag(2, 3, added=["\\Seen", "$Forwarded"])
-    await other.expunge(1)
-    nodes.isolate("dc2")
-    await nodes.linked(["dc1"], ["dc2"])
-    await one.save("one side")
-    await other.flag(3, added=["\\Flagged"])
-    await other.save("at work", "Work")
-    nodes.rejoin("dc2")
-    await nodes.linked()
-    await nodes.converged()
+from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions
+from tests.replication.cluster import USER, Node, cluster
+from tests.replication.tasks.planted_damage import A_TEXT, DAMAGES, INBOX, ROW, WORK, Planted, fill
+from tests.replication.tasks.running import check_at, ended, tasks_at
 
 
 async def rows(node: Node) -> dict[str, set[tuple[object, ...]]]:
@@ -203,13 +38,13 @@ def _selected(connection: sqlite3.Connection, table: str, columns: str) -> list[
 async def test_planted_damage_is_found_and_mended(tmp_path: Path, autojump_clock: MockClock, planted: Planted) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
-        assert (await run(nodes["dc2"])).damage == {}
+        assert (await check_at(nodes["dc2"])).damage == {}
         nodes["dc2"].damage(*planted.statements)
-        found = await run(nodes["dc2"])
+        found = await check_at(nodes["dc2"])
         assert (found.damage, found.repaired) == (planted.found, 0)
-        mended = await run(nodes["dc2"], repair=True)
+        mended = await check_at(nodes["dc2"], repair=True)
         assert (mended.damage, mended.unrepaired) == (planted.found, 0)
-        assert (await run(nodes["dc2"])).damage == {}
+        assert (await check_at(nodes["dc2"])).damage == {}
         await nodes.converged()
         assert await rows(nodes["dc2"]) == await rows(nodes["dc1"]), "digests are of counters, which a check has mended"
         await nodes["dc2"].save("afterwards")
@@ -243,9 +78,9 @@ async def test_whatever_a_column_holds_is_mended(tmp_path: Path, autojump_clock:
                 one = f"(SELECT {column} FROM {table} LIMIT 1)"
                 with suppress(sqlite3.IntegrityError):
                     connection.execute(f"UPDATE {table} SET {column} = {value} WHERE {column} = {one}")
-                await run(nodes["dc2"])
-                await run(nodes["dc2"], repair=True)
-                await run(nodes["dc2"], "scrub")
+                await check_at(nodes["dc2"])
+                await check_at(nodes["dc2"], repair=True)
+                await check_at(nodes["dc2"], "scrub")
                 found = connection.execute(f"SELECT * FROM {table}").fetchall()
                 assert sorted(map(repr, found)) == sorted(map(repr, whole)), (column, value)
                 connection.execute(f"DELETE FROM {table}")
@@ -261,7 +96,7 @@ async def test_whatever_a_text_is_its_messages_get_theirs(
         with closing(sqlite3.connect(nodes["dc2"].config.node.data / "node.db", isolation_level=None)) as connection:
             for value in ANYTHING:
                 changed = connection.execute(f"UPDATE content SET {column} = {value} WHERE hash = {A_TEXT}").rowcount
-                healed = await run(nodes["dc2"], "scrub")
+                healed = await check_at(nodes["dc2"], "scrub")
                 assert changed == 1
                 assert healed.repaired == 1
                 assert healed.unrepaired == (column == "hash"), "a text under a name that is nobody's stays"
@@ -280,8 +115,8 @@ async def test_slices_join_without_a_seam(
         for number in range(5):
             await nodes["dc1"].save(f"more {number}")
         await nodes.converged()
-        assert (await run(nodes["dc2"])).damage == {}
-        assert (await run(nodes["dc2"], "scrub")).damage == {}
+        assert (await check_at(nodes["dc2"])).damage == {}
+        assert (await check_at(nodes["dc2"], "scrub")).damage == {}
         nodes["dc2"].damage(
             f"DELETE FROM by_uid WHERE uid IN (3, 6, 9) AND mailbox = {INBOX}",
             f"UPDATE by_uid SET uid = 'x' WHERE uid = 5 AND mailbox = {INBOX}",
@@ -290,10 +125,10 @@ async def test_slices_join_without_a_seam(
             f"DELETE FROM content WHERE hash = {A_TEXT}",
         )
         found = {"by_uid": 5, "by_guid": 2, "content": 1}
-        assert (await run(nodes["dc2"])).damage == found
-        mended = await run(nodes["dc2"], repair=True)
+        assert (await check_at(nodes["dc2"])).damage == found
+        mended = await check_at(nodes["dc2"], repair=True)
         assert (mended.damage, mended.unrepaired) == (found, 0)
-        assert (await run(nodes["dc2"])).damage == {}
+        assert (await check_at(nodes["dc2"])).damage == {}
 
 
 async def test_a_finding_names_the_message(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -301,7 +136,7 @@ async def test_a_finding_names_the_message(tmp_path: Path, autojump_clock: MockC
         await nodes["dc1"].save("text")
         (message,) = await nodes["dc1"].messages()
         nodes["dc1"].damage("DELETE FROM by_uid")
-        (finding,) = (await run(nodes["dc1"], repair=True)).findings
+        (finding,) = (await check_at(nodes["dc1"], repair=True)).findings
         assert (finding.user, finding.folder, finding.uid, finding.guid) == (USER, "INBOX", 1, message.guid.hex())
         assert (finding.what, finding.done) == ("is missing", "rebuilt from the log")
 
@@ -325,10 +160,10 @@ async def test_a_scrub_heals_what_is_damaged(tmp_path: Path, autojump_clock: Moc
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
         nodes["dc2"].damage(f"UPDATE content SET body = {body} WHERE hash = {A_TEXT}")
-        assert (await run(nodes["dc2"])).damage == {}, "a check does not read texts"
-        healed = await run(nodes["dc2"], "scrub")
+        assert (await check_at(nodes["dc2"])).damage == {}, "a check does not read texts"
+        healed = await check_at(nodes["dc2"], "scrub")
         assert (healed.damage, healed.repaired, healed.contents) == ({"content": 1}, 1, 5)
-        assert (await run(nodes["dc2"], "scrub")).damage == {}
+        assert (await check_at(nodes["dc2"], "scrub")).damage == {}
 
 
 async def test_a_text_that_nobody_knows_is_told_and_left_where_it_is(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -336,8 +171,8 @@ async def test_a_text_that_nobody_knows_is_told_and_left_where_it_is(tmp_path: P
         await fill(nodes)
         values = "(randomblob(32), 1, 0, randomblob(100))"
         nodes["dc2"].damage(f"INSERT INTO content (hash, size_bytes, parted, body) VALUES {values}")
-        assert (await run(nodes["dc2"], repair=True)).damage == {}
-        found = await run(nodes["dc2"], "scrub")
+        assert (await check_at(nodes["dc2"], repair=True)).damage == {}
+        found = await check_at(nodes["dc2"], "scrub")
         assert (found.damage, found.unrepaired) == ({"content": 1}, 1)
         assert "no message refers to it" in found.findings[0].what
         nodes["dc2"].damage("DELETE FROM content WHERE length(body) = 100")
@@ -352,7 +187,7 @@ async def test_what_no_node_has_is_reported_once_for_each_text(tmp_path: Path, a
         await nodes.converged()
         for node in nodes.all():
             node.damage(f"UPDATE content SET body = x'00' WHERE hash = {A_TEXT}")
-        lost = await run(nodes["dc1"], "scrub")
+        lost = await check_at(nodes["dc1"], "scrub")
         assert (lost.damage, lost.unrepaired) == ({"content": 1}, 1)
         assert "no reachable node has it" in lost.findings[0].what
         for node in nodes.all():  # so that the databases are whole when the nodes stop
@@ -368,7 +203,7 @@ async def test_a_log_that_has_lost_entries_is_not_believed(tmp_path: Path, autoj
             lost = connection.execute("SELECT * FROM log ORDER BY position DESC LIMIT 1").fetchall()
             before = connection.execute("SELECT * FROM by_uid").fetchall()
             connection.execute("DELETE FROM log WHERE position = (SELECT MAX(position) FROM log)")
-            report = await run(nodes["dc2"], repair=True)
+            report = await check_at(nodes["dc2"], repair=True)
             assert set(report.damage) == {"log"}
             assert report.repaired == 0
             assert connection.execute("SELECT * FROM by_uid").fetchall() == before
@@ -380,9 +215,9 @@ async def test_sessions_are_sent_away_from_what_was_damaged(tmp_path: Path, auto
         await fill(nodes)
         view, other = await nodes["dc2"].view(), await nodes["dc2"].view("Work")
         nodes["dc2"].damage(f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}")
-        await run(nodes["dc2"])
+        await check_at(nodes["dc2"])
         assert not view.deleted
-        await run(nodes["dc2"], repair=True)
+        await check_at(nodes["dc2"], repair=True)
         assert (view.deleted, other.deleted) == (True, False)
         assert 2 in (await nodes["dc2"].view()).messages
 
@@ -395,7 +230,7 @@ async def test_damage_while_a_node_is_stopped(tmp_path: Path, autojump_clock: Mo
         node.damage(f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}", "UPDATE chain SET uidnext = uidnext + 7")
         await nodes.start("dc2")
         await nodes.linked()
-        mended = await run(nodes["dc2"], repair=True)
+        mended = await check_at(nodes["dc2"], repair=True)
         assert (mended.damage, mended.unrepaired) == ({"by_uid": 1, "chain": 3}, 0)
         await nodes.converged()
 
@@ -406,11 +241,11 @@ async def test_a_database_that_fails_ends_the_check_and_not_the_node(tmp_path: P
         with closing(sqlite3.connect(nodes["dc1"].config.node.data / "node.db")) as connection:
             connection.execute("ALTER TABLE content RENAME TO elsewhere")
             async with tasks_at(nodes["dc1"]) as tasks:
-                status = await ended(tasks, CheckOptions())
+                status = await ended(tasks, CheckOptions(), CheckStatus)
                 assert status.state == "failed"
                 assert "no such table: content" in str(status.error)
                 connection.execute("ALTER TABLE elsewhere RENAME TO content")
-                assert (await ended(tasks, CheckOptions())).state == "done"
+                assert (await ended(tasks, CheckOptions(), CheckStatus)).state == "done"
 
 
 async def test_more_findings_than_are_listed_are_counted(
@@ -422,7 +257,7 @@ async def test_more_findings_than_are_listed_are_counted(
             await nodes["dc1"].save(f"text {number}")
         nodes["dc1"].damage("DELETE FROM by_uid")
         async with tasks_at(nodes["dc1"]) as tasks:
-            status = await ended(tasks, CheckOptions(repair=True))
+            status = await ended(tasks, CheckOptions(repair=True), CheckStatus)
         assert (len(status.findings), status.left_out, status.repaired) == (2, 3, 5)
 
 
@@ -438,7 +273,7 @@ async def test_one_runs_at_a_time_and_can_be_cancelled(tmp_path: Path, autojump_
             status = tasks.status("check")
             assert status is not None
             assert (status.state, tasks.running()) == ("cancelled", None)
-            assert (await ended(tasks, ScrubOptions())).state == "done"
+            assert (await ended(tasks, ScrubOptions(), CheckStatus)).state == "done"
 
 
 async def test_a_rate_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -446,7 +281,7 @@ async def test_a_rate_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None
         for number in range(10):
             await nodes["dc1"].save(f"text {number}")
         before = trio.current_time()
-        status = await run(nodes["dc1"], rate=10)
+        status = await check_at(nodes["dc1"], rate=10)
         assert trio.current_time() - before == pytest.approx(status.done / 10, abs=0.5)
 
 
@@ -466,8 +301,8 @@ async def test_concurrent_writes_look_like_no_damage_and_lose_nothing(tmp_path: 
         for node in nodes.all():
             nursery.start_soon(keep_writing, node)
         while not done.is_set():
-            reports = [await run(node, repair=True) for node in nodes.all()]
+            reports = [await check_at(node, repair=True) for node in nodes.all()]
             assert [report.damage for report in reports] == [{}, {}]
             nodes["dc2"].damage(f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}")
-            assert (await run(nodes["dc2"], repair=True)).damage == {"by_uid": 1}
+            assert (await check_at(nodes["dc2"], repair=True)).damage == {"by_uid": 1}
     # what was lost would make the databases fail their own check as the nodes stop

@@ -11,15 +11,16 @@ from replicator.errors import UnavailableError
 from replicator.replication import timing
 from replicator.tasks import CheckOptions, CheckStatus
 from tests.replication.cluster import TIMEOUT_S, Node, cluster, until
-from tests.replication.tasks.test_check import ended, tasks_at
-from tests.replication.tasks.test_resync import DAMAGES, meet, part, stop_the_log
+from tests.replication.idle_parts import stop_the_log
+from tests.replication.tasks.going_apart import meet, part
+from tests.replication.tasks.planted_damage import DAMAGES_OF_A_MAILBOX
+from tests.replication.tasks.running import run_task
 
 GARBLE = "UPDATE by_uid SET flags = x'c1' WHERE uid = 1"
 
 
 async def repair(node: Node) -> CheckStatus:
-    async with tasks_at(node) as tasks:
-        status = await ended(tasks, CheckOptions(repair=True))
+    status = await run_task(node, CheckOptions(repair=True), CheckStatus)
     assert (status.state, status.error, status.unrepaired) == ("done", None, 0)
     return status
 
@@ -99,7 +100,7 @@ async def test_at_a_peer_keeps_no_client_of_a_new_master_from_writing(
         await part(nodes)
         await two.flag(2, 3)
         await two.save("at dc2")
-        two.damage(DAMAGES[damage])
+        two.damage(DAMAGES_OF_A_MAILBOX[damage])
         with monkeypatch.context() as patch:
             stop_the_log(patch)
             await meet(nodes)

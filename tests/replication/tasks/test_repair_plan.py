@@ -1,7 +1,6 @@
 """Repair plans given to nodes: what still shows what was compared is made equal, and nothing else is touched."""
 
 import sqlite3
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,44 +26,18 @@ from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.transaction import Logged
 from replicator.tasks import ApplyOptions, ApplyStatus, PlannedMailbox
-from tests.replication.cluster import USER, Cluster, Node, cluster
-from tests.replication.tasks.test_resync import DAMAGES, _never, check, fork, meet, part, stop_the_log, tasks_at
+from tests.replication.cluster import USER, Cluster, cluster
+from tests.replication.idle_parts import never, stop_the_log
+from tests.replication.tasks.going_apart import fork, meet, part
+from tests.replication.tasks.planning import apply, plan
+from tests.replication.tasks.planted_damage import DAMAGES_OF_A_MAILBOX
+from tests.replication.tasks.running import check_at, tasks_at
 
 
 @pytest.fixture(autouse=True)
 def nobody_heals_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forks stay, until their master is told of them."""
     monkeypatch.setattr(ForkScheduler, "_note_commit", lambda *_: None)
-
-
-async def plan(nodes: Cluster, sids: Iterable[str] = ()) -> tuple[PlannedMailbox, ...]:
-    """All that these nodes show differently, mailboxes before trees: whoever applies it is to know better."""
-    chains: dict[str, dict[bytes, Chain]] = {}
-    for sid in sids or nodes.nodes:
-        found = await nodes[sid].store.read(partial(queries.chains_of, user=None))
-        chains[sid] = {chain.id: chain for chain in found}
-    known = {chain.id: chain for of_node in chains.values() for chain in of_node.values()}
-    planned = []
-    for chain in sorted(known.values(), key=lambda chain: (-chain.uidvalidity, chain.id)):
-        shown = {sid: of_node.get(chain.id) for sid, of_node in chains.items()}
-        if len({one and one.digest() for one in shown.values()}) > 1:
-            heads = {sid: one.head if one else None for sid, one in shown.items()}
-            planned.append(PlannedMailbox(chain.user, chain.id.hex(), chain.uidvalidity, heads))
-    return tuple(planned)
-
-
-async def apply(node: Node, options: ApplyOptions) -> ApplyStatus:
-    async with tasks_at(node) as tasks:
-        assert tasks.start(options)
-        await tasks.wait("apply")
-        status = tasks.status("apply")
-    assert isinstance(status, ApplyStatus)
-    assert (status.state, status.error, status.done) == ("done", None, len(options.mailboxes))
-    assert sum(status.outcomes.values()) == status.done == status.total
-    assert len(status.undone) == sum(
-        count for outcome, count in status.outcomes.items() if outcome not in {"equal", "repaired"}
-    )
-    return status
 
 
 def why(status: ApplyStatus) -> list[tuple[str, str | None, str]]:
@@ -93,6 +66,17 @@ async def fork_thrice(nodes: Cluster) -> None:
 
 
 # ---- what is made equal ------------------------------------------------------------------------------------------
+
+
+async def fork_in_one_place(nodes: Cluster) -> None:
+    """UIDs 1 to 3 were common. Each side has saved as UID 4."""
+    for number in range(3):
+        await nodes["dc1"].save(f"text {number}")
+    await nodes.converged()
+    await part(nodes)
+    for node in nodes.all():
+        await node.save(f"at {node.sid}")
+    await meet(nodes)
 
 
 @pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
@@ -124,7 +108,7 @@ async def test_two_others_that_have_forked_while_this_node_is_behind_both(
     send = Sender._send
 
     async def send_others(sender: Sender, item: Logged) -> None:
-        await (_never() if sender._link.sid == "dc1" else send(sender, item))
+        await (never() if sender._link.sid == "dc1" else send(sender, item))
 
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("common")
@@ -383,7 +367,7 @@ async def test_different_things_at_one_head_are_damage(tmp_path: Path, autojump_
             await nodes["dc1"].save(f"text {number}")
         await nodes["dc1"].flag(2)
         await nodes.converged()
-        nodes["dc2"].damage(DAMAGES[name])
+        nodes["dc2"].damage(DAMAGES_OF_A_MAILBOX[name])
         planned, before = await plan(nodes), await digests(nodes)
         assert len(planned) == 1
         for node in nodes.all():
@@ -392,7 +376,7 @@ async def test_different_things_at_one_head_are_damage(tmp_path: Path, autojump_
                 [(outcome, folder, text)] = why(status)
                 assert (outcome, folder, "run `replicator check --repair`" in text) == ("damaged", "INBOX", True)
         assert await digests(nodes) == before
-        assert (await check(nodes["dc2"])).unrepaired == 0
+        assert (await check_at(nodes["dc2"], repair=True)).unrepaired == 0
 
 
 @pytest.mark.parametrize(("sid", "name"), [("dc1", "a row cannot be read"), ("dc2", "a fingerprint is another")])
@@ -409,11 +393,11 @@ async def test_damage_that_shows_only_when_rows_are_compared(
         stop_the_log(monkeypatch)
         await meet(nodes)
         planned = await plan(nodes)
-        nodes[sid].damage(DAMAGES[name])
+        nodes[sid].damage(DAMAGES_OF_A_MAILBOX[name])
         status = await apply(nodes["dc1"], ApplyOptions(planned))
         [(outcome, folder, text)] = why(status)
         assert (outcome, folder, "run `replicator check --repair`" in text) == ("damaged", "INBOX", True), text
-        assert (await check(nodes[sid])).unrepaired == 0
+        assert (await check_at(nodes[sid], repair=True)).unrepaired == 0
 
 
 async def test_a_check_is_not_advised_where_only_a_new_database_helps(
@@ -437,19 +421,13 @@ async def test_a_row_that_was_lost_is_not_taken_for_expunged_where_branches_are_
     tmp_path: Path, autojump_clock: MockClock, sid: str, at: str
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
-        for number in range(3):
-            await nodes["dc1"].save(f"text {number}")
-        await nodes.converged()
-        await part(nodes)
-        for node in nodes.all():
-            await node.save(f"at {node.sid}")
-        await meet(nodes)
+        await fork_in_one_place(nodes)
         planned, before = await plan(nodes), await digests(nodes)
-        nodes[sid].damage(DAMAGES["a row is gone"])
+        nodes[sid].damage(DAMAGES_OF_A_MAILBOX["a row is gone"])
         [(outcome, folder, text)] = why(await apply(nodes[at], ApplyOptions(planned)))
         assert (outcome, folder, "run `replicator check --repair`" in text) == ("damaged", "INBOX", True)
         assert await digests(nodes) == before
-        assert (await check(nodes[sid])).unrepaired == 0
+        assert (await check_at(nodes[sid], repair=True)).unrepaired == 0
         assert (await apply(nodes[at], ApplyOptions(planned))).outcomes == {"repaired": 1}
         for node in nodes.all():
             assert sorted((await node.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
@@ -459,23 +437,17 @@ async def test_a_master_that_has_lost_a_row_joins_nothing_for_others_who_tell_wh
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
-        for number in range(3):
-            await nodes["dc1"].save(f"text {number}")
-        await nodes.converged()
-        await part(nodes)
-        for node in nodes.all():
-            await node.save(f"at {node.sid}")
-        await meet(nodes)
+        await fork_in_one_place(nodes)
         planned, before = await plan(nodes), await digests(nodes)
         key = queries.MailboxKey(USER, bytes.fromhex(planned[0].mailbox), planned[0].uidvalidity)
         assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "who asks first masters it"
-        nodes["dc2"].damage(DAMAGES["a row is gone"])
+        nodes["dc2"].damage(DAMAGES_OF_A_MAILBOX["a row is gone"])
         [(outcome, folder, text)] = why(await apply(nodes["dc1"], ApplyOptions(planned)))
         assert (outcome, folder) == ("damaged", "INBOX")
         assert "at dc2, the rows of a mailbox do not match their counters; run `replicator check` there" in text
         assert await digests(nodes) == before
         assert caplog.text.count("stay apart") == 1, "told once a minute, however often it is asked"
-        assert (await check(nodes["dc2"])).unrepaired == 0
+        assert (await check_at(nodes["dc2"], repair=True)).unrepaired == 0
         outcomes = (await apply(nodes["dc1"], ApplyOptions(planned))).outcomes
         assert outcomes in ({"repaired": 1}, {"equal": 1}), "its master may have heard of it just now"
         for node in nodes.all():
@@ -587,7 +559,7 @@ async def test_a_master_whom_nobody_can_name_is_not_waited_for(
         await trio.sleep(5)
         [inbox] = [one for one in await plan(nodes) if one.uidvalidity]
         before = trio.current_time()
-        monkeypatch.setattr(Mastership, "find", _never)
+        monkeypatch.setattr(Mastership, "find", never)
         [(outcome, _, text)] = why(await apply(nodes["dc1"], ApplyOptions((inbox,))))
         assert (outcome, text) == ("failed", "no node names the master of folder 'INBOX' of alice")
         assert trio.current_time() - before < timing.RECONCILIATION_FIND_TIMEOUT_S + 1

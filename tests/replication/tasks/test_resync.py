@@ -1,7 +1,5 @@
 """Resync on demand: what it tells is what differs; what it does makes it equal, but for damage of unknown extent."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -11,81 +9,21 @@ from trio.testing import MockClock
 
 from replicator.replication import timing
 from replicator.replication.tasks import resync
-from replicator.replication.tasks.registry import tasks_of
-from replicator.replication.tasks.runner import TaskRunner
 from replicator.store.db import queries
-from replicator.tasks import CheckOptions, CheckStatus, Difference, ResyncOptions, ResyncStatus
-from tests.replication.cluster import USER, Cluster, Node, cluster, until
-from tests.replication.convergence.test_state_transfer import forget_log
+from replicator.tasks import Difference, ResyncOptions, ResyncStatus
+from tests.replication.cluster import USER, Node, cluster, until
+from tests.replication.idle_parts import leave_forks, stop_the_log
+from tests.replication.log.truncating import forget_log
+from tests.replication.tasks.going_apart import fork, meet, part
+from tests.replication.tasks.planted_damage import DAMAGES_OF_A_MAILBOX
+from tests.replication.tasks.running import check_at, resync_at, run_task, tasks_at
 
 INBOX = "(SELECT mailbox_id FROM folder WHERE name = 'INBOX' AND user = 'alice')"
 
 
-async def _never(*_arguments: object) -> None:
-    await trio.sleep_forever()
-
-
 @pytest.fixture
 def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
-    for what in ("_work", "_catch_up"):
-        monkeypatch.setattr(f"replicator.replication.convergence.fork_scheduler.ForkScheduler.{what}", _never)
-
-
-def stop_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No node ships entries from now on."""
-    monkeypatch.setattr("replicator.replication.log.sender.Sender._send", _never)
-
-
-@asynccontextmanager
-async def tasks_at(node: Node) -> AsyncIterator[TaskRunner]:
-    async with trio.open_nursery() as nursery:
-        tasks = tasks_of(node.store, node.coordinator, node.store._environment)
-        nursery.start_soon(tasks.run)
-        yield tasks
-        nursery.cancel_scope.cancel()
-
-
-async def ended(node: Node, options: ResyncOptions) -> ResyncStatus:
-    async with tasks_at(node) as tasks:
-        assert tasks.start(options)
-        await tasks.wait("resync")
-        status = tasks.status("resync")
-    assert isinstance(status, ResyncStatus)
-    assert len(status.differences) == status.mended + status.unmended
-    return status
-
-
-async def run(node: Node, options: ResyncOptions) -> ResyncStatus:
-    status = await ended(node, options)
-    assert (status.state, status.error) == ("done", None)
-    assert status.done == status.total
-    return status
-
-
-async def part(nodes: Cluster) -> None:
-    """dc1 from the others."""
-    nodes.isolate("dc1")
-    await nodes.linked(["dc1"], [sid for sid in nodes.nodes if sid != "dc1"])
-
-
-async def meet(nodes: Cluster) -> None:
-    nodes.rejoin("dc1")
-    await nodes.linked()
-
-
-async def fork(nodes: Cluster) -> None:
-    """UIDs 1 to 5 were common. Each side has saved as UID 6; dc1 has expunged 1, dc2 has expunged 2 and flagged 3."""
-    for number in range(5):
-        await nodes["dc1"].save(f"common {number}")
-    await nodes.converged()
-    await part(nodes)
-    await nodes["dc1"].expunge(1)
-    await nodes["dc1"].save("at dc1")
-    await nodes["dc2"].expunge(2)
-    await nodes["dc2"].flag(3)
-    await nodes["dc2"].save("at dc2")
-    await nodes["dc2"].mail.create_folder(USER, "Work")
-    await nodes["dc2"].save("at work", "Work")
+    leave_forks(monkeypatch)
 
 
 FORKED = {
@@ -108,7 +46,7 @@ async def test_a_dry_run_tells_what_differs_with_each_node_and_changes_nothing(
         stop_the_log(monkeypatch)
         await meet(nodes)
         before = [await node.digests() for node in nodes.all()]
-        status = await run(nodes["dc1"], ResyncOptions(user=USER, dry_run=True))
+        status = await resync_at(nodes["dc1"], ResyncOptions(user=USER, dry_run=True))
         assert [await node.digests() for node in nodes.all()] == before
         assert (status.peers, status.mended, status.unmended) == (["dc2", "dc3"], 0, 6)
         for peer in ("dc2", "dc3"):
@@ -127,8 +65,8 @@ async def test_what_differs_is_made_equal_and_the_next_run_finds_nothing(
         await fork(nodes)
         await meet(nodes)
         async with trio.open_nursery() as nursery:  # the mailbox is one of the nodes' to join: both are asked
-            nursery.start_soon(run, nodes["dc2"], options)
-            status = await run(nodes["dc1"], options)
+            nursery.start_soon(resync_at, nodes["dc2"], options)
+            status = await resync_at(nodes["dc1"], options)
         assert by_place(status)["dc2", "INBOX"].differed == FORKED
         assert by_place(status)["dc2", "INBOX"].done in {"merged by dc1", "merged by dc2", "merged by dc3"}
         assert status.unmended == 0
@@ -137,7 +75,7 @@ async def test_what_differs_is_made_equal_and_the_next_run_finds_nothing(
         assert (texts | MERGED, len(texts)) == (texts, 5)
         assert await nodes["dc1"].texts("Work") == {1: "at work"}
         for node in nodes.all():
-            again = await run(node, options)
+            again = await resync_at(node, options)
             assert (again.differences, again.differed) == ([], {})
 
 
@@ -149,7 +87,7 @@ async def test_one_folder_and_the_tree_and_no_other_folder(
         await fork(nodes)
         stop_the_log(monkeypatch)
         await meet(nodes)
-        status = await run(nodes["dc1"], ResyncOptions(USER, "Work"))
+        status = await resync_at(nodes["dc1"], ResyncOptions(USER, "Work"))
         assert [(one.folder, one.done) for one in status.differences] == [
             (None, "adopted here"), ("Work", "adopted here"),
         ]  # fmt: skip
@@ -167,7 +105,7 @@ async def test_a_node_that_does_not_take_what_it_lacks_is_named(
         stop_the_log(monkeypatch)
         await meet(nodes)
         before = trio.current_time()
-        status = await run(nodes["dc2"], ResyncOptions(USER, "Work"))
+        status = await resync_at(nodes["dc2"], ResyncOptions(USER, "Work"))
         assert trio.current_time() - before < 2 * timing.PACING_SHOW_TIMEOUT_S, "it is not waited for twice"
         assert [(one.folder, one.differed, one.done) for one in status.differences] == [
             (None, {"missing_there": 1}, None), ("Work", {"missing_there": 1}, None),
@@ -211,7 +149,7 @@ async def test_several_mailboxes_are_compared_at_once(
         stop_the_log(monkeypatch)
         await meet(nodes)
         before = trio.current_time()
-        status = await run(nodes["dc1"], ResyncOptions())
+        status = await resync_at(nodes["dc1"], ResyncOptions())
         assert trio.current_time() - before < len(names) * timing.DIFF_LOOK_AGAIN_S / 2
         assert sorted((one.folder, one.done) for one in status.differences) == [
             (name, "adopted here") for name in sorted(names)
@@ -220,24 +158,19 @@ async def test_several_mailboxes_are_compared_at_once(
 
 # ---- damage ------------------------------------------------------------------------------------------------------
 
-DAMAGES = {
-    "a row is gone": f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}",
-    "flags are others": f"UPDATE by_uid SET flags = x'80' WHERE uid = 2 AND mailbox = {INBOX}",
-    "a row cannot be read": f"UPDATE by_uid SET flags = x'c1' WHERE uid = 2 AND mailbox = {INBOX}",
-    "numbers are others": f"UPDATE chain SET uidnext = uidnext + 7 WHERE id = {INBOX}",
-    "a fingerprint is another": f"UPDATE chain SET fingerprint = zeroblob(16) WHERE id = {INBOX}",
-}
-
 
 RESTORABLE = {
-    "a row is gone": DAMAGES["a row is gone"],
-    "flags are others": DAMAGES["flags are others"],
+    "a row is gone": DAMAGES_OF_A_MAILBOX["a row is gone"],
+    "flags are others": DAMAGES_OF_A_MAILBOX["flags are others"],
     "all rows are gone": f"DELETE FROM by_uid WHERE mailbox = {INBOX}",
     "sizes are others": f"UPDATE by_uid SET size_bytes = 7 WHERE mailbox = {INBOX}",
 }
 
 
-DAMAGED = [*(("dc1", name) for name in DAMAGES if name not in RESTORABLE), *(("dc2", name) for name in DAMAGES)]
+DAMAGED = [
+    *(("dc1", name) for name in DAMAGES_OF_A_MAILBOX if name not in RESTORABLE),
+    *(("dc2", name) for name in DAMAGES_OF_A_MAILBOX),
+]
 
 
 @pytest.mark.parametrize("statement", RESTORABLE.values(), ids=RESTORABLE.keys())
@@ -258,28 +191,18 @@ async def test_rows_that_were_damaged_here_are_restored_from_a_node_that_shows_t
                 await forget_log(node)
         one.damage(statement)
         if is_log_gone:
-            checked = await check(one)
+            checked = await check_at(one, repair=True)
             assert (checked.unproven, checked.damage.get("by_uid"), checked.unrepaired) == (2, 1, 1)
-        looked = await run(one, ResyncOptions(USER, "INBOX", dry_run=True))
+        looked = await resync_at(one, ResyncOptions(USER, "INBOX", dry_run=True))
         assert [different.done for different in looked.differences] == [None]
-        status = await run(one, ResyncOptions(USER, "INBOX"))
+        status = await resync_at(one, ResyncOptions(USER, "INBOX"))
         assert [(different.folder, different.done) for different in status.differences] == [("INBOX", "restored here")]
         assert await one.texts() == shown
         assert await one.store.read(partial(queries.rows, mailbox_id=folder.mailbox_id)) == rows
-        assert (await run(one, ResyncOptions(USER, "INBOX"))).differences == []
-        assert (await check(one)).damage == {}
+        assert (await resync_at(one, ResyncOptions(USER, "INBOX"))).differences == []
+        assert (await check_at(one, repair=True)).damage == {}
         await one.save("later")
         await nodes.converged()
-
-
-async def check(node: Node) -> CheckStatus:
-    async with tasks_at(node) as tasks:
-        tasks.start(CheckOptions(repair=True))
-        await tasks.wait("check")
-        status = tasks.status("check")
-    assert isinstance(status, CheckStatus)
-    assert (status.state, status.error) == ("done", None)
-    return status
 
 
 @pytest.mark.parametrize(("sid", "name"), DAMAGED)
@@ -292,18 +215,18 @@ async def test_other_damage_is_told_and_left_alone(
             await nodes["dc1"].save(f"text {number}")
         await nodes["dc1"].flag(2)
         await nodes.converged()
-        nodes[sid].damage(DAMAGES[name])
+        nodes[sid].damage(DAMAGES_OF_A_MAILBOX[name])
         before = [await node.digests() for node in nodes.all()]
         is_unreadable_there = name == "a row cannot be read" and sid == "dc2"  # it can only say so
         for options in (ResyncOptions(USER, "INBOX"), ResyncOptions(USER, "INBOX", dry_run=True)):
-            status = await run(nodes["dc1"], options)
+            status = await resync_at(nodes["dc1"], options)
             assert [(one.folder, one.differed, one.done) for one in status.differences] == [
                 ("INBOX", {} if is_unreadable_there else {"damage": 1}, None)
             ]
             assert "run `replicator check" in str(status.differences[0].why_not)
         assert [await node.digests() for node in nodes.all()] == before
-        assert (await check(nodes[sid])).unrepaired == 0
-        assert (await run(nodes["dc1"], ResyncOptions(USER, "INBOX"))).differences == []
+        assert (await check_at(nodes[sid], repair=True)).unrepaired == 0
+        assert (await resync_at(nodes["dc1"], ResyncOptions(USER, "INBOX"))).differences == []
 
 
 # ---- the task ----------------------------------------------------------------------------------------------------
@@ -319,11 +242,11 @@ async def test_what_cannot_be_done_is_said(tmp_path: Path, autojump_clock: MockC
             (ResyncOptions(USER, "Nowhere"), "there is no folder 'Nowhere' of alice here or at dc2"),
             (ResyncOptions("nobody"), "there is no user 'nobody' here or at dc2"),
         ]:
-            status = await ended(nodes["dc1"], options)
+            status = await run_task(nodes["dc1"], options, ResyncStatus)
             assert (status.state, reason in str(status.error)) == ("failed", True), status.error
         nodes.isolate("dc1")
         await nodes.linked(["dc1"], ["dc2"])
-        status = await ended(nodes["dc1"], ResyncOptions())
+        status = await run_task(nodes["dc1"], ResyncOptions(), ResyncStatus)
         assert "no other node can be reached from dc1" in str(status.error)
 
 
@@ -349,7 +272,7 @@ async def test_a_rate_is_kept_and_a_cancelled_run_ends_at_once(tmp_path: Path, a
             await nodes["dc1"].save(f"text {number}")
         await nodes.converged()
         before = trio.current_time()
-        status = await run(nodes["dc1"], ResyncOptions(USER, rate=10))
+        status = await resync_at(nodes["dc1"], ResyncOptions(USER, rate=10))
         assert trio.current_time() - before == pytest.approx(status.rows / 10, abs=0.5)
         async with tasks_at(nodes["dc1"]) as tasks:
             tasks.start(ResyncOptions(USER, rate=1))
@@ -397,7 +320,7 @@ async def test_clients_go_on_meanwhile_and_nothing_is_lost_or_found_wrong(tmp_pa
             nursery.start_soon(keep_writing, node)
         while len(done) < 2:
             for node in nodes.all():
-                status = await run(node, ResyncOptions())
+                status = await resync_at(node, ResyncOptions())
                 assert "damage" not in status.differed
                 assert status.unmended == 0, status.differences
         await nodes.converged()
@@ -410,7 +333,7 @@ async def test_a_node_that_cannot_be_reached_is_named(tmp_path: Path, autojump_c
         await nodes.converged()
         await nodes.stop("dc3")
         await nodes.linked()
-        status = await run(nodes["dc1"], ResyncOptions())
+        status = await resync_at(nodes["dc1"], ResyncOptions())
         assert status.peers == ["dc2"]
         assert [(one.peer, one.why_not) for one in status.differences] == [("dc3", "dc3 cannot be reached")]
-        assert (await run(nodes["dc1"], ResyncOptions(peer="dc2"))).unmended == 0
+        assert (await resync_at(nodes["dc1"], ResyncOptions(peer="dc2"))).unmended == 0

@@ -1,8 +1,7 @@
 """What was expunged comes back at all nodes, once, and only what the user does not have."""
 
 import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -20,39 +19,19 @@ from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.link import PeerLink
 from replicator.replication.tasks import undelete as undelete_task
-from replicator.replication.tasks.registry import tasks_of
-from replicator.replication.tasks.runner import TaskRunner
 from replicator.replication.tasks.undelete import NO_BODY, PRESENT
 from replicator.replication.writes.requests import ChangeRequest
 from replicator.store.store import Store
 from replicator.tasks import UndeleteOptions, UndeleteStatus
-from tests.replication.bodies.test_attachments import LOGO, contents, found, message
-from tests.replication.bodies.test_held_attachments import answering
+from tests.replication.bodies.large_messages import LOGO, answering, contents, found, message
 from tests.replication.cluster import EPOCH_MS, USER, Node, cluster, until
-
-
-@asynccontextmanager
-async def tasks_at(node: Node) -> AsyncIterator[TaskRunner]:
-    async with trio.open_nursery() as nursery:
-        tasks = tasks_of(node.store, node.coordinator, node.store._environment)
-        nursery.start_soon(tasks.run)
-        yield tasks
-        nursery.cancel_scope.cancel()
-
-
-async def ended(node: Node, options: UndeleteOptions) -> UndeleteStatus:
-    async with tasks_at(node) as tasks:
-        assert tasks.start(options)
-        await tasks.wait("undelete")
-        status = tasks.status("undelete")
-    assert isinstance(status, UndeleteStatus)
-    return status
+from tests.replication.tasks.running import run_task
 
 
 async def undelete(
     node: Node, mailbox: str = "INBOX", since_ms: int | None = None, *, dry_run: bool = False
 ) -> UndeleteStatus:
-    status = await ended(node, UndeleteOptions(USER, mailbox, since_ms, dry_run))
+    status = await run_task(node, UndeleteOptions(USER, mailbox, since_ms, dry_run), UndeleteStatus)
     assert (status.state, status.error) == ("done", None)
     assert status.done == status.total == len(status.messages)
     assert status.done == status.restored + status.present + status.elsewhere + status.textless
@@ -134,7 +113,7 @@ async def test_only_what_was_expunged_since_then(tmp_path: Path, autojump_clock:
         await save_some(node, "one", "two", "three")
         await node.expunge(1)
         await trio.sleep(100)
-        since_ms = node.store._environment.clock_ms()
+        since_ms = node.environment.clock_ms()
         await node.expunge(2)
         assert (await undelete(node, since_ms=since_ms)).restored == 1
         assert await node.texts() == {3: "three", 4: "two"}
@@ -359,7 +338,7 @@ async def test_it_ends_where_mail_cannot_be_saved_and_can_be_run_again(
 
         with monkeypatch.context() as patch:
             patch.setattr(Coordinator, "submit", fail_from_the_second_on)
-            failed = await ended(node, UndeleteOptions(USER, "INBOX"))
+            failed = await run_task(node, UndeleteOptions(USER, "INBOX"), UndeleteStatus)
         assert (failed.state, failed.error, failed.restored) == ("failed", "no node can be reached", 1)
         assert len(saves) == 1 + undelete_task.BUSY_TRIES
         assert (await undelete(node)).restored == 2
@@ -383,7 +362,7 @@ async def test_a_folder_that_becomes_another_one_meanwhile_is_looked_for_again(
             return await submit(coordinator, operation)
 
         monkeypatch.setattr(Coordinator, "submit", be_another_one)
-        status = await ended(node, UndeleteOptions(USER, "INBOX"))
+        status = await run_task(node, UndeleteOptions(USER, "INBOX"), UndeleteStatus)
         if failures == 1:
             assert (status.state, status.restored) == ("done", 2)
         else:
@@ -393,7 +372,7 @@ async def test_a_folder_that_becomes_another_one_meanwhile_is_looked_for_again(
 
 async def test_a_folder_that_never_was(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
-        status = await ended(nodes["dc1"], UndeleteOptions(USER, "Nowhere"))
+        status = await run_task(nodes["dc1"], UndeleteOptions(USER, "Nowhere"), UndeleteStatus)
         assert (status.state, status.error) == (
             "failed",
             "this node knows no folder 'Nowhere' of alice, present or past",
@@ -407,7 +386,7 @@ async def test_the_list_is_limited(tmp_path: Path, autojump_clock: MockClock, mo
         node = nodes["dc1"]
         await save_some(node, *"abcde")
         await node.expunge(*range(1, 6))
-        status = await ended(node, UndeleteOptions(USER, "INBOX"))
+        status = await run_task(node, UndeleteOptions(USER, "INBOX"), UndeleteStatus)
         assert (status.restored, len(status.messages), status.left_out) == (5, 2, 3)
 
 

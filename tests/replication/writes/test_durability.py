@@ -22,7 +22,7 @@ from replicator.replication.writes.durability import Durability
 from replicator.replication.writes.lagging_peers import LaggingPeers
 from replicator.store.bodies.body_rows import StoredBody, is_here, read_body
 from replicator.store.db.queries import MailboxKey
-from tests.replication.bodies.test_attachments import message, save
+from tests.replication.bodies.large_messages import message, save
 from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, TIMEOUT_S, USER, Node, cluster, until
 from tests.replication.stranger import ORIGIN, visit
 

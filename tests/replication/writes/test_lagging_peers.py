@@ -12,7 +12,7 @@ from replicator.config import DurabilityConfig, WhenShort
 from replicator.replication.writes.durability import Durability
 from replicator.replication.writes.lagging_peers import LaggingPeers
 from tests.replication.cluster import TIMEOUT_S, Node, cluster
-from tests.replication.convergence.test_state_transfer import forget_log, logs_agree
+from tests.replication.log.truncating import forget_log, logs_agree
 
 COMING_S, STAYING_S = 4.0, 10.0
 

@@ -24,8 +24,7 @@ from replicator.replication.writes import prestage, requests
 from replicator.replication.writes.requests import ChangeRequest
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
-from tests.replication.bodies.test_attachments import contents, found, held, message, save, texts
-from tests.replication.bodies.test_held_attachments import answering
+from tests.replication.bodies.large_messages import answering, contents, found, held, message, save, texts
 from tests.replication.cluster import Node, cluster, until
 
 LARGE = message(1, random.Random(5).randbytes(3 << 20))

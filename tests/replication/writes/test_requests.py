@@ -1,6 +1,7 @@
 """Every change, asked for at every node, wherever its master is: the same everywhere, and shown at once where asked."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
 from typing import TypeVar
@@ -18,6 +19,7 @@ from replicator.replication.writes.requests import CopyRequest, ExpungeRequest, 
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit
 from tests.replication.cluster import USER, Cluster, Node, cluster
+from tests.replication.slow_disk import delay_writes
 from tests.store.harness import INBOX as STORED
 from tests.store.harness import expunging, guid, open_store, saving
 
@@ -409,16 +411,7 @@ async def test_uids_that_are_no_messages_are_named_as_ranges(
             assert reply.refused == UidSet(missing)
 
 
-async def test_a_disk_that_is_slow_refuses_nothing(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_is_slow_refuses_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
-        writer = nodes["dc1"].store._writer
-        run_in_thread = writer._run_in_thread
-
-        async def run_slowly(work: Callable[[], T]) -> T:
-            await trio.sleep(2 * timing.ROUTER_SOURCE_TIMEOUT_S)
-            return await run_in_thread(work)
-
-        monkeypatch.setattr(writer, "_run_in_thread", run_slowly)
+        delay_writes(nodes["dc1"], partial(trio.sleep, 2 * timing.ROUTER_SOURCE_TIMEOUT_S))
         assert await nodes["dc1"].save("text") == 1

@@ -12,7 +12,8 @@ from replicator.replication.writes.requests import SaveRequest
 from replicator.store.bodies.body_rows import StoredBody, read_body
 from replicator.store.db.queries import MailboxKey
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
-from tests.replication.convergence.test_state_transfer import end_transfers_late, forget_log
+from tests.replication.convergence.holding_up import end_transfers_late
+from tests.replication.log.truncating import forget_log
 
 STORED = StoredBody.of(b"delivered twice")
 

@@ -15,7 +15,7 @@ from replicator.mime.base64_lines import Coding
 from replicator.mime.skeleton import Gap, Skeleton
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached, ChunkHasher
 from replicator.store.bodies.recipe import INLINE_TOTAL_MAX, PACKED_MAX, Piece, Recipe
-from tests.store.memory_attachments import read
+from tests.store.bodies.memory_attachments import read
 
 CRLF_LINES, ONE_LINE = Coding(76, b"\r\n", is_closed=True), Coding(0, b"\n", is_closed=True)
 CODINGS = [

@@ -30,9 +30,9 @@ from tests.store.harness import (
     open_store,
     save,
     saving,
+    source,
 )
 from tests.store.memory_node import MemoryNode
-from tests.store.test_messages import source
 
 NOW_MS = 1_000_000
 

@@ -30,9 +30,9 @@ from resync.clock import COUNTER_BITS
 from resync.state import MailboxState
 from tests.effort import examples
 from tests.store import consistency
+from tests.store.branching import Watched, World
 from tests.store.harness import INBOX, WORK, guid, saving
 from tests.store.memory_node import MemoryNode
-from tests.store.test_branches import Watched, World
 
 
 class Keeper:

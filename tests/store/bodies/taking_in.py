@@ -13,7 +13,7 @@ from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import parse
 from replicator.store.bodies.body_writer import BodyWriter, TakenIn
 from replicator.store.bodies.recipe import Recipe
-from tests.store.memory_attachments import MemoryAttachments, MemoryHolding, read
+from tests.store.bodies.memory_attachments import MemoryAttachments, MemoryHolding, read
 
 HEAD = b"Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\nContent-Transfer-Encoding: base64\r\n\r\n"
 TAIL = b"\r\n--b--\r\n"

@@ -11,11 +11,11 @@ from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import forks
-from replicator.store.log.sequencer import CopySource, Placed
+from replicator.store.log.sequencer import Placed
 from replicator.view import SEEN
 from resync.row import Row
 from tests.store import consistency
-from tests.store.harness import INBOX, WORK, copying, expunging, flagging, guid, open_store, save, saving
+from tests.store.harness import INBOX, WORK, copying, expunging, flagging, guid, open_store, save, saving, source
 from tests.store.memory_node import MemoryNode
 
 FLAGGED = "\\Flagged"
@@ -30,10 +30,6 @@ def node() -> Iterator[MemoryNode]:
 
 def rows(node: MemoryNode, key: MailboxKey = INBOX) -> dict[int, Row]:
     return {row.uid: row for row in queries.mailbox_rows(node.connection, key.mailbox_id)}
-
-
-def source(number: int, uid: int | None = None) -> CopySource:
-    return CopySource(uid or number, guid(number), guid(1000 + number))
 
 
 async def test_what_was_saved_is_there_after_reopening(tmp_path: Path) -> None:

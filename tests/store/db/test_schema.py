@@ -7,7 +7,7 @@ from replicator.environment import Environment
 from replicator.errors import ConfigError, DatabaseFailedError, DataError
 from replicator.store.db import schema
 from replicator.store.store import Store
-from tests.store.harness import open_store, save
+from tests.store.harness import connection_of, open_store, save
 
 
 async def opening_fails(path: Path) -> str:
@@ -98,7 +98,7 @@ async def test_what_fails_to_open_can_be_opened_once_it_is_mended(tmp_path: Path
 async def test_every_commit_is_synced_and_readers_cannot_write(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
         settings = [
-            store._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
+            connection_of(store).execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
         ]
         assert settings == ["wal", 2]
         with pytest.raises(DatabaseFailedError, match="readonly"):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import mailbox
-import os
 from pathlib import Path
 
 import pytest
@@ -10,21 +9,7 @@ from hypothesis import strategies as st
 
 from replicator.cli.sources import SourceError, SourceMessage, read_source
 from replicator.cli.sources.maildir import parse_flags
-
-FROM = b"From ann@example.org Thu Nov 17 00:49:30 1994\n"
-
-
-def make_maildir(path: Path) -> Path:
-    for part in ("cur", "new", "tmp"):
-        (path / part).mkdir(parents=True)
-    return path
-
-
-def put(directory: Path, name: str, text: bytes, mtime_s: int = 1000) -> Path:
-    file = directory / name
-    file.write_bytes(text)
-    os.utime(file, (mtime_s, mtime_s))
-    return file
+from tests.cli.sources.mail_files import FROM, make_maildir, put
 
 
 def only(messages: tuple[SourceMessage, ...]) -> SourceMessage:

@@ -37,7 +37,7 @@ def lose(node: MemoryNode, *rows: str) -> None:
     """Behind the writer's back, who remembers nothing either."""
     for table in ("chain WHERE id", *rows):
         assert node.connection.execute(f"DELETE FROM {table} = {OF_CHAIN}").rowcount
-    node._writer._undo()
+    node.read_anew()
 
 
 def known(node: MemoryNode) -> Chain:
@@ -79,7 +79,7 @@ def test_a_check_tells_of_it_whatever_else_knows_it(kept: str) -> None:
 def test_a_tree_does_not_begin_again_either() -> None:
     node = full_node()
     node.connection.execute("DELETE FROM chain WHERE uidvalidity = 0")
-    node._writer._undo()
+    node.read_anew()
     with pytest.raises(DamagedRowError, match=tree_id(ALICE).hex()):
         node.write(creating("Work", WORK.mailbox_id))
 

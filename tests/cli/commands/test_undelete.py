@@ -55,10 +55,10 @@ def test_what_was_expunged_before_stays(node: ServedNode, invoke: Invoke) -> Non
 
 def test_what_is_left_is_told_in_the_report(node: ServedNode, invoke: Invoke) -> None:
     async def put_back_and_lose() -> None:
-        [(gone,)] = await node.mail._store.read(
+        [(gone,)] = await node.mail.store.read(
             lambda reader: reader.execute("SELECT content_hash FROM expunged WHERE uid = 3").fetchall()
         )
-        await node.mail._store.write(lambda tx: tx.connection.execute("DELETE FROM content WHERE hash = ?", (gone,)))
+        await node.mail.store.write(lambda tx: tx.connection.execute("DELETE FROM content WHERE hash = ?", (gone,)))
 
     trio.from_thread.run(put_back_and_lose, trio_token=node.token)
     result = invoke("undelete", "alice", "INBOX", "--json", "--url", node.url)
@@ -71,7 +71,7 @@ def test_what_is_left_is_told_in_the_report(node: ServedNode, invoke: Invoke) ->
     assert (told.exit_code, "left out: 1 whose body no reachable node has" in told.stdout) == (1, True)
 
     async def forget() -> None:
-        await node.mail._store.write(lambda tx: tx.connection.execute("DELETE FROM expunged").rowcount)
+        await node.mail.store.write(lambda tx: tx.connection.execute("DELETE FROM expunged").rowcount)
 
     trio.from_thread.run(forget, trio_token=node.token)
 

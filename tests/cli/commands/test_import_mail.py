@@ -11,7 +11,7 @@ from replicator.http import api
 from replicator.http import server as http_server
 from tests.cli.conftest import Invoke
 from tests.cli.served_node import ServedNode
-from tests.cli.test_sources import FROM, make_maildir, put
+from tests.cli.sources.mail_files import FROM, make_maildir, put
 from tests.one_node import Hook, failing
 
 

@@ -15,7 +15,7 @@ from replicator.store.bodies.body_rows import read_body
 from replicator.store.db import queries, writer
 from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Store
-from tests.store.harness import INBOX, expunging, fresh_messages, guid, open_store, save, saving
+from tests.store.harness import INBOX, connection_of, expunging, fresh_messages, guid, open_store, save, saving
 from tests.store.memory_node import MemoryNode
 
 
@@ -126,8 +126,8 @@ async def test_a_full_disk_refuses_writes_and_lets_reads_go_on_until_there_is_ro
     async with open_store(tmp_path) as store:
         view = await store.view(INBOX)
         await save(store, 1)
-        [pages] = store._connection.execute("PRAGMA page_count").fetchone()
-        store._connection.execute(f"PRAGMA max_page_count = {pages}")
+        [pages] = connection_of(store).execute("PRAGMA page_count").fetchone()
+        connection_of(store).execute(f"PRAGMA max_page_count = {pages}")
         large = saving(random.Random(1).randbytes(1 << 20), guid(2))
         for _ in range(3):
             with pytest.raises(DiskFullError):
@@ -135,7 +135,7 @@ async def test_a_full_disk_refuses_writes_and_lets_reads_go_on_until_there_is_ro
         assert list(view.messages) == [1]
         stored = await store.read(lambda reader: read_body(reader, view.messages[1].content_hash))
         assert stored == b"text 1"
-        store._connection.execute("PRAGMA max_page_count = 1000000")
+        connection_of(store).execute("PRAGMA max_page_count = 1000000")
         assert (await store.write(large)).uids == (2,)
         assert store.context == {"dc1.a": 2}
 

@@ -9,8 +9,8 @@ from protocol.units import KIB, MIB
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES
 from replicator.store.bodies.body_writer import BodyWriter
 from replicator.store.bodies.recipe import INLINE_TOTAL_MAX
-from tests.store.memory_attachments import MemoryAttachments
-from tests.store.taking_in import HEAD, TAIL, base64_lines, take_in
+from tests.store.bodies.memory_attachments import MemoryAttachments
+from tests.store.bodies.taking_in import HEAD, TAIL, base64_lines, take_in
 
 
 def test_after_an_error_nothing_is_held() -> None:

@@ -25,9 +25,8 @@ from replicator.store.log.sequencer import CopySource
 from resync.entry import MailAdd
 from tests.effort import examples
 from tests.store import consistency
-from tests.store.harness import INBOX, WORK, copying, expunging, guid, saving
+from tests.store.harness import INBOX, WORK, copying, expunging, guid, saving, source
 from tests.store.memory_node import MemoryNode
-from tests.store.test_messages import source
 
 KEEP_MS = 10_000
 TEXT, HASH = b"text", sha256(b"text").digest()

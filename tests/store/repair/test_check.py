@@ -18,10 +18,10 @@ from replicator.store.repair.mailbox_check import LogComparison, chain_ids, exha
 from replicator.store.repair.row_repair import compare_and_mend, mend
 from replicator.store.repair.table_check import FIRST, stray_pointers, stray_rows, strays_of_trees, unseen_chains
 from resync.entry import tree_id
+from tests.store.branching import World
 from tests.store.consistency import check
 from tests.store.harness import ALICE, INBOX, WORK, creating, expunging, flagging, guid, renaming, saving, subscribing
 from tests.store.memory_node import MemoryNode
-from tests.store.test_branches import World
 
 
 def damages(node: MemoryNode) -> list[tuple[str, str]]:
@@ -100,7 +100,7 @@ def test_what_the_writer_remembers_is_mended_too() -> None:
     node.write(saving(b"text", guid(1)))
     node.connection.execute("UPDATE chain SET uidnext = 50, messages = 8")
     node.write_together([])
-    node._writer._undo()  # it reads again what is on disk
+    node.read_anew()
     node.write(flagging(1, added=["\\Flagged"]))
     node.write(partial(compare_and_mend, chain_id=INBOX.mailbox_id, doubted=False))
     assert node.write(saving(b"text", guid(2))).uids == (2,)
@@ -112,7 +112,7 @@ def test_counters_that_a_batch_has_changed_are_mended_with_it() -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1)))
     node.connection.execute("UPDATE chain SET messages = 8")
-    node._writer._undo()  # it reads again what is on disk
+    node.read_anew()
     mending = partial(compare_and_mend, chain_id=INBOX.mailbox_id, doubted=False)
     node.write_together([flagging(1, added=["\\Flagged"]), mending])
     assert damages(node) == []
@@ -176,7 +176,7 @@ def test_a_tree_that_the_writer_remembers_is_mended_too() -> None:
     created, subscribed, renamed = node.log()
     other.take(created)
     other.connection.execute("DELETE FROM folder")
-    other._writer._undo()
+    other.read_anew()
     other.take(subscribed)  # the writer reads the tree, without its folder
     other.write(partial(compare_and_mend, chain_id=tree_id(ALICE), doubted=False))
     other.take(renamed)
@@ -228,7 +228,7 @@ def test_what_waited_for_the_right_head_is_applied_with_the_mending() -> None:
     node.write(saving(b"text", guid(3)))
     other.take(node.log()[1])
     other.connection.execute(f"REPLACE INTO chain VALUES ({','.join('?' * len(old))})", old)
-    other._writer._undo()
+    other.read_anew()
     other.take(node.log()[2])
     assert other.digests() != node.digests()
     other.write(partial(compare_and_mend, chain_id=INBOX.mailbox_id, doubted=True))

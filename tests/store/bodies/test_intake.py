@@ -16,8 +16,8 @@ from replicator.store.bodies.attachment_ranges import Attached
 from replicator.store.bodies.recipe import INLINE_TOTAL_MAX
 from tests.imap_data.corpus import corpus
 from tests.mime.messages import MESSAGES, base64_texts, cuts
-from tests.store.memory_attachments import MemoryAttachments, read
-from tests.store.taking_in import (
+from tests.store.bodies.memory_attachments import MemoryAttachments, read
+from tests.store.bodies.taking_in import (
     HEAD,
     TAIL,
     base64_lines,

@@ -1,0 +1,29 @@
+"""Nodes that change mail apart from each other, and meet again."""
+
+from tests.replication.cluster import USER, Cluster
+
+
+async def part(nodes: Cluster) -> None:
+    """dc1 from the others."""
+    nodes.isolate("dc1")
+    await nodes.linked(["dc1"], [sid for sid in nodes.nodes if sid != "dc1"])
+
+
+async def meet(nodes: Cluster) -> None:
+    nodes.rejoin("dc1")
+    await nodes.linked()
+
+
+async def fork(nodes: Cluster) -> None:
+    """UIDs 1 to 5 were common. Each side has saved as UID 6; dc1 has expunged 1, dc2 has expunged 2 and flagged 3."""
+    for number in range(5):
+        await nodes["dc1"].save(f"common {number}")
+    await nodes.converged()
+    await part(nodes)
+    await nodes["dc1"].expunge(1)
+    await nodes["dc1"].save("at dc1")
+    await nodes["dc2"].expunge(2)
+    await nodes["dc2"].flag(3)
+    await nodes["dc2"].save("at dc2")
+    await nodes["dc2"].mail.create_folder(USER, "Work")
+    await nodes["dc2"].save("at work", "Work")

@@ -1,0 +1,149 @@
+"""Damage to the tables of a node, planted behind its back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.replication.cluster import USER, Cluster
+
+INBOX = "(SELECT mailbox_id FROM folder WHERE name = 'INBOX' AND user = 'alice')"
+WORK = "(SELECT mailbox_id FROM folder WHERE name = 'Work')"
+TREE = "(SELECT id FROM chain WHERE uidvalidity = 0 AND user = 'alice')"
+ROW = (
+    "uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, received_ms, size_bytes, content_hash,"
+    " fingerprint"
+)
+INTO = f"(mailbox, {ROW})"
+ALSO = "x'919292a56463392e7a0500'"  # one placement, of dc9.z:5
+A_TEXT = "(SELECT content_hash FROM by_uid WHERE uid = 2 AND mailbox = " + INBOX + ")"
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Statements that do damage, and how much of each kind is to be found."""
+
+    name: str
+    statements: Sequence[str]
+    found: dict[str, int]
+
+
+DAMAGES = [
+    Planted("row deleted", [f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 1}),
+    Planted("all rows deleted", [f"DELETE FROM by_uid WHERE mailbox = {INBOX}"], {"by_uid": 3}),
+    Planted("flags altered", [f"UPDATE by_uid SET flags = x'80' WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 1}),
+    Planted("flags garbled", [f"UPDATE by_uid SET flags = x'c1' WHERE mailbox = {INBOX}"], {"by_uid": 3}),
+    Planted(
+        "placements added", [f"UPDATE by_uid SET also = {ALSO} WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 1}
+    ),
+    Planted("placements garbled", [f"UPDATE by_uid SET also = 'x' WHERE mailbox = {INBOX}"], {"by_uid": 3}),
+    Planted("GUID altered", [f"UPDATE by_uid SET guid = randomblob(16) WHERE mailbox = {WORK}"], {"by_uid": 1}),
+    Planted("sum altered", [f"UPDATE by_uid SET fingerprint = zeroblob(16) WHERE mailbox = {INBOX}"], {"by_uid": 3}),
+    Planted("sum garbled", [f"UPDATE by_uid SET fingerprint = 'x' WHERE mailbox = {WORK}"], {"by_uid": 1}),
+    Planted("UID altered", [f"UPDATE by_uid SET uid = 9 WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 2}),
+    Planted("UID no number", [f"UPDATE by_uid SET uid = 'x' WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 2}),
+    Planted(
+        "row added",
+        [f"INSERT INTO by_uid {INTO} SELECT {WORK}, {ROW} FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}"],
+        {"by_uid": 1},
+    ),
+    Planted(
+        "message added",
+        [
+            "INSERT INTO by_uid SELECT "
+            + WORK
+            + ", 7, origin, seq, change, x'"
+            + "99" * 16
+            + "', claim_origin, claim_seq,"
+            f" modseq, flags, 1, 1, content_hash, fingerprint, also FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}",
+            f"INSERT INTO by_guid VALUES (x'{'99' * 16}', {WORK}, 7, 'dc1.x', 1, 0)",
+        ],
+        {"by_uid": 1, "by_guid": 1},
+    ),
+    Planted(
+        "mailbox added",
+        [f"INSERT INTO by_uid {INTO} SELECT randomblob(16), {ROW} FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}"],
+        {"by_uid": 1},
+    ),
+    Planted(
+        "text named wrongly", [f"UPDATE by_uid SET content_hash = randomblob(32) WHERE mailbox = {WORK}"], {"by_uid": 1}
+    ),
+    Planted("pointer deleted", [f"DELETE FROM by_guid WHERE uid = 2 AND mailbox = {INBOX}"], {"by_guid": 1}),
+    Planted("pointer bent", [f"UPDATE by_guid SET uid = 3 WHERE uid = 2 AND mailbox = {INBOX}"], {"by_guid": 1}),
+    Planted("placement bent", [f"UPDATE by_guid SET seq = seq + 1 WHERE mailbox = {WORK}"], {"by_guid": 1}),
+    Planted(
+        "pointer added", [f"INSERT INTO by_guid VALUES (randomblob(16), {WORK}, 1, 'dc1.x', 1, 0)"], {"by_guid": 1}
+    ),
+    Planted("pointers gone", ["DELETE FROM by_guid"], {"by_guid": 4}),
+    Planted("messages counted wrongly", [f"UPDATE chain SET messages = 7 WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("unseen counted wrongly", [f"UPDATE chain SET unseen = unseen + 1 WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("size counted wrongly", [f"UPDATE chain SET size_bytes = 0 WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("fingerprint wrong", [f"UPDATE chain SET fingerprint = zeroblob(16) WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("UIDNEXT low", [f"UPDATE chain SET uidnext = 2 WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("UIDNEXT high", [f"UPDATE chain SET uidnext = 200 WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("MODSEQ wrong", [f"UPDATE chain SET highestmodseq = 1 WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("context wrong", [f"UPDATE chain SET context = x'80' WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("context garbled", [f"UPDATE chain SET context = x'c1' WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("context no map", [f"UPDATE chain SET context = x'01' WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("head wrong", [f"UPDATE chain SET head_seq = 2 WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("head gone", [f"UPDATE chain SET head_seq = NULL, head_origin = NULL WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("kind wrong", [f"UPDATE chain SET uidvalidity = 0 WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("user wrong", [f"UPDATE chain SET user = 'eve' WHERE id = {WORK}"], {"chain": 1}),
+    Planted("chain deleted", [f"DELETE FROM chain WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("tree's chain deleted", [f"DELETE FROM chain WHERE id = {TREE}"], {"chain": 1}),
+    Planted("fingerprint of a tree wrong", [f"UPDATE chain SET fingerprint = x'00' WHERE id = {TREE}"], {"chain": 1}),
+    Planted(
+        "chain added",
+        ["INSERT INTO chain VALUES (randomblob(16), 'alice', 7, 1, 0, NULL, NULL, x'80', 0, 0, 0, zeroblob(16), 0)"],
+        {"chain": 1},
+    ),
+    Planted("folder deleted", ["DELETE FROM folder WHERE name = 'Work'"], {"folder": 1}),
+    Planted("folder renamed", ["UPDATE folder SET name = 'Play' WHERE name = 'Work'"], {"folder": 1}),
+    Planted("folder gone", ["UPDATE folder SET deleted = 1 WHERE name = 'Work'"], {"folder": 1}),
+    Planted("UIDVALIDITY wrong", ["UPDATE folder SET uidvalidity = 5 WHERE name = 'Work'"], {"folder": 1}),
+    Planted(
+        "folder added", ["INSERT INTO folder VALUES (randomblob(16), 'alice', 'New', 5, 0, 1, 'a')"], {"folder": 1}
+    ),
+    Planted("user added", ["INSERT INTO folder VALUES (randomblob(16), 'eve', 'New', 5, 0, 1, 'a')"], {"folder": 1}),
+    Planted("subscription deleted", ["DELETE FROM subscription"], {"subscription": 1}),
+    Planted("subscription cleared", ["UPDATE subscription SET subscribed = 0"], {"subscription": 1}),
+    Planted("subscription added", ["INSERT INTO subscription VALUES ('alice', 'x', 1, 1, 'dc1')"], {"subscription": 1}),
+    Planted("subscriber added", ["INSERT INTO subscription VALUES ('eve', 'x', 1, 1, 'dc1')"], {"subscription": 1}),
+    Planted("text deleted", [f"DELETE FROM content WHERE hash = {A_TEXT}"], {"content": 1}),
+    Planted(
+        "much at once",
+        [
+            f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}",
+            f"UPDATE chain SET messages = 7 WHERE id = {INBOX}",
+            f"DELETE FROM by_guid WHERE mailbox = {WORK}",
+            "UPDATE folder SET name = 'Play' WHERE name = 'Work'",
+        ],
+        {"by_uid": 1, "chain": 1, "by_guid": 1, "folder": 1},
+    ),
+]
+
+
+DAMAGES_OF_A_MAILBOX = {
+    "a row is gone": f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}",
+    "flags are others": f"UPDATE by_uid SET flags = x'80' WHERE uid = 2 AND mailbox = {INBOX}",
+    "a row cannot be read": f"UPDATE by_uid SET flags = x'c1' WHERE uid = 2 AND mailbox = {INBOX}",
+    "numbers are others": f"UPDATE chain SET uidnext = uidnext + 7 WHERE id = {INBOX}",
+    "a fingerprint is another": f"UPDATE chain SET fingerprint = zeroblob(16) WHERE id = {INBOX}",
+}
+
+
+async def fill(nodes: Cluster) -> None:
+    """UIDs 2, 3 and 4 in alice's INBOX, by two masters' entries; one message in Work."""
+    one, other = nodes["dc1"], nodes["dc2"]
+    for number in range(3):
+        await one.save(f"text {number}")
+    await one.mail.create_folder(USER, "Work")
+    await one.mail.subscribe(USER, "Work", subscribed=True)
+    await other.flag(2, 3, added=["\\Seen", "$Forwarded"])
+    await other.expunge(1)
+    nodes.isolate("dc2")
+    await nodes.linked(["dc1"], ["dc2"])
+    await one.save("one side")
+    await other.flag(3, added=["\\Flagged"])
+    await other.save("at work", "Work")
+    nodes.rejoin("dc2")
+    await nodes.linked()
+    await nodes.converged()
