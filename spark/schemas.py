@@ -132,11 +132,23 @@ STAGES: Final[Mapping[str, StructType]] = {
         {**_GATHERED, **{field.name: field.dataType for field in VERSION}, "given": _LONG},
         nullable=(*VERSION.names, "given"),
     ),
-    "merging.rows": StructType(
-        [
-            *(SCHEMAS["messages"][name] for name in ("mailbox", "guid")),
-            *(field for field in SCHEMAS["messages"] if field.name not in {"mailbox", "guid"}),
-        ]
+    "merging.rows": _struct(
+        {
+            "mailbox": _BINARY,
+            "guid": _BINARY,
+            "uid": _LONG,
+            "origin": _STRING,
+            "seq": _LONG,
+            "change": _INT,
+            "claim_origin": _STRING,
+            "claim_seq": _LONG,
+            "modseq": _LONG,
+            "flags": _list(FLAG),
+            "received_ms": _LONG,
+            "size_bytes": _LONG,
+            "content_hash": _BINARY,
+            "also": _list(_struct({"seq": _LONG, "origin": _STRING, "change": _INT})),
+        }
     ),
     "merging.heads": _struct(
         {"mailbox": _BINARY, "uidnext": _LONG, "highestmodseq": _LONG, "risen": _LONG, "context": CONTEXT}
