@@ -10,9 +10,10 @@ chain of former masters until the root has told every node.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
-from master_election.scope_record import MOVING, Event, ScopeRecord, Standing
+from master_election.scope_record import HELD, MOVING, Event, ScopeRecord, Standing
 from master_election.scopes import wider
 
 CACHED_MAX = 100_000
@@ -26,13 +27,17 @@ class Masters:
     """The masters of one term, as one node knows them.
 
     Callers ask with the scope of a mailbox. A wider scope covers it unless the root or a move says otherwise; below,
-    the standing and the master of a scope mean those of the scope that covers it.
+    the standing and the master of a scope mean those of the scope that covers it. `move_ended` is called whenever
+    changes that wait for the end of a move may go on.
     """
 
-    def __init__(self, sid: str, cached_max: int = CACHED_MAX) -> None:
+    def __init__(
+        self, sid: str, *, move_ended: Callable[[], None] = lambda: None, cached_max: int = CACHED_MAX
+    ) -> None:
         self.sid = sid
         self.term = 1
         self.own_count = 0  # scopes that this node masters, takes or gives
+        self._move_ended = move_ended
         self._cached_max = cached_max
         # Each record is in one of these two; to a thread that looks while it passes from one to the other, it is not
         # ours. The first one is bounded by the mailboxes that this node has mastered or asked for in this term.
@@ -110,6 +115,7 @@ class Masters:
         self._cached.clear()
         self._own_parts.clear()
         self._unheard.clear()
+        self._move_ended()
 
     def learn(
         self, scope: str, master: str, asked_in: int, covering: str | None = None, moves: int | None = None
@@ -252,15 +258,17 @@ class Masters:
 
     def _step(self, scope: str, happening: Event, master: str | None = None) -> bool:
         record = self._record(scope)
-        was_held = record.is_held
+        before = record.standing
         if not record.step(happening, master):
             return False
-        self.own_count += record.is_held - was_held
+        self.own_count += (record.standing in HELD) - (before in HELD)
         if record.standing is Standing.OURS and wider(scope) is not None:
             self._own_parts.add(scope)
         else:
             self._own_parts.discard(scope)
         self._file(scope, record)
+        if before in MOVING and record.standing not in MOVING:
+            self._move_ended()
         return True
 
     def _comes(self, covering: str, scope: str) -> None:

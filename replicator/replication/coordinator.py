@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 import trio
 
-from master_election.scopes import ScopePolicy
 from protocol.commands import (
     Ack,
     Command,
@@ -51,6 +50,7 @@ from replicator.replication.log.disk_shortage import DiskShortage
 from replicator.replication.log.feeds import Feeds
 from replicator.replication.log.sender import check_claims
 from replicator.replication.log.settled import SettledLogs
+from replicator.replication.mastership.elections import Elections
 from replicator.replication.mastership.handover import Handover
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.mastership.stall_detector import StallDetector
@@ -116,20 +116,16 @@ class Coordinator:
             suspended_s=environment.suspended_s,
             went_on=self._went_on,
         )
-        self.mastership = Mastership(
-            self.sid,
+        self.elections = Elections(
+            config,
             store,
             clock_ms=environment.clock_ms,
-            policy=ScopePolicy(config.mastership.scope),
-            priority=config.node.priority,
-            peers=frozenset(peer.id for peer in config.peers),
-            pulse=self._stall_detector,
             link_to=self.connections.link,
-            catch_up=self._catch_up,
-            timeout_s=config.mastership.timeout_s,
+            term_began=self._term_began,
             routes_changed=self._routes_changed,
             outlived=self._outlived,
         )
+        self.mastership = Mastership(config, self.elections, pulse=self._stall_detector, catch_up=self._catch_up)
         self.settled_logs = SettledLogs(
             store,
             self.mastership.table,
@@ -137,7 +133,7 @@ class Coordinator:
             peers=[peer.id for peer in config.peers],
             links=lambda: self.connections.links,
         )
-        self.handover = Handover(store, self.mastership, config.mastership.timeout_s)
+        self.handover = Handover(store, self.elections, self.mastership, config.mastership.timeout_s)
         self.bodies = Bodies(
             store,
             environment,
@@ -186,7 +182,7 @@ class Coordinator:
         self.disk_shortage = DiskShortage(config.node.data, config.content.attachments or config.node.data, environment)
         self.feeds = Feeds(
             store,
-            self.mastership.ships,
+            self.elections.ships,
             self.connections.link,
             too_old=self.state_transfer.begin,
             remotes=self.remotes,
@@ -208,6 +204,7 @@ class Coordinator:
         )
         self._peer_requests = PeerRequests(
             store,
+            self.elections,
             self.mastership,
             handover=self.handover,
             bodies=self.bodies,
@@ -224,7 +221,7 @@ class Coordinator:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._stall_detector.run)
             nursery.start_soon(self.connections.run)
-            nursery.start_soon(self.mastership.run, mastership.heartbeat_s)
+            nursery.start_soon(self.elections.run, mastership.heartbeat_s)
             nursery.start_soon(self.durability.run, mastership.heartbeat_s)
             nursery.start_soon(self.feeds.tell, mastership.heartbeat_s)
             nursery.start_soon(self.feeds.gaps.run)
@@ -270,7 +267,7 @@ class Coordinator:
         """See `LinkOwner`."""
         feed = self.feeds.begin(link)
         self.durability.linked(link.sid, link.hello.origin)
-        self.mastership.link_up(link)
+        self.elections.link_up(link)
         self.settled_logs.link_up(link)
         self.admission.linked(link)
         self._note_component()
@@ -280,14 +277,14 @@ class Coordinator:
     def link_down(self, link: PeerLink) -> None:
         """See `LinkOwner`."""
         self.feeds.end(link)
-        self.mastership.link_down(link.sid)
+        self.elections.link_down(link.sid)
         self._note_component()
 
     async def notice(self, link: PeerLink, command: Command) -> None:
         """See `LinkHandler`."""
         match command:
             case Links() | Root() | Dropped():
-                self.mastership.received(link, command)
+                self.elections.received(link, command)
                 self._note_component()
             case Ack():
                 self._acknowledged(link, command)
@@ -328,7 +325,7 @@ class Coordinator:
 
         A node that is no neighbour acknowledges to this node only entries that were numbered here, so only these count.
         """
-        is_neighbour, ships = self.connections.link(sid) is not None, self.mastership.ships
+        is_neighbour, ships = self.connections.link(sid) is not None, self.elections.ships
         authors = {
             author
             for author in {*map(sid_of, self.store.context)} - {sid}
@@ -386,6 +383,9 @@ class Coordinator:
         )
         self.connections.drop_links()
         self.mastership.went_on()
+
+    def _term_began(self, term: int) -> None:
+        self.mastership.term_began(term)
 
     def _routes_changed(self) -> None:
         self.feeds.routes_changed()

@@ -87,8 +87,8 @@ class StatusReporter:
             started_ms=self._started_ms,
             clock_ms=self._environment.clock_ms(),
             component=mastership.table.component,
-            root=mastership.election.root,
-            term=mastership.election.term,
+            root=coordinator.elections.machine.root,
+            term=coordinator.elections.machine.term,
             mailboxes=len(counts.mailboxes),
             mastered=sum(mastership.known_master(key) == coordinator.sid for key in counts.mailboxes),
             log_entries=counts.log_entries,
@@ -197,7 +197,7 @@ class StatusReporter:
 
     def _info(self) -> dict[str, str]:
         """Return the labels of `replicator_info`."""
-        election = self._coordinator.mastership.election
+        election = self._coordinator.elections.machine
         return {
             "sid": self._coordinator.sid,
             "cluster": self._coordinator.config.node.cluster,

@@ -37,6 +37,7 @@ from replicator.replication.convergence import sync_server
 from replicator.replication.convergence.body_conflicts import BodyConflicts
 from replicator.replication.links.entry_codec import refusal
 from replicator.replication.links.link import LinkDownError, PeerLink
+from replicator.replication.mastership.elections import Elections
 from replicator.replication.mastership.handover import Handover
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.writes import head_exchange
@@ -59,6 +60,7 @@ class PeerRequests:
     def __init__(
         self,
         store: Store,
+        elections: Elections,
         mastership: Mastership,
         *,
         handover: Handover,
@@ -71,6 +73,7 @@ class PeerRequests:
     ) -> None:
         self._store = store
         self._sid = mastership.sid
+        self._elections = elections
         self._mastership = mastership
         self._handover = handover
         self._bodies = bodies
@@ -100,7 +103,7 @@ class PeerRequests:
     async def _answer(self, link: PeerLink, command: Command) -> Reply:
         match command:
             case Who():
-                return await self._mastership.answer_who(command)
+                return await self._elections.answer_who(command)
             case MasterMove():
                 return await self._handover.move(link.key_of(command.mailbox), command, link)
             case Mbox():

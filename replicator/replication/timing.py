@@ -106,10 +106,13 @@ ORPHAN_SWEEP_EVERY_S = 86_400.0
 ORPHAN_SWEEP_REST_S = 0.02
 """Minimum rest between two slices."""
 
+# ---- mastership/elections.py
+
+ELECTIONS_REFRESH_S = 30.0
+"""Between two advertisements of links that have not changed."""
+
 # ---- mastership/mastership.py
 
-MASTERSHIP_REFRESH_S = 30.0
-"""Between two advertisements of links that have not changed."""
 MASTERSHIP_RETRY_S = 0.05
 """Before an unanswered question is asked again."""
 

@@ -126,6 +126,30 @@ def test_a_root_that_has_not_heard_of_the_move_changes_nothing() -> None:
     assert masters.master("inbox") == "a"
 
 
+def test_changes_that_wait_go_on_when_a_move_ends() -> None:
+    ends = 0
+
+    def move_ended() -> None:
+        nonlocal ends
+        ends += 1
+
+    masters = Masters("a", move_ended=move_ended)
+    masters.learn("inbox", "b", asked_in=1)
+    masters.want("inbox")
+    assert ends == 0
+    masters.not_taken("inbox", 1, refused=True)
+    assert ends == 1
+    masters.want("inbox")
+    masters.taken("inbox", "inbox", asked_in=1)
+    assert ends == 2
+    masters.promise("inbox", "inbox")
+    masters.keep("inbox", asked_in=1)
+    assert ends == 3
+    masters.promise("inbox", "inbox")
+    masters.begin(2)
+    assert ends == 4
+
+
 PART, USER = "mailbox:01 of user:ann", "user:ann"
 
 

@@ -247,7 +247,7 @@ class Cluster:
         await until(lambda: all(map(self._has_its_links, self.all())))
         await until(
             lambda: all(
-                node.component == group and node.coordinator.mastership.election.settled for node, group in members
+                node.component == group and node.coordinator.elections.machine.settled for node, group in members
             )
         )
 

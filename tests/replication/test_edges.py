@@ -11,7 +11,7 @@ from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mailstore import INBOX
 from replicator.replication import timing
-from replicator.replication.mastership.mastership import SCOPE_MAX_BYTES
+from replicator.replication.mastership.elections import SCOPE_MAX_BYTES
 from replicator.replication.writes.requests import DeleteRequest, ExpungeRequest
 from replicator.store.db.queries import MailboxKey
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, cluster

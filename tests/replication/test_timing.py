@@ -31,7 +31,7 @@ ASCENDING = {
         (t.FORK_SCHEDULER_QUIET_S, t.FORK_SCHEDULER_GROWING_MAX_S, t.OVERDUE_S),
     "an entry on its way comes by the log before it is taken over":
         (t.FORK_SCHEDULER_PATIENCE_S, t.RECONCILIATION_LOG_FIRST_S),
-    "adverts come back before an overdue entry is doubted": (t.MASTERSHIP_REFRESH_S, t.OVERDUE_ABANDON_S),
+    "adverts come back before an overdue entry is doubted": (t.ELECTIONS_REFRESH_S, t.OVERDUE_ABANDON_S),
     "a rebuild waits for two looks for bodies": (2 * t.BACKFILL_RETRY_S, t.REBUILD_STUCK_S),
     "a rebuild waits for a link that is dialled again": (t.REDIAL_MAX_S, t.REBUILD_ALL_REACH_S, t.REBUILD_REACH_S),
     "statements of what is settled come several times in a round":

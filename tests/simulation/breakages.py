@@ -167,7 +167,7 @@ BREAKAGES = (
     ),
     Breakage(
         "outlived", "a run goes on although an older one is known in another part",
-        "replicator/replication/mastership/mastership.py",
+        "replicator/replication/mastership/rivals.py",
         "self._outlived(origin)", "return",
         "test_a_copy_that_a_part_of_the_cluster_took_for_the_node_ends_when_the_parts_meet",
     ),

@@ -47,8 +47,8 @@ async def reach(world: World, *sids: str, at: Iterable[Machine] | None = None) -
     machines = [world[sid] for sid in sids] if at is None else list(at)
 
     def settled(node: Node) -> bool:
-        mastership = node.coordinator.mastership
-        return set(mastership.table.component) == set(sids) and mastership.election.settled
+        elections = node.coordinator.elections
+        return set(elections.table.component) == set(sids) and elections.machine.settled
 
     await until(lambda: all(settled(machine.node) for machine in machines))
 

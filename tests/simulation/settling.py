@@ -51,7 +51,7 @@ def why_not(machines: list[Machine]) -> str:
             return f"{node.sid} has links to {up} only"
         if list(mastership.table.component) != everybody:
             return f"{node.sid} reaches {mastership.table.component} only"
-        if not mastership.election.settled:
+        if not node.coordinator.elections.machine.settled:
             return f"{node.sid} has no settled term"
         if node.coordinator.durability.is_short:
             return f"{node.sid} finds too few nodes that have caught up"
@@ -90,9 +90,9 @@ def left_over(machines: list[Machine]) -> list[str]:
             "changes awaiting durability": coordinator.durability._waiting,
             "awaited entries": node.store._awaited,
             "jobs of the writer": node.store._writer._waiting,
-            "questions for masters": coordinator.mastership._questions,
+            "questions for masters": coordinator.elections._questions,
             "mailboxes getting ready": coordinator.mastership._readying,
-            "held WHO": coordinator.mastership.election._held,
+            "held WHO": coordinator.elections.machine._held,
             "mailboxes with branches": coordinator.fork_scheduler._suspects,
             "loading views": node.store.views._loading,
         }

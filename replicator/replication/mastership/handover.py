@@ -4,6 +4,9 @@ The node that wants the scope asks the present master by MASTER-MOVE, which foll
 master finishes the changes that it is numbering, hands over the mailbox's head, and forwards requests from then on;
 changes wait at both ends meanwhile. Then it tells the root. Whatever message is lost, the root's word decides in the
 end: a node that is directed to a node that denies being the master asks the root again.
+
+The mover here and the keeper of masters (`mastership`) know each other by `Keeper` alone. Both change what this node
+knows of scopes, each by its own events of `Masters`.
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import trio
 
+from master_election.masters import Masters
 from master_election.scope_record import Standing
 from master_election.scope_usage import Usage
 from master_election.scopes import wider
@@ -25,7 +30,7 @@ from replicator.errors import UnavailableError
 from replicator.mailstore import Folder
 from replicator.replication import timing
 from replicator.replication.links.link import LinkDownError, PeerLink
-from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.mastership.elections import Elections
 from replicator.replication.mastership.request_loops import RequestLoops
 from replicator.store.db import chain as chains
 from replicator.store.db.queries import MailboxKey
@@ -34,40 +39,67 @@ from replicator.store.store import Store
 log = logging.getLogger(__name__)
 
 
+class Keeper(Protocol):
+    """What the mover knows of the keeper of masters, `Mastership`."""
+
+    @property
+    def masters(self) -> Masters:
+        """The record of each scope. The mover begins and ends moves there, the keeper does everything else."""
+
+    def scope(self, key: MailboxKey) -> str:
+        """Return the scope that contains the mailbox."""
+
+    def known_master(self, key: MailboxKey) -> str | None:
+        """Return the mailbox's master, if this node knows it without asking."""
+
+    async def find(self, key: MailboxKey) -> str:
+        """Return the mailbox's master, once its scope moves no more."""
+
+    async def root_names(self, key: MailboxKey) -> str | None:
+        """Return the master that the root names."""
+
+    def bounced(self, key: MailboxKey) -> None:
+        """Note that the mailbox's supposed master denies being it or cannot be reached."""
+
+    def is_ready(self, key: MailboxKey, term: int) -> None:
+        """Note that this node has, in that term, all that the previous master had of the mailbox."""
+
+
 class Handover:
     """Moves of scopes to and from this node. Belongs to the event loop."""
 
-    def __init__(self, store: Store, mastership: Mastership, timeout_s: float) -> None:
+    def __init__(self, store: Store, elections: Elections, keeper: Keeper, timeout_s: float) -> None:
         self._store = store
-        self._mastership = mastership
-        self._masters = mastership.masters
+        self._elections = elections
+        self._masters = keeper.masters
+        self._keeper = keeper
         self._timeout_s = timeout_s
         self._usage = Usage()
-        self._forwarded = RequestLoops()
+        self._forwarded = RequestLoops()  # one for each request that is at another node
 
     def changed(self, key: MailboxKey) -> None:
         """Note that a client of this node changes the mailbox, and ask for the scope if that happens often."""
-        scope, now = self._mastership.scope(key), trio.current_time()
+        scope, now = self._keeper.scope(key), trio.current_time()
         self._usage.changed(scope, now)
         if self._masters.standing(scope) is Standing.ELSEWHERE and self._usage.wants(scope, now):
             master = self._masters.want(scope)
             if master is not None:
-                move = MasterMove(0, self._masters.term, self._mastership.sid)
-                self._mastership.later(partial(self._take, key, master, move))
+                move = MasterMove(0, self._masters.term, self._elections.sid)
+                self._elections.later(partial(self._take, key, master, move))
 
     async def move(self, key: MailboxKey, move: MasterMove, came_from: PeerLink | None = None) -> Reply:
         """Forward a MASTER-MOVE towards the master, or carry it out if this node is the master."""
         if move.term != self._masters.term:
             return Refused(RefusalCode.UNAVAILABLE, "another term has begun; ask again")
-        if move.destination not in self._mastership.table.component:
+        if move.destination not in self._elections.table.component:
             return Refused(RefusalCode.UNAVAILABLE, self._unreachable(move.destination))
         if came_from is not None and _wish(key, move) in self._forwarded:
             return self._not_this_way(key)
-        scope = self._mastership.scope(key)
-        master, moves = await self._mastership.find(key), self._masters.moves(scope)
-        if master == self._mastership.sid:
+        scope = self._keeper.scope(key)
+        master, moves = await self._keeper.find(key), self._masters.moves(scope)
+        if master == self._elections.sid:
             return await self._give(key, move)
-        link = self._mastership.toward(master)
+        link = self._elections.toward(master)
         reply = None if link is came_from else await self._request(key, master, move)
         if reply is None or (isinstance(reply, Refused) and reply.code == RefusalCode.NOT_MASTER):
             return self._not_this_way(key)  # even if the move may have been made: the asking node must ask the root
@@ -76,12 +108,12 @@ class Handover:
         return reply
 
     def _not_this_way(self, key: MailboxKey) -> Refused:
-        self._mastership.bounced(key)
+        self._keeper.bounced(key)
         return Refused(RefusalCode.NOT_MASTER, "the master cannot be reached this way; ask again")
 
     async def resign(self, key: MailboxKey, successor: str) -> None:
         """Give the scope to another node, because this node's disk is full or damaged and it cannot number changes."""
-        scope, term = self._mastership.scope(key), self._masters.term
+        scope, term = self._keeper.scope(key), self._masters.term
         covering = self._masters.covering(scope) or scope
         async with self._promised(scope, covering, term) as promised:
             given = promised and self._masters.give(covering, successor, term)
@@ -101,15 +133,15 @@ class Handover:
     async def master_of(self, folder: Folder) -> str | None:
         """See `MasterControl`. If another node is the master, what this node remembers may be outdated by a move."""
         key = MailboxKey.of(folder)
-        known = self._mastership.known_master(key)
-        return known if known == self._mastership.sid else await self._mastership.root_names(key) or known
+        known = self._keeper.known_master(key)
+        return known if known == self._elections.sid else await self._keeper.root_names(key) or known
 
     async def move_to(self, folder: Folder, node: str) -> None:
         """See `MasterControl`."""
         key, reply = MailboxKey.of(folder), None
         with trio.move_on_after(2 * self._timeout_s):
             while not isinstance(reply, Moved):
-                if node not in self._mastership.table.component:
+                if node not in self._elections.table.component:
                     raise UnavailableError(self._unreachable(node))
                 reply = await self._try_to_move(key, node)
                 await trio.sleep(0 if isinstance(reply, Moved) else timing.MASTERSHIP_RETRY_S)
@@ -120,16 +152,16 @@ class Handover:
 
     async def take_over(self, key: MailboxKey) -> bool:
         """Try to make this node the mailbox's master, even if clients of another node use it; return True if it is."""
-        reply = await self._try_to_move(key, self._mastership.sid)
+        reply = await self._try_to_move(key, self._elections.sid)
         return isinstance(reply, Moved)
 
     def _unreachable(self, node: str) -> str:
-        return f"{node} cannot be reached from {self._mastership.sid}; try again when it can"
+        return f"{node} cannot be reached from {self._elections.sid}; try again when it can"
 
     async def _try_to_move(self, key: MailboxKey, node: str) -> Reply | None:
         move = MasterMove(0, self._masters.term, node, now=True)
-        master = await self._mastership.find(key)
-        if node == self._mastership.sid != master and self._masters.want(self._mastership.scope(key)):
+        master = await self._keeper.find(key)
+        if node == self._elections.sid != master and self._masters.want(self._keeper.scope(key)):
             return await self._take(key, master, move)
         return await self.move(key, move)
 
@@ -149,13 +181,13 @@ class Handover:
         return reply
 
     def _taken(self, key: MailboxKey, reply: Reply | None, term: int) -> None:
-        scope, now = self._mastership.scope(key), trio.current_time()
+        scope, now = self._keeper.scope(key), trio.current_time()
         match reply:
             case Moved(given, head) if given in _names(scope):
                 if self._masters.taken(scope, given, term):
                     self._usage.came(given, now)
                     if self._shows(head):
-                        self._mastership.is_ready(key, term)
+                        self._keeper.is_ready(key, term)
                     log.info("took over as master of %s", given)
             case Refused():
                 self._usage.refused(scope, now)
@@ -163,10 +195,9 @@ class Handover:
             case _:
                 self._usage.refused(scope, now)
                 self._masters.not_taken(scope, term, refused=False)
-        self._mastership.move_ended()
 
     async def _request(self, key: MailboxKey, master: str, move: MasterMove) -> Reply | None:
-        link = self._mastership.toward(master)
+        link = self._elections.toward(master)
         try:
             with self._forwarded.passing(_wish(key, move)):
                 return None if link is None else await link.request(lambda link: _on(link, key, move))
@@ -181,7 +212,7 @@ class Handover:
     # ---- giving
 
     async def _give(self, key: MailboxKey, move: MasterMove) -> Reply:
-        scope, sid, term = self._mastership.scope(key), self._mastership.sid, move.term
+        scope, sid, term = self._keeper.scope(key), self._elections.sid, move.term
         covering = self._masters.covering(scope) or scope
         if move.destination == sid:
             return Moved(covering, await self._head(key))
@@ -204,7 +235,7 @@ class Handover:
     def _given(self, scope: str, part: str, master: str, term: int, *, ask_again: bool) -> None:
         if not ask_again:
             self._usage.sent_away(scope, trio.current_time())
-        self._mastership.later(partial(self._report, part, master, term))
+        self._elections.later(partial(self._report, part, master, term))
         log.info("%s is the master of %s now", master, part)
 
     @asynccontextmanager
@@ -221,8 +252,6 @@ class Handover:
             yield True
         finally:
             self._masters.keep(part, term)
-            self._mastership.not_ready(part)
-            self._mastership.move_ended()
 
     async def _head(self, key: MailboxKey) -> Dot | None:
         chain = await self._store.read(lambda reader: chains.load(reader, key.mailbox_id))
@@ -240,7 +269,7 @@ class Handover:
     async def _tell_root(self, part: str, master: str, term: int) -> Master | None:
         """Return the root's answer, however long it takes; None if the term ends before."""
         while term == self._masters.term:
-            answer = await self._mastership.ask(Who(term, part, master, former=self._mastership.sid))
+            answer = await self._elections.ask(Who(term, part, master, former=self._elections.sid))
             if answer is not None:
                 return answer
             await trio.sleep(timing.MASTERSHIP_RETRY_S)
@@ -250,7 +279,7 @@ class Handover:
         """Become part of the wider scope again, whose master the root names."""
         term = self._masters.term
         async with self._promised(scope, scope, term) as promised:
-            answer = await self._tell_root(scope, self._mastership.sid, term) if promised else None
+            answer = await self._tell_root(scope, self._elections.sid, term) if promised else None
             if answer is not None and answer.covering == wider(scope) and self._masters.join(scope, answer.sid, term):
                 log.info("%s is mastered by %s as part of %s again", scope, answer.sid, answer.covering)
 

@@ -315,7 +315,7 @@ async def test_nobody_joins_branches_in_a_term_that_has_ended(
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
-        mastership = node.coordinator.mastership
+        mastership, elections = node.coordinator.mastership, node.coordinator.elections
         await node.save("mine")
         view = await node.view()
         allowed: list[bool] = []
@@ -325,7 +325,7 @@ async def test_nobody_joins_branches_in_a_term_that_has_ended(
 
         async def end_the_term(number: int) -> None:
             if number == 1:
-                mastership._do(mastership.election.component_changed())
+                elections._do(elections.machine.component_changed())
             await trio.lowlevel.checkpoint()
 
         node.store.listeners.append(note)

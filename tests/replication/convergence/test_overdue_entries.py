@@ -121,12 +121,12 @@ async def test_an_advert_that_came_under_a_huge_number_is_overruled(tmp_path: Pa
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         table = nodes["dc2"].coordinator.mastership.table
         known = adverts_of(table)["dc1"]
-        mastership = nodes["dc2"].coordinator.mastership
-        mastership._links_changed(
+        elections = nodes["dc2"].coordinator.elections
+        elections._links_changed(
             table.receive([LinkAdvert(known.origin, 500, known.sequence + FAR, known.neighbours)], "dc1")
         )
-        assert mastership.election.root == "dc2"
-        await until(lambda: mastership.election.root == "dc1" and mastership.election.settled, HEALED_S)
+        assert elections.machine.root == "dc2"
+        await until(lambda: elections.machine.root == "dc1" and elections.machine.settled, HEALED_S)
         await nodes["dc2"].save("text")
         await nodes.converged()
 

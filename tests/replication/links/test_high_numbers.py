@@ -47,7 +47,7 @@ async def test_a_number_that_no_node_counts_up_to_is_passed_over(
         else:
             assert [record.levelno for record in told] == [logging.WARNING]
         assert nodes["dc2"].component == nodes["dc3"].component == {"dc2", "dc3"}
-        assert all(node.coordinator.mastership.election.term < FAR for node in nodes.all())
+        assert all(node.coordinator.elections.machine.term < FAR for node in nodes.all())
         assert all("dc9.x" not in settled for settled in nodes["dc2"].coordinator.settled_logs.known().values())
         assert await nodes["dc3"].save("x") == 1
 
@@ -64,7 +64,7 @@ async def test_the_highest_number_that_is_believed_parts_no_node_for_long(
             await stranger.send(Links((LinkAdvert(nodes["dc2"].store.origin, 1, highest, ()),)))
             await stranger.send(Settled("dc3", highest, (Dot("dc9.x", 1),)))
             await until(lambda: nodes["dc2"].component == {"dc2"})
-        await trio.sleep((MAX_CLOCK_DIFFERENCE_MS + LEAP) / 1000 + 2 * timing.MASTERSHIP_REFRESH_S)
+        await trio.sleep((MAX_CLOCK_DIFFERENCE_MS + LEAP) / 1000 + 2 * timing.ELECTIONS_REFRESH_S)
         assert nodes["dc2"].component == nodes["dc3"].component == {"dc2", "dc3"}
         assert await nodes["dc3"].save("x") == 1
         await nodes.converged()

@@ -392,7 +392,7 @@ async def test_a_literal_that_waits_for_leave_gets_it(tmp_path: Path, autojump_c
     async with playing_a_peer(tmp_path, autojump_clock) as (nodes, _):
         other = await approach(nodes)
         assert isinstance(await other.greet(), Response)
-        term = nodes["dc2"].coordinator.mastership.election.term
+        term = nodes["dc2"].coordinator.elections.machine.term
         who = b"w WHO %d {7}\r\n" % term
         await other.stream.send_all(who)
         seen = b""

@@ -265,14 +265,14 @@ async def test_what_was_to_be_numbered_when_the_term_ended_is_numbered_by_the_ne
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
-        store, mastership = nodes["dc1"].store, nodes["dc1"].coordinator.mastership
+        store, elections = nodes["dc1"].store, nodes["dc1"].coordinator.elections
         write = store.write
         outcomes: list[str] = []
 
         async def write_late(work: Callable[[Transaction], Reply]) -> Reply:
             """The term ends between the decision to number and the writer's turn."""
             if not outcomes:
-                mastership._do(mastership.election.component_changed())
+                elections._do(elections.machine.component_changed())
                 await store.flush()
             try:
                 reply = await write(work)
@@ -336,7 +336,7 @@ async def test_a_term_ends_when_what_was_numbered_in_it_is_on_disk(tmp_path: Pat
         await nodes["dc2"].save("first")
         await nodes.converged()
         node = nodes["dc2"]
-        election, disk = node.coordinator.mastership.election, trio.Event()
+        election, disk = node.coordinator.elections.machine, trio.Event()
         delay_writes(node, disk.wait)
         nursery.start_soon(node.save, "second")
         await trio.sleep(0.1)
@@ -367,7 +367,8 @@ async def test_what_was_compared_in_one_term_counts_in_no_other(
         assert await mastership.find(key) == "dc1"
         nursery.start_soon(mastership.get_ready, key)
         await trio.testing.wait_all_tasks_blocked()
-        mastership._do(mastership.election.component_changed())
+        elections = nodes["dc1"].coordinator.elections
+        elections._do(elections.machine.component_changed())
         compared.set()
         await trio.testing.wait_all_tasks_blocked()
         assert await mastership.find(key) == "dc1"
@@ -415,5 +416,5 @@ async def test_nodes_that_do_not_have_each_other_in_their_files_agree_on_the_roo
         await nodes.start("dc3")
         await until(lambda: all(node.component == {"dc1", "dc2", "dc3"} for node in nodes.all()))
         assert await nodes["dc1"].save("text") == 1
-        assert {node.coordinator.mastership.election.root for node in nodes.all()} == {"dc3"}
+        assert {node.coordinator.elections.machine.root for node in nodes.all()} == {"dc3"}
         await nodes.converged()
