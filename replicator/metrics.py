@@ -54,7 +54,7 @@ class ImapMetrics:
     """Metrics of the IMAP door."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.connections = Gauge("replicator_imap_connections", "IMAP connections that are open now.", registry=registry)
+        self.connections = Gauge("replicator_imap_connections", "IMAP connections that are open.", registry=registry)
         self._logins = Counter(
             "replicator_imap_logins_total",
             "IMAP login attempts with a name and a password, by result.",

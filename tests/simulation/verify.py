@@ -115,6 +115,10 @@ class _Known:
     def is_expunged(self, placement: Placement) -> bool:
         return any(map(self.has, self.history.expunged.get(placement, ())))
 
+    def stays_by_another(self, mailbox_id: bytes, guid: bytes) -> bool:
+        """Return True if some placements of a message in the mailbox were expunged and others were not."""
+        return {self.is_expunged(placement) for placement in self.by_guid(mailbox_id).get(guid, ())} == {True, False}
+
 
 def _check_mailbox(
     known: _Known, mailbox_id: bytes, rows: dict[bytes, Row], flags: dict[Placement, dict[str, FlagChange]]
@@ -236,7 +240,8 @@ def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dic
     text_of = {added.guid: added.content_hash for added in known.history.added.values()}
     apart: Counter[bytes] = Counter()
     for guid, mailboxes in known.history.moved.items():
-        apart[text_of[guid]] += len(mailboxes) - 1
+        stays = {mailbox_id for mailbox_id in rows if known.stays_by_another(mailbox_id, guid)}
+        apart[text_of[guid]] += len(mailboxes | stays) - 1
     gone = connection_of(node.store).execute("SELECT mailbox_id FROM folder WHERE deleted = 1")
     standing = rows.keys() - {mailbox_id for (mailbox_id,) in gone} - known.history.emptied
     by_mailbox = {mailbox_id: found.values() for mailbox_id, found in rows.items()}

@@ -13,12 +13,13 @@ from protocol.values import UidSet
 from replicator.errors import InvalidNameError
 from replicator.mailstore import INBOX, SEPARATOR, Folder
 from replicator.replication.convergence.fork_scheduler import ForkScheduler
-from replicator.replication.writes.requests import CopyRequest
+from replicator.replication.writes.requests import CopyRequest, CreateRequest, SaveRequest
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit
 from replicator.store.log.forks import strays
 from resync import folder_tree
-from tests.replication.cluster import USER, Cluster, Node, cluster
+from tests.replication.cluster import USER, Cluster, Node, cluster, until
 
 
 class Pair:
@@ -94,6 +95,35 @@ async def test_a_folder_made_on_both_sides_becomes_one_with_all_mail(tmp_path: P
         await two.heal()
         assert await mails(two.here) == {"Work": ["here", "there"]}
         assert (await two.folders())["Work"].uidvalidity > max(before)
+
+
+async def test_mail_that_was_saved_twice_moves_by_one_placement_and_stays_by_the_other(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].inbox()
+        await nodes.converged()
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2", "dc3"])
+        for sid, mailbox_id in (("dc1", b"1" * 16), ("dc2", b"2" * 16)):  # of one name, the lowest id stays
+            request = CreateRequest(USER, "Work", mailbox_id, lambda: b"3" * 16)
+            await nodes[sid].coordinator.submit(request)
+        await until(lambda: nodes["dc3"].store.context == nodes["dc2"].store.context)
+        nodes.network.cut(("dc2", "dc3"))
+        await nodes.linked(["dc1"], ["dc2"], ["dc3"])
+        for sid in ("dc2", "dc3"):
+            key = MailboxKey.of(await nodes[sid].mail.folder(USER, "Work"))
+            await nodes[sid].coordinator.submit(SaveRequest(key, b"g" * 16, 1_000, (), StoredBody.of(b"twice")))
+        await nodes["dc2"].mail.rename_folder(USER, "Work", "Done")
+        nodes.network.mend(("dc1", "dc3"))
+        await nodes.linked(["dc1", "dc3"], ["dc2"])
+        with trio.fail_after(60):
+            while await mails(nodes["dc1"]) != {"Work": ["twice"]}:  # noqa: ASYNC110 - no event tells what is shown
+                await trio.sleep(0.1)
+        nodes.rejoin("dc2")
+        await nodes.linked()
+        await nodes.converged()
+        assert await mails(nodes["dc1"]) == {"Done": ["twice"], "Work": ["twice"]}
 
 
 async def test_a_node_says_so_as_long_as_mail_is_to_change_its_folder(
