@@ -221,7 +221,7 @@ async def test_an_emptied_file_with_a_log_is_refused_and_one_without_is_new(tmp_
     path.touch()
     wal = tmp_path / "node.db-wal"
     wal.write_bytes(b"something")
-    assert "is empty, and node.db-wal is not" in await refused(path)
+    assert "is empty, but node.db-wal is not" in await refused(path)
     assert wal.read_bytes() == b"something"
     wal.unlink()
     async with open_store(tmp_path) as store:
