@@ -126,7 +126,7 @@ class NodeStatus:
     attachments_bytes: int | None
     attachments_to_heal: int  # known to be damaged or missing: they are fetched from other nodes
     waiting_entries: int  # in the log but not applied: their predecessor is not here, or they are of another branch
-    ungathered_users: int  # whose folders may have become one with others, until all mail is in those
+    stray_folders: int  # deleted folders with mail that is about to move to another folder of their name
     overdue: Mapping[str, int]  # reason -> entries that have waited over 30 s for it with all nodes linked
     unsettled: Mapping[str, int]  # known node -> entries of this log that it is not known to show
     digest: str  # of all mailboxes and trees

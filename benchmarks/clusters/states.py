@@ -14,7 +14,7 @@ LOG_GONE_WITHIN_S = 300.0
 
 def are_equal(statuses: Sequence[Mapping[str, object]]) -> bool:
     """Return True if all nodes show the same, and none has entries that wait or mail that is to change its folder."""
-    waiting = any(status["waiting_entries"] or status["ungathered_users"] for status in statuses)
+    waiting = any(status["waiting_entries"] or status["stray_folders"] for status in statuses)
     return not waiting and len({status["digest"] for status in statuses}) == 1
 
 

@@ -29,6 +29,7 @@ from replicator.store.db.damage import REMEDY, DatabaseDamagedError
 from replicator.store.db.queries import Connection, FolderRecord, Lag, MailboxKey
 from replicator.store.db.transaction import Commit
 from replicator.store.gc import expunged
+from replicator.store.log.forks import stray_folder_count
 from replicator.store.log.pending_resync import count as postponed_count
 from replicator.store.store import Store
 from resync import row as rows
@@ -41,6 +42,7 @@ class _Counts:
 
     log_entries: int
     waiting: int
+    stray_folders: int
     postponed: int
     texts_lacking: int
     expunged: tuple[int, int]
@@ -105,7 +107,7 @@ class StatusReporter:
             attachments_bytes=held.size_bytes if held else None,
             attachments_to_heal=coordinator.bodies.attachments_to_heal,
             waiting_entries=counts.waiting,
-            ungathered_users=coordinator.fork_scheduler.ungathered_users,
+            stray_folders=counts.stray_folders,
             overdue=coordinator.overdue_entries.reasons,
             unsettled=coordinator.settled_logs.unsettled(),
             digest=rows.to_bytes(counts.digest).hex(),
@@ -440,7 +442,14 @@ def _counts(reader: Connection) -> _Counts:
         if chain.uidvalidity:
             mailboxes.append(MailboxKey(chain.user, chain.id, chain.uidvalidity))
     return _Counts(
-        entries, waiting, postponed_count(reader), lacking_count(reader), expunged.totals(reader), mailboxes, digest
+        entries,
+        waiting,
+        stray_folder_count(reader),
+        postponed_count(reader),
+        lacking_count(reader),
+        expunged.totals(reader),
+        mailboxes,
+        digest,
     )
 
 

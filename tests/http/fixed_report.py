@@ -78,7 +78,7 @@ class FixedReport:
             attachments_bytes=300_000,
             attachments_to_heal=0,
             waiting_entries=len(self.overdue),
-            ungathered_users=0,
+            stray_folders=0,
             overdue=dict.fromkeys(self.overdue, 1),
             unsettled={"dc1": 0, "dc2": 0, "dc3": 7},
             digest=self.digest,

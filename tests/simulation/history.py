@@ -70,7 +70,8 @@ class History:
     expunged: dict[Placement, list[Dot]] = field(default_factory=lambda: defaultdict(list))
     flagged: dict[tuple[Placement, str], list[FlagChange]] = field(default_factory=lambda: defaultdict(list))
     merges: set[Dot] = field(default_factory=set)
-    moved: dict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))  # GUID -> where nodes moved it
+    moved: dict[bytes, set[tuple[bytes, bytes]]] = field(default_factory=lambda: defaultdict(set))
+    """GUID -> mailboxes between which nodes, not clients, have moved the message: from and to."""
     emptied: set[bytes] = field(default_factory=set)  # folders that a merge took out of the tree: mail leaves them
     tree: list[TreeChange] = field(default_factory=list)
     acknowledged: dict[Dot, str] = field(default_factory=dict)  # entry -> its description for messages

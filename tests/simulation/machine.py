@@ -54,8 +54,8 @@ class Observer(Protocol):
         """Wrap `submit`, which carries out the operation and which this method must call."""
         ...
 
-    def moves(self, mailbox_id: bytes, guids: Sequence[bytes]) -> None:
-        """Note that a node itself is about to move mail to the folder that has its folder's name."""
+    def moves(self, source: bytes, destination: bytes, guids: Sequence[bytes]) -> None:
+        """Note that a node itself is about to move mail to the mailbox that has its folder's name."""
         ...
 
     def expunges(self, mailbox_id: bytes, messages: Sequence[Message]) -> None:
@@ -89,7 +89,7 @@ class _ObservedCoordinator(Coordinator):
 
     async def carry_out(self, operation: ChangeRequest) -> Reply:
         if isinstance(operation, CopyRequest) and operation.can_repeat:
-            self.observer.moves(operation.key.mailbox_id, operation.guids)
+            self.observer.moves(operation.source.mailbox_id, operation.key.mailbox_id, operation.guids)
         return await super().carry_out(operation)
 
 

@@ -239,9 +239,9 @@ def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dic
             lost |= {(added.mailbox_id, added.content_hash), (None, added.content_hash)}
     text_of = {added.guid: added.content_hash for added in known.history.added.values()}
     apart: Counter[bytes] = Counter()
-    for guid, mailboxes in known.history.moved.items():
-        stays = {mailbox_id for mailbox_id in rows if known.stays_by_another(mailbox_id, guid)}
-        apart[text_of[guid]] += len(mailboxes | stays) - 1
+    for guid, moves in known.history.moved.items():
+        stays = {source for source, _ in moves if known.stays_by_another(source, guid)}
+        apart[text_of[guid]] += len(stays | {destination for _, destination in moves}) - 1
     gone = connection_of(node.store).execute("SELECT mailbox_id FROM folder WHERE deleted = 1")
     standing = rows.keys() - {mailbox_id for (mailbox_id,) in gone} - known.history.emptied
     by_mailbox = {mailbox_id: found.values() for mailbox_id, found in rows.items()}

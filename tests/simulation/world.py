@@ -210,10 +210,10 @@ class World:
                 )
         return reply
 
-    def moves(self, mailbox_id: bytes, guids: Sequence[bytes]) -> None:
+    def moves(self, source: bytes, destination: bytes, guids: Sequence[bytes]) -> None:
         """See `Observer`."""
         for guid in guids:
-            self.history.moved[guid].add(mailbox_id)
+            self.history.moved[guid].add((source, destination))
 
     def expunges(self, mailbox_id: bytes, messages: Sequence[Message]) -> None:
         """See `Observer`."""

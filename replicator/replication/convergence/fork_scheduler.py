@@ -82,15 +82,9 @@ class ForkScheduler:
         self._growing: dict[bytes, _Growth] = {}
         self._refused: dict[bytes, float] = {}  # mailboxes that have lost their rows -> time of the next try
         self._users: OrderedDict[str, None] = OrderedDict()  # users with folders that may have become one
-        self._ungathered: set[str] = set()  # these, and those who are being looked at or could not be finished yet
         self._suspects: OrderedDict[MailboxKey, None] = OrderedDict()  # most recently used last
         self._found = Signal()
         store.listeners.append(self._note_commit)
-
-    @property
-    def ungathered_users(self) -> int:
-        """The number of users who may have mail in folders that have become other folders, until it is moved there."""
-        return len(self._ungathered)
 
     async def run(self, heartbeat_s: float) -> None:
         """Handle mailboxes with waiting entries, several at once, until cancelled."""
@@ -154,8 +148,6 @@ class ForkScheduler:
             try:
                 if not await work():
                     undone.append(item)
-                elif isinstance(item, str) and item not in self._users:
-                    self._ungathered.discard(item)
             except MailError as error:
                 what = f"the folders of {item}" if isinstance(item, str) else await name_of(self._store, item)
                 log.warning("cannot merge branches of %s yet: %s", what, error)
@@ -269,5 +261,4 @@ class ForkScheduler:
 
     def _suspect_strays(self, user: str) -> None:
         self._users[user] = None
-        self._ungathered.add(user)
         self._found.set()

@@ -102,12 +102,22 @@ def users_with_strays(connection: sqlite3.Connection) -> list[str]:
     return [user for (user,) in rows]
 
 
+def stray_folder_count(connection: sqlite3.Connection) -> int:
+    """Return the number of folders, of all users, whose mail is to move to another folder of their name."""
+    return sum(len(_stray_folders(connection, user)) for user in users_with_strays(connection))
+
+
 def strays(connection: sqlite3.Connection, user: str) -> list[StrayMail]:
     """Return the mail left in a user's folders that were united with another, or deleted while mail arrived."""
+    return [_stray(connection, source, destination) for source, destination in _stray_folders(connection, user)]
+
+
+def _stray_folders(connection: sqlite3.Connection, user: str) -> list[tuple[MailboxKey, MailboxKey]]:
+    """Return the user's folders that hold stray mail, each with the folder where the mail belongs."""
     by_name: dict[str, list[MailboxKey]] = {}
     for record in queries.folders_in_sight(connection, user):
         by_name.setdefault(record.name, []).append(record.key(user))
-    return [_stray(connection, key, counts) for *gone, counts in by_name.values() for key in gone]
+    return [(source, destination) for *gone, destination in by_name.values() for source in gone]
 
 
 def _stray(connection: sqlite3.Connection, source: MailboxKey, destination: MailboxKey) -> StrayMail:

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,7 @@ from replicator.replication.convergence.fork_scheduler import ForkScheduler
 from replicator.replication.writes.requests import CopyRequest, CreateRequest, SaveRequest
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
-from replicator.store.db.transaction import Commit
-from replicator.store.log.forks import strays
+from replicator.store.log.forks import StrayMail, strays
 from resync import folder_tree
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 
@@ -38,12 +36,7 @@ class Pair:
         """Return when both show the same and no mail lies in a folder that has become part of another."""
         self.nodes.rejoin("dc1")
         await self.nodes.linked()
-        with trio.fail_after(60):
-            while True:
-                await self.nodes.converged()
-                if not any([(await node.report.node_status()).ungathered_users for node in self.nodes.all()]):
-                    break
-                await trio.sleep(0.1)
+        await gathered(*self.nodes.all())
         assert not any([await node.store.read(lambda reader: strays(reader, USER)) for node in self.nodes.all()])
         assert await shown(self.here) == await shown(self.there)
         folders = await self.folders()
@@ -51,6 +44,17 @@ class Pair:
 
     async def folders(self) -> dict[str, Folder]:
         return {folder.name: folder for folder in await self.here.mail.folders(USER)}
+
+
+async def gathered(*nodes: Node) -> None:
+    """Return when these nodes show the same, nothing waits, and no mail is to move to another folder."""
+    with trio.fail_after(60):
+        while True:
+            statuses = [await node.report.node_status() for node in nodes]
+            left = any(status.waiting_entries or status.stray_folders for status in statuses)
+            if not left and len({status.digest for status in statuses}) == 1:
+                return
+            await trio.sleep(0.1)
 
 
 async def shown(node: Node) -> dict[str, tuple[int, dict[int, str]]]:
@@ -117,35 +121,37 @@ async def test_mail_that_was_saved_twice_moves_by_one_placement_and_stays_by_the
         await nodes["dc2"].mail.rename_folder(USER, "Work", "Done")
         nodes.network.mend(("dc1", "dc3"))
         await nodes.linked(["dc1", "dc3"], ["dc2"])
-        with trio.fail_after(60):
-            while await mails(nodes["dc1"]) != {"Work": ["twice"]}:  # noqa: ASYNC110 - no event tells what is shown
-                await trio.sleep(0.1)
+        await gathered(nodes["dc1"], nodes["dc3"])
+        assert await mails(nodes["dc1"]) == {"Work": ["twice"]}
         nodes.rejoin("dc2")
         await nodes.linked()
-        await nodes.converged()
+        await gathered(*nodes.all())
         assert await mails(nodes["dc1"]) == {"Done": ["twice"], "Work": ["twice"]}
 
 
-async def test_a_node_says_so_as_long_as_mail_is_to_change_its_folder(
-    tmp_path: Path, autojump_clock: MockClock
+async def test_equal_nodes_say_while_mail_is_to_move_to_another_folder(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    move, may_move = ForkScheduler._move, trio.Event()
+
+    async def move_later(scheduler: ForkScheduler, stray: StrayMail) -> None:
+        await may_move.wait()
+        await move(scheduler, stray)
+
+    monkeypatch.setattr(ForkScheduler, "_move", move_later)
     async with pair(tmp_path, autojump_clock) as two:
         await two.part()
         await create(two.here, "Travel", "packing list")
         await create(two.there, "Travel", "train times")
-        counted: dict[str, list[int]] = {}
+        two.nodes.rejoin("dc1")
+        await two.nodes.linked()
+        await two.nodes.converged()
         for node in two.nodes.all():
-            scheduler, counts = node.coordinator.fork_scheduler, counted.setdefault(node.sid, [])
-            node.store.listeners.append(partial(_note_ungathered, scheduler, counts))
+            assert len((await mails(node))["Travel"]) == 1
+            assert (await node.report.node_status()).stray_folders == 1
+        may_move.set()
         await two.heal()
-        for node in two.nodes.all():
-            assert 1 in counted[node.sid]
-            assert (await node.report.node_status()).ungathered_users == 0
-
-
-def _note_ungathered(scheduler: ForkScheduler, counts: list[int], commit: Commit) -> None:
-    if any(entry.is_tree and entry.is_merge for entry in commit.applied):
-        counts.append(scheduler.ungathered_users)
+        assert (await mails(two.here))["Travel"] == ["packing list", "train times"]
 
 
 async def test_folders_made_apart_never_share_a_uidvalidity(tmp_path: Path, autojump_clock: MockClock) -> None:
