@@ -21,7 +21,7 @@ from replicator.config import LogConfig, MastershipConfig
 from replicator.mailstore import INBOX
 from replicator.metrics import HttpMetrics, ImapMetrics, LmtpMetrics
 from replicator.replication.links.link import PeerLink
-from replicator.replication.node_status import _Metrics
+from replicator.replication.node_metrics import NodeMetrics
 from replicator.replication.writes.head_exchange import compare
 from replicator.status import LinkStatus
 from replicator.store.db import chain as chains
@@ -307,7 +307,7 @@ def info(registry: CollectorRegistry) -> dict[str, str]:
 
 def test_each_help_stands_alone() -> None:
     registry = CollectorRegistry()
-    _Metrics(registry, "data")
+    NodeMetrics(registry, "data")
     for door in (LmtpMetrics, ImapMetrics, HttpMetrics):
         door(registry)
     texts = [family.documentation for family in registry.collect()]
