@@ -14,7 +14,6 @@ import trio
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
 from replicator.config import Address, Config
-from replicator.environment import Environment
 from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
@@ -23,13 +22,14 @@ from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import host_name
-from replicator.metrics import AttachmentMetrics, HttpMetrics, ImapMetrics, LmtpMetrics
-from replicator.objects import ObjectStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.mail_store import ClusterMailStore
 from replicator.replication.node_status import StatusReporter
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
+from replicator.runtime.environment import Environment
+from replicator.runtime.metrics import AttachmentMetrics, HttpMetrics, ImapMetrics, LmtpMetrics
+from replicator.runtime.objects import ObjectStore
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
 from replicator.store.checkpoints.archive import Archive

@@ -15,12 +15,12 @@ from functools import partial
 import trio
 
 from replicator.config import Config
-from replicator.environment import Environment
 from replicator.errors import DataError, MailError
 from replicator.node import DATABASE, attachments_of, make_directory
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.handshake import REBUILDING
 from replicator.replication.rebuild.rebuilder import Progress, Rebuild, RebuildError, Rebuilt
+from replicator.runtime.environment import Environment
 from replicator.store.db import schema
 from replicator.store.repair import damaged_database, database_swap
 from replicator.store.store import Store

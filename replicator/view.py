@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 from sortedcontainers import SortedDict, SortedSet
 
 from protocol.values import Dot
-from replicator.signals import Signal
+from replicator.runtime.signals import Signal
 from resync.row import Placement
 
 SEEN = "\\Seen"

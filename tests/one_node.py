@@ -12,7 +12,6 @@ import trio
 
 from protocol.values import UidSet
 from replicator.config import default_config
-from replicator.environment import Environment
 from replicator.errors import MailError
 from replicator.mailstore import (
     BodySink,
@@ -28,6 +27,7 @@ from replicator.replication.coordinator import Coordinator
 from replicator.replication.mail_store import ClusterMailStore
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
+from replicator.runtime.environment import Environment
 from replicator.store.store import Store
 from replicator.users.names import candidates
 from replicator.view import MailboxView, Message

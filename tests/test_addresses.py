@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.addresses import is_loopback, network_of
+from replicator.runtime.addresses import is_loopback, network_of
 
 
 @pytest.mark.parametrize(

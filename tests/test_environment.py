@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from replicator.environment import suspended_s
+from replicator.runtime.environment import suspended_s
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells it")

@@ -6,7 +6,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.log_fields import VALUE_MAX, LogFields
+from replicator.runtime.log_fields import VALUE_MAX, LogFields
 
 
 def test_words_are_plain_and_all_else_is_quoted() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from replicator.signals import Signal
+from replicator.runtime.signals import Signal
 
 
 async def waiting(signal: Signal, nursery: trio.Nursery) -> list[str]:

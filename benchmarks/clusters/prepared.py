@@ -24,8 +24,8 @@ import trio
 
 from benchmarks.clients.mails import MailTexts
 from benchmarks.clients.wire import MeasurementError
-from replicator.environment import Environment
 from replicator.mailstore import INBOX
+from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries, schema
 from replicator.store.db.queries import MailboxKey

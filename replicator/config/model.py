@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protocol.units import GIB, KIB
-from replicator.addresses import is_loopback
+from replicator.runtime.addresses import is_loopback
 
 DAY_S = 86_400.0
 

@@ -15,8 +15,8 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from protocol.units import GIB, KIB, MIB
-from replicator.addresses import is_loopback
 from replicator.config.model import DAY_S, Address
+from replicator.runtime.addresses import is_loopback
 
 E = TypeVar("E", bound=StrEnum)
 

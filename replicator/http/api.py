@@ -35,7 +35,7 @@ from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.http.task_routes import TASK_ROUTES
 from replicator.mailstore import INBOX, Folder, NewMessage, canonical_name
-from replicator.metrics import exposition
+from replicator.runtime.metrics import exposition
 from replicator.status import CheckpointOutcome, CheckpointResult, CheckpointStatus
 
 MESSAGE_TYPE = "message/rfc822"

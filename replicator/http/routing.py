@@ -11,8 +11,8 @@ from http import HTTPStatus
 from typing import Generic, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from replicator.addresses import is_loopback
 from replicator.http.message import Head, ProblemError, Request, Response
+from replicator.runtime.addresses import is_loopback
 
 Services = TypeVar("Services")
 

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
-from replicator.environment import wall_clock_ms
 from replicator.mailstore import Folder, MailStore
-from replicator.metrics import HttpMetrics
+from replicator.runtime.environment import wall_clock_ms
+from replicator.runtime.metrics import HttpMetrics
 from replicator.status import CheckpointStatus, MailboxStatus, NodeStatus
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
 from replicator.users import UserNames

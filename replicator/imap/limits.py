@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from replicator.addresses import is_loopback, network_of
+from replicator.runtime.addresses import is_loopback, network_of
 
 
 @dataclass(slots=True)

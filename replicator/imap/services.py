@@ -10,7 +10,7 @@ from replicator.imap.limits import ConnectionLimits
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.wire.command_parser import CommandParser
 from replicator.mailstore import MESSAGE_BYTES_MAX, MailStore
-from replicator.metrics import ImapMetrics
+from replicator.runtime.metrics import ImapMetrics
 from replicator.users import Login
 
 

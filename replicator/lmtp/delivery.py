@@ -16,8 +16,8 @@ from replicator.lmtp.machine import Envelope
 from replicator.lmtp.replies import Reply, reply_for
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import Top, trace_headers
-from replicator.log_fields import LogFields
 from replicator.mailstore import INBOX, BodySink, NewMessage, ReceivedBody, SavedMessage
+from replicator.runtime.log_fields import LogFields
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from replicator.lmtp import replies
 from replicator.lmtp.delivery import Delivery
 from replicator.lmtp.machine import Envelope, Event, LmtpMachine, MessageBegun, MessageData, MessageEnded
 from replicator.lmtp.services import LmtpServices
-from replicator.log_fields import LogFields
 from replicator.mailstore import sending_s
+from replicator.runtime.log_fields import LogFields
 
 log = logging.getLogger(__name__)
 

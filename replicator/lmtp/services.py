@@ -8,9 +8,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from replicator.environment import wall_clock_ms
 from replicator.mailstore import MESSAGE_BYTES_MAX, BodySink, Folder, NewMessage, SavedMessage
-from replicator.metrics import LmtpMetrics
+from replicator.runtime.environment import wall_clock_ms
+from replicator.runtime.metrics import LmtpMetrics
 from replicator.users import UserNames
 
 TRACE_ID_BYTES = 8

@@ -26,8 +26,6 @@ from protocol.commands import (
 from protocol.stream_codec import ProtocolError
 from protocol.values import Dot, sid_of
 from replicator.config import Config
-from replicator.environment import Environment
-from replicator.metrics import AttachmentMetrics
 from replicator.replication import timing
 from replicator.replication.bodies import Bodies
 from replicator.replication.checkpoints.bootstrap import Bootstrap
@@ -62,6 +60,8 @@ from replicator.replication.writes.lagging_peers import LaggingPeers
 from replicator.replication.writes.prestage import Prestage
 from replicator.replication.writes.requests import ChangeRequest
 from replicator.replication.writes.router import Router
+from replicator.runtime.environment import Environment
+from replicator.runtime.metrics import AttachmentMetrics
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store

@@ -15,7 +15,6 @@ import trio
 
 from protocol.commands import Stored
 from protocol.values import Dot, UidSet
-from replicator.environment import Environment
 from replicator.errors import (
     ContentUnavailableError,
     FolderExistsError,
@@ -48,6 +47,7 @@ from replicator.replication.writes.requests import (
     SubscribeRequest,
 )
 from replicator.replication.writes.uid_retry import Added, UidRetry
+from replicator.runtime.environment import Environment
 from replicator.store.db import chain as chains
 from replicator.store.db import queries, recent
 from replicator.store.db.queries import FolderRecord, MailboxKey

@@ -13,12 +13,12 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from protocol.values import Dot, covers
-from replicator.environment import Environment
 from replicator.errors import DatabaseFailedError, MailError
 from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.rival_runs import PeerState
 from replicator.replication.node_metrics import NodeMetrics
+from replicator.runtime.environment import Environment
 from replicator.status import LinkStatus, MailboxStatus, NodeStatus
 from replicator.store.attachments.files import MissingError
 from replicator.store.bodies.body_rows import lacking_count

@@ -14,9 +14,9 @@ from typing import BinaryIO, Self, TypeVar
 import trio
 
 from protocol.values import Dot, sid_of
-from replicator.environment import Environment, ThreadRunner
 from replicator.errors import MailError, UnavailableError
-from replicator.signals import Signal
+from replicator.runtime.environment import Environment, ThreadRunner
+from replicator.runtime.signals import Signal
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
 from replicator.store.attachments.store import Attachments

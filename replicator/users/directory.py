@@ -19,10 +19,10 @@ from pathlib import Path
 
 import trio
 
-from replicator.addresses import network_of
-from replicator.environment import ThreadRunner, run_in_thread
 from replicator.errors import UnavailableError, UsersUnavailableError
-from replicator.log_fields import LogFields
+from replicator.runtime.addresses import network_of
+from replicator.runtime.environment import ThreadRunner, run_in_thread
+from replicator.runtime.log_fields import LogFields
 from replicator.users.names import candidates, folded
 from replicator.users.passwd_file import PasswdFileError, UserTable, read_whole_file
 from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash, parse_hash

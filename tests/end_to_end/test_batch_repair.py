@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from benchmarks.clients.wire import connect_lmtp, deliver
 from benchmarks.clusters.cluster import Cluster, Node
 from replicator.cli.command_list import cli
-from replicator.environment import Environment
+from replicator.runtime.environment import Environment
 from replicator.store.log.entry_removal import collect
 from replicator.store.store import Store
 from tests.end_to_end.ledger import Cache, Seen, log_in

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from replicator.http.services import HttpServices
-from replicator.metrics import HttpMetrics
+from replicator.runtime.metrics import HttpMetrics
 from tests.http.fixed_jobs import FixedJobs
 from tests.http.fixed_report import FixedReport
 from tests.one_node import HookedMail, Names, one_node

@@ -5,7 +5,7 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry
 
 from replicator.imap.services import ImapServices
-from replicator.metrics import ImapMetrics
+from replicator.runtime.metrics import ImapMetrics
 from tests.imap.client import connected
 
 PREFIX = "replicator_imap"

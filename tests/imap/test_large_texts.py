@@ -10,12 +10,12 @@ import trio
 import trio.testing
 
 from protocol.values import UidSet
-from replicator.environment import run_in_thread
 from replicator.imap.matching import message_reader
 from replicator.imap.matching.message_reader import LARGE_BODY_BYTES, Parsing
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import Connection
 from replicator.mailstore import BodyReader, NewMessage, read_all
+from replicator.runtime.environment import run_in_thread
 from tests.imap.client import connected, fill
 from tests.one_node import HookedMail
 

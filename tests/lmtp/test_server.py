@@ -19,7 +19,7 @@ from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.server import CONNECTIONS_MAX, RECEIVE_BYTES
 from replicator.lmtp.trace import host_name
 from replicator.mailstore import MESSAGE_BYTES_MAX
-from replicator.metrics import LmtpMetrics
+from replicator.runtime.metrics import LmtpMetrics
 from replicator.users import UserDirectory, add_user
 from tests.one_node import Gate, HookedMail, Names, SinkLog, one_node
 

@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 
 from benchmarks.clients.wire import Address
-from replicator.environment import Environment
-from replicator.objects import ObjectStore
+from replicator.runtime.environment import Environment
+from replicator.runtime.objects import ObjectStore
 from tests.objects.s3_server import BUCKET, CREDENTIALS, needs_rclone, s3_server
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replicator.objects import ObjectStore
+from replicator.runtime.objects import ObjectStore
 
 
 async def read(store: ObjectStore, name: str) -> bytes:

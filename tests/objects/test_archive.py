@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from protocol.values import Context, Dot
-from replicator.objects import ObjectMissingError, ObjectStore
+from replicator.runtime.objects import ObjectMissingError, ObjectStore
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home, checkpoint_name, state_of, write_mailbox, write_tree
 from replicator.store.checkpoints.container import UnreadableError

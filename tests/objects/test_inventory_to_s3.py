@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from benchmarks.clients.wire import Address
-from replicator.environment import Environment
-from replicator.objects import ObjectStore, ObjectStoreError
+from replicator.runtime.environment import Environment
+from replicator.runtime.objects import ObjectStore, ObjectStoreError
 from replicator.store.inventory import parquet
 from replicator.store.inventory.conversation import Done
 from replicator.store.inventory.errors import TargetError

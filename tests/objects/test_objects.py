@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from replicator.environment import Environment
-from replicator.objects import PART_BYTES, ObjectInfo, ObjectMissingError, ObjectStore, ObjectStoreError
+from replicator.runtime.environment import Environment
+from replicator.runtime.objects import PART_BYTES, ObjectInfo, ObjectMissingError, ObjectStore, ObjectStoreError
 from tests.objects.contents import names, read
 
 HARD_NAME = "mail/alice+work@example.org/%41 ü=&~#x/000-1_dc1.0.checkpoint"

@@ -11,8 +11,8 @@ import trio
 from benchmarks.clients.wire import Address
 from replicator.cli.plans.plan_files import Plan
 from replicator.cli.target import CommandError
-from replicator.environment import Environment
-from replicator.objects import ObjectStore
+from replicator.runtime.environment import Environment
+from replicator.runtime.objects import ObjectStore
 from replicator.tasks import PlannedMailbox
 from resync.plan import MANIFEST
 from tests.inventory.planning import planned, write_plan

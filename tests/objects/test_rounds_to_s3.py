@@ -7,8 +7,8 @@ import pytest
 import trio
 
 from benchmarks.clients.wire import Address
-from replicator.environment import Environment
-from replicator.objects import ObjectStore
+from replicator.runtime.environment import Environment
+from replicator.runtime.objects import ObjectStore
 from replicator.store.store import Store
 from tests.objects.faulty_line import UNAVAILABLE, Fault, faulty_line
 from tests.objects.s3_server import BUCKET, needs_rclone

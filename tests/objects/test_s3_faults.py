@@ -12,8 +12,8 @@ from obstore.exceptions import GenericError
 
 from benchmarks.clients.wire import Address
 from benchmarks.clusters.proxy import Proxy
-from replicator.environment import Environment
-from replicator.objects import PART_BYTES, ObjectMissingError, ObjectStore, ObjectStoreError, RetryPolicy
+from replicator.runtime.environment import Environment
+from replicator.runtime.objects import PART_BYTES, ObjectMissingError, ObjectStore, ObjectStoreError, RetryPolicy
 from tests.objects.contents import names, read
 from tests.objects.faulty_line import UNAVAILABLE, Fault, faulty_line
 from tests.objects.s3_server import BUCKET, SECRET, needs_rclone

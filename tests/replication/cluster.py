@@ -32,14 +32,14 @@ from replicator.config import (
     WhenShort,
     default_config,
 )
-from replicator.environment import Environment
 from replicator.errors import RunsTwiceError, leaves
 from replicator.mailstore import Folder, NewMessage, read_all
-from replicator.metrics import AttachmentMetrics
 from replicator.node import archive_of
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.mail_store import ClusterMailStore
 from replicator.replication.node_status import StatusReporter
+from replicator.runtime.environment import Environment
+from replicator.runtime.metrics import AttachmentMetrics
 from replicator.store.db import queries, schema
 from replicator.store.store import Store
 from replicator.view import MailboxView, Message

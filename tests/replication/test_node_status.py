@@ -19,10 +19,10 @@ from protocol.commands import Done, Mbox, Mismatch, Reply
 from protocol.values import Dot, UidSet
 from replicator.config import LogConfig, MastershipConfig
 from replicator.mailstore import INBOX
-from replicator.metrics import HttpMetrics, ImapMetrics, LmtpMetrics
 from replicator.replication.links.link import PeerLink
 from replicator.replication.node_metrics import NodeMetrics
 from replicator.replication.writes.head_exchange import compare
+from replicator.runtime.metrics import HttpMetrics, ImapMetrics, LmtpMetrics
 from replicator.status import LinkStatus
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain

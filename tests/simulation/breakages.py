@@ -91,7 +91,7 @@ BREAKAGES = (
         "position = self._store.tail.end",
     ),
     Breakage(
-        "origin", "a node that starts again goes on under its old origin", "replicator/environment.py",
+        "origin", "a node that starts again goes on under its old origin", "replicator/runtime/environment.py",
         'return f"{sid}.{self.clock_ms():x}{self.random.randrange(1 << 16):04x}"', 'return f"{sid}.1"',
     ),
     Breakage(

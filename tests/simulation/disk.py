@@ -171,7 +171,7 @@ class Mount:
         return work()
 
     def open(self, path: Path) -> sqlite3.Connection:
-        """See `replicator.environment.open_database`."""
+        """See `replicator.runtime.environment.open_database`."""
         connection = sqlite3.connect(
             path, isolation_level=None, check_same_thread=False, cached_statements=256, factory=_Connection
         )

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from replicator import objects
 from replicator.replication import timing
 from replicator.replication.bodies import retention
 from replicator.replication.writes import prestage
+from replicator.runtime import objects
 
 
 @contextmanager

@@ -14,14 +14,14 @@ from prometheus_client import CollectorRegistry
 from protocol.commands import Reply
 from protocol.values import Dot
 from replicator.config import Config
-from replicator.environment import Environment
 from replicator.errors import MailError, RunsTwiceError, leaves
 from replicator.mailstore import Folder
-from replicator.objects import ObjectStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.mail_store import ClusterMailStore
 from replicator.replication.node_status import StatusReporter
 from replicator.replication.writes.requests import ChangeRequest, CopyRequest
+from replicator.runtime.environment import Environment
+from replicator.runtime.objects import ObjectStore
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home
 from replicator.store.db import schema

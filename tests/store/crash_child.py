@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from protocol.values import UidSet
-from replicator.environment import Environment
+from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey, folders
 from replicator.store.log import sequencer

@@ -9,7 +9,7 @@ from sqlite3 import Connection
 from typing import TypeVar
 
 from protocol.values import Dot, UidSet
-from replicator.environment import Environment
+from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey

@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 from protocol.commands import Parts
 from protocol.values import Dot
-from replicator.environment import run_in_thread
+from replicator.runtime.environment import run_in_thread
 from replicator.store.db import queries, schema
 from replicator.store.db.damage import Damage
 from replicator.store.db.transaction import Commit, Logged, Transaction

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import trio
 
-from replicator.environment import Environment
+from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody, read_body
 from replicator.store.db import queries
 from replicator.store.log import sequencer

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from replicator.environment import Environment
+from replicator.runtime.environment import Environment
 from replicator.store.store import Store
 from tests.store.consistency import check_file
 from tests.store.harness import INBOX, connection_of, creating, expunging, flagging, guid, open_store, saving

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 import trio
 
 from replicator.cli.target import CommandError
-from replicator.environment import Environment
-from replicator.objects import ObjectMissingError, ObjectStore, ObjectStoreError
+from replicator.runtime.environment import Environment
+from replicator.runtime.objects import ObjectMissingError, ObjectStore, ObjectStoreError
 from replicator.tasks import PlannedMailbox, Undone
 from resync.plan import MANIFEST, MANIFEST_BYTES_MAX, PARTITIONS, PlanManifest, manifest_from
 

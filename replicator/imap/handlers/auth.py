@@ -11,7 +11,7 @@ from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import continuation, quoted_or_literal, status_line, untagged
-from replicator.log_fields import LogFields
+from replicator.runtime.log_fields import LogFields
 
 _log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from typing import TypeVar
 import trio
 
 from protocol.units import KIB
-from replicator.environment import ThreadRunner, run_in_thread
 from replicator.imap.matching.bounds import is_text
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.mailstore import BodyReader, needs_whole, read_all
 from replicator.mime.skeleton import Skeleton
+from replicator.runtime.environment import ThreadRunner, run_in_thread
 
 T = TypeVar("T")
 

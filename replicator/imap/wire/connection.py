@@ -13,8 +13,8 @@ import trio
 
 from protocol.framing import ContinuationNeeded, Event, Frame, FrameLimits, Framer, LargeLiteral
 from protocol.units import KIB, MIB
-from replicator.addresses import is_loopback
 from replicator.imap.wire.responses import continuation
+from replicator.runtime.addresses import is_loopback
 
 LOGIN_TIMEOUT_S = 60.0  # short, because connections without a user are cheap to open
 IDLE_TIMEOUT_S = 30 * 60.0  # RFC 3501 section 5.4: at least 30 minutes

@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 import trio
 
-from replicator.environment import Environment
 from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
-from replicator.metrics import AttachmentMetrics
 from replicator.replication import timing
 from replicator.replication.bodies.partial_downloads import PartialDownloads
 from replicator.replication.parallel import in_turns
+from replicator.runtime.environment import Environment
+from replicator.runtime.metrics import AttachmentMetrics
 from replicator.store.attachments.construction import Construction, Holding, Replacement
 from replicator.store.attachments.files import MissingError
 from replicator.store.attachments.store import Attachments

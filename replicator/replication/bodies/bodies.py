@@ -16,10 +16,8 @@ import trio
 
 from protocol.commands import Parts, Reply
 from replicator.config.model import ContentConfig
-from replicator.environment import Environment
 from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
 from replicator.mailstore import BodyReader, ReceivedBody
-from replicator.metrics import AttachmentMetrics
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.attachments import NodeAttachments
@@ -31,6 +29,8 @@ from replicator.replication.bodies.reader import LargeBody, PlainBody, recipe_of
 from replicator.replication.bodies.retention import Retention
 from replicator.replication.bodies.upload import Room, Sink, UploadedBody
 from replicator.replication.links.link import PeerLink
+from replicator.runtime.environment import Environment
+from replicator.runtime.metrics import AttachmentMetrics
 from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.sweep import SweepSlice
 from replicator.store.bodies.attachment_ranges import Attached

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import trio
 
-from replicator.environment import ThreadRunner
 from replicator.replication import timing
+from replicator.runtime.environment import ThreadRunner
 from replicator.store.attachments.construction import Construction
 
 KEPT_MAX = 16  # attachments

@@ -12,9 +12,9 @@ from functools import partial
 import trio
 
 from protocol.commands import Parts
-from replicator.environment import ThreadRunner
 from replicator.errors import DiskFullError, MailError
 from replicator.replication.bodies.attachments import told
+from replicator.runtime.environment import ThreadRunner
 from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.store import Attachments
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES

@@ -14,9 +14,9 @@ from functools import partial
 
 from protocol.values import Context, context_of, covers
 from replicator.errors import HistoryError, MailError
-from replicator.objects import ObjectMissingError, ObjectStoreError, deadline
 from replicator.replication import timing
 from replicator.replication.parallel import in_turns
+from replicator.runtime.objects import ObjectMissingError, ObjectStoreError, deadline
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home
 from replicator.store.checkpoints.container import UnreadableError

@@ -13,9 +13,9 @@ from typing import Protocol
 import trio
 
 from protocol.values import Dot
-from replicator.environment import ThreadRunner
-from replicator.objects import ObjectMissingError, ObjectStoreError, deadline
 from replicator.replication import timing
+from replicator.runtime.environment import ThreadRunner
+from replicator.runtime.objects import ObjectMissingError, ObjectStoreError, deadline
 from replicator.store.checkpoints import catalog
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import state_of

@@ -15,9 +15,9 @@ from typing import BinaryIO, Protocol
 import trio
 
 from protocol.units import MIB
-from replicator.environment import Environment
-from replicator.objects import deadline
 from replicator.replication import timing
+from replicator.runtime.environment import Environment
+from replicator.runtime.objects import deadline
 from replicator.store.checkpoints import catalog
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.catalog import Round

@@ -21,13 +21,13 @@ import trio
 
 from protocol.values import Context, context_of
 from replicator.config import LogConfig
-from replicator.environment import Environment
 from replicator.errors import MailError, UnavailableError
-from replicator.objects import ObjectStoreError
 from replicator.replication import timing
 from replicator.replication.checkpoints.checkpoint_writer import CheckpointWriter
 from replicator.replication.checkpoints.log_size import LogSize
-from replicator.signals import Signal
+from replicator.runtime.environment import Environment
+from replicator.runtime.objects import ObjectStoreError
+from replicator.runtime.signals import Signal
 from replicator.status import CheckpointStatus
 from replicator.store.checkpoints import catalog
 from replicator.store.checkpoints.archive import Archive

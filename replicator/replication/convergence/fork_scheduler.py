@@ -28,7 +28,7 @@ from replicator.replication.convergence.reconciliation import Outcome, Reconcili
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.writes.requests import ChangeRequest, CopyRequest, ExpungeRequest
-from replicator.signals import Signal
+from replicator.runtime.signals import Signal
 from replicator.store.db import chain as chains
 from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.db.transaction import Commit

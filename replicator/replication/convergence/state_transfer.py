@@ -27,7 +27,7 @@ from replicator.replication.convergence.reconciliation import Outcome, Reconcili
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.parallel import in_turns
-from replicator.signals import Signal
+from replicator.runtime.signals import Signal
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import pending_resync

@@ -18,7 +18,6 @@ import trio
 from protocol.commands import Hello, RefusalCode, Refused
 from protocol.stream_codec import Decoder, Encoder, ProtocolError
 from replicator.config import Config, PeerConfig
-from replicator.environment import Environment
 from replicator.errors import HistoryError, MailError, RunsTwiceError, leaves
 from replicator.replication import timing
 from replicator.replication.links.handshake import (
@@ -31,6 +30,7 @@ from replicator.replication.links.handshake import (
 from replicator.replication.links.link import LinkDownError, LinkHandler, PeerLink
 from replicator.replication.links.object_entries import warn_of_another
 from replicator.replication.links.rival_runs import PeerState, RivalRuns
+from replicator.runtime.environment import Environment
 
 log = logging.getLogger(__name__)
 

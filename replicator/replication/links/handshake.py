@@ -15,8 +15,8 @@ from protocol.commands import PROTOCOL_VERSION, Hello, RefusalCode, Refused
 from protocol.stream_codec import Decoder, Encoder, ProtocolError, Request, Response
 from protocol.values import sid_of
 from replicator.config import Config
-from replicator.environment import Environment
 from replicator.replication.links.object_entries import capability
+from replicator.runtime.environment import Environment
 
 ZSTD = "ZSTD"
 REBUILDING = "REBUILDING"

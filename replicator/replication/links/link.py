@@ -40,7 +40,7 @@ from protocol.commands import (
 )
 from protocol.stream_codec import ContinuationNeeded, Decoder, Encoder, Item, ProtocolError, Request, Response
 from replicator.replication import timing
-from replicator.signals import Signal
+from replicator.runtime.signals import Signal
 from replicator.store.db.entry_validation import USER_MAX_BYTES
 from replicator.store.db.queries import MailboxKey
 from resync.entry import tree_id

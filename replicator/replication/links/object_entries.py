@@ -21,11 +21,11 @@ from protocol.stream_codec import ProtocolError
 from protocol.units import KIB, MIB
 from protocol.values import Context
 from replicator.config import CheckpointConfig
-from replicator.environment import Environment
-from replicator.objects import ObjectStore, ObjectStoreError, RetryPolicy
 from replicator.replication import timing
 from replicator.replication.links.entry_codec import Announced
 from replicator.replication.links.link import PeerLink
+from replicator.runtime.environment import Environment
+from replicator.runtime.objects import ObjectStore, ObjectStoreError, RetryPolicy
 from replicator.store.checkpoints.container import UnreadableError
 from replicator.store.checkpoints.entry_object import EntryReader, dot_of, entries_of, entry_name, write_entry
 from replicator.store.db.transaction import Logged

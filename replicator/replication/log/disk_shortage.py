@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from protocol.values import Dot
-from replicator.environment import Environment
+from replicator.runtime.environment import Environment
 from replicator.status import NoRoom
 
 

@@ -22,7 +22,7 @@ from replicator.replication.links.link import NoReplyError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.log.body_completion import BodyCompletion, of_some_size
 from replicator.replication.log.disk_shortage import DiskShortage
-from replicator.signals import Signal
+from replicator.runtime.signals import Signal
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import receive

@@ -26,7 +26,7 @@ from replicator.replication.links.entry_codec import entry_commands, remote_comm
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.log.gap_recovery import GapRecovery
-from replicator.signals import Signal
+from replicator.runtime.signals import Signal
 from replicator.store.bodies.body_rows import is_here
 from replicator.store.db import queries
 from replicator.store.db.damage import DatabaseDamagedError

@@ -22,7 +22,7 @@ from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
 from replicator.replication.mastership.elections import Elections
 from replicator.replication.mastership.stall_detector import StallDetector
-from replicator.signals import Signal
+from replicator.runtime.signals import Signal
 from replicator.store.db.queries import MailboxKey
 
 CatchUp = Callable[[MailboxKey], Awaitable[None]]

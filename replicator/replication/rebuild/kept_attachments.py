@@ -11,7 +11,7 @@ from functools import partial
 
 import trio
 
-from replicator.environment import ThreadRunner
+from replicator.runtime.environment import ThreadRunner
 from replicator.store.attachments.construction import Holding
 from replicator.store.repair.damaged_database import DamagedDatabase
 

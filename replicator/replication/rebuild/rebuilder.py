@@ -17,7 +17,6 @@ import trio
 
 from protocol.commands import Done, Mismatch, Parts
 from protocol.values import Dot, covers
-from replicator.environment import Environment
 from replicator.errors import HistoryError, MailError
 from replicator.replication import timing
 from replicator.replication.bodies import Keepers
@@ -31,6 +30,7 @@ from replicator.replication.rebuild.redelivery import RebuildError, Redelivery
 from replicator.replication.startup.admission import NEW
 from replicator.replication.tasks.inspection import Inspection
 from replicator.replication.writes.head_exchange import ask
+from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody, body_count, lacking, lacking_count, write_body
 from replicator.store.db import chain as chains
 from replicator.store.db import queries

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from functools import partial
 
 from protocol.commands import Parts
-from replicator.environment import Environment
 from replicator.errors import FolderNotFoundError, InvalidNameError, MailboxFullError, MailError
 from replicator.mailstore import INBOX, check_folder_name
 from replicator.replication.bodies import Keepers
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.mail_store import ClusterMailStore
 from replicator.replication.writes.requests import SaveRequest
+from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain

@@ -20,7 +20,7 @@ from replicator.replication import timing
 from replicator.replication.links.handshake import REBUILDING
 from replicator.replication.links.link import PeerLink
 from replicator.replication.links.rival_runs import PeerState
-from replicator.signals import Signal
+from replicator.runtime.signals import Signal
 from replicator.store.db import schema
 from replicator.store.store import Store
 

@@ -6,10 +6,10 @@ from functools import partial
 
 import trio
 
-from replicator.environment import Environment
 from replicator.replication.checkpoints.checkpoint_reader import ReplayBases
 from replicator.replication.tasks.inspection import FROM_LOG, SUSPECTS_MAX, HealBody, Inspection, advising
 from replicator.replication.tasks.runner import TaskError
+from replicator.runtime.environment import Environment
 from replicator.store.bodies.attachment_references import lost_attachments
 from replicator.store.db.queries import Connection
 from replicator.store.log.replay import Base

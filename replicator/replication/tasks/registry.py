@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from replicator.environment import Environment
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.tasks.check import CheckTask
 from replicator.replication.tasks.inventory import InventoryTask
@@ -13,6 +12,7 @@ from replicator.replication.tasks.resync import ResyncTask
 from replicator.replication.tasks.runner import Job, TaskRunner
 from replicator.replication.tasks.scrub import ScrubTask
 from replicator.replication.tasks.undelete import UndeleteTask
+from replicator.runtime.environment import Environment
 from replicator.store.store import Store
 from replicator.tasks import (
     ApplyOptions,

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import trio
 
-from replicator.environment import Environment
 from replicator.errors import FolderExistsError, FolderNotFoundError, UnavailableError
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.tasks.runner import TaskError
 from replicator.replication.writes.requests import CreateRequest, SaveRequest
+from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.db.queries import Connection, MailboxKey

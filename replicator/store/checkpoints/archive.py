@@ -15,7 +15,7 @@ from typing import TypeVar
 import trio
 
 from protocol.values import Context, Dot
-from replicator.objects import NAMES_AT_ONCE, ObjectMissingError, ObjectStore
+from replicator.runtime.objects import NAMES_AT_ONCE, ObjectMissingError, ObjectStore
 from replicator.store.checkpoints import checkpoint, manifest
 from replicator.store.checkpoints.checkpoint import CheckpointReader, Home, checkpoint_name
 from replicator.store.checkpoints.container import UnreadableError

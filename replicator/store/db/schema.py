@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from replicator.environment import open_database
 from replicator.errors import ConfigError, DataError
+from replicator.runtime.environment import open_database
 from replicator.store.db.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
 SCHEMA_VERSION = 10

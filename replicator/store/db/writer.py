@@ -17,9 +17,9 @@ from typing import Generic, TypeVar, cast
 
 import trio
 
-from replicator.environment import ThreadRunner
 from replicator.errors import DatabaseFailedError, DiskFullError, HistoryError, MailError, UnavailableError
-from replicator.signals import Signal
+from replicator.runtime.environment import ThreadRunner
+from replicator.runtime.signals import Signal
 from replicator.store.db import schema
 from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.db.transaction import Commit, Memory, Transaction

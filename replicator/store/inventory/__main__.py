@@ -18,7 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
 
-from replicator.objects import ObjectStoreError
+from replicator.runtime.objects import ObjectStoreError
 from replicator.store.db.damage import REMEDY, is_damage
 from replicator.store.db.schema import open_reader
 from replicator.store.inventory.conversation import (

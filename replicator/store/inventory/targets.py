@@ -2,10 +2,10 @@
 
 A file appears under its name only when it is complete and durable. In a directory it is written under another name,
 fsynced and renamed; for a bucket it is written to an unnamed file on the node's disk, then uploaded by
-`replicator.objects`. The target is checked first: an inventory never overwrites a complete one, nor mixes with other
-files. Two inventories that begin in one place do not mix: files in a directory are created exclusively, and in a bucket
-an object marks the place as taken while an inventory is written. An incomplete inventory is removed, so that it does
-not keep a disk full.
+`replicator.runtime.objects`. The target is checked first: an inventory never overwrites a complete one, nor mixes with
+other files. Two inventories that begin in one place do not mix: files in a directory are created exclusively, and in a
+bucket an object marks the place as taken while an inventory is written. An incomplete inventory is removed, so that it
+does not keep a disk full.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import BinaryIO, Protocol
 
 import trio
 
-from replicator.environment import Environment, open_scratch
-from replicator.objects import ObjectStore, ObjectStoreError
+from replicator.runtime.environment import Environment, open_scratch
+from replicator.runtime.objects import ObjectStore, ObjectStoreError
 from replicator.store.inventory.errors import TargetError
 from replicator.store.inventory.room import LookAt, check_room
 from replicator.store.inventory.written import Written

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 import pyarrow as pa
 
-from replicator.environment import wall_clock_ms
+from replicator.runtime.environment import wall_clock_ms
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain

@@ -17,8 +17,8 @@ from replicator.cli.commands import apply as command
 from replicator.cli.plans import apply_report
 from replicator.cli.plans.plan_files import Plan
 from replicator.cli.target import parse_url
-from replicator.environment import wall_clock_ms
 from replicator.replication.convergence.fork_scheduler import ForkScheduler
+from replicator.runtime.environment import wall_clock_ms
 from replicator.store.db import queries
 from replicator.tasks import ApplyStatus, PlannedMailbox
 from resync.plan import MANIFEST

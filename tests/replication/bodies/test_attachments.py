@@ -11,7 +11,6 @@ import trio
 from trio.testing import MockClock
 
 from protocol.commands import Content, FetchPart, Reply
-from replicator.environment import Environment
 from replicator.errors import ContentUnavailableError
 from replicator.mailstore import NewMessage
 from replicator.replication.bodies import peer_fetch
@@ -19,6 +18,7 @@ from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.checkpoints.checkpoint_reader import LogAlone
 from replicator.replication.links.link import PeerLink
 from replicator.replication.tasks.check import CheckTask
+from replicator.runtime.environment import Environment
 from replicator.store.store import Store
 from replicator.tasks import CheckOptions, CheckStatus
 from tests.replication.bodies.large_messages import (

@@ -11,11 +11,11 @@ from trio.testing import MockClock
 
 from protocol.values import Context
 from replicator.config import LogConfig
-from replicator.environment import Environment, open_scratch
-from replicator.objects import ObjectStore
 from replicator.replication.checkpoints.checkpoint_reader import CheckpointSource
 from replicator.replication.checkpoints.log_truncation import LogTruncation
 from replicator.replication.tasks.check import CheckTask
+from replicator.runtime.environment import Environment, open_scratch
+from replicator.runtime.objects import ObjectStore
 from replicator.store.checkpoints import catalog
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home, checkpoint_name

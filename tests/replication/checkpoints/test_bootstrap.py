@@ -13,11 +13,11 @@ from trio.testing import MockClock
 
 from protocol.values import Context
 from replicator.config import LogConfig
-from replicator.objects import ObjectStore
 from replicator.replication import timing
 from replicator.replication.checkpoints import bootstrap as bootstrap_module
 from replicator.replication.checkpoints.bootstrap import Bootstrap
 from replicator.replication.checkpoints.log_truncation import LogTruncation
+from replicator.runtime.objects import ObjectStore
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home
 from replicator.store.checkpoints.manifest import Manifest

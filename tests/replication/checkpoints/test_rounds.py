@@ -14,11 +14,11 @@ import trio
 from trio.testing import MockClock
 
 from replicator.config import LogConfig
-from replicator.environment import Environment, open_scratch
 from replicator.errors import UnavailableError
-from replicator.objects import ObjectInfo, ObjectStore, ObjectStoreError
 from replicator.replication import timing
 from replicator.replication.tasks.check import CheckTask
+from replicator.runtime.environment import Environment, open_scratch
+from replicator.runtime.objects import ObjectInfo, ObjectStore, ObjectStoreError
 from replicator.store.checkpoints import catalog
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain

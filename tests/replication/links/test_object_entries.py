@@ -16,11 +16,11 @@ from protocol.commands import Store as StoreFlags
 from protocol.stream_codec import Request
 from protocol.values import Dot, UidSet
 from replicator.config import CheckpointConfig, MastershipConfig
-from replicator.environment import Environment
-from replicator.objects import ObjectStore
 from replicator.replication import timing
 from replicator.replication.links import object_entries
 from replicator.replication.links.object_entries import capability
+from replicator.runtime.environment import Environment
+from replicator.runtime.objects import ObjectStore
 from replicator.store.checkpoints.container import ContainerKind, seal
 from replicator.store.checkpoints.entry_object import entry_name, write_entry
 from replicator.store.db import queries

@@ -12,12 +12,12 @@ from trio.testing import MockClock
 from protocol.commands import Reply
 from protocol.values import Dot, UidSet
 from replicator.config import UidConflict
-from replicator.environment import Environment
 from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mailstore import CopiedMessages, NewMessage, SavedMessage, StoreResult
 from replicator.replication import timing
 from replicator.replication.writes.requests import ChangeRequest, CopyRequest, SaveRequest
 from replicator.replication.writes.uid_retry import ROUNDS, UidRetry
+from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import receive

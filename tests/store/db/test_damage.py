@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from protocol.values import UidSet
-from replicator.environment import Environment
 from replicator.errors import DataError, UnavailableError
+from replicator.runtime.environment import Environment
 from replicator.store.db import queries, schema
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.store import Store

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from replicator.environment import Environment
 from replicator.errors import ConfigError, DatabaseFailedError, DataError
+from replicator.runtime.environment import Environment
 from replicator.store.db import schema
 from replicator.store.store import Store
 from tests.store.harness import connection_of, open_store, save

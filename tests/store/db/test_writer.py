@@ -9,8 +9,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from protocol.values import Dot
-from replicator.environment import Environment
 from replicator.errors import DatabaseFailedError, DiskFullError, FolderNotFoundError, UnavailableError
+from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import read_body
 from replicator.store.db import queries, writer
 from replicator.store.db.transaction import Commit, Transaction

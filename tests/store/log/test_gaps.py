@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from protocol.values import Dot, UidSet, context_dots
-from replicator.environment import Environment
+from replicator.runtime.environment import Environment
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain

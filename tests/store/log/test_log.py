@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from protocol.values import Context, Dot
-from replicator.environment import Environment, run_in_thread
+from replicator.runtime.environment import Environment, run_in_thread
 from replicator.store import store as store_module
 from replicator.store.bodies.body_rows import StoredBody, replace_body
 from replicator.store.db import queries

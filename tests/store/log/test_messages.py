@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from protocol.values import UID_MAX, Dot, UidSet
-from replicator.environment import Environment
 from replicator.errors import MailboxFullError
+from replicator.runtime.environment import Environment
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction

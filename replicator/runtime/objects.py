@@ -31,7 +31,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import LocalStore, S3Store
 
 from protocol.units import MIB
-from replicator.environment import Environment
+from replicator.runtime.environment import Environment
 
 T = TypeVar("T")
 
