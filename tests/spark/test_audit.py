@@ -231,6 +231,7 @@ def two(to: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.long
 def test_what_contradicts_itself_is_damage_and_no_more_is_said(spark: SparkSession, tmp_path: Path) -> None:
     """One mailbox of two users, or created with two UIDVALIDITYs; a lost row; a folder that is another at one head."""
     found = audit.audit(spark, two(tmp_path), str(tmp_path / "out"), overwrite=False, tell=lambda _: None)

@@ -34,7 +34,7 @@ class Done(NamedTuple):
 
 
 def test_two_nodes(spark: SparkSession, tmp_path: Path) -> None:
-    clusters = with_each_kind(random_clusters(examples(400, 600)))
+    clusters = with_each_kind(random_clusters(examples(150, 600)))
     found = done(spark, written(clusters, NODES[:2], tmp_path))
     check_relations(clusters, found)
     check_merges(clusters, found)
@@ -42,7 +42,7 @@ def test_two_nodes(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_many_nodes(spark: SparkSession, tmp_path: Path) -> None:
-    clusters = random_clusters(examples(700, 1400))
+    clusters = random_clusters(examples(250, 1400))
     found = done(spark, written(clusters, NODES, tmp_path))
     check_relations(clusters, found)
     check_merges(clusters, found)

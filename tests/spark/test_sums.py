@@ -128,6 +128,7 @@ def test_a_very_large_mailbox_is_the_work_of_all(spark: SparkSession, tmp_path: 
             assert len(sizes) == 4
 
 
+@pytest.mark.long
 def test_what_is_the_same_everywhere_stays_where_it_is(spark: SparkSession, tmp_path: Path) -> None:
     read = inventories.read(spark, two_nodes(tmp_path, (200, 197)))
     related = classified(read).localCheckpoint()
@@ -135,6 +136,7 @@ def test_what_is_the_same_everywhere_stays_where_it_is(spark: SparkSession, tmp_
     assert sorted(int.from_bytes(row["guid"]) for row in gathered.collect()) == [198, 199, 200]
 
 
+@pytest.mark.long
 def test_contexts_are_sent_to_all_if_they_are_small(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
