@@ -54,8 +54,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than cores: some tests wait for real time."""
-    return (os.cpu_count() or 1) + 1
+    """Two more than cores: some tests wait for real time."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.hookimpl(optionalhook=True)
