@@ -15,8 +15,8 @@ import trustme
 from protocol.commands import Hello
 from protocol.stream_codec import Encoder
 from replicator.config import Address, Config, ListenConfig, PeerConfig, default_config
-from tests.end_to_end.certificates import certificate
-from tests.end_to_end.in_process import free_ports, running
+from tests.end_to_end.helpers.certificates import certificate
+from tests.end_to_end.helpers.in_process import free_ports, running
 
 PASSWORD = "secret"
 HELLO = Encoder().request("hello", Hello(1, "dc2", "dc2.x", "mail", (), 0))

@@ -20,7 +20,7 @@ from benchmarks.clusters.cluster import PASSWORD, Cluster, Node
 from benchmarks.clusters.process_memory import watch
 from benchmarks.clusters.states import expect_master, run_task
 from protocol.units import MIB
-from tests.end_to_end.mail_clients import OUR_HEADERS
+from tests.end_to_end.helpers.mail_clients import OUR_HEADERS
 
 SIZE = int(os.environ.get("LARGE_MIB", "32")) * MIB
 INTERRUPTED = SIZE // 4

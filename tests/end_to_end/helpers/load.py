@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.clusters.cluster import Cluster, Node
-from tests.end_to_end.ledger import PATIENCE_S, Cache, Ledger, Seen, log_in, uids_told
+from tests.end_to_end.helpers.ledger import PATIENCE_S, Cache, Ledger, Seen, log_in, uids_told
 
 SIDS = ("dc1", "dc2", "dc3")
 TIMEOUT_S = 2.0

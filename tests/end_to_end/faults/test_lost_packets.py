@@ -9,10 +9,10 @@ import pytest
 import trustme
 
 from benchmarks.clusters.cluster import Cluster, Site
-from tests.end_to_end.certificates import certificate
-from tests.end_to_end.idler import Idler
-from tests.end_to_end.load import CHANGES, QUICK_TO_NOTICE, SIDS, Load
-from tests.end_to_end.namespaces import Network, why_not
+from tests.end_to_end.helpers.certificates import certificate
+from tests.end_to_end.helpers.idler import Idler
+from tests.end_to_end.helpers.load import CHANGES, QUICK_TO_NOTICE, SIDS, Load
+from tests.end_to_end.helpers.namespaces import Network, why_not
 
 MISSING = why_not()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"nodes in network namespaces are left out: {MISSING}")

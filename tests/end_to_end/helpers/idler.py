@@ -11,7 +11,7 @@ from typing import Self
 
 from benchmarks.clients.wire import ImapClient, MeasurementError
 from benchmarks.clusters.cluster import Node
-from tests.end_to_end.ledger import PATIENCE_S
+from tests.end_to_end.helpers.ledger import PATIENCE_S
 
 TOLD = re.compile(rb"\* (\d+) (EXISTS|EXPUNGE|FETCH)\b(.*)")
 UID = re.compile(rb"\bUID (\d+)")

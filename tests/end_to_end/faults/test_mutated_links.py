@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.clusters.cluster import Cluster
 from protocol.framing import Frame
-from tests.end_to_end.load import Load
+from tests.end_to_end.helpers.load import Load
 from tests.mutating import MutatedStream, Mutator, whole
 
 SIDS = ("dc1", "dc2", "dc3")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.clusters.cluster import PASSWORD, Cluster, Node
-from tests.end_to_end.mail_clients import deliver, flags, hard_messages, imap, uids, until
+from tests.end_to_end.helpers.mail_clients import deliver, flags, hard_messages, imap, uids, until
 
 MBSYNC = shutil.which("mbsync")
 pytestmark = pytest.mark.skipif(MBSYNC is None, reason="mbsync is not installed: apt-get install isync")

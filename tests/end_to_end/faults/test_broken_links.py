@@ -14,8 +14,8 @@ from itertools import combinations
 import pytest
 
 from benchmarks.clusters.cluster import Cluster
-from tests.end_to_end.idler import Idler
-from tests.end_to_end.load import CHANGES, QUICK_TO_NOTICE, SIDS, Load
+from tests.end_to_end.helpers.idler import Idler
+from tests.end_to_end.helpers.load import CHANGES, QUICK_TO_NOTICE, SIDS, Load
 
 STOPPED_S = 30.0
 USERS = 100  # more than tests in a session: each has one of its own

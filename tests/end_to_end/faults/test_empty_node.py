@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.clusters.cluster import PASSWORD, Cluster, Node
-from tests.end_to_end.mail_clients import deliver, imap, uids
+from tests.end_to_end.helpers.mail_clients import deliver, imap, uids
 
 MAILS = 5
 LARGE_MAILS = 200

@@ -27,7 +27,7 @@ from replicator.cli.command_list import cli
 from replicator.runtime.environment import Environment
 from replicator.store.log.entry_removal import collect
 from replicator.store.store import Store
-from tests.end_to_end.ledger import Cache, Seen, log_in
+from tests.end_to_end.helpers.ledger import Cache, Seen, log_in
 from tests.spark.java import needs_java
 from tests.spark.standalone import diff
 

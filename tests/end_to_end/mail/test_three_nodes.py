@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.clusters.cluster import Cluster, Node
-from tests.end_to_end.mail_clients import OUR_HEADERS, deliver, flags, hard_messages, imap, uids, until
+from tests.end_to_end.helpers.mail_clients import OUR_HEADERS, deliver, flags, hard_messages, imap, uids, until
 
 FORMER_RETURN_PATH = re.compile(rb"\AReturn-Path:[^\r]*\r\n")  # which final delivery replaces
 

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.clusters.cluster import Cluster, Node
 from benchmarks.clusters.proxy import HOST
 from replicator.config import MastershipConfig
-from tests.end_to_end.mail_clients import deliver, imap, until
+from tests.end_to_end.helpers.mail_clients import deliver, imap, until
 
 END_WITHIN_S = 30
 LATELY_S = 2 * MastershipConfig().timeout_s  # who has been away for longer is replaced

@@ -17,7 +17,7 @@ import trio
 
 from replicator.config import Address, Config, ListenConfig, default_config
 from replicator.users import add_user, delete_user, set_password
-from tests.end_to_end.in_process import free_ports, running
+from tests.end_to_end.helpers.in_process import free_ports, running
 
 
 def config_in(directory: Path) -> Config:

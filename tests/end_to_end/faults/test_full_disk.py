@@ -16,8 +16,8 @@ import pytest
 
 from benchmarks.clients.wire import MeasurementError
 from benchmarks.clusters.cluster import Cluster, Node
-from tests.end_to_end.ledger import log_in
-from tests.end_to_end.mail_clients import uids
+from tests.end_to_end.helpers.ledger import log_in
+from tests.end_to_end.helpers.mail_clients import uids
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is left out: mounting it needs root")
 

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.clusters.cluster import Cluster, Node
 from replicator.store.db import schema
-from tests.end_to_end.mail_clients import deliver, imap, uids
+from tests.end_to_end.helpers.mail_clients import deliver, imap, uids
 from tests.store.damaging import leaves_of, overwrite
 
 MAILS = [b"Subject: %d\r\n\r\n%s\r\n" % (number, b"text " * 50) for number in range(60)]

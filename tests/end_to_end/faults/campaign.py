@@ -15,8 +15,8 @@ from itertools import combinations
 import pytest
 
 from benchmarks.clusters.cluster import Cluster, Node
-from tests.end_to_end.idler import Idler
-from tests.end_to_end.load import CHANGES, QUICK_TO_NOTICE, Load
+from tests.end_to_end.helpers.idler import Idler
+from tests.end_to_end.helpers.load import CHANGES, QUICK_TO_NOTICE, Load
 
 FIRST = int(os.environ.get("FIRST_SEED", "0"))
 ROUNDS = range(FIRST, FIRST + int(os.environ.get("ROUNDS", "10")))

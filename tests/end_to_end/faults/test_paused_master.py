@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from benchmarks.clusters.cluster import Cluster, Node
-from tests.end_to_end.ledger import fetch, log_in
+from tests.end_to_end.helpers.ledger import fetch, log_in
 
 SIDS = ("dc1", "dc3")  # the root, and a node that does not dial
 ROUNDS = 2
