@@ -31,10 +31,10 @@ from replicator.store.store import Listener, Store
 from replicator.view import MailboxView, Message
 from tests.replication.cluster import EPOCH_MS, Node
 from tests.replication.network import Network
-from tests.simulation.disk import Disk
-from tests.simulation.scheduler import OWNER, Owner
-from tests.simulation.story import Story
-from tests.simulation.watch import Watch
+from tests.simulation.records.story import Story
+from tests.simulation.records.watch import Watch
+from tests.simulation.runtime.disk import Disk
+from tests.simulation.runtime.scheduler import OWNER, Owner
 from tests.store.consistency import check_file
 from tests.store.harness import connection_of
 

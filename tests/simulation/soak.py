@@ -22,11 +22,11 @@ from tempfile import TemporaryDirectory
 from traceback import format_exception
 from typing import NamedTuple
 
-from tests.simulation.failing import FailingSeeds
-from tests.simulation.overrides import overrides
+from tests.simulation.campaign.failing_seeds import FailingSeeds
+from tests.simulation.campaign.overrides import overrides
+from tests.simulation.campaign.shrinking import TRIES, kind_of, shrunk
+from tests.simulation.campaign.swarm import SeedFailedError, plan_of, run
 from tests.simulation.plan import Plan
-from tests.simulation.shrinking import TRIES, kind_of, shrunk
-from tests.simulation.swarm import SeedFailedError, plan_of, run
 
 MEMORY = Path("/dev/shm")  # these clusters sync thousands of times, and disks are tested elsewhere
 KEPT = Path(__file__).parents[2] / ".soak" / "failing-seeds"

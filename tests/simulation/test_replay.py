@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.swarm import run_seed
+from tests.simulation.campaign.swarm import run_seed
 
 ROOT = Path(__file__).parents[2]
 

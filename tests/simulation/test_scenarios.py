@@ -13,11 +13,11 @@ from replicator.errors import DiskFullError, DurabilityError, NotReadyError, Una
 from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, USER
-from tests.simulation.cache import Cache
-from tests.simulation.disk import DiskFault
+from tests.simulation.clients.reader import Reader
 from tests.simulation.machine import Machine, NodeGoneError
 from tests.simulation.plan import Plan
-from tests.simulation.readers import Reader
+from tests.simulation.records.cache import Cache
+from tests.simulation.runtime.disk import DiskFault
 from tests.simulation.scenario import have, reach, running, save, texts
 from tests.simulation.world import World
 

@@ -28,19 +28,19 @@ from replicator.view import MailboxView, Message
 from tests.replication.cluster import LOOPBACK
 from tests.replication.network import Network
 from tests.replication.sharing import shared
-from tests.simulation import settling
-from tests.simulation.cache import Cache
-from tests.simulation.coming_back import ComingBack
-from tests.simulation.history import History
-from tests.simulation.hurry import hurried
-from tests.simulation.ledger import Ledger
+from tests.simulation.checks import settling
+from tests.simulation.checks.bodies import holds_bodies
+from tests.simulation.checks.rejoining import ComingBack
+from tests.simulation.checks.verify import check_wire, verify
 from tests.simulation.machine import Machine
 from tests.simulation.plan import Plan
-from tests.simulation.scheduler import deterministic
-from tests.simulation.story import Story
-from tests.simulation.texts import holds_bodies
-from tests.simulation.verify import check_wire, verify
-from tests.simulation.watch import Watch
+from tests.simulation.records.cache import Cache
+from tests.simulation.records.history import History
+from tests.simulation.records.ledger import Ledger
+from tests.simulation.records.story import Story
+from tests.simulation.records.watch import Watch
+from tests.simulation.runtime.intervals import hurried
+from tests.simulation.runtime.scheduler import deterministic
 from tests.store.harness import connection_of
 
 RESTART_S = 5.0  # before a term: a node that has started since may have dropped in its previous run

@@ -11,7 +11,7 @@ from replicator.store.db import queries
 from replicator.store.log.forks import strays
 from tests.replication.cluster import Node
 from tests.simulation.machine import Machine
-from tests.simulation.story import Story
+from tests.simulation.records.story import Story
 from tests.store.harness import connection_of
 
 SETTLE_S = 180.0  # after everything is healed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from tests.simulation.overrides import value_of, with_override
+from tests.simulation.campaign.overrides import value_of, with_override
 from tests.simulation.plan import Plan
 
 TRIES = 40

@@ -18,10 +18,10 @@ from replicator.store.db import queries
 from replicator.tasks import UndeleteOptions
 from replicator.view import MailboxView, Message
 from tests.replication.cluster import Node
-from tests.simulation.cache import Cache
-from tests.simulation.forgetting import LedgerUndelete
+from tests.simulation.checks.retention import LedgerUndelete
 from tests.simulation.machine import Machine, NodeGoneError
-from tests.simulation.watch import placements_of
+from tests.simulation.records.cache import Cache
+from tests.simulation.records.watch import placements_of
 from tests.simulation.world import World
 from tests.store.harness import connection_of
 

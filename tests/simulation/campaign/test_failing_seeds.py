@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.failing import FailingSeeds
+from tests.simulation.campaign.failing_seeds import FailingSeeds
 
 
 def test_a_seed_that_failed_is_kept_until_it_passes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from replicator.view import Message
 from resync.row import Row
-from tests.simulation.history import Placement
+from tests.simulation.records.history import Placement
 
 _DELETES_FOLDER: ContextVar[bool] = ContextVar("_DELETES_FOLDER", default=False)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import trio
 
 from tests.mutating import Mutator
-from tests.simulation.clients import Client
-from tests.simulation.disk import DiskFault
+from tests.simulation.clients.client import Client
 from tests.simulation.machine import Machine
 from tests.simulation.plan import CLOCK_WINDOW_S, Plan
+from tests.simulation.runtime.disk import DiskFault
 from tests.simulation.world import World
 
 MAX_PAUSE_S = 150.0

@@ -27,11 +27,11 @@ from resync.entry import FolderCreate, FolderDelete, FolderRename, FolderSubscri
 from resync.row import Row
 from tests.attachments.memory import MemoryFiles
 from tests.replication.cluster import Node
-from tests.simulation.cache import Cache
-from tests.simulation.forgetting import forget_all
-from tests.simulation.history import FlagChange, History, Placement, TreeChange
-from tests.simulation.texts import holds_bodies
-from tests.simulation.watch import uidvalidity_of
+from tests.simulation.checks.bodies import holds_bodies
+from tests.simulation.checks.retention import forget_all
+from tests.simulation.records.cache import Cache
+from tests.simulation.records.history import FlagChange, History, Placement, TreeChange
+from tests.simulation.records.watch import uidvalidity_of
 from tests.store.harness import connection_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import trio
 from replicator.store.db import queries
 from replicator.store.db.writer import Writer
 from tests.attachments.memory import MemoryFiles
-from tests.simulation.scheduler import sleep_shielded
+from tests.simulation.runtime.scheduler import sleep_shielded
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from replicator.errors import MailError
 from tests.imap.client import Client, connected, services
 from tests.replication.cluster import Node
 from tests.replication.follower import Follower
-from tests.simulation.clients import FLAGS
+from tests.simulation.clients.client import FLAGS
 from tests.simulation.machine import Machine, NodeGoneError
 from tests.simulation.world import World
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock
 
-from tests.simulation.clients import Client
-from tests.simulation.faults import KINDS, Chaos
-from tests.simulation.overrides import with_overrides
+from tests.simulation.campaign.faults import KINDS, Chaos
+from tests.simulation.campaign.overrides import with_overrides
+from tests.simulation.clients.client import Client
+from tests.simulation.clients.reader import Reader
 from tests.simulation.plan import Plan, draw
-from tests.simulation.readers import Reader
 from tests.simulation.world import World, simulated
 
 LIMIT_S = 100.0  # seconds of a core for one seed: a hundred times the average

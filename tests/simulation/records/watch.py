@@ -18,7 +18,7 @@ from replicator.store.db.message_rows import message_of
 from replicator.store.db.transaction import Commit
 from replicator.view import Message, ViewChange
 from resync.entry import Entry, MailAdd, Merge
-from tests.simulation.history import History, Placement
+from tests.simulation.records.history import History, Placement
 
 
 def placements_of(message: Message) -> tuple[Placement, ...]:

@@ -6,12 +6,12 @@ from math import inf
 import pytest
 
 from replicator.replication.writes.durability import Durability
-from tests.simulation.faults import KINDS
-from tests.simulation.overrides import overrides, with_overrides
+from tests.simulation.campaign.faults import KINDS
+from tests.simulation.campaign.overrides import overrides, with_overrides
+from tests.simulation.campaign.shrinking import TRIES, kind_of, shrunk
+from tests.simulation.campaign.swarm import plan_of
 from tests.simulation.plan import Plan, draw
-from tests.simulation.shrinking import TRIES, kind_of, shrunk
 from tests.simulation.soak import attempt
-from tests.simulation.swarm import plan_of
 
 PLAN = Plan(size=7, clients=6, readers=2, users=("alice", "bob"), chaos_s=12.0)
 

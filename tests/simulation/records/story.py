@@ -11,7 +11,7 @@ from pathlib import Path
 
 import trio
 
-from tests.simulation.scheduler import OWNER
+from tests.simulation.runtime.scheduler import OWNER
 
 
 class Story:
