@@ -20,7 +20,7 @@ def told_elsewhere(seed: int) -> str:
 
 
 @pytest.mark.long
-def test_a_seed_tells_the_same_story_in_another_process_and_another_seed_another_one(tmp_path: Path) -> None:
+def test_seed_tells_the_same_story_in_another_process(tmp_path: Path) -> None:
     stories = {}
     for seed in (3, 12):
         directory = tmp_path / str(seed)

@@ -28,7 +28,7 @@ REFUSING = DurabilityConfig(2, WhenShort.REFUSE)
 # ---- disks
 
 
-async def test_yesterdays_copy_of_a_disk_loses_nothing_and_names_nothing_twice(
+async def test_restored_disk_copy_loses_no_mail_and_reuses_no_entry_name(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(tmp_path, autojump_clock) as world:
@@ -52,9 +52,7 @@ async def test_yesterdays_copy_of_a_disk_loses_nothing_and_names_nothing_twice(
         assert len(origins) == 2
 
 
-async def test_a_copy_of_a_disk_that_was_taken_as_it_was_written_to_is_as_good(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_disk_copy_taken_during_writes_can_be_restored(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock, Plan(delay_s=(0.01, 0.05))) as world, trio.open_nursery() as nursery:
         for sid in THREE:
             nursery.start_soon(save, world[sid], *(f"{sid} {number}" for number in range(20)))
@@ -66,9 +64,7 @@ async def test_a_copy_of_a_disk_that_was_taken_as_it_was_written_to_is_as_good(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_reported_mail_survives_the_loss_of_all_disks_but_one_of_its_copies(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_acknowledged_mail_survives_on_its_last_copy(tmp_path: Path, autojump_clock: MockClock) -> None:
     plan = Plan(size=5, durability=DurabilityConfig(3, WhenShort.REFUSE), delay_s=(0.02, 0.1))
     async with running(tmp_path, autojump_clock, plan) as world:
         await save(world["dc5"], "reported")
@@ -80,7 +76,7 @@ async def test_a_reported_mail_survives_the_loss_of_all_disks_but_one_of_its_cop
             assert await texts(world[sid]) == ["reported"]
 
 
-async def test_a_lost_disk_serves_nobody_before_its_node_has_met_the_others(
+async def test_node_with_a_lost_disk_refuses_clients_until_it_has_links(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(tmp_path, autojump_clock) as world:
@@ -102,9 +98,7 @@ async def test_a_lost_disk_serves_nobody_before_its_node_has_met_the_others(
         assert await world["dc3"].call(lambda node: node.inbox()) == before
 
 
-async def test_a_lost_disk_comes_back_slowly_and_shows_no_mailbox_in_part(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_node_with_a_lost_disk_shows_mailboxes_only_whole(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as world:
         large = [f"{number:03} {'x' * 20_000}" for number in range(100)]
         for text in large:
@@ -125,7 +119,7 @@ async def test_a_lost_disk_comes_back_slowly_and_shows_no_mailbox_in_part(
         assert sum(world["dc3"].node.store.context.values()) < len(large), "it was not waited for until all was here"
 
 
-async def test_a_full_disk_refuses_and_goes_on_reading_and_is_well_again_when_there_is_room(
+async def test_full_disk_refuses_writes_and_allows_reads_until_there_is_room(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(tmp_path, autojump_clock) as world:
@@ -144,7 +138,7 @@ async def test_a_full_disk_refuses_and_goes_on_reading_and_is_well_again_when_th
 
 
 @pytest.mark.parametrize("fault", DiskFault)
-async def test_a_disk_that_takes_nothing_does_not_end_its_node_as_a_term_ends(
+async def test_failing_disk_does_not_end_its_node_at_a_new_term(
     tmp_path: Path, autojump_clock: MockClock, fault: DiskFault
 ) -> None:
     async with running(tmp_path, autojump_clock) as world:
@@ -156,9 +150,7 @@ async def test_a_disk_that_takes_nothing_does_not_end_its_node_as_a_term_ends(
         assert await texts(world["dc1"]) == ["first"]
 
 
-async def test_when_all_lose_their_power_at_once_what_was_reported_is_there(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_acknowledged_mail_survives_power_loss_at_all_nodes(tmp_path: Path, autojump_clock: MockClock) -> None:
     reported: list[str] = []
     async with running(tmp_path, autojump_clock, Plan(sync_s=0.01)) as world:
 
@@ -180,7 +172,7 @@ async def test_when_all_lose_their_power_at_once_what_was_reported_is_there(
             assert set(reported) <= set(await texts(world[sid]))
 
 
-async def test_an_older_copy_of_a_disk_shows_a_mailbox_only_as_its_clients_know_it_from_before(
+async def test_node_with_an_older_disk_copy_shows_mailboxes_only_as_last_seen(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(tmp_path, autojump_clock, Plan(users=(USER,))) as world, trio.open_nursery() as nursery:
@@ -245,7 +237,7 @@ async def take_place(world: World, copy: Machine) -> None:
 
 
 @pytest.mark.parametrize("sid", ["dc1", "dc3"])
-async def test_a_copy_of_a_node_that_runs_ends_and_may_take_its_place_when_that_has_ended(
+async def test_copied_node_ends_beside_the_original_and_may_replace_it_later(
     tmp_path: Path, autojump_clock: MockClock, sid: str
 ) -> None:
     async with running(tmp_path, autojump_clock) as world:
@@ -267,7 +259,7 @@ async def test_a_copy_of_a_node_that_runs_ends_and_may_take_its_place_when_that_
 
 
 @pytest.mark.parametrize("roads", [[("dc2", "dc3")], [("dc1", "dc3"), ("dc2", "dc3")]])
-async def test_a_copy_that_a_part_of_the_cluster_took_for_the_node_ends_when_the_parts_meet(
+async def test_copied_node_accepted_in_one_partition_ends_when_partitions_meet(
     tmp_path: Path, autojump_clock: MockClock, roads: list[tuple[str, str]]
 ) -> None:
     """`roads`: the links that are mended first. The copy's part consists of the copy and dc3."""
@@ -298,7 +290,7 @@ async def test_a_copy_that_a_part_of_the_cluster_took_for_the_node_ends_when_the
         assert [await texts(world[sid]) for sid in THREE] == [[*there, "in its place"]] * 3
 
 
-async def test_what_a_copy_alone_has_taken_is_there_when_it_takes_the_place_of_the_node(
+async def test_mail_saved_at_an_isolated_copy_is_kept_when_it_replaces_the_node(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(tmp_path, autojump_clock) as world:
@@ -320,7 +312,7 @@ async def test_what_a_copy_alone_has_taken_is_there_when_it_takes_the_place_of_t
 # ---- the network
 
 
-async def test_all_apart_take_mail_and_all_of_it_is_everywhere_afterwards(
+async def test_isolated_nodes_take_mail_that_reaches_all_nodes_afterwards(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(tmp_path, autojump_clock) as world:
@@ -334,7 +326,7 @@ async def test_all_apart_take_mail_and_all_of_it_is_everywhere_afterwards(
             assert await texts(world[sid]) == ["alone at dc1", "alone at dc2", "alone at dc3", "together"]
 
 
-async def test_the_smaller_side_refuses_where_copies_are_asked_for(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_minority_refuses_saves_where_copies_are_required(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock, Plan(durability=REFUSING)) as world:
         world.hold(world.between(["dc1"]))
         await reach(world, "dc2", "dc3")
@@ -346,7 +338,7 @@ async def test_the_smaller_side_refuses_where_copies_are_asked_for(tmp_path: Pat
         assert await texts(world["dc1"]) == ["taken"]
 
 
-async def test_silence_in_one_direction_is_a_cut_for_both(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_silence_in_one_direction_cuts_the_link_for_both_nodes(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as world:
         await save(world["dc1"], "first")
         for other in ("dc2", "dc3"):
@@ -360,7 +352,9 @@ async def test_silence_in_one_direction_is_a_cut_for_both(tmp_path: Path, autoju
             assert await texts(world[sid]) == ["at the one that is not heard", "at the others", "first"]
 
 
-async def test_in_a_line_changes_go_by_the_node_in_between(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_nodes_in_a_line_forward_changes_through_the_middle_node(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with running(tmp_path, autojump_clock) as world:
         await save(world["dc3"], "makes dc3 the master")
         world.cut([("dc1", "dc3")])
@@ -371,7 +365,7 @@ async def test_in_a_line_changes_go_by_the_node_in_between(tmp_path: Path, autoj
         assert await texts(world["dc3"]) == ["by dc2", "makes dc3 the master"]
 
 
-async def test_a_link_that_flaps_costs_time_and_nothing_else(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_flapping_link_loses_no_mail(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock, Plan(size=2, delay_s=(0.005, 0.02))) as world:
 
         async def flap() -> None:
@@ -394,7 +388,7 @@ async def test_a_link_that_flaps_costs_time_and_nothing_else(tmp_path: Path, aut
 # ---- branches that are not joined yet
 
 
-async def test_a_copy_is_of_what_its_client_sees_where_the_master_shows_another_mail_under_that_uid(
+async def test_copy_takes_the_mail_its_client_sees_not_the_one_at_the_master(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(tmp_path, autojump_clock) as world:
@@ -420,7 +414,7 @@ async def test_a_copy_is_of_what_its_client_sees_where_the_master_shows_another_
 # ---- nodes and clocks
 
 
-async def test_a_master_that_stands_still_for_three_minutes_is_replaced_and_comes_back(
+async def test_master_stalled_for_three_minutes_is_replaced_and_comes_back(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(tmp_path, autojump_clock) as world:
@@ -440,7 +434,7 @@ async def test_a_master_that_stands_still_for_three_minutes_is_replaced_and_come
 
 @pytest.mark.parametrize("seed", ["0", "4", "11", "18"])
 @pytest.mark.parametrize("still_s", [3.6, 3.9, 10.0])
-async def test_a_master_that_stood_still_numbers_nothing_of_its_past(
+async def test_stalled_master_numbers_no_request_without_a_new_term(
     tmp_path: Path, autojump_clock: MockClock, seed: str, still_s: float
 ) -> None:
     """Work that waited there, at its doors or its disk, is done once it has links: no fork, and UIDs stay as told."""
@@ -470,7 +464,7 @@ async def test_a_master_that_stood_still_numbers_nothing_of_its_past(
             assert {text: [uid] for uid, text in shown.items()} == told
 
 
-async def test_a_node_that_stands_still_as_it_catches_up_does_not_take_itself_for_alone(
+async def test_node_stalled_while_it_catches_up_does_not_consider_itself_alone(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(tmp_path, autojump_clock) as world:
@@ -489,9 +483,7 @@ async def test_a_node_that_stands_still_as_it_catches_up_does_not_take_itself_fo
         assert world["dc3"].node.coordinator.readiness.problem() is not None
 
 
-async def test_the_master_crashes_and_others_wait_no_longer_than_the_timeout(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_crashed_master_is_replaced_within_the_timeout(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as world:
         await save(world["dc1"], "makes dc1 the master")
         await save(world["dc2"], "by dc1")
@@ -502,9 +494,7 @@ async def test_the_master_crashes_and_others_wait_no_longer_than_the_timeout(
 
 
 @pytest.mark.parametrize("ahead_s", [240, -240])
-async def test_a_clock_that_is_four_minutes_off_does_no_harm(
-    tmp_path: Path, autojump_clock: MockClock, ahead_s: float
-) -> None:
+async def test_clock_four_minutes_off_does_no_harm(tmp_path: Path, autojump_clock: MockClock, ahead_s: float) -> None:
     async with running(tmp_path, autojump_clock) as world:
         world["dc2"].clock.set(ahead_s)
         world["dc2"].crash()
@@ -519,9 +509,7 @@ async def test_a_clock_that_is_four_minutes_off_does_no_harm(
         assert (await world["dc2"].call(lambda node: node.messages()))[0].flags == {"\\Seen", "$Later"}
 
 
-async def test_a_clock_that_is_six_minutes_off_parts_a_node_from_the_others_until_it_is_set(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_clock_six_minutes_off_isolates_a_node_until_it_is_set(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as world:
         world["dc3"].clock.set(360)
         world["dc3"].crash()
@@ -535,7 +523,7 @@ async def test_a_clock_that_is_six_minutes_off_parts_a_node_from_the_others_unti
         assert await texts(world["dc3"]) == ["without dc3"]
 
 
-async def test_a_request_is_answered_in_time_whatever_happens(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_request_is_answered_in_time_over_uselessly_slow_links(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock, Plan(durability=DurabilityConfig(3))) as world:
         await save(world["dc1"], "first")
         for other in ("dc2", "dc3"):
@@ -549,7 +537,7 @@ async def test_a_request_is_answered_in_time_whatever_happens(tmp_path: Path, au
 # ---- elections
 
 
-async def test_terms_change_without_a_fork_where_all_can_talk(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_terms_change_without_forks_between_linked_nodes(tmp_path: Path, autojump_clock: MockClock) -> None:
     """No node numbers before all have dropped what they mastered, and a new master knows what the last one did."""
     async with running(tmp_path, autojump_clock, Plan(size=4, delay_s=(0.001, 0.2), jitter_s=0.1)) as world:
 

@@ -127,7 +127,7 @@ class Chaos:
 
 
 @pytest.mark.parametrize("seed", ROUNDS)
-def test_faults_one_on_top_of_the_other_end_with_all_equal(cluster: Cluster, seed: int) -> None:
+def test_nodes_become_equal_after_overlapping_faults(cluster: Cluster, seed: int) -> None:
     chaos, user = Chaos(cluster, seed), f"user{seed}"
     with Load(cluster, user) as load, Idler(cluster.nodes[seed % NODES], user):
         for worker in load.at(None):

@@ -76,7 +76,7 @@ def silence(cluster: Cluster) -> None:
         *(pytest.param(one, marks=pytest.mark.long) for one in (part_all, make_a_line, silence_one_way)),
     ],
 )
-def test_every_part_goes_on_alone_and_all_become_equal(
+def test_partitions_work_alone_and_become_equal_afterwards(
     cluster: Cluster, load: Load, break_lines: Callable[[Cluster], None]
 ) -> None:
     load.ask(CHANGES)
@@ -85,7 +85,7 @@ def test_every_part_goes_on_alone_and_all_become_equal(
     load.do(CHANGES)
 
 
-def test_slow_and_narrow_lines_lose_nothing(cluster: Cluster, load: Load) -> None:
+def test_slow_links_lose_nothing(cluster: Cluster, load: Load) -> None:
     links = [cluster.link(*pair) for pair in combinations(SIDS, 2)]
     for link in links:
         link.delay(0.08)
@@ -96,7 +96,7 @@ def test_slow_and_narrow_lines_lose_nothing(cluster: Cluster, load: Load) -> Non
         link.throttle(math.inf)
 
 
-def test_a_node_that_is_killed_comes_back_with_all_that_it_reported(cluster: Cluster, load: Load) -> None:
+def test_killed_root_comes_back_with_all_that_it_acknowledged(cluster: Cluster, load: Load) -> None:
     """It is the root."""
     load.ask(CHANGES)
     load.wait(["dc1"], left=CHANGES // 2)
@@ -106,7 +106,7 @@ def test_a_node_that_is_killed_comes_back_with_all_that_it_reported(cluster: Clu
 
 
 @pytest.mark.long
-def test_a_node_that_is_stopped_for_half_a_minute_is_missed_and_taken_back(cluster: Cluster, load: Load) -> None:
+def test_node_paused_for_half_a_minute_rejoins_a_partitioned_cluster(cluster: Cluster, load: Load) -> None:
     """Meanwhile the others are parted, and one is killed while it is alone."""
     load.ask(CHANGES)
     load.wait(["dc3"], left=CHANGES // 2)

@@ -68,7 +68,7 @@ def wait_ready(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("sid", ["dc1", pytest.param("dc3", marks=pytest.mark.long)])
-def test_a_copy_beside_the_node_ends_with_an_error(cluster: Cluster, tmp_path: Path, sid: str) -> None:
+def test_copy_ends_with_an_error_beside_the_running_node(cluster: Cluster, tmp_path: Path, sid: str) -> None:
     before = links_since(cluster)
     with copied(cluster, sid, tmp_path / "copy") as process:
         said = process.communicate(timeout=END_WITHIN_S)[1]
@@ -83,7 +83,7 @@ def test_a_copy_beside_the_node_ends_with_an_error(cluster: Cluster, tmp_path: P
 
 
 @pytest.mark.long
-def test_a_copy_takes_over_when_the_node_has_ended(cluster: Cluster, tmp_path: Path) -> None:
+def test_copy_takes_over_when_the_node_has_ended(cluster: Cluster, tmp_path: Path) -> None:
     cluster.node("dc1").kill()
     with copied(cluster, "dc1", tmp_path / "copy") as process:
         wait_ready(process)
@@ -101,7 +101,7 @@ def test_a_copy_takes_over_when_the_node_has_ended(cluster: Cluster, tmp_path: P
 
 
 @pytest.mark.long
-def test_a_node_that_stood_still_ends_when_a_copy_has_taken_over(cluster: Cluster, tmp_path: Path) -> None:
+def test_paused_node_ends_when_a_copy_has_taken_over(cluster: Cluster, tmp_path: Path) -> None:
     node, others = cluster.node("dc1"), [cluster.node("dc2"), cluster.node("dc3")]
     began = time.time()
     node.pause()

@@ -63,7 +63,7 @@ def check_that_it_serves_nobody(node: Node) -> None:
     assert reason in node.log_tail()
 
 
-def test_an_empty_node_waits_for_the_cluster_that_it_was_of(cluster: Cluster) -> None:
+def test_node_with_a_lost_disk_waits_for_its_cluster(cluster: Cluster) -> None:
     before = uidvalidity(cluster.nodes[0])
     for node in cluster.nodes:
         node.stop()
@@ -84,7 +84,7 @@ def test_an_empty_node_waits_for_the_cluster_that_it_was_of(cluster: Cluster) ->
 
 
 @pytest.mark.long
-def test_a_cluster_is_begun_without_nodes_that_are_not_there(tmp_path: Path) -> None:
+def test_new_cluster_serves_before_its_late_nodes_start(tmp_path: Path) -> None:
     with Cluster(tmp_path / "nodes", ["alice"], late=["dc2", "dc3"]) as cluster:
         deliver(cluster.nodes[0], [b"Subject: first\r\n\r\nx\r\n"], ["alice"])
         before = uidvalidity(cluster.nodes[0])
@@ -95,7 +95,7 @@ def test_a_cluster_is_begun_without_nodes_that_are_not_there(tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_an_empty_node_shows_a_mailbox_whole_before_it_has_caught_up(tmp_path: Path) -> None:
+def test_empty_node_shows_a_mailbox_whole_before_it_has_caught_up(tmp_path: Path) -> None:
     with Cluster(tmp_path / "nodes", ["alice", "bob"], proxied=True) as cluster:
         dc1, dc3 = cluster.node("dc1"), cluster.node("dc3")
         deliver(dc1, [f"Subject: {number}\r\n\r\nx\r\n".encode() for number in range(MAILS)], ["alice"])

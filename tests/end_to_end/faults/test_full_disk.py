@@ -101,7 +101,7 @@ def count(node: Node, user: str) -> int:
     return found
 
 
-def test_a_full_disk_refuses_changes_and_nothing_else_until_there_is_room(cluster: Cluster, disk: Disk) -> None:
+def test_full_disk_refuses_changes_only_until_there_is_room(cluster: Cluster, disk: Disk) -> None:
     dc1, dc2, _ = cluster.nodes
     codes = [send(dc1, "full", mail(0))]
     disk.fill(left_bytes=DISK_BYTES // 8)
@@ -129,7 +129,7 @@ def test_a_full_disk_refuses_changes_and_nothing_else_until_there_is_room(cluste
     assert count(dc2, "full") == stored + 2
 
 
-def test_a_node_whose_disk_is_full_falls_behind_and_catches_up(cluster: Cluster, disk: Disk) -> None:
+def test_node_with_a_full_disk_falls_behind_and_catches_up(cluster: Cluster, disk: Disk) -> None:
     dc1, dc2, _ = cluster.nodes
     assert send(dc2, "behind", mail(0)) == 250  # dc2 is the mailbox's master from now on
     cluster.wait_until_equal()
@@ -143,7 +143,9 @@ def test_a_node_whose_disk_is_full_falls_behind_and_catches_up(cluster: Cluster,
 
 
 @pytest.mark.parametrize(("size_bytes", "mails"), [(4_000_000, 1), (40_000, 30)])
-def test_what_a_disk_has_no_room_for_is_told(cluster: Cluster, disk: Disk, size_bytes: int, mails: int) -> None:
+def test_status_reports_the_entry_that_the_disk_has_no_room_for(
+    cluster: Cluster, disk: Disk, size_bytes: int, mails: int
+) -> None:
     """`size_bytes`: of one that goes to the attachment store, and of some that go to the database."""
     dc1, dc2, _ = cluster.nodes
     assert send(dc2, "behind", mail(0)) == 250
@@ -182,7 +184,7 @@ def without_room(node: Node) -> float:
     return float(text.partition(line)[2].partition("\n")[0] or 0)
 
 
-def test_a_node_that_was_stopped_on_a_full_disk_starts_and_reads(cluster: Cluster, disk: Disk) -> None:
+def test_node_stopped_on_a_full_disk_starts_and_reads(cluster: Cluster, disk: Disk) -> None:
     dc1 = cluster.nodes[0]
     assert send(dc1, "reader", mail(0)) == 250
     disk.fill()
@@ -193,7 +195,7 @@ def test_a_node_that_was_stopped_on_a_full_disk_starts_and_reads(cluster: Cluste
 
 
 @pytest.mark.long
-def test_a_node_that_finds_no_room_to_start_says_so(cluster: Cluster, disk: Disk) -> None:
+def test_node_without_room_to_start_says_so(cluster: Cluster, disk: Disk) -> None:
     dc1 = cluster.nodes[0]
     assert send(dc1, "starter", mail(0)) == 250
     dc1.stop()

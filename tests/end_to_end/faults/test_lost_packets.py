@@ -62,7 +62,7 @@ def pull(network: Network) -> None:
 @pytest.mark.parametrize(
     ("user", "worsen"), [("parted", part), ("deaf", deafen), ("lossy", make_lossy), ("pulled", pull)]
 )
-def test_where_packets_vanish_every_part_goes_on_and_all_become_equal(
+def test_nodes_work_on_and_become_equal_after_packet_loss(
     cluster: Cluster, network: Network, user: str, worsen: Callable[[Network], None]
 ) -> None:
     with Load(cluster, user) as load, Idler(cluster.nodes[1], user) as idler:

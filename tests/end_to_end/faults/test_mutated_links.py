@@ -54,7 +54,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.long
-def test_what_lines_have_changed_needs_no_restart(cluster: Cluster) -> None:
+def test_nodes_recover_from_mutated_commands_without_a_restart(cluster: Cluster) -> None:
     lines = Lines(cluster, "mutated links")
     cluster.wait_together()
     with Load(cluster, USER) as load:

@@ -53,9 +53,7 @@ def shown(node: Node, user: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("sid", SIDS)
 @pytest.mark.parametrize("number", range(ROUNDS))
-def test_a_master_that_was_stopped_does_what_waited_there_without_a_fork(
-    cluster: Cluster, sid: str, number: int
-) -> None:
+def test_paused_master_carries_out_waiting_commands_without_a_fork(cluster: Cluster, sid: str, number: int) -> None:
     """With `when_short` as it is by default, and 2 copies: every UID that a client is told stays."""
     user, node, other = f"{sid}-{number}", cluster.node(sid), cluster.node("dc2")
     cluster.wait_together()

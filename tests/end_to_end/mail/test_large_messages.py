@@ -94,9 +94,7 @@ def fetch(node: Node, user: str, reader: Reader) -> None:
     ],
     ids=["structured", "plain", "scattered"],
 )
-def test_a_large_message_passes_from_one_node_over_the_master_to_a_third_one(
-    cluster: Cluster, user: str, mail: LargeMail
-) -> None:
+def test_large_message_passes_through_the_master_to_a_third_node(cluster: Cluster, user: str, mail: LargeMail) -> None:
     dc1, dc2, dc3 = cluster.nodes
     master_at(dc2, user)
     cluster.wait_until_equal()
@@ -114,7 +112,7 @@ def test_a_large_message_passes_from_one_node_over_the_master_to_a_third_one(
     assert OUR_HEADERS.fullmatch(reader.before)
 
 
-def test_a_large_message_is_appended_at_its_master_and_read_in_parts_at_another_node(cluster: Cluster) -> None:
+def test_large_message_appended_at_its_master_is_read_in_parts_elsewhere(cluster: Cluster) -> None:
     dc1, dc2, _ = cluster.nodes
     mail = LargeMail.attached(SIZE, 3)
     master_at(dc2, "appended")
@@ -167,7 +165,7 @@ def contents(found: dict[Path, int]) -> dict[Path, int]:
     return {path: size for path, size in found.items() if path.name.startswith("content")}
 
 
-def test_of_half_a_message_nothing_is_left_where_it_came_in(cluster: Cluster) -> None:
+def test_interrupted_delivery_leaves_no_attachment_behind(cluster: Cluster) -> None:
     dc1 = cluster.nodes[0]
     before = scrubbed(dc1)
     with connect_lmtp(dc1.address("lmtp")) as lmtp:
@@ -187,7 +185,7 @@ def test_of_half_a_message_nothing_is_left_where_it_came_in(cluster: Cluster) ->
     assert contents(after) == contents(before)  # holders of what was offered to it before may have gone
 
 
-def test_a_node_that_is_killed_while_a_message_comes_to_it_has_it_in_the_end_and_once(cluster: Cluster) -> None:
+def test_node_killed_during_a_download_has_the_message_once_in_the_end(cluster: Cluster) -> None:
     dc1, _, dc3 = cluster.nodes
     before = scrubbed(dc3)
     reader = Reader(LargeMail.attached(INTERRUPTED, 5))

@@ -71,7 +71,7 @@ async def test_nodes_of_one_authority_link_and_clients_use_starttls(tmp_path: Pa
             assert await trio.to_thread.run_sync(append_and_count, near, far, ca) == 1
 
 
-async def test_a_certificate_is_good_for_the_node_that_it_names(
+async def test_certificate_is_refused_from_a_node_that_it_does_not_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ca = trustme.CA()
@@ -83,7 +83,7 @@ async def test_a_certificate_is_good_for_the_node_that_it_names(
                 await trio.sleep(0.01)
 
 
-async def test_a_node_whose_certificate_another_authority_signed_gets_no_link(tmp_path: Path) -> None:
+async def test_node_with_a_certificate_of_another_authority_gets_no_link(tmp_path: Path) -> None:
     ca, stranger = trustme.CA(), trustme.CA()
     near, far = configs(tmp_path, [ca, stranger])
     assert near.listen.peer is not None

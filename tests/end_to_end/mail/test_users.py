@@ -58,7 +58,9 @@ def logged_in(config: Config, name: str, password: str = "secret") -> Iterator[i
         client.shutdown()
 
 
-async def test_a_file_that_comes_late_and_goes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_node_follows_a_passwd_file_that_comes_late_and_goes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     config = config_in(tmp_path)
     path = config.users.passwd_file
@@ -90,7 +92,7 @@ async def test_a_file_that_comes_late_and_goes(tmp_path: Path, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("change", ["delete", "password"])
-async def test_whoever_may_log_in_no_more_is_sent_away(tmp_path: Path, change: str) -> None:
+async def test_sessions_end_when_their_user_is_deleted_or_changes_password(tmp_path: Path, change: str) -> None:
     config = config_in(tmp_path)
     path = config.users.passwd_file
     for user in ("alice", "bob"):

@@ -167,7 +167,7 @@ def check_prediction(plan: Path, inventory: Path) -> None:
 
 @pytest.mark.long
 @needs_java
-def test_what_went_apart_until_the_logs_were_gone_is_equal_after_an_apply(cluster: Cluster, tmp_path: Path) -> None:
+def test_apply_makes_nodes_equal_that_were_parted_until_logs_were_gone(cluster: Cluster, tmp_path: Path) -> None:
     clients = {node.sid: Clients(node) for node in cluster.nodes}
     common = [f"common-{number}" for number in range(COMMON)]
     clients["dc1"].deliver(common)

@@ -93,7 +93,7 @@ def emptied(path: Path) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_a_node_with_a_damaged_database_does_not_run_and_is_rebuilt(
+def test_node_with_a_damaged_database_does_not_run_until_rebuilt(
     cluster: Cluster, stopped: Node, harm: Callable[[Path], None], exit_code: int
 ) -> None:
     path = cluster.directory / stopped.sid / "node.db"
@@ -113,9 +113,7 @@ def test_a_node_with_a_damaged_database_does_not_run_and_is_rebuilt(
 
 
 @pytest.mark.long
-def test_a_rebuild_that_is_interrupted_before_anything_came_leaves_the_node_as_it_was(
-    cluster: Cluster, stopped: Node
-) -> None:
+def test_rebuild_interrupted_before_any_data_leaves_the_node_unchanged(cluster: Cluster, stopped: Node) -> None:
     others = [node for node in cluster.nodes if node is not stopped]
     for node in others:
         node.stop()
@@ -142,12 +140,12 @@ def test_a_rebuild_that_is_interrupted_before_anything_came_leaves_the_node_as_i
     assert rebuilt.stdout.startswith(f"rebuilt from dc1, dc2: 1 folders, {len(MAILS)} messages, {len(MAILS)} bodies\n")
 
 
-def test_a_node_that_runs_is_not_rebuilt(cluster: Cluster) -> None:
+def test_rebuild_refuses_a_running_node(cluster: Cluster) -> None:
     refused = replicator(cluster, "rebuild", "--from-peers")
     assert (refused.returncode, "another process has it open" in refused.stderr) == (1, True)
     assert cluster.node("dc3").is_running
 
 
-def test_where_the_mail_is_to_come_from_must_be_said(cluster: Cluster) -> None:
+def test_rebuild_requires_the_source_of_the_mail(cluster: Cluster) -> None:
     refused = replicator(cluster, "rebuild")
     assert (refused.returncode, "confirm by --from-peers" in refused.stderr) == (2, True)

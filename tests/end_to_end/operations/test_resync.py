@@ -39,7 +39,7 @@ def deliver(cluster: Cluster, sid: str, text: str) -> None:
         client.sendmail("sender@example.org", ["alice"], f"Subject: {text}\r\n\r\n{text}\r\n")
 
 
-def test_what_went_apart_is_equal_after_a_resync_and_damage_is_named(cluster: Cluster) -> None:
+def test_resync_makes_parted_nodes_equal_and_names_damage(cluster: Cluster) -> None:
     deliver(cluster, "dc1", "before")
     cluster.partition(["dc1"], ["dc2", "dc3"])
     for sid in ("dc1", "dc3"):

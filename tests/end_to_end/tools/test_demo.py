@@ -62,7 +62,7 @@ def checks(final: Mapping[str, Shown]) -> list[Check]:
     ]
 
 
-def test_what_is_as_it_should_be_passes() -> None:
+def test_checks_pass_where_nodes_agree_with_the_ledger() -> None:
     assert all(check.kept for check in checks({"dc1": GOOD, "dc2": GOOD}))
 
 
@@ -79,14 +79,14 @@ def test_what_is_as_it_should_be_passes() -> None:
         (inbox(2, u1=mail("kept", r"\Seen")), "UIDVALIDITY has changed of INBOX"),
     ],
 )
-def test_what_is_wrong_at_one_node_is_found(wrong: Shown, says: str) -> None:
+def test_checks_find_what_is_wrong_at_one_node(wrong: Shown, says: str) -> None:
     found = checks({"dc1": wrong, "dc2": GOOD})
     assert says in [check.detail for check in found if not check.kept]
     assert not next(check for check in found if "show the same" in check.promise).kept
 
 
 @pytest.mark.parametrize(("digests", "waiting"), [(("a", "b"), (0, 0)), (("a", "a"), (0, 1))])
-def test_nodes_that_differ_out_of_a_clients_sight_are_not_alike(
+def test_nodes_with_other_digests_or_waiting_entries_are_not_alike(
     digests: tuple[str, str], waiting: tuple[int, int]
 ) -> None:
     sids, final = ("dc1", "dc2"), {"dc1": GOOD, "dc2": GOOD}
@@ -104,11 +104,11 @@ def test_nodes_that_differ_out_of_a_clients_sight_are_not_alike(
         (["* 2 EXISTS"], 2, False),
     ],
 )
-def test_a_session_may_hear_what_imap_allows(heard: list[str], final: int, *, legal: bool) -> None:
+def test_session_may_hear_only_what_imap_allows(heard: list[str], final: int, *, legal: bool) -> None:
     assert account.session_is_legal(3, heard, final).kept is legal
 
 
-def test_conflicts_are_told_with_what_became_of_them() -> None:
+def test_conflicts_are_listed_with_their_outcome() -> None:
     before = inbox(u1=mail("both"), u2=mail("dropped"))
     left = inbox(u1=mail("both", r"\Seen"), u3=mail("ours"))
     right = inbox(u1=mail("both", r"\Flagged"), u2=mail("dropped", r"\Seen"), u3=mail("theirs"))
@@ -121,13 +121,13 @@ def test_conflicts_are_told_with_what_became_of_them() -> None:
     ]
 
 
-def test_a_uid_whose_mail_was_expunged_before_the_heal_is_a_conflict_too() -> None:
+def test_uid_of_mail_expunged_before_the_heal_is_a_conflict() -> None:
     left, right = [inbox(), inbox(u1=mail("ours")), inbox()], [inbox(), inbox(u1=mail("theirs"))]
     (found,) = account.conflicts(left, right, inbox(u2=mail("theirs")))
     assert (found.left, found.now) == ("“ours”, then expunged", "“theirs” 1 → 2; 1 is unused")
 
 
-def test_folders_conflict_where_both_made_them_or_one_deleted_and_one_used_them() -> None:
+def test_folders_created_by_both_or_deleted_by_one_are_conflicts() -> None:
     empty, used = Folder(1, {}), Folder(1, {1: mail("late")})
     left, right = {"Shared": used, "New": Folder(2, {})}, {"New": Folder(3, {})}
     now = {"Shared": used, "New": Folder(4, {})}

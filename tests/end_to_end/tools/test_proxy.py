@@ -73,7 +73,7 @@ def test_bytes_pass_in_order_to_the_end_and_are_counted(proxy: Proxy, client: so
     assert [proxy.carried_bytes(direction) for direction in Direction] == [len(data), len(data)]
 
 
-def test_a_delay_costs_time_once_and_not_for_each_piece(proxy: Proxy, client: socket.socket) -> None:
+def test_delay_costs_time_once_and_not_for_each_piece(proxy: Proxy, client: socket.socket) -> None:
     proxy.delay(0.1)
     began = time.monotonic()
     for number in range(100):
@@ -84,7 +84,7 @@ def test_a_delay_costs_time_once_and_not_for_each_piece(proxy: Proxy, client: so
     assert 0.2 <= time.monotonic() - began < 100 * 0.1
 
 
-def test_a_throttled_line_takes_no_more_than_it_can(proxy: Proxy, client: socket.socket) -> None:
+def test_throttled_line_carries_no_more_than_its_rate(proxy: Proxy, client: socket.socket) -> None:
     proxy.throttle(1_000_000, [Direction.FORTH])
     began = time.monotonic()
     client.sendall(bytes(300_000))
@@ -93,9 +93,7 @@ def test_a_throttled_line_takes_no_more_than_it_can(proxy: Proxy, client: socket
 
 
 @pytest.mark.parametrize("direction", Direction)
-def test_what_is_held_arrives_once_the_line_is_mended(
-    proxy: Proxy, client: socket.socket, direction: Direction
-) -> None:
+def test_held_bytes_arrive_once_the_line_is_mended(proxy: Proxy, client: socket.socket, direction: Direction) -> None:
     proxy.hold([direction])
     client.sendall(b"held")
     assert is_silent(client)
@@ -103,7 +101,7 @@ def test_what_is_held_arrives_once_the_line_is_mended(
     assert receive(client, 4) == b"held"
 
 
-def test_a_cut_resets_both_ends_and_whoever_dials(proxy: Proxy, client: socket.socket) -> None:
+def test_cut_resets_both_ends_and_new_connections(proxy: Proxy, client: socket.socket) -> None:
     client.sendall(b"x")
     assert client.recv(1) == b"x"
     proxy.cut()
@@ -117,7 +115,7 @@ def test_a_cut_resets_both_ends_and_whoever_dials(proxy: Proxy, client: socket.s
         assert third.recv(1) == b"y"
 
 
-def test_a_cut_ends_connections_that_are_held(proxy: Proxy, client: socket.socket) -> None:
+def test_cut_ends_held_connections(proxy: Proxy, client: socket.socket) -> None:
     proxy.hold()
     client.sendall(b"x")
     with dial(proxy):
@@ -126,7 +124,7 @@ def test_a_cut_ends_connections_that_are_held(proxy: Proxy, client: socket.socke
         client.recv(1)
 
 
-def test_an_end_that_dies_takes_the_other_with_it(proxy: Proxy) -> None:
+def test_reset_of_one_end_resets_the_other(proxy: Proxy) -> None:
     with socket.create_server((HOST, 0)) as server, Proxy(Address(*server.getsockname()[:2])) as line:
         server.settimeout(LONG_S)
         with dial(line) as near:

@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.campaign.failing_seeds import FailingSeeds
 
 
-def test_a_seed_that_failed_is_kept_until_it_passes(tmp_path: Path) -> None:
+def test_failed_seed_is_kept_until_it_passes(tmp_path: Path) -> None:
     path = tmp_path / ".soak" / "failing-seeds"
     kept = FailingSeeds(path)
     kept.note(1, has_failed=False)
@@ -23,7 +23,7 @@ def test_a_seed_that_failed_is_kept_until_it_passes(tmp_path: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
-def test_a_line_that_is_no_seed_is_named(tmp_path: Path) -> None:
+def test_line_that_is_no_seed_is_reported_by_its_number(tmp_path: Path) -> None:
     path = tmp_path / "failing-seeds"
     path.write_text("7\n\nseven\n")
     with pytest.raises(ValueError, match="line 2"):

@@ -29,19 +29,19 @@ def needs(size: int = 2, clients: int = 1, chaos_s: float = 0.0, faults: frozens
     return fails, tried
 
 
-def test_all_that_a_failure_does_not_need_goes() -> None:
+def test_shrinking_removes_all_that_the_failure_does_not_need() -> None:
     fails, tried = needs(size=3, clients=2, chaos_s=5.0, faults=frozenset({4}))
     smallest = shrunk(PLAN, 12, fails)
     assert overrides(PLAN, smallest) == "size=3,clients=2,readers=0,users=1,chaos_s=6.0,faults=4"
     assert len(tried) <= TRIES
 
 
-def test_two_faults_of_many_are_found() -> None:
+def test_shrinking_finds_the_two_necessary_faults_of_many() -> None:
     fails, _ = needs(chaos_s=12.0, faults=frozenset({1, 10}))
     assert shrunk(PLAN, 12, fails, tries=100).faults == frozenset({1, 10})
 
 
-def test_a_plan_that_needs_all_stays_and_no_plan_is_tried_twice() -> None:
+def test_irreducible_plan_stays_and_no_plan_is_tried_twice() -> None:
     fails, tried = needs(size=7, clients=6, chaos_s=12.0, faults=frozenset(range(12)))
     smallest = shrunk(PLAN, 12, fails, tries=1000)
     assert overrides(PLAN, smallest) == "readers=0,users=1,faults=0+1+2+3+4+5+6+7+8+9+10+11"
@@ -49,13 +49,13 @@ def test_a_plan_that_needs_all_stays_and_no_plan_is_tried_twice() -> None:
 
 
 @pytest.mark.parametrize("tries", [0, 1, 7])
-def test_it_ends_after_so_many_tries(tries: int) -> None:
+def test_shrinking_ends_after_the_given_number_of_tries(tries: int) -> None:
     fails, tried = needs()
     shrunk(PLAN, 12, fails, tries)
     assert len(tried) <= tries
 
 
-def test_the_same_plans_are_tried_each_time() -> None:
+def test_shrinking_tries_the_same_plans_each_time() -> None:
     found = []
     for _ in range(2):
         fails, tried = needs(size=4, faults=frozenset({2, 3}))
@@ -64,7 +64,7 @@ def test_the_same_plans_are_tried_each_time() -> None:
     assert found[0] == found[1]
 
 
-def test_overrides_make_of_a_drawn_plan_what_was_found() -> None:
+def test_overrides_turn_the_drawn_plan_into_the_smaller_one() -> None:
     drawn = draw(8, tuple(KINDS))
     fails, _ = needs(clients=2, faults=frozenset({3}))
     smallest = shrunk(drawn, 9, fails)
@@ -74,12 +74,12 @@ def test_overrides_make_of_a_drawn_plan_what_was_found() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["clients", "nodes=2", "size=one", "size=1", "clients=-1", "faults=1+x"])
-def test_wrong_overrides_are_named(wrong: str) -> None:
+def test_wrong_overrides_are_named_in_the_error(wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong.replace("+", r"\+")):
         with_overrides(PLAN, wrong)
 
 
-def test_one_kind_of_failure_is_told_from_another_by_all_but_names_and_numbers() -> None:
+def test_kind_of_a_failure_ignores_names_and_numbers() -> None:
     one = AssertionError("180 s after all was healed: 1 entries wait at dc1: [Dot(origin='dc4.18b', seq=1)]")
     same = AssertionError("180 s after all was healed: 12 entries wait at dc3: [Dot(origin='dc1.1', seq=2), Dot()]")
     other = AssertionError("180 s after all was healed: dc2 shows something else than dc1")
@@ -88,7 +88,7 @@ def test_one_kind_of_failure_is_told_from_another_by_all_but_names_and_numbers()
     assert kind_of(ValueError("wrong")) != kind_of(AssertionError("wrong"))
 
 
-def test_a_mistake_of_the_program_is_found_and_told_by_a_smaller_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_soak_finds_a_mistake_and_repeats_it_by_a_smaller_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Durability, "_durable", lambda _self, _origin: inf)  # OK, whichever nodes have it
     seed = next(seed for seed in range(20) if plan_of(seed).durability.copies > 1)
     found = attempt(seed, tries=10)
