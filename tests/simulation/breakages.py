@@ -118,20 +118,20 @@ BREAKAGES = (
         "if entry.is_merge:\n        _absorb(tx, chain", "if entry.is_merge and in_log:\n        _absorb(tx, chain",
     ),
     Breakage(
-        "let-go", "parts are let go although a text has them", "replicator/replication/bodies/download.py",
+        "let-go", "attachments are let go although a body has them", "replicator/replication/bodies/download.py",
         "return await self._store.read(partial(unrecorded, holdings=held))", "return list(held)",
     ),
     Breakage(
-        "parts", "a message is written without parts that are here only damaged",
+        "parts", "a message is written without attachments that are here only damaged",
         "replicator/replication/bodies/download.py",
         "except ContentUnavailableError:\n            return None", "except ContentUnavailableError:\n            pass",
     ),
     Breakage(
-        "ack", "a node acknowledges a message before it has its parts", "replicator/replication/log/receiver.py",
+        "ack", "a node acknowledges a message before it has its attachments", "replicator/replication/log/receiver.py",
         "await self._complete_and_write([", "await self._write([",
     ),
     Breakage(
-        "forget", "with expunged mail a text is forgotten that another mailbox shows",
+        "forget", "with expunged mail a body is removed that another mailbox shows",
         "replicator/store/gc/body_references.py",
         "= (by_messages, by_expunged, by_waiting)", "= (by_expunged, by_waiting)",
     ),

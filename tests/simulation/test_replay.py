@@ -12,7 +12,7 @@ from tests.simulation.campaign.swarm import run_seed
 ROOT = Path(__file__).parents[2]
 
 
-def told_elsewhere(seed: int) -> str:
+def told_by_another_process(seed: int) -> str:
     """Return the story from another process, whose sets have another order."""
     command = [sys.executable, "-m", "tests.simulation.soak", "--seed", str(seed)]
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
@@ -27,5 +27,5 @@ def test_seed_tells_the_same_story_in_another_process(tmp_path: Path) -> None:
         directory.mkdir()
         stories[seed] = run_seed(seed, directory).splitlines()
         assert len(stories[seed]) > 50
-        assert told_elsewhere(seed).splitlines() == stories[seed]
+        assert told_by_another_process(seed).splitlines() == stories[seed]
     assert stories[3] != stories[12]

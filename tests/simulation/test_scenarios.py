@@ -18,7 +18,7 @@ from tests.simulation.machine import Machine, NodeGoneError
 from tests.simulation.plan import Plan
 from tests.simulation.records.cache import Cache
 from tests.simulation.runtime.disk import DiskFault
-from tests.simulation.scenario import have, reach, running, save, texts
+from tests.simulation.scenario import bodies, running, save, wait_for_component, wait_for_mails
 from tests.simulation.world import World
 
 THREE = ("dc1", "dc2", "dc3")
@@ -35,14 +35,14 @@ async def test_restored_disk_copy_loses_no_mail_and_reuses_no_entry_name(
         await save(world["dc1"], "before the copy")
         copy = world["dc1"].disk.copy()
         assert await save(world["dc1"], "after the copy", "and another") == [2, 3]
-        await have(world, 3, THREE)
+        await wait_for_mails(world, 3, THREE)
         world["dc1"].crash()
         world["dc1"].restore(copy)
         await world["dc1"].start()
         await save(world["dc1"], "on the restored disk")
         await world.heal()
         for sid in THREE:
-            assert await texts(world[sid]) == [
+            assert await bodies(world[sid]) == [
                 "after the copy",
                 "and another",
                 "before the copy",
@@ -67,13 +67,13 @@ async def test_disk_copy_taken_during_writes_can_be_restored(tmp_path: Path, aut
 async def test_acknowledged_mail_survives_on_its_last_copy(tmp_path: Path, autojump_clock: MockClock) -> None:
     plan = Plan(size=5, durability=DurabilityConfig(3, WhenShort.REFUSE), delay_s=(0.02, 0.1))
     async with running(tmp_path, autojump_clock, plan) as world:
-        await save(world["dc5"], "reported")
+        await save(world["dc5"], "acknowledged")
         for sid in ("dc5", "dc4"):
             world[sid].crash(silently=True)
             world[sid].restore(None)
         await world.heal()
         for sid in world.sids:
-            assert await texts(world[sid]) == ["reported"]
+            assert await bodies(world[sid]) == ["acknowledged"]
 
 
 async def test_node_with_a_lost_disk_refuses_clients_until_it_has_links(
@@ -81,7 +81,7 @@ async def test_node_with_a_lost_disk_refuses_clients_until_it_has_links(
 ) -> None:
     async with running(tmp_path, autojump_clock) as world:
         await save(world["dc1"], "before")
-        await have(world, 1, THREE)
+        await wait_for_mails(world, 1, THREE)
         before = await world["dc1"].call(lambda node: node.inbox())
         world["dc3"].crash()
         world["dc3"].restore(None)
@@ -101,8 +101,8 @@ async def test_node_with_a_lost_disk_refuses_clients_until_it_has_links(
 async def test_node_with_a_lost_disk_shows_mailboxes_only_whole(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as world:
         large = [f"{number:03} {'x' * 20_000}" for number in range(100)]
-        for text in large:
-            await world["dc1"].call(lambda node, text=text: node.save(text, user="somebody"))  # type: ignore[misc]
+        for body in large:
+            await world["dc1"].call(lambda node, body=body: node.save(body, user="somebody"))  # type: ignore[misc]
         await save(world["dc1"], "one", "two", "three")
         await world.settle()
         world["dc3"].crash()
@@ -115,7 +115,7 @@ async def test_node_with_a_lost_disk_shows_mailboxes_only_whole(tmp_path: Path, 
             with suppress(NotReadyError):
                 shown = sorted(str(message.uid) for message in await world["dc3"].call(lambda node: node.messages()))
         assert shown == ["1", "2", "3"]
-        assert world.coming_back.checked
+        assert world.rejoining.checked
         assert sum(world["dc3"].node.store.context.values()) < len(large), "it was not waited for until all was here"
 
 
@@ -132,7 +132,7 @@ async def test_full_disk_refuses_writes_and_allows_reads_until_there_is_room(
             except DiskFullError:
                 refused += 1
         assert refused >= 5
-        assert "first" in await texts(world["dc1"])
+        assert "first" in await bodies(world["dc1"])
         world["dc1"].disk.fault = None
         await save(world["dc1"], "there is room")
 
@@ -145,20 +145,20 @@ async def test_failing_disk_does_not_end_its_node_at_a_new_term(
         await save(world["dc1"], "first")
         world["dc1"].disk.fault = fault
         await world["dc3"].stop()
-        await reach(world, "dc1", "dc2")
+        await wait_for_component(world, "dc1", "dc2")
         assert world["dc1"].is_up
-        assert await texts(world["dc1"]) == ["first"]
+        assert await bodies(world["dc1"]) == ["first"]
 
 
 async def test_acknowledged_mail_survives_power_loss_at_all_nodes(tmp_path: Path, autojump_clock: MockClock) -> None:
-    reported: list[str] = []
+    acknowledged: list[str] = []
     async with running(tmp_path, autojump_clock, Plan(sync_s=0.01)) as world:
 
         async def client(sid: str) -> None:
             with suppress(NodeGoneError):
                 for number in range(1000):
                     await save(world[sid], f"{sid} {number}")
-                    reported.append(f"{sid} {number}")
+                    acknowledged.append(f"{sid} {number}")
 
         async with trio.open_nursery() as nursery:
             for sid in THREE:
@@ -167,9 +167,9 @@ async def test_acknowledged_mail_survives_power_loss_at_all_nodes(tmp_path: Path
             for sid in THREE:
                 world[sid].crash(silently=True)
         await world.heal()
-        assert len(reported) > 20
+        assert len(acknowledged) > 20
         for sid in THREE:
-            assert set(reported) <= set(await texts(world[sid]))
+            assert set(acknowledged) <= set(await bodies(world[sid]))
 
 
 async def test_node_with_an_older_disk_copy_shows_mailboxes_only_as_last_seen(
@@ -180,31 +180,31 @@ async def test_node_with_an_older_disk_copy_shows_mailboxes_only_as_last_seen(
         await save(dc1, "expunged", "one")
         old = dc1.disk.copy()
         large = [f"{number:03} {'x' * 20_000}" for number in range(100)]
-        for text in large:
-            await dc1.call(lambda node, text=text: node.save(text, user="somebody"))  # type: ignore[misc]
+        for body in large:
+            await dc1.call(lambda node, body=body: node.save(body, user="somebody"))  # type: ignore[misc]
         await save(dc1, "two", "three")
         await dc1.call(lambda node: node.expunge(1))
         await dc1.call(lambda node: node.flag(2))
         await world.settle()
-        cache = await remember(dc1)
+        cache = await refresh_cache(dc1)
         dc1.crash()
         dc1.restore(old)
-        world.coming_back.begins("dc1")
+        world.rejoining.begins("dc1")
         for other in ("dc2", "dc3"):
             world.network.road(other, "dc1").bytes_per_s = 20_000
         nursery.start_soon(Reader(world, 1).run)
         await dc1.start()
-        cache = await remember(dc1, cache)
+        cache = await refresh_cache(dc1, cache)
         assert sorted(cache.messages) == [2, 3, 4]
-        assert world.coming_back.checked
+        assert world.rejoining.checked
         assert len(large) > sum(dc1.node.store.context.values()), "it was not waited for until all was here"
         await world.heal()
-        await Reader(world, 2).insist(dc1)
+        await Reader(world, 2).check_view(dc1)
         nursery.cancel_scope.cancel()
 
 
-async def remember(machine: Machine, cache: Cache | None = None) -> Cache:
-    """A client's memory of INBOX, brought up to date as soon as the node shows the mailbox."""
+async def refresh_cache(machine: Machine, cache: Cache | None = None) -> Cache:
+    """Return a client's cache of INBOX, brought up to date as soon as the node shows the mailbox."""
     while True:
         with suppress(NotReadyError):
             view = await machine.call(lambda node: node.view())
@@ -220,20 +220,20 @@ def links_of(world: World, *sids: str) -> list[PeerLink]:
     return [link for sid in sids for link in world[sid].node.coordinator.connections.links]
 
 
-async def end(copy: Machine, original: str) -> None:
-    """Wait until the copy has found out that another run is the node."""
+async def wait_for_end(copy: Machine, original: str) -> None:
+    """Wait until the copy has ended because another run is the node."""
     with trio.move_on_after(4 * TIMEOUT_S):
         await copy.ended.wait()
     assert copy.gave_way is not None, f"{copy.name} goes on beside the node"
     assert f"{copy.sid} already runs as {original}" in copy.gave_way
 
 
-async def take_place(world: World, copy: Machine) -> None:
-    """End the node, and let the copy take its place."""
+async def replace_by(world: World, copy: Machine) -> None:
+    """Stop the node, and let the copy take its place."""
     await world[copy.sid].stop()
-    world.take_place(copy)
+    world.replace_by(copy)
     await copy.start()
-    await reach(world, *THREE)
+    await wait_for_component(world, *THREE)
 
 
 @pytest.mark.parametrize("sid", ["dc1", "dc3"])
@@ -246,15 +246,15 @@ async def test_copied_node_ends_beside_the_original_and_may_replace_it_later(
         copy, links = world.copy(sid), links_of(world, *THREE)
         await copy.start()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(end, copy, original)
+            nursery.start_soon(wait_for_end, copy, original)
             for number in range(5):
                 await save(world[sid], f"meanwhile {number}")
         assert links_of(world, *THREE) == links
-        await take_place(world, copy)
+        await replace_by(world, copy)
         await save(world[sid], "at the copy")
         await world.heal()
         there = ["at the copy", "before", *(f"meanwhile {number}" for number in range(5))]
-        assert [await texts(world[each]) for each in THREE] == [there] * 3
+        assert [await bodies(world[each]) for each in THREE] == [there] * 3
         assert world[sid].node.store.origin != original
 
 
@@ -266,28 +266,28 @@ async def test_copied_node_accepted_in_one_partition_ends_when_partitions_meet(
     async with running(tmp_path, autojump_clock) as world:
         original = world["dc1"].node.store.origin
         await save(world["dc1"], "before")
-        await have(world, 1, THREE)
+        await wait_for_mails(world, 1, THREE)
         world.cut(world.between(["dc3"]))
-        await reach(world, "dc1", "dc2")
+        await wait_for_component(world, "dc1", "dc2")
         copy, links = world.copy("dc1"), links_of(world, "dc1")
         world.network.cut((copy.address, "dc2"))
         await copy.start()
-        await reach(world, "dc1", "dc3", at=[world["dc3"], copy])
+        await wait_for_component(world, "dc1", "dc3", at=[world["dc3"], copy])
         await save(copy, "at the copy")
         await save(world["dc3"], "beside the copy")
         await save(world["dc1"], "at the node")
         await save(world["dc2"], "beside the node")
         world.mend_roads(roads)
-        await end(copy, original)
+        await wait_for_end(copy, original)
         assert world["dc1"].node.store.origin == original
         assert [link for link in links_of(world, "dc1") if link.sid == "dc2"] == links
         await world.heal()
         there = ["at the copy", "at the node", "before", "beside the copy", "beside the node"]
-        assert [await texts(world[sid]) for sid in THREE] == [there] * 3
-        await take_place(world, copy)
+        assert [await bodies(world[sid]) for sid in THREE] == [there] * 3
+        await replace_by(world, copy)
         await save(world["dc1"], "in its place")
         await world.heal()
-        assert [await texts(world[sid]) for sid in THREE] == [[*there, "in its place"]] * 3
+        assert [await bodies(world[sid]) for sid in THREE] == [[*there, "in its place"]] * 3
 
 
 async def test_mail_saved_at_an_isolated_copy_is_kept_when_it_replaces_the_node(
@@ -298,15 +298,15 @@ async def test_mail_saved_at_an_isolated_copy_is_kept_when_it_replaces_the_node(
         copy = world.copy("dc1")
         world.network.cut(*((copy.address, other) for other in ("dc2", "dc3")))
         await copy.start()
-        await reach(world, "dc1", at=[copy])
+        await wait_for_component(world, "dc1", at=[copy])
         await save(copy, "at the copy")
         await save(world["dc1"], "at the node")
         original = world["dc1"].node.store.origin
         world.network.mend(*((copy.address, other) for other in ("dc2", "dc3")))
-        await end(copy, original)
-        await take_place(world, copy)
+        await wait_for_end(copy, original)
+        await replace_by(world, copy)
         await world.heal()
-        assert [await texts(world[sid]) for sid in THREE] == [["at the copy", "at the node", "before"]] * 3
+        assert [await bodies(world[sid]) for sid in THREE] == [["at the copy", "at the node", "before"]] * 3
 
 
 # ---- the network
@@ -319,23 +319,23 @@ async def test_isolated_nodes_take_mail_that_reaches_all_nodes_afterwards(
         await save(world["dc1"], "together")
         world.cut(world.pairs)
         for sid in THREE:
-            await reach(world, sid)
+            await wait_for_component(world, sid)
             assert await save(world[sid], f"alone at {sid}") == [2]
         await world.heal()
         for sid in THREE:
-            assert await texts(world[sid]) == ["alone at dc1", "alone at dc2", "alone at dc3", "together"]
+            assert await bodies(world[sid]) == ["alone at dc1", "alone at dc2", "alone at dc3", "together"]
 
 
 async def test_minority_refuses_saves_where_copies_are_required(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock, Plan(durability=REFUSING)) as world:
         world.hold(world.between(["dc1"]))
-        await reach(world, "dc2", "dc3")
+        await wait_for_component(world, "dc2", "dc3")
         await save(world["dc2"], "taken")
         with pytest.raises(DurabilityError, match="can be reached"):
             await save(world["dc1"], "refused")
         world.mend_roads()
         await world.heal()
-        assert await texts(world["dc1"]) == ["taken"]
+        assert await bodies(world["dc1"]) == ["taken"]
 
 
 async def test_silence_in_one_direction_cuts_the_link_for_both_nodes(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -343,13 +343,13 @@ async def test_silence_in_one_direction_cuts_the_link_for_both_nodes(tmp_path: P
         await save(world["dc1"], "first")
         for other in ("dc2", "dc3"):
             world.network.road("dc1", other).hold()  # dc1 hears them, and is not heard
-        await reach(world, "dc2", "dc3")
-        await reach(world, "dc1")
+        await wait_for_component(world, "dc2", "dc3")
+        await wait_for_component(world, "dc1")
         await save(world["dc1"], "at the one that is not heard")
         await save(world["dc2"], "at the others")
         await world.heal()
         for sid in THREE:
-            assert await texts(world[sid]) == ["at the one that is not heard", "at the others", "first"]
+            assert await bodies(world[sid]) == ["at the one that is not heard", "at the others", "first"]
 
 
 async def test_nodes_in_a_line_forward_changes_through_the_middle_node(
@@ -362,7 +362,7 @@ async def test_nodes_in_a_line_forward_changes_through_the_middle_node(
         began = trio.current_time()
         await save(world["dc1"], "by dc2")
         assert trio.current_time() - began < 1
-        assert await texts(world["dc3"]) == ["by dc2", "makes dc3 the master"]
+        assert await bodies(world["dc3"]) == ["by dc2", "makes dc3 the master"]
 
 
 async def test_flapping_link_loses_no_mail(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -382,7 +382,7 @@ async def test_flapping_link_loses_no_mail(tmp_path: Path, autojump_clock: MockC
                 await save(world["dc2"], f"dc2 {number}")
             nursery.cancel_scope.cancel()
         await world.heal()
-        assert len(await texts(world["dc1"])) == 40
+        assert len(await bodies(world["dc1"])) == 40
 
 
 # ---- branches that are not joined yet
@@ -396,11 +396,11 @@ async def test_copy_takes_the_mail_its_client_sees_not_the_one_at_the_master(
         await world["dc1"].node.mail.create_folder(USER, "Work")
         await world.settle()
         world.cut(world.between(["dc1"]))
-        await reach(world, "dc1")
-        await reach(world, "dc2", "dc3")
+        await wait_for_component(world, "dc1")
+        await wait_for_component(world, "dc2", "dc3")
         assert await save(world["dc1"], "seen") == await save(world["dc2"], "not seen") == [2]
         world.mend_roads()
-        await reach(world, *THREE)
+        await wait_for_component(world, *THREE)
         dc1, dc2 = world["dc1"].node, world["dc2"].node
         await dc2.save("makes dc2 the master", "Work")
         inbox = await dc1.view()
@@ -429,7 +429,7 @@ async def test_master_stalled_for_three_minutes_is_replaced_and_comes_back(
             world["dc1"].thaw()
         await world.heal()
         for sid in THREE:
-            assert await texts(world[sid]) == ["at another", "at the one that stands still", "makes dc1 the master"]
+            assert await bodies(world[sid]) == ["at another", "at the one that stands still", "makes dc1 the master"]
 
 
 @pytest.mark.parametrize("seed", ["0", "4", "11", "18"])
@@ -437,11 +437,11 @@ async def test_master_stalled_for_three_minutes_is_replaced_and_comes_back(
 async def test_stalled_master_numbers_no_request_without_a_new_term(
     tmp_path: Path, autojump_clock: MockClock, seed: str, still_s: float
 ) -> None:
-    """Work that waited there, at its doors or its disk, is done once it has links: no fork, and UIDs stay as told."""
+    """Requests that waited at its doors or its disk are done once it has links: no fork, and UIDs stay as told."""
     plan = Plan(seed, delay_s=(0.0001, 0.01), sync_s=0.02)
     async with running(tmp_path, autojump_clock, plan) as world:
         told = {"makes dc1 the master": await save(world["dc1"], "makes dc1 the master")}
-        await have(world, 1, THREE)
+        await wait_for_mails(world, 1, THREE)
 
         async def client(sid: str, text: str) -> None:
             told[text] = await save(world[sid], text)
@@ -478,7 +478,7 @@ async def test_node_stalled_while_it_catches_up_does_not_consider_itself_alone(
         world["dc3"].freeze()
         await trio.sleep(2 * TIMEOUT_S)
         world["dc3"].thaw()
-        await reach(world, *THREE)
+        await wait_for_component(world, *THREE)
         await trio.sleep(2)
         assert world["dc3"].node.coordinator.readiness.problem() is not None
 
@@ -514,13 +514,13 @@ async def test_clock_six_minutes_off_isolates_a_node_until_it_is_set(tmp_path: P
         world["dc3"].clock.set(360)
         world["dc3"].crash()
         await world["dc3"].start()
-        await reach(world, "dc1", "dc2")
+        await wait_for_component(world, "dc1", "dc2")
         await trio.sleep(20)
-        await reach(world, "dc3")
+        await wait_for_component(world, "dc3")
         await save(world["dc1"], "without dc3")
         world["dc3"].clock.set(0)
         await world.settle()
-        assert await texts(world["dc3"]) == ["without dc3"]
+        assert await bodies(world["dc3"]) == ["without dc3"]
 
 
 async def test_request_is_answered_in_time_over_uselessly_slow_links(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -538,7 +538,7 @@ async def test_request_is_answered_in_time_over_uselessly_slow_links(tmp_path: P
 
 
 async def test_terms_change_without_forks_between_linked_nodes(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """No node numbers before all have dropped what they mastered, and a new master knows what the last one did."""
+    """No node numbers before all have dropped their mailboxes, and a new master knows the last one's heads."""
     async with running(tmp_path, autojump_clock, Plan(size=4, delay_s=(0.001, 0.2), jitter_s=0.1)) as world:
 
         async def client(sid: str) -> None:

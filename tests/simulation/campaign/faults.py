@@ -1,6 +1,6 @@
-"""Faults: each kind is a function of the chaos to which it belongs.
+"""Faults of the network, of nodes and of disks: a function for each kind, in the table `KINDS`.
 
-Lasting faults end by themselves after a while, or at the heal. The table `KINDS` lists the kinds.
+Lasting faults end by themselves after a while, or at the heal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RESTORED = 0.9  # share of lost disks that are replaced by a copy, if there is o
 
 
 class Chaos:
-    """Draws faults from the world's seed. Lasting faults run in `nursery`."""
+    """Faults drawn from the world's seed, one after the other. Lasting faults run in `nursery`."""
 
     def __init__(self, world: World, clients: list[Client], nursery: trio.Nursery) -> None:
         self.world = world
@@ -57,7 +57,7 @@ class Chaos:
         return random.Random(f"fault {fault} {self.world.plan.seed}")
 
     async def _back_up(self) -> None:
-        """Copy each disk once, early: a restored copy should lack something."""
+        """Copy each disk once, early, so that a restored copy lacks something."""
         dice = self._dice_of("copies")
         for machine in self.world.machines.values():
             await trio.sleep(dice.uniform(0, self.world.plan.chaos_s / 4 / len(self.world.machines)))
@@ -301,4 +301,4 @@ KINDS: Mapping[str, Fault] = {
 }  # fmt: skip
 
 ALL_KINDS: Mapping[str, Fault] = {**KINDS, mutate.__name__: mutate}
-"""All kinds, with the one that only some seeds have: see `Plan.mutates`."""
+"""`KINDS` and the one kind that only some seeds have: see `Plan.mutates`."""

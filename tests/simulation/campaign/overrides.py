@@ -1,7 +1,6 @@
 """Reductions of the plan that a seed draws, as text: `clients=1,size=2,chaos_s=3.5,faults=0+4`.
 
-A smaller plan of a seed is a story of its own: an omitted client draws nothing, and the others draw what they drew
-before.
+Each client and each fault has a randomness of its own: those that are left draw what they drew before.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ def value_of(plan: Plan, name: str) -> Any:
 def overrides(drawn: Plan, plan: Plan) -> str:
     """Return the overrides that turn the drawn plan into this one."""
     changed = [(name, value_of(plan, name)) for name in READ if value_of(plan, name) != value_of(drawn, name)]
-    return ",".join(f"{name}={_text(value)}" for name, value in changed)
+    return ",".join(f"{name}={_as_text(value)}" for name, value in changed)
 
 
-def _text(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return "+".join(map(str, sorted(value))) if isinstance(value, frozenset) else str(value)

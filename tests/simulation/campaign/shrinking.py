@@ -33,7 +33,7 @@ def kind_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {_NUMBERED.sub('#', said)}"
 
 
-def shrunk(plan: Plan, drawn: int, fails: Callable[[Plan], int | None], tries: int = TRIES) -> Plan:
+def shrink(plan: Plan, drawn: int, fails: Callable[[Plan], int | None], tries: int = TRIES) -> Plan:
     """Return the smallest plan found. `drawn`: the number of faults that the given plan, which fails, has had.
 
     `fails`: returns the number of faults that a plan has had if it breaks the same promise, else None. It is called
@@ -59,26 +59,26 @@ def _without_undrawn(plan: Plan, drawn: int) -> Plan:
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
     """Yield the plans to try next, the largest steps first."""
-    for size in _less(plan.size, 2):
+    for size in _smaller_values(plan.size, 2):
         yield with_override(plan, "size", size)
     if plan.chaos_s >= 2 * LEAST_CHAOS_S:
         yield with_override(plan, "chaos_s", round(plan.chaos_s / 2, 3))
-    for readers in _less(plan.readers, 0):
+    for readers in _smaller_values(plan.readers, 0):
         yield with_override(plan, "readers", readers)
-    for clients in _less(plan.clients, 1):
+    for clients in _smaller_values(plan.clients, 1):
         yield with_override(plan, "clients", clients)
-    for faults in _fewer(sorted(plan.faults or ())):
+    for faults in _fewer_faults(sorted(plan.faults or ())):
         yield with_override(plan, "faults", faults)
-    for users in _less(value_of(plan, "users"), 1):
+    for users in _smaller_values(value_of(plan, "users"), 1):
         yield with_override(plan, "users", users)
 
 
-def _less(value: int, least: int) -> list[int]:
+def _smaller_values(value: int, least: int) -> list[int]:
     """Return the least value, half as many, and one less."""
     return sorted({least, (value + least) // 2, value - 1} & set(range(least, value)))
 
 
-def _fewer(numbers: list[int]) -> Iterator[frozenset[int]]:
+def _fewer_faults(numbers: list[int]) -> Iterator[frozenset[int]]:
     """Yield the empty set; then the set without one half, the other one, each quarter and so on, late faults first."""
     size = len(numbers)
     while size:

@@ -1,4 +1,4 @@
-"""One seed, from its plan to its end: first chaos, then everything is healed, and the cluster must become equal."""
+"""The run of one seed: first chaos, then the heal, after which all nodes must become equal and keep every promise."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ LIMIT_S = 100.0  # seconds of a core for one seed: a hundred times the average
 
 
 class SeedFailedError(AssertionError):
-    """A promise was broken, by the error that is its cause. The text is the seed and its story."""
+    """A broken promise, or the lack of an end; the cause is the error. The message has the story and the seed."""
 
-    def __init__(self, text: str, faults: int = 0) -> None:
-        super().__init__(text)
+    def __init__(self, message: str, faults: int = 0) -> None:
+        super().__init__(message)
         self.faults = faults  # number of faults that happened
 
 
@@ -92,12 +92,12 @@ async def _run(world: World) -> None:
     await world.heal()
     for client in {client.user: client for client in clients}.values():
         for machine in world.up():
-            await client.insist(machine)
+            await client.check_save(machine)
     await world.settle()
-    if world.plan.undeletes and not (world.plan.forgets_early or world.history.has_lost_disks):
-        await clients[0].insist_on_undelete(world.up()[0], world.up()[-1])
+    if world.plan.undeletes and not (world.plan.has_short_retention or world.history.has_lost_disks):
+        await clients[0].check_undelete(world.up()[0], world.up()[-1])
         await world.settle()
     for reader in readers:
         for machine in world.up():
-            await reader.insist(machine)
+            await reader.check_view(machine)
     await world.verify([cache for client in clients for cache in client.caches])

@@ -1,4 +1,4 @@
-"""The file of seeds that failed."""
+"""Tests of the file of seeds that failed."""
 
 from pathlib import Path
 

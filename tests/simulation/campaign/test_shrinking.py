@@ -1,4 +1,4 @@
-"""The search for a smaller plan, and the kind of a failure."""
+"""Tests of the search for a smaller plan, of overrides, and of the kind of a failure."""
 
 import re
 from math import inf
@@ -8,7 +8,7 @@ import pytest
 from replicator.replication.writes.durability import Durability
 from tests.simulation.campaign.faults import KINDS
 from tests.simulation.campaign.overrides import overrides, with_overrides
-from tests.simulation.campaign.shrinking import TRIES, kind_of, shrunk
+from tests.simulation.campaign.shrinking import TRIES, kind_of, shrink
 from tests.simulation.campaign.swarm import plan_of
 from tests.simulation.plan import Plan, draw
 from tests.simulation.soak import attempt
@@ -17,7 +17,7 @@ PLAN = Plan(size=7, clients=6, readers=2, users=("alice", "bob"), chaos_s=12.0)
 
 
 def needs(size: int = 2, clients: int = 1, chaos_s: float = 0.0, faults: frozenset[int] = frozenset()):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    """Return a predicate that fails plans with at least all this, and the list of the plans tried."""
+    """Return a predicate that fails plans with at least these values, and the list of the plans tried."""
     tried: list[Plan] = []
 
     def fails(plan: Plan) -> int | None:
@@ -31,19 +31,19 @@ def needs(size: int = 2, clients: int = 1, chaos_s: float = 0.0, faults: frozens
 
 def test_shrinking_removes_all_that_the_failure_does_not_need() -> None:
     fails, tried = needs(size=3, clients=2, chaos_s=5.0, faults=frozenset({4}))
-    smallest = shrunk(PLAN, 12, fails)
+    smallest = shrink(PLAN, 12, fails)
     assert overrides(PLAN, smallest) == "size=3,clients=2,readers=0,users=1,chaos_s=6.0,faults=4"
     assert len(tried) <= TRIES
 
 
 def test_shrinking_finds_the_two_necessary_faults_of_many() -> None:
     fails, _ = needs(chaos_s=12.0, faults=frozenset({1, 10}))
-    assert shrunk(PLAN, 12, fails, tries=100).faults == frozenset({1, 10})
+    assert shrink(PLAN, 12, fails, tries=100).faults == frozenset({1, 10})
 
 
 def test_irreducible_plan_stays_and_no_plan_is_tried_twice() -> None:
     fails, tried = needs(size=7, clients=6, chaos_s=12.0, faults=frozenset(range(12)))
-    smallest = shrunk(PLAN, 12, fails, tries=1000)
+    smallest = shrink(PLAN, 12, fails, tries=1000)
     assert overrides(PLAN, smallest) == "readers=0,users=1,faults=0+1+2+3+4+5+6+7+8+9+10+11"
     assert len({repr(plan) for plan in tried}) == len(tried)
 
@@ -51,7 +51,7 @@ def test_irreducible_plan_stays_and_no_plan_is_tried_twice() -> None:
 @pytest.mark.parametrize("tries", [0, 1, 7])
 def test_shrinking_ends_after_the_given_number_of_tries(tries: int) -> None:
     fails, tried = needs()
-    shrunk(PLAN, 12, fails, tries)
+    shrink(PLAN, 12, fails, tries)
     assert len(tried) <= tries
 
 
@@ -59,7 +59,7 @@ def test_shrinking_tries_the_same_plans_each_time() -> None:
     found = []
     for _ in range(2):
         fails, tried = needs(size=4, faults=frozenset({2, 3}))
-        shrunk(PLAN, 12, fails)
+        shrink(PLAN, 12, fails)
         found.append(tried)
     assert found[0] == found[1]
 
@@ -67,7 +67,7 @@ def test_shrinking_tries_the_same_plans_each_time() -> None:
 def test_overrides_turn_the_drawn_plan_into_the_smaller_one() -> None:
     drawn = draw(8, tuple(KINDS))
     fails, _ = needs(clients=2, faults=frozenset({3}))
-    smallest = shrunk(drawn, 9, fails)
+    smallest = shrink(drawn, 9, fails)
     assert with_overrides(drawn, overrides(drawn, smallest)) == smallest
     assert with_overrides(drawn, "") == drawn
     assert with_overrides(drawn, "faults=").faults == frozenset()

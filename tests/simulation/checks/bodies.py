@@ -1,6 +1,6 @@
-"""Check that a message's body is whole on a machine's disk, with all its parts, and would survive any loss of power.
+"""Checks that a message's body is whole on a machine's disk, with all its attachments, even after a loss of power.
 
-The check reads the disk and does not trust the node's own statements.
+They read the disk and do not trust the node's own statements.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.simulation.machine import Machine
 from tests.store.harness import connection_of
 
 
-def holds_bodies(machine: Machine, texts: list[bytes]) -> bool:
+def holds_bodies(machine: Machine, content_hashes: list[bytes]) -> bool:
     """Return True if all bodies of these hashes are whole there. The machine may be down."""
     with _database(machine) as connection:
-        return all(_is_whole(connection, machine.disk.files, content_hash) for content_hash in texts)
+        return all(_is_whole(connection, machine.disk.files, content_hash) for content_hash in content_hashes)
 
 
 @contextmanager
@@ -37,26 +37,26 @@ def _database(machine: Machine) -> Iterator[sqlite3.Connection]:
 
 
 def _is_whole(connection: sqlite3.Connection, files: MemoryFiles, content_hash: bytes) -> bool:
-    message = read_body(connection, content_hash)
-    if not isinstance(message, Parts):
-        return message is not None
-    recipe = Recipe.unpack(message.recipe)
-    parts = {holding.hash: _part(files, holding) for holding in holdings_of(connection, content_hash)}
-    if any(parts.get(attached.hash) is None for attached in recipe.distinct):
+    body = read_body(connection, content_hash)
+    if not isinstance(body, Parts):
+        return body is not None
+    recipe = Recipe.unpack(body.recipe)
+    attachments = {holding.hash: _attachment(files, holding) for holding in holdings_of(connection, content_hash)}
+    if any(attachments.get(attached.hash) is None for attached in recipe.distinct):
         return False
-    return sha256(b"".join(_octets(recipe, parts))).digest() == content_hash
+    return sha256(b"".join(_octets(recipe, attachments))).digest() == content_hash
 
 
-def _octets(recipe: Recipe, parts: Mapping[bytes, bytes | None]) -> Iterator[bytes]:
+def _octets(recipe: Recipe, attachments: Mapping[bytes, bytes | None]) -> Iterator[bytes]:
     for piece in recipe.slices(0, recipe.length):
         if isinstance(piece, AttachedSlice):
             start, end = piece.source
-            piece = piece.octets((parts[piece.attached.hash] or b"")[start:end])  # noqa: PLW2901
+            piece = piece.octets((attachments[piece.attached.hash] or b"")[start:end])  # noqa: PLW2901
         yield piece
 
 
-def _part(files: MemoryFiles, holding: Holding) -> bytes | None:
-    """Return a part's octets, or None if a loss of power may take its holder or its content."""
+def _attachment(files: MemoryFiles, holding: Holding) -> bytes | None:
+    """Return an attachment's octets, or None if a loss of power may take its holder or its content."""
     place = names.s_name(holding.holder) if holding.kept else names.Algorithms().h_name(holding.hash)
     listed = files.certain(place)
     content = linking.content_in(listed) if isinstance(listed, frozenset) else None

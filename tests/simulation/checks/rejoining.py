@@ -1,4 +1,4 @@
-"""Rule for nodes that have lost their disk, or have an older copy of it, and reach other nodes.
+"""Check of nodes that have lost their disk, or have an older copy of it, and reach other nodes.
 
 Such a node must not show a mailbox without mail that all other nodes showed when it came back. Its clients have that
 mail in their caches under the UIDVALIDITY that the mailbox still has, and would drop it.
@@ -16,21 +16,21 @@ Shown = set[tuple[bytes, bytes]]
 """Mailbox id and GUID of each message."""
 
 
-class ComingBack:
-    """Checks the rule. `others`: returns the databases of all nodes but one, or None if one of them does not run."""
+class RejoinCheck:
+    """The check of all nodes. `others`: returns the databases of all nodes but one, or None if any of them is down."""
 
     def __init__(self, others: Callable[[str], Sequence[sqlite3.Connection] | None]) -> None:
         self._others = others
         self._due: dict[str, Shown] = {}
         self._unwanted: dict[bytes, set[bytes]] = defaultdict(set)  # mailbox -> GUIDs asked to be expunged
-        self.checked = 0
+        self.checked = 0  # number of mailboxes in which mail was due
 
     def disk_lost(self) -> None:
         """Forget what is due to come back: another node with a lost disk may have been the only one that had it."""
         self._due.clear()
 
     def begins(self, sid: str) -> None:
-        """Note that the node starts with an empty disk, or an older copy of its own."""
+        """Note that the node starts with an empty disk, or with an older copy of its own."""
         others = self._others(sid)
         if others:
             self._due[sid] = set.intersection(*map(_shown, others))

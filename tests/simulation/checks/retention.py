@@ -1,4 +1,4 @@
-"""Expunged mail: its undelete, which the ledger records, and its removal at the end of the retention."""
+"""Expunged mail: its undelete, which the ledger records, and its removal at the end of its retention."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LedgerUndelete(UndeleteTask):
             self._ledger.restored(kept.content_hash, asked)
 
 
-async def forget_all(machines: list[Machine], keep_s: float) -> None:
+async def end_retention(machines: list[Machine], keep_s: float) -> None:
     """End the retention of all expunged mail, and check that all bodies without a message go, and no others."""
     held = {machine.sid: _held(machine) for machine in machines}
     for machine in machines:
@@ -57,14 +57,14 @@ def _held(machine: Machine) -> list[bytes]:
 def _check(machine: Machine, held: list[bytes]) -> None:
     connection = connection_of(machine.node.store)
     gone = [content_hash.hex() for content_hash in held if not holds_bodies(machine, [content_hash])]
-    assert not gone, f"{machine.sid} has forgotten texts of messages that it shows: {gone[:3]}"
+    assert not gone, f"{machine.sid} has removed bodies of messages that it shows: {gone[:3]}"
     kept = _hashes(connection, "SELECT guid FROM expunged")
     assert not kept, f"{machine.sid} still keeps {len(kept)} expunged messages"
     named = "SELECT content_hash FROM by_uid"
     left = _hashes(connection, f"SELECT hash FROM content WHERE hash NOT IN ({named})")
-    assert not left, f"{machine.sid} still has texts that no message has: {[one.hex() for one in left[:3]]}"
+    assert not left, f"{machine.sid} still has bodies that no message has: {[one.hex() for one in left[:3]]}"
     astray = _hashes(connection, "SELECT holder FROM attachment WHERE text NOT IN (SELECT hash FROM content)")
-    assert not astray, f"{machine.sid} still holds parts of texts that are gone: {astray[:3]}"
+    assert not astray, f"{machine.sid} still holds attachments of bodies that are gone: {astray[:3]}"
 
 
 def _hashes(connection: sqlite3.Connection, query: str) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Checks that a cluster has come to rest: all linked, all equal, nothing left to do, nothing left in memory."""
+"""Checks that a cluster is settled: all nodes linked, all equal, nothing left to do, nothing left in memory."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ POLL_S = 0.25
 REST_S = 15.0  # for what is left in memory to go; heartbeats go on
 REST_UNANSWERED_S = (
     timing.LINK_REPLY_LONG_S + REST_S
-)  # where replies came under other tags: their waiters give up in the end
+)  # where replies came under other tags, requests end by their timeouts only
 
 
-async def settled(machines: list[Machine], story: Story, rest_s: float = REST_S) -> None:
+async def wait_until_settled(machines: list[Machine], story: Story, rest_s: float = REST_S) -> None:
     """Wait until the nodes are equal and idle; fail after `SETTLE_S` with the reason.
 
     Then memory has `rest_s` to empty.
     """
     with trio.move_on_after(SETTLE_S):
-        while why_not(machines):  # noqa: ASYNC110 - many conditions, in virtual time
+        while reason_unsettled(machines):  # noqa: ASYNC110 - many conditions, in virtual time
             await trio.sleep(POLL_S)
-    reason = why_not(machines)
+    reason = reason_unsettled(machines)
     if reason:
         story.say(f"it does not settle: {reason}")
     assert not reason, f"{SETTLE_S:.0f} s after all was healed: {reason}"
     with trio.move_on_after(rest_s):
-        while left_over(machines):  # noqa: ASYNC110 - the same
+        while leftovers(machines):  # noqa: ASYNC110 - the same
             await trio.sleep(POLL_S)
-    assert not left_over(machines), f"at rest there is still: {left_over(machines)}"
+    assert not leftovers(machines), f"at rest there is still: {leftovers(machines)}"
 
 
-def why_not(machines: list[Machine]) -> str:
+def reason_unsettled(machines: list[Machine]) -> str:
     """Return the reason why the nodes, which all run, are not equal and idle; empty if they are."""
     nodes = [machine.node for machine in machines]
     everybody = sorted(node.sid for node in nodes)
@@ -80,8 +80,8 @@ def _digests(node: Node) -> dict[bytes, bytes]:
     return {chain.id: chain.digest() for chain in queries.chains_of(connection_of(node.store), None)}
 
 
-def left_over(machines: list[Machine]) -> list[str]:
-    """Return what is still held in memory although no client or task wants anything."""
+def leftovers(machines: list[Machine]) -> list[str]:
+    """Return what nodes still hold in memory although no client or task wants anything."""
     found = []
     for machine in machines:
         node = machine.node

@@ -1,9 +1,9 @@
-"""Check the final state by rules that know nothing of chains and merges.
+"""Checks of the final state by rules that know nothing of chains and merges.
 
-They use `History` alone, save that what only a lost disk had in its log counts if a chain says that it has seen it: a
-message is there if it was added and no client expunged it; a flag is as its last stamp
-says; a folder is there unless a client deleted it. Entries that were only on lost disks are left out; a client was told
-that they were safe only if that many disks had to be lost (`History.acknowledge`).
+They use `History` alone: a message is there if it was added and no client expunged it; a flag is as its last stamp
+says; a folder is there unless a client deleted it. Entries that were only on lost disks are left out, unless a chain
+says that it has seen them. A client was told that such an entry was safe only if as many disks had to be lost
+(`History.acknowledge`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from resync.row import Row
 from tests.attachments.memory import MemoryFiles
 from tests.replication.cluster import Node
 from tests.simulation.checks.bodies import holds_bodies
-from tests.simulation.checks.retention import forget_all
+from tests.simulation.checks.retention import end_retention
 from tests.simulation.records.cache import Cache
 from tests.simulation.records.history import FlagChange, History, Placement, TreeChange
 from tests.simulation.records.watch import uidvalidity_of
@@ -54,20 +54,20 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
     rows = _rows(node)
     chains = {chain.id: chain for chain in queries.chains_of(connection_of(node.store), None)}
     known = _Known(history, node.store.context, chains)
-    flags = _flags_of(known)
+    flags = _last_flag_changes(known)
     for mailbox_id in rows.keys() | known.mailboxes():
         _check_mailbox(known, mailbox_id, rows.get(mailbox_id, {}), flags)
     _check_uids(known, node, rows)
-    _check_once(history)
+    _check_saved_once(history)
     _check_trees(known, node)
     _check_abandoned(known, rows)
     _check_ledger(world, known, node, rows)
-    may_lack = history.has_lost_disks or world.plan.forgets_early
-    _check_lacking(world, may_lack=may_lack)
+    may_lack = history.has_lost_disks or world.plan.has_short_retention
+    _check_missing_bodies(world, may_lack=may_lack)
     for machine in world.up():
-        await _check_sight(machine.node, rows, may_lack=may_lack)
+        await _check_visibility(machine.node, rows, may_lack=may_lack)
     if world.plan.undeletes:
-        await forget_all(world.up(), world.plan.content.keep_expunged_s)
+        await end_retention(world.up(), world.plan.content.keep_expunged_s)
     for machine in world.up():
         await _check_attachments(machine.node)
     await _check_caches(known, world, caches)
@@ -137,13 +137,13 @@ def _check_mailbox(
             assert row.visible_flags() == expected, f"{placements} has {row.visible_flags()}, not as last stamped"
 
 
-def _flags_of(known: _Known) -> dict[Placement, dict[str, FlagChange]]:
+def _last_flag_changes(known: _Known) -> dict[Placement, dict[str, FlagChange]]:
     """Return the last change of each flag of each placement."""
     found: dict[Placement, dict[str, FlagChange]] = defaultdict(dict)
     for (placement, flag), changes in known.history.flagged.items():
-        standing = [change for change in changes if known.has(change.dot)]
-        if standing:
-            found[placement][flag] = max(standing)
+        kept = [change for change in changes if known.has(change.dot)]
+        if kept:
+            found[placement][flag] = max(kept)
     return found
 
 
@@ -153,7 +153,7 @@ def _last_stamped(of_placements: Sequence[Mapping[str, FlagChange]]) -> set[str]
     return {flag for flag in names if max(one[flag] for one in of_placements if flag in one).value}
 
 
-def _check_once(history: History) -> None:
+def _check_saved_once(history: History) -> None:
     """Check that a SAVE that was retried, or undeleted, made one mail: clients never save the same body twice."""
     copies = {added.guid for added in history.added.values() if added.copied}
     guids: dict[bytes, set[bytes]] = defaultdict(set)
@@ -161,7 +161,7 @@ def _check_once(history: History) -> None:
         if added.guid not in copies:
             guids[added.content_hash].add(added.guid)
     twice = [content_hash.hex() for content_hash, found in guids.items() if len(found) > 1]
-    assert not twice, f"texts that were saved once became several mails: {twice}"
+    assert not twice, f"bodies that were saved once became several mails: {twice}"
 
 
 def _check_uids(known: _Known, node: Node, rows: dict[bytes, dict[bytes, Row]]) -> None:
@@ -210,8 +210,8 @@ def _check_trees(known: _Known, node: Node) -> None:
             name, is_gone = row
             last = last_name[item.change.mailbox_id]
             assert name == last, f"a folder of {item.user} is called {name} and was last called {last}"
-            # A united folder that is visible because of its mail moves along with a parent, and goes with its last
-            # mail.
+            # A united folder that is visible because of its mail moves along with its parent, and disappears with the
+            # last of its mail.
             names = names_of[item.change.mailbox_id] if _moved_along(changes, item.change.mailbox_id) else {name}
             sharing = set[bytes]().union(*(named[item.user, one] for one in names)) - {item.change.mailbox_id}
             united = queries.folder(connection, item.user, name) or sharing
@@ -237,29 +237,29 @@ def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dic
     for placement, added in known.history.added.items():
         if not known.has(placement[0]):
             lost |= {(added.mailbox_id, added.content_hash), (None, added.content_hash)}
-    text_of = {added.guid: added.content_hash for added in known.history.added.values()}
-    apart: Counter[bytes] = Counter()
+    hash_of = {added.guid: added.content_hash for added in known.history.added.values()}
+    extra: Counter[bytes] = Counter()
     for guid, moves in known.history.moved.items():
         stays = {source for source, _ in moves if known.stays_by_another(source, guid)}
-        apart[text_of[guid]] += len(stays | {destination for _, destination in moves}) - 1
+        extra[hash_of[guid]] += len(stays | {destination for _, destination in moves}) - 1
     gone = connection_of(node.store).execute("SELECT mailbox_id FROM folder WHERE deleted = 1")
-    standing = rows.keys() - {mailbox_id for (mailbox_id,) in gone} - known.history.emptied
+    existing = rows.keys() - {mailbox_id for (mailbox_id,) in gone} - known.history.emptied
     by_mailbox = {mailbox_id: found.values() for mailbox_id, found in rows.items()}
-    world.ledger.check(by_mailbox, standing, lambda mailbox_id, text: (mailbox_id, text) in lost, apart)
+    world.ledger.check(by_mailbox, existing, lambda mailbox_id, content_hash: (mailbox_id, content_hash) in lost, extra)
     if not known.history.has_lost_disks:
         world.ledger.check_gone(by_mailbox)
 
 
-def _check_lacking(world: World, *, may_lack: bool) -> None:
+def _check_missing_bodies(world: World, *, may_lack: bool) -> None:
     """Check that every body that a node has yet to fetch is whole on another node's disk."""
     for machine in world.up():
         query = "SELECT DISTINCT hash FROM lacking"
-        for (text,) in connection_of(machine.node.store).execute(query).fetchall():
-            is_somewhere = any(holds_bodies(other, [text]) for other in world.up())
-            assert is_somewhere or may_lack, f"{machine.sid} lacks {text.hex()}, and so do all others"
+        for (content_hash,) in connection_of(machine.node.store).execute(query).fetchall():
+            is_somewhere = any(holds_bodies(other, [content_hash]) for other in world.up())
+            assert is_somewhere or may_lack, f"{machine.sid} lacks {content_hash.hex()}, and so do all others"
 
 
-async def _check_sight(node: Node, rows: dict[bytes, dict[bytes, Row]], *, may_lack: bool) -> None:
+async def _check_visibility(node: Node, rows: dict[bytes, dict[bytes, Row]], *, may_lack: bool) -> None:
     """Check that every message is in a folder that its user can see, and its body is readable unless it `may_lack`."""
     in_sight: set[bytes] = set()
     for user in queries.users(connection_of(node.store)):
@@ -272,7 +272,7 @@ async def _check_sight(node: Node, rows: dict[bytes, dict[bytes, Row]], *, may_l
                 try:
                     await read_all(await node.mail.read_body(message))
                 except ContentUnavailableError:  # a checkpoint may list mail whose body was on a lost disk alone
-                    assert may_lack, "a text is gone"
+                    assert may_lack, "a body is gone"
     hidden = [mailbox_id.hex() for mailbox_id, found in rows.items() if found and mailbox_id not in in_sight]
     assert not hidden, f"mail in mailboxes that cannot be seen: {hidden}"
 

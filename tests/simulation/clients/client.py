@@ -1,4 +1,4 @@
-"""Clients of a simulated cluster: they change mail at every node, and check each node against what it told them."""
+"""Mail programs that change mail at every node, and check each node against what it told them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Action = Callable[[Node, MailboxView], Awaitable[str]]
 
 
 class Client:
-    """One user's mail program. It moves between nodes and keeps a cache of each mailbox at each node."""
+    """A user's mail program. It moves between nodes and keeps a cache of each mailbox at each node."""
 
     def __init__(self, world: World, number: int) -> None:
         self._world = world
@@ -81,21 +81,21 @@ class Client:
             except MailError as error:
                 self._say(f"at {self._machine.sid}: {type(error).__name__}: {error}")
 
-    async def insist(self, machine: Machine) -> None:
-        """Save a mail in a healthy cluster: the node must take it at once."""
+    async def check_save(self, machine: Machine) -> None:
+        """Check that a node of a healthy cluster takes a mail at once."""
         began = trio.current_time()
-        await machine.call(self._insist)
+        await machine.call(self._save_to_inbox)
         assert trio.current_time() - began < timing.REQUEST_TIMEOUT_S / 2
 
-    async def _insist(self, node: Node) -> None:
+    async def _save_to_inbox(self, node: Node) -> None:
         view = await self._open(node, INBOX)
         self._say(f"at {node.sid}: {await self._save(node, view)}")
 
-    async def insist_on_undelete(self, machine: Machine, other: Machine) -> None:
-        """Expunge some mail at one node of a healthy cluster, and bring it back at another one."""
+    async def check_undelete(self, machine: Machine, other: Machine) -> None:
+        """Check that mail that is expunged at one node of a healthy cluster can be undeleted at another one."""
         chosen = await machine.call(self._expunge_some)
         await self._world.settle()
-        told = await other.call(self._bring_back)
+        told = await other.call(self._undelete_all)
         whys = {guid.hex(): told.get(guid, "it is not kept") for guid in chosen}
         left = {guid: why for guid, why in whys.items() if why and not why.startswith("the user has it in")}
         assert not left, f"{other.sid} does not undelete {left}"
@@ -103,13 +103,13 @@ class Client:
     async def _expunge_some(self, node: Node) -> list[bytes]:
         """Expunge some messages and return their GUIDs."""
         view = await self._open(node, INBOX)
-        chosen = self._some(view)
+        chosen = self._pick_messages(view)
         self._ledger.asks_to_remove(view.mailbox_id, chosen)
         await node.mail.expunge(view, _uids(chosen))
         self._ledger.removed(view.mailbox_id, chosen)
         return [message.guid for message in chosen]
 
-    async def _bring_back(self, node: Node) -> dict[bytes, str | None]:
+    async def _undelete_all(self, node: Node) -> dict[bytes, str | None]:
         """Undelete messages. Return GUID -> the reason why it was left, or None."""
         job = LedgerUndelete(UndeleteOptions(self.user, INBOX), node, self._ledger)
         await job.run()
@@ -162,36 +162,36 @@ class Client:
             self._caches[key] = Cache.fetch(name, view, context)
         return view
 
-    # ---- what it does
+    # ---- actions
 
     async def _save(self, node: Node, view: MailboxView) -> str:
         self._mails += 1
-        text = f"mail {self._mails} of {self._name}"
+        name = f"mail {self._mails} of {self._name}"
         size = self._dice.choice((0, 0, 0, 0, 100, 3000, 30_000, 100_000))
         folder = self._folder(view)
         flags = frozenset(self._dice.sample(FLAGS, self._dice.choice((0, 0, 1))))
-        whole = self._message(text.encode(), size)
-        content_hash = self._ledger.asks_to_save(whole)
-        saved = await node.mail.save(folder, NewMessage(whole, flags))
+        body = self._body(name.encode(), size)
+        content_hash = self._ledger.asks_to_save(body)
+        saved = await node.mail.save(folder, NewMessage(body, flags))
         is_same = saved.uidvalidity == view.uidvalidity  # else it follows its name to another mailbox
-        if self._hears(node):
+        if self._hears_answer(node):
             self._ledger.promised(view.mailbox_id if is_same else None, [content_hash])
         shown = view.messages.get(saved.uid) if is_same and saved.shown else None  # else no client is told of the UID
         assert shown is None or shown.content_hash == content_hash, "the UID of a mail that was saved is another's"
-        return f"saves {text}: UID {saved.uid} of {view.mailbox_id.hex()[:4]}"
+        return f"saves {name}: UID {saved.uid} of {view.mailbox_id.hex()[:4]}"
 
-    def _message(self, text: bytes, size: int) -> bytes:
-        """Return a message; half of them have a part that other messages have as well."""
+    def _body(self, name: bytes, size: int) -> bytes:
+        """Return a message's body; half of them have a part that other messages have as well."""
         if self._dice.random() < 0.5:
-            return text + b"." * size
+            return name + b"." * size
         logo = b"%d" % self._dice.randrange(3) * (100 + size)
         return b"Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\n%b\r\n--b\r\n\r\n%b\r\n--b--" % (
-            text,
+            name,
             logo,
         )
 
     async def _flag(self, node: Node, view: MailboxView) -> str:
-        chosen = self._some(view)
+        chosen = self._pick_messages(view)
         if not chosen:
             return "finds nothing to flag"
         flags, value = frozenset(self._dice.sample(FLAGS, self._dice.randint(1, 2))), self._dice.random() < 0.6
@@ -204,7 +204,7 @@ class Client:
 
     async def _flag_unchanged(self, node: Node, view: MailboxView) -> str:
         """Store flags with UNCHANGEDSINCE: the change of a message that the client has seen changed must be refused."""
-        chosen = self._some(view)
+        chosen = self._pick_messages(view)
         if not chosen:
             return "finds nothing to flag"
         since = self._dice.choice([message.modseq for message in chosen]) - self._dice.choice((0, 0, 1))
@@ -217,13 +217,13 @@ class Client:
         return f"sets {sorted(flag)} of {_uids(chosen)} unchanged since {since}: not {sorted(refused)}"
 
     async def _expunge(self, node: Node, view: MailboxView) -> str:
-        chosen = self._some(view)
+        chosen = self._pick_messages(view)
         if not chosen:
             return "finds nothing to expunge"
         began = trio.current_time()
         self._ledger.asks_to_remove(view.mailbox_id, chosen)
         await node.mail.expunge(view, _uids(chosen))
-        if self._hears(node):
+        if self._hears_answer(node):
             self._ledger.removed(view.mailbox_id, chosen)
         if _shows_all(node, view, began):
             self._check_gone(node, view, chosen)
@@ -237,7 +237,7 @@ class Client:
 
     async def _transfer(self, node: Node, view: MailboxView, *, moves: bool) -> str:
         to = await self._open(node, self._dice.choices(FOLDERS, FOLDER_WEIGHTS)[0])
-        chosen = self._some(view)  # as the node shows it now
+        chosen = self._pick_messages(view)  # as the node shows it now
         if not chosen or (moves and to.mailbox_id == view.mailbox_id):
             return "finds nothing to copy"
         folder = self._folder(to)
@@ -248,10 +248,10 @@ class Client:
             self._ledger.asks_to_remove(view.mailbox_id, chosen)
         copied = await transfer(view, _uids(chosen), folder)
         self._note_transfer(node, view, chosen, to, moves=moves)
-        texts = {message.uid: message.content_hash for message in chosen}
+        hashes = {message.uid: message.content_hash for message in chosen}
         for source, destination in copied.uids if copied.shown else ():  # otherwise no client is told of them
             shown = to.messages.get(destination)
-            assert shown is None or shown.content_hash == texts[source], f"UID {source} was copied as another message"
+            assert shown is None or shown.content_hash == hashes[source], f"UID {source} was copied as another message"
         if moves and _shows_all(node, view, began):
             self._check_gone(node, view, chosen)
         return f"{'moves' if moves else 'copies'} {_uids(chosen)} from {view.mailbox_id.hex()[:4]} to {copied.uids}"
@@ -259,7 +259,9 @@ class Client:
     async def _undelete(self, node: Node, view: MailboxView) -> str:
         since_ms = self._dice.choice((None, self._world[node.sid].clock.now_ms() - 3000))
         name = self._named[view.mailbox_id]
-        job = LedgerUndelete(UndeleteOptions(self.user, name, since_ms), node, self._ledger, lambda: self._hears(node))
+        job = LedgerUndelete(
+            UndeleteOptions(self.user, name, since_ms), node, self._ledger, lambda: self._hears_answer(node)
+        )
         try:
             await job.run()
         except TaskError as error:
@@ -288,13 +290,13 @@ class Client:
     def _note_transfer(
         self, node: Node, view: MailboxView, chosen: list[Message], to: MailboxView, *, moves: bool
     ) -> None:
-        if self._hears(node):
+        if self._hears_answer(node):
             moved_from = view.mailbox_id if moves else None
             self._ledger.promised(to.mailbox_id, [message.content_hash for message in chosen], moved_from)
             if moves:
                 self._ledger.removed(view.mailbox_id, chosen)
 
-    # ---- what it holds the node to
+    # ---- checks of the node's answers
 
     def _check_flags(
         self, view: MailboxView, chosen: list[Message], flags: frozenset[str], before: dict[str, int], *, value: bool
@@ -320,11 +322,11 @@ class Client:
     def _folder(self, view: MailboxView) -> Folder:
         return Folder(self.user, self._named[view.mailbox_id], view.mailbox_id, view.uidvalidity)
 
-    def _some(self, view: MailboxView) -> list[Message]:
+    def _pick_messages(self, view: MailboxView) -> list[Message]:
         messages = list(view.messages.values())
         return self._dice.sample(messages, min(len(messages), self._dice.randint(1, 3)))
 
-    def _hears(self, node: Node) -> bool:
+    def _hears_answer(self, node: Node) -> bool:
         """Return True if the client hears the node's answer: not if the node ends just then."""
         life = self._world[node.sid].life
         return life is not None and life.node is node

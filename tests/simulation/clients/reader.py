@@ -1,6 +1,6 @@
 """IMAP sessions through the real door: clients that look at a mailbox while everything else happens.
 
-Each client believes what it is told, and checks that it may be told so (`tests.replication.follower`).
+Each client follows what the server tells it, and checks that IMAP allows it (`tests.replication.follower`).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Reader:
             except (NodeGoneError, MailError) as error:
                 self._say(f"{error}")
 
-    async def insist(self, machine: Machine) -> None:
-        """Check in a healthy cluster that a client is told what the node shows."""
+    async def check_view(self, machine: Machine) -> None:
+        """Check that a client of a healthy cluster is told exactly what the node shows."""
         await machine.call(partial(self._look, machine))
 
     async def _look(self, machine: Machine, node: Node) -> None:

@@ -1,4 +1,4 @@
-"""The true history: where each entry was numbered, which disks hold it, and what clients were told is safe.
+"""The history of a cluster: where each entry was numbered, which disks hold it, and what clients were told is safe.
 
 Nodes report to it at each commit. An origin's entries come to a disk in order, so one number says which of them a disk
 holds. From this follows, by rules that know nothing of chains and merges, what must be there in the end.
@@ -61,8 +61,10 @@ class TreeChange(NamedTuple):
 
 @dataclass
 class History:
+    """The entries that nodes have reported, their effects, and the answers to clients."""
+
     unnoticed_s: float  # time for which a node may be gone before others know
-    has_limits: bool = False  # logs are cut while clients wait: limits are shortened, and clients' waits are not
+    has_short_log: bool = False  # entries may leave the logs while clients still wait for copies
     entries: dict[Dot, bytes] = field(default_factory=dict)  # hash of each entry
     chain_of: dict[Dot, bytes] = field(default_factory=dict)  # mailbox or tree of each entry
     added: dict[Placement, Added] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class History:
         held[entry.dot.origin] = max(held.get(entry.dot.origin, 0), entry.dot.seq)
 
     def passed_over(self, sid: str, context: Mapping[str, int]) -> None:
-        """Record that a node shows the effects of these entries and counts them as its own."""
+        """Record that a node shows the effects of these entries, which it has or has passed over in its log."""
         self._passed[sid].update(context)
 
     def abandons(self, sid: str, chains: Mapping[Dot, bytes]) -> None:
@@ -139,7 +141,7 @@ class History:
                 self.flagged[placement, flag].append(FlagChange(entry.stamp, entry.dot, value))
 
     def disk_is(self, sid: str, context: Mapping[str, int]) -> None:
-        """Record the contents of a disk as its node starts."""
+        """Record the contents of a disk when its node starts."""
         gone = {origin: seq for origin, seq in self._held[sid].items() if context.get(origin, 0) < seq}
         assert not gone, f"{sid} had {gone} on its disk and does not any more"
         self._held[sid] = dict(context)
@@ -181,22 +183,22 @@ class History:
         the entry: it is one of the losses against which the other copies protect.
         """
         since = began - self.unnoticed_s
-        texts = [text for text in self._texts_of(dot) if text == saves or not self.has_lost_disks]
+        bodies = [body for body in self._bodies_of(dot) if body == saves or not self.has_lost_disks]
         have = {*self.holders(dot), *showing(self.chain_of[dot], dot)}
-        holders = {sid for sid in have if holds_bodies(sid, texts)}
+        holders = {sid for sid in have if holds_bodies(sid, bodies)}
         holders |= {sid for at, sid, held in self._losses if at >= since and held.get(dot.origin, 0) >= dot.seq}
-        if self.has_limits:
+        if self.has_short_log:
             holders |= {sid for sid, passed in self._passed.items() if passed.get(dot.origin, 0) >= dot.seq}
-        at = (", ".join(sorted(holders)) or "no disk") + (" with its text" if texts else "")
+        at = (", ".join(sorted(holders)) or "no disk") + (" with its body" if bodies else "")
         assert len(holders) >= needed, f"{what}: OK for {dot}, which is on {at}, and {needed} copies were asked for"
         self.acknowledged[dot] = what
         if not self.holders(dot):
             self.lost.add(dot)
 
-    def _texts_of(self, dot: Dot) -> list[bytes]:
-        """Return the bodies of the entry's messages that no client has expunged."""
+    def _bodies_of(self, dot: Dot) -> list[bytes]:
+        """Return the hashes of the bodies of the entry's messages that no client has expunged."""
         brought = self.brought.get(dot, {})
-        return [text for number, text in brought.items() if not self.expunged.get((dot, number))]
+        return [body for number, body in brought.items() if not self.expunged.get((dot, number))]
 
     def holders(self, dot: Dot) -> list[str]:
         """Return the nodes whose disks hold an entry now."""

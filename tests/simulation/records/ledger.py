@@ -1,8 +1,7 @@
 """Clients' requests and the answers to them, compared with the state in the end.
 
-`History` and `verify` rely on what nodes have numbered: the entries of a node that numbers something unasked do not
-reveal it. The ledger is kept by the clients alone. Mail is identified by its body, since no client saves the same one
-twice.
+`History` and `verify` rely on what nodes have numbered, so they accept a node that numbers what no client asked for.
+Clients alone keep the ledger. A mail is named by its body's SHA-256, since no client saves the same body twice.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ class _Promise(NamedTuple):
 
 
 class Ledger:
-    """The requests and promises. Bodies are named by their SHA-256.
+    """The requests and promises: a request is noted before it is made, OK when it is heard.
 
-    A request is noted before it is made, OK when it is heard.
+    All methods but `asks_to_save` take the SHA-256 of a body in its place.
     """
 
     def __init__(self) -> None:
@@ -44,9 +43,9 @@ class Ledger:
         self._gone: set[tuple[bytes, Placement]] = set()  # removed with OK
         self._restored: dict[bytes, int] = {}  # body -> note of the undelete that was done with OK
 
-    def asks_to_save(self, text: bytes) -> bytes:
-        """Note a save, and return the body's name."""
-        content_hash = sha256(text).digest()
+    def asks_to_save(self, body: bytes) -> bytes:
+        """Note a save, and return the body's hash."""
+        content_hash = sha256(body).digest()
         self._asked[content_hash] += 1
         return content_hash
 
@@ -54,20 +53,20 @@ class Ledger:
         """Note one copy of each message."""
         self._asked.update(message.content_hash for message in messages)
 
-    def promised(self, mailbox_id: bytes | None, texts: Iterable[bytes], moved_from: bytes | None = None) -> None:
+    def promised(self, mailbox_id: bytes | None, bodies: Iterable[bytes], moved_from: bytes | None = None) -> None:
         """Note OK: the bodies are in that mailbox; None: in one that has taken its place."""
         self._notes += 1
-        self._promised |= {(mailbox_id, text): _Promise(self._notes, moved_from) for text in texts}
+        self._promised |= {(mailbox_id, body): _Promise(self._notes, moved_from) for body in bodies}
 
-    def asks_to_restore(self, text: bytes) -> int:
+    def asks_to_restore(self, body: bytes) -> int:
         """Note an undelete: the body may exist once more. Return the note for `restored`."""
-        self._asked[text] += 1
+        self._asked[body] += 1
         self._notes += 1
         return self._notes
 
-    def restored(self, text: bytes, asked: int) -> None:
+    def restored(self, body: bytes, asked: int) -> None:
         """Note OK: the body is back, unless a client that may have seen it back wants it removed."""
-        self._restored[text] = asked
+        self._restored[body] = asked
 
     def asks_to_remove(self, mailbox_id: bytes, messages: Iterable[Message]) -> None:
         """Note that a client asks to remove these messages, which it sees there."""
@@ -97,37 +96,37 @@ class Ledger:
     def check(
         self,
         rows: Mapping[bytes, Iterable[Row]],
-        standing: Collection[bytes],
+        existing: Collection[bytes],
         is_lost: Callable[[bytes | None, bytes], bool],
-        apart: Counter[bytes],
+        extra: Counter[bytes],
     ) -> None:
         """Check that everything is as clients were told.
 
-        `rows` are by mailbox; mail of mailboxes that are not `standing` is elsewhere. `is_lost`: returns True if a mail
-        may be gone from a mailbox, or from all, because disks were lost. `apart`: number of additional moves of a mail
-        on another side of a cut, since nodes that move mail by themselves may move it to different folders.
+        `rows` are by mailbox; mail of mailboxes that are not `existing` is elsewhere. `is_lost`: returns True if a mail
+        may be gone from a mailbox, or from all, because disks were lost. `extra`: number of additional copies of a
+        mail: nodes of different components may each have moved it from a deleted folder, to different ones.
         """
         there: dict[bytes, Counter[bytes]] = defaultdict(Counter)  # body -> number of times that it is in each mailbox
         for mailbox_id, found in rows.items():
             for row in found:
                 there[row.content_hash][mailbox_id] += 1
-        for text in self._asked.keys() | there.keys() if self._asked else ():  # scenarios do not keep it
-            most = self._asked[text] + apart[text]
-            count = there[text].total()
-            assert count <= most, f"ledger: {text.hex()} is there {count} times, saves and copies explain {most}"
-        for (promised_to, text), promise in self._promised.items():
-            place = promised_to if promised_to in standing else None
-            is_there = there[text].total() if place is None else there[text][place]
-            excused = self._is_unwanted(place, text, promise) or is_lost(place, text)
-            assert is_there or excused, f"ledger: {text.hex()} is not in {place.hex() if place else 'any mailbox'}"
+        for body in self._asked.keys() | there.keys() if self._asked else ():  # scenarios do not keep it
+            most = self._asked[body] + extra[body]
+            count = there[body].total()
+            assert count <= most, f"ledger: {body.hex()} is there {count} times, saves and copies explain {most}"
+        for (promised_to, body), promise in self._promised.items():
+            place = promised_to if promised_to in existing else None
+            is_there = there[body].total() if place is None else there[body][place]
+            excused = self._is_unwanted(place, body, promise) or is_lost(place, body)
+            assert is_there or excused, f"ledger: {body.hex()} is not in {place.hex() if place else 'any mailbox'}"
 
-        for text, asked in self._restored.items():
-            is_unwanted = any(note > asked for note in self._unwanted[text].values())
-            assert there[text] or is_unwanted or is_lost(None, text), f"ledger: {text.hex()} was undeleted and is gone"
+        for body, asked in self._restored.items():
+            is_unwanted = any(note > asked for note in self._unwanted[body].values())
+            assert there[body] or is_unwanted or is_lost(None, body), f"ledger: {body.hex()} was undeleted and is gone"
 
-    def _is_unwanted(self, place: bytes | None, text: bytes, promise: _Promise) -> bool:
+    def _is_unwanted(self, place: bytes | None, body: bytes, promise: _Promise) -> bool:
         """Return True if a client may have had the body removed from the promised mailbox, or from a later one."""
-        unwanted = self._unwanted[text]
+        unwanted = self._unwanted[body]
         if place is not None:
             return place in unwanted
         return any(note > promise.note or mailbox_id != promise.moved_from for mailbox_id, note in unwanted.items())

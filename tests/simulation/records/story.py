@@ -36,7 +36,7 @@ class Story:
         return "\n".join((*self.lines, f"trace {self._hash.hexdigest()}"))
 
     @contextmanager
-    def told_by_logs(self) -> Iterator[None]:
+    def including_logs(self) -> Iterator[None]:
         """Make the nodes' logs part of the story; a defect that they log makes the simulation fail."""
         logger, handler = logging.getLogger("replicator"), _Handler(self)
         level, propagate = logger.level, logger.propagate

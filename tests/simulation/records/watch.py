@@ -1,6 +1,6 @@
-"""One node's state as shown, checked against the promises of design section 3 at every commit.
+"""The state that a node shows, checked against the promises of design section 3 at every commit.
 
-It outlives the runs of the node, because what a client was shown before a crash binds the node after it. The node
+The watch outlives the runs of the node, because what a client was shown before a crash binds the node after it. It
 begins anew only where the disk was lost, or went back to an older copy.
 """
 
@@ -33,7 +33,7 @@ def uidvalidity_of(connection: sqlite3.Connection, mailbox_id: bytes) -> int:
 
 @dataclass
 class Shown:
-    """One mailbox under one UIDVALIDITY."""
+    """A mailbox under one UIDVALIDITY."""
 
     uidvalidity: int
     uidnext: int = 1
@@ -71,16 +71,16 @@ class Watch:
         self._history = history
         self._origin = ""
         self._connection: sqlite3.Connection | None = None
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._shown: dict[bytes, Shown] = {}
         self._named: dict[tuple[bytes, int, int], bytes] = {}  # mailbox, UIDVALIDITY, UID -> GUID
         self._gone: set[tuple[bytes, Placement]] = set()
 
     def disk_replaced(self, context: Mapping[str, int]) -> None:
         """Note that the next run of the node begins with a disk that holds this context, and no more."""
-        self._begin_anew()
+        self._reset()
         self._origin = ""
         self._history.disk_replaced(self._sid, context)
 
@@ -96,7 +96,7 @@ class Watch:
                 self._check_step(mailbox_id, before, now)
             self._shown[mailbox_id] = now
             for message in now.rows.values():
-                self._name(mailbox_id, now.uidvalidity, message, None)
+                self._note_uid(mailbox_id, now.uidvalidity, message, None)
         missing = set(self._shown) - set(self._mailboxes(connection))
         assert not missing, f"{self._sid} showed mailboxes that are not on its disk"
 
@@ -160,7 +160,7 @@ class Watch:
         for message in change.changed:
             back = [one for one in placements_of(message) if (mailbox_id, one) in self._gone]
             assert not back, "an expunged message came back"
-            self._name(mailbox_id, shown.uidvalidity, message, change)
+            self._note_uid(mailbox_id, shown.uidvalidity, message, change)
         shown.apply(change)
         assert len(shown.guids) == len(shown.rows), "P5: a GUID is in a mailbox twice"
 
@@ -189,7 +189,7 @@ class Watch:
         else:
             self._check_change(before, ViewChange(mailbox_id, now.modseq, now.uidnext, changed, expunged))
 
-    def _name(self, mailbox_id: bytes, uidvalidity: int, message: Message, change: ViewChange | None) -> None:
+    def _note_uid(self, mailbox_id: bytes, uidvalidity: int, message: Message, change: ViewChange | None) -> None:
         key = mailbox_id, uidvalidity, message.uid
         assert self._named.setdefault(key, message.guid) == message.guid, "P1: a UID named two messages"
         if change is not None and change.head is not None:

@@ -1,8 +1,8 @@
 """A machine's disk: the part of `node.db` that survives a power cut, and failures of writes.
 
-Everything that was synced when COMMIT returned survives, and any part of what the writer was about to write then. A
-full disk and a broken one refuse writes but allow reads. Each run of a node that follows a loss of power, or of the
-disk, gets a directory of its own, so that the old run cannot disturb the new one while it unwinds.
+All that was synced when COMMIT returned survives, and any part of what the writer was about to write then. A full disk
+and a broken one refuse writes but allow reads. Each run of a node that follows a loss of power, or of the disk, gets a
+directory of its own, so that the old run cannot disturb the new one while it ends.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ SYNCHRONOUS_FULL = 2
 
 
 class PowerCutError(Exception):
-    """The node has lost its power; nothing that it does now matters."""
+    """The node has lost its power; nothing that it does now counts."""
 
 
 class DiskFault(Enum):
-    """A reason for which nothing can be written: the text and the code of SQLite's error."""
+    """A reason for which nothing can be written: the message and the code of SQLite's error."""
 
     FULL = ("database or disk is full", sqlite3.SQLITE_FULL)
     BROKEN = ("disk I/O error", sqlite3.SQLITE_IOERR)
 
     def error(self) -> sqlite3.OperationalError:
-        text, code = self.value
-        error = sqlite3.OperationalError(text)
+        message, code = self.value
+        error = sqlite3.OperationalError(message)
         error.sqlite_errorcode = code
         return error
 
@@ -90,7 +90,7 @@ class Disk:
         assert self._mount is not None
         old, mount = self.directory, self._mount
         mount.lose_power()
-        self._files = self._files.copy()  # isolated from the old run while that unwinds
+        self._files = self._files.copy()  # apart from the old run, which is still ending
         self._files.crash(self.dice)
         self.fault = self._fault
         self.directory = self._new_directory()

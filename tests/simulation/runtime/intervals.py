@@ -1,4 +1,4 @@
-"""Shorten nodes' intervals of seconds or hours to fractions of a second: a simulation lasts for some seconds."""
+"""Shorter intervals for nodes, fractions of a second instead of seconds or hours: a simulation lasts for seconds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from replicator.runtime import objects
 
 
 @contextmanager
-def hurried() -> Iterator[None]:
-    """Hurry checkpoints, statements about settled entries, and the removal of expunged mail.
+def shortened_intervals() -> Iterator[None]:
+    """Shorten the intervals of checkpoints, of SETTLED, and of the removal of expunged mail.
 
-    Objects are not synced: they lose no power.
+    Objects are not synced, since object stores lose no power here.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "LOG_TRUNCATION_LOOK_EVERY_S", 0.3)

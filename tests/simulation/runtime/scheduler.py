@@ -32,7 +32,7 @@ class Owner:
     def __init__(self, name: str) -> None:
         self.name = name
         self.frozen_s = 0.0  # up to its last thaw
-        self.is_dead = False  # its tasks unwind, and nothing that they do matters
+        self.is_dead = False  # its tasks end, and nothing that they do counts
         self._frozen_at: float | None = None
         self._kept: list[Task] = []
 
@@ -70,7 +70,7 @@ class _RunQueue(deque[Task]):
 
 
 class _Time:
-    """The methods of a `MockClock` that jumps as soon as nothing is left to do; see `rule`."""
+    """The methods of a `MockClock` that jumps as soon as nothing is left to do; `rule` installs them."""
 
     def __init__(self, now: float) -> None:
         self._now = now
