@@ -1,7 +1,7 @@
 """Long campaigns of real processes, each drawn from a seed: `make soak-processes ROUNDS=n FIRST_SEED=n`.
 
-A round draws a few faults, one on top of the other, while clients work; then all is whole, and is checked. The seed
-fixes what is drawn and not what the processes make of it: it says where to look, and need not fail again.
+A round draws a few overlapping faults while clients work; then all is mended, and checked. A seed fixes which faults
+are drawn, but not the timing of the processes: a seed that has failed need not fail again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST = int(os.environ.get("FIRST_SEED", "0"))
 ROUNDS = range(FIRST, FIRST + int(os.environ.get("ROUNDS", "10")))
 NODES = int(os.environ.get("NODES", "3"))
 FAULTS = 6  # in a round
-PAUSE_MAX_S = 8.0  # between nothing and more than `handshake` and `timeout` take
+PAUSE_MAX_S = 8.0  # more than `handshake` and `timeout` together
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 class Chaos:
-    """Draws faults. What it has done it prints, for whoever reads of a failure."""
+    """Faults drawn from a seed; each is printed, for people who look into a failure."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self._cluster = cluster
@@ -56,11 +56,11 @@ class Chaos:
     def serving(self) -> list[str]:
         return [node.sid for node in self._cluster.running if node.sid not in self._paused]
 
-    def worsen(self) -> None:
+    def add_fault(self) -> None:
         self._random.choice(self._faults)()
 
     def end(self) -> None:
-        """All runs, and every line is whole."""
+        """Mend all links, and let all nodes run."""
         for pair in combinations(self._sids, 2):
             self._cluster.link(*pair).delay(0)
             self._cluster.link(*pair).throttle(float("inf"))
@@ -71,39 +71,39 @@ class Chaos:
     def _some(self) -> list[str]:
         return self._random.sample(self._sids, self._random.randint(1, len(self._sids)))
 
-    def _tell(self, what: str) -> None:
+    def _print(self, what: str) -> None:
         print(what)  # noqa: T201 - shown if the round fails
 
     def _part(self) -> None:
         groups = {sid: self._random.randrange(3) for sid in self._sids}
-        self._tell(f"part {groups}")
+        self._print(f"part {groups}")
         self._cluster.partition(*([sid for sid in groups if groups[sid] == group] for group in range(3)))
 
     def _hold(self) -> None:
         pair = self._random.sample(self._sids, 2)
-        self._tell(f"hold {pair}")
+        self._print(f"hold {pair}")
         self._cluster.link(*pair).hold()
 
     def _silence(self) -> None:
         speaker, hearer = self._random.sample(self._sids, 2)
-        self._tell(f"{hearer} does not hear {speaker}")
+        self._print(f"{hearer} does not hear {speaker}")
         self._cluster.silence(speaker, hearer)
 
     def _slow(self) -> None:
         pair = self._random.sample(self._sids, 2)
         delay_s, bytes_per_s = self._random.uniform(0, 0.3), self._random.uniform(20_000, 1_000_000)
-        self._tell(f"{pair}: {delay_s:.3f} s, {bytes_per_s:.0f} bytes/s")
+        self._print(f"{pair}: {delay_s:.3f} s, {bytes_per_s:.0f} bytes/s")
         self._cluster.link(*pair).delay(delay_s)
         self._cluster.link(*pair).throttle(bytes_per_s)
 
     def _mend(self) -> None:
-        self._tell("mend")
+        self._print("mend")
         self._cluster.heal()
 
     def _kill(self) -> None:
-        """Some at once, perhaps all; they start again one after the other."""
+        """Kill some nodes at once, perhaps all, and start them one after the other."""
         victims = [self._cluster.node(sid) for sid in self._some()]
-        self._tell(f"kill {[node.sid for node in victims]}")
+        self._print(f"kill {[node.sid for node in victims]}")
         for node in victims:
             self._paused.discard(node.sid)
             node.kill()
@@ -113,7 +113,7 @@ class Chaos:
     def _pause(self) -> None:
         sid = self._random.choice(self._sids)
         if sid not in self._paused and len(self.serving) > 1:
-            self._tell(f"pause {sid}")
+            self._print(f"pause {sid}")
             self._paused.add(sid)
             self._cluster.node(sid).pause()
             threading.Event().wait(self._random.uniform(0, PAUSE_MAX_S))
@@ -131,11 +131,11 @@ def test_nodes_become_equal_after_overlapping_faults(cluster: Cluster, seed: int
     chaos, user = Chaos(cluster, seed), f"user{seed}"
     with Load(cluster, user) as load, Idler(cluster.nodes[seed % NODES], user):
         for worker in load.at(None):
-            worker.is_patient = True  # lines that come and go as fast as this may take all of a change's time
+            worker.is_patient = True  # links that break and return this fast may use up all the time of a change
         load.do(2)
         for _ in range(FAULTS):
             load.ask(CHANGES)
-            chaos.worsen()
+            chaos.add_fault()
             load.wait(chaos.serving, left=CHANGES // 2)
         chaos.end()
         load.wait()

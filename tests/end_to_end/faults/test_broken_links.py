@@ -1,6 +1,6 @@
-"""Three node processes, a load by LMTP and IMAP, and lines and nodes that fail. Then all is whole, and nothing is lost.
+"""Three node processes with clients by LMTP and IMAP, while links and nodes fail: no acknowledged change is lost.
 
-Everything is seen from outside: what clients were told, and what they find (design sections 3 and 11).
+The tests compare what clients were told with what they find in the end (design sections 3 and 11).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def load(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Load]:
-    """A user's mailbox for each test; whatever the test has done to the cluster, it ends whole and equal."""
+    """Clients of a user of the test's own; after the test all links are mended, and the nodes must become equal."""
     user = f"user{request.session.items.index(request.node) % USERS}"
     with Load(cluster, user) as load, Idler(cluster.nodes[1], user) as idler:
         load.do(6)
@@ -52,18 +52,18 @@ def part_all(cluster: Cluster) -> None:
 
 
 def make_a_line(cluster: Cluster) -> None:
-    """dc1 - dc2 - dc3."""
+    """Leave dc1 - dc2 - dc3."""
     cluster.link("dc1", "dc3").cut()
 
 
 def silence_one_way(cluster: Cluster) -> None:
-    """dc1 speaks and is not heard; it hears the others."""
+    """Let dc1 hear the others, which do not hear it."""
     cluster.silence("dc1", "dc2")
     cluster.silence("dc1", "dc3")
 
 
 def silence(cluster: Cluster) -> None:
-    """Nobody is told that the lines of dc3 are dead."""
+    """Hold all bytes to and from dc3 without closing its connections."""
     for other in ("dc1", "dc2"):
         cluster.link(other, "dc3").hold()
 
@@ -97,7 +97,7 @@ def test_slow_links_lose_nothing(cluster: Cluster, load: Load) -> None:
 
 
 def test_killed_root_comes_back_with_all_that_it_acknowledged(cluster: Cluster, load: Load) -> None:
-    """It is the root."""
+    """dc1 is the root."""
     load.ask(CHANGES)
     load.wait(["dc1"], left=CHANGES // 2)
     cluster.node("dc1").kill()
@@ -107,7 +107,7 @@ def test_killed_root_comes_back_with_all_that_it_acknowledged(cluster: Cluster, 
 
 @pytest.mark.long
 def test_node_paused_for_half_a_minute_rejoins_a_partitioned_cluster(cluster: Cluster, load: Load) -> None:
-    """Meanwhile the others are parted, and one is killed while it is alone."""
+    """Meanwhile the other two are parted, and one of them is killed."""
     load.ask(CHANGES)
     load.wait(["dc3"], left=CHANGES // 2)
     for worker in load.at(["dc3"]):
@@ -123,6 +123,6 @@ def test_node_paused_for_half_a_minute_rejoins_a_partitioned_cluster(cluster: Cl
     cluster.heal()
     cluster.node("dc2").start()
     load.wait(["dc1", "dc2"])
-    # Timeouts are real in the nodes, and so is this one: what they do about a silence that outlasts them all.
+    # Nodes have real timeouts, and the pause must outlast all of them.
     threading.Event().wait(began + STOPPED_S - time.monotonic())
     cluster.node("dc3").resume()

@@ -1,4 +1,4 @@
-"""A copy of a node's directory that is started: beside the node, and when that has ended."""
+"""A second process of a node, on a copy of its directory: beside the node, and after the node has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from replicator.config import MastershipConfig
 from tests.end_to_end.helpers.mail_clients import deliver, imap, until
 
 END_WITHIN_S = 30
-LATELY_S = 2 * MastershipConfig().timeout_s  # who has been away for longer is replaced
+LATELY_S = 2 * MastershipConfig().timeout_s  # a run that is away for longer may be replaced
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def free_port() -> int:
 
 @contextmanager
 def copied(cluster: Cluster, sid: str, to: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs a copy of the node's directory, with ports of its own. It is killed in the end."""
+    """Yield a process that runs a copy of the node's directory, with ports of its own; kill it in the end."""
     shutil.copytree(cluster.directory, to)
     config = to / f"{sid}.toml"
     listen = re.compile(r"^(peer|imap|lmtp|http) = .*$", re.MULTILINE)
@@ -52,8 +52,8 @@ def copied(cluster: Cluster, sid: str, to: Path) -> Iterator[subprocess.Popen[st
             process.kill()
 
 
-def links_since(cluster: Cluster) -> dict[str, object]:
-    """What each node says of its links' states, but for what is measured."""
+def link_states(cluster: Cluster) -> dict[str, object]:
+    """Return the state of each node's links, without measured values."""
     states: dict[str, object] = {}
     for node in cluster.nodes:
         links = node.get("/api/v1/status")["links"]
@@ -69,7 +69,7 @@ def wait_ready(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("sid", ["dc1", pytest.param("dc3", marks=pytest.mark.long)])
 def test_copy_ends_with_an_error_beside_the_running_node(cluster: Cluster, tmp_path: Path, sid: str) -> None:
-    before = links_since(cluster)
+    before = link_states(cluster)
     with copied(cluster, sid, tmp_path / "copy") as process:
         said = process.communicate(timeout=END_WITHIN_S)[1]
     assert process.returncode == 1, said
@@ -77,7 +77,7 @@ def test_copy_ends_with_an_error_beside_the_running_node(cluster: Cluster, tmp_p
     assert f"copy/{sid}.toml: the node cannot run: dc" in last
     assert f" refuses the link: {sid} already runs as {sid}." in last
     assert last.endswith("stop one of the two; a copy needs its own `node.id` and `node.data`")
-    assert links_since(cluster) == before
+    assert link_states(cluster) == before
     deliver(cluster.node(sid), [b"Subject: after\r\n\r\nx\r\n"], ["alice"])
     cluster.wait_until_equal()
 
@@ -119,7 +119,7 @@ def test_paused_node_ends_when_a_copy_has_taken_over(cluster: Cluster, tmp_path:
 
 
 def links_of(nodes: list[Node]) -> list[tuple[float, bool]]:
-    """Of each node's link to dc1: since how many seconds it has been up or down, and whether it is up."""
+    """Return the seconds for which each node's link to dc1 has been up or down, and whether it is up."""
     found = []
     for node in nodes:
         links = node.get("/api/v1/status")["links"]

@@ -1,4 +1,4 @@
-"""A node that has lost its disk, while no other node can be reached: it serves nobody (design section 7)."""
+"""A node that has lost its disk: it serves clients only once it has met the other nodes (design section 7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node whose disk is really full: a small file system of its own (design section 11, the disk is full)."""
+"""A node with a really full disk, a small file system of its own (design section 11, the disk is full)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAILS_MAX = 2 * DISK_BYTES // MAIL_BYTES
 
 
 class Disk:
-    """A file system of `DISK_BYTES`, mounted on a directory, and what fills it up."""
+    """A file system of `DISK_BYTES`, mounted on a directory, and a file that fills it up."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -44,7 +44,7 @@ class Disk:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of the nodes; dc1's data have a file system of their own."""
+    """The directory of the nodes, in which dc1's data are on a file system of their own."""
     directory = tmp_path_factory.mktemp("full-disk")
     data = directory / "dc1"
     data.mkdir()
@@ -68,24 +68,24 @@ def disk(directory: Path, cluster: Cluster) -> Iterator[Disk]:
 
 
 def mail(number: int, size_bytes: int = MAIL_BYTES) -> bytes:
-    """One that does not compress."""
-    backfill = random.Random(number).randbytes(size_bytes // 2).hex()
-    lines = "\r\n".join(backfill[at : at + 76] for at in range(0, len(backfill), 76))
+    """Return a mail that does not compress."""
+    filler = random.Random(number).randbytes(size_bytes // 2).hex()
+    lines = "\r\n".join(filler[at : at + 76] for at in range(0, len(filler), 76))
     return f"Subject: {number}\r\n\r\n{lines}\r\n".encode()
 
 
-def send(node: Node, user: str, text: bytes) -> int:
-    """The reply's code."""
+def send(node: Node, user: str, body: bytes) -> int:
+    """Deliver a mail by LMTP and return the reply's code."""
     with smtplib.LMTP(*node.address("lmtp"), "localhost") as client:
         try:
-            client.sendmail("a@example.org", [user], text)
+            client.sendmail("a@example.org", [user], body)
         except smtplib.SMTPDataError as error:
             return error.smtp_code
         return 250
 
 
 def health(node: Node) -> int:
-    """The code that a load balancer sees."""
+    """Return the HTTP status of /healthz, which a load balancer sees."""
     connection = http.client.HTTPConnection(*node.address("http"), timeout=30)
     connection.request("GET", "/healthz")
     code = connection.getresponse().status
@@ -113,8 +113,8 @@ def test_full_disk_refuses_changes_only_until_there_is_room(cluster: Cluster, di
     client = log_in(dc1, "full")
     client.select("INBOX")
     assert len(uids(client)) == stored
-    _, texts = client.uid("FETCH", "1:*", "(BODY.PEEK[])")
-    assert [text[1].endswith(mail(number)) for number, text in enumerate(texts[::2])] == [True] * stored
+    _, bodies = client.uid("FETCH", "1:*", "(BODY.PEEK[])")
+    assert [body[1].endswith(mail(number)) for number, body in enumerate(bodies[::2])] == [True] * stored
     kind, reason = client.append("INBOX", "", "", mail(-1))
     assert (kind, b"[OVERQUOTA]" in reason[0]) == ("NO", True)
 
@@ -146,14 +146,14 @@ def test_node_with_a_full_disk_falls_behind_and_catches_up(cluster: Cluster, dis
 def test_status_reports_the_entry_that_the_disk_has_no_room_for(
     cluster: Cluster, disk: Disk, size_bytes: int, mails: int
 ) -> None:
-    """`size_bytes`: of one that goes to the attachment store, and of some that go to the database."""
+    """`size_bytes`: of a mail for the attachment store, and of mails for the database."""
     dc1, dc2, _ = cluster.nodes
     assert send(dc2, "behind", mail(0)) == 250
     cluster.wait_until_equal()
     disk.fill(left_bytes=size_bytes // 2)
     for number in range(mails):
         assert send(dc2, "behind", mail(number, size_bytes)) == 250
-    assert send(dc2, "full", mail(0, 100)) == 250  # waits behind it
+    assert send(dc2, "full", mail(0, 100)) == 250  # waits behind the others
     cluster.wait_until(lambda statuses: bool(statuses[0]["no_room"]), 30)
     (lack, *_) = cast("list[dict[str, object]]", dc1.get("/api/v1/status")["no_room"])
     assert lack["directory"] == str(dc1.data)
@@ -175,7 +175,7 @@ def test_status_reports_the_entry_that_the_disk_has_no_room_for(
 
 
 def without_room(node: Node) -> float:
-    """The metric."""
+    """Return the number of entries without room, from the metric."""
     connection = http.client.HTTPConnection(*node.address("http"), timeout=30)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()

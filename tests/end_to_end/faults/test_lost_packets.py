@@ -1,4 +1,4 @@
-"""Nodes on machines of their own, as far as the network goes: packets vanish, and nobody is told."""
+"""Nodes in network namespaces of their own, between which packets get lost without any error."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from benchmarks.clusters.cluster import Cluster, Site
 from tests.end_to_end.helpers.certificates import certificate
 from tests.end_to_end.helpers.idler import Idler
 from tests.end_to_end.helpers.load import CHANGES, QUICK_TO_NOTICE, SIDS, Load
-from tests.end_to_end.helpers.namespaces import Network, why_not
+from tests.end_to_end.helpers.namespaces import Network, reason_unavailable
 
-MISSING = why_not()
+MISSING = reason_unavailable()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"nodes in network namespaces are left out: {MISSING}")
 
 
@@ -26,7 +26,7 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture(scope="module")
 def cluster(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Between machines links need TLS; doors are on each one's own loopback."""
+    """Three nodes with TLS on their links, which it needs between hosts; doors are on each node's own loopback."""
     directory, ca = tmp_path_factory.mktemp("namespaces"), trustme.CA()
     sites = {}
     for sid in SIDS:
@@ -44,12 +44,12 @@ def part(network: Network) -> None:
 
 
 def deafen(network: Network) -> None:
-    """dc3 sends and does not hear dc1."""
+    """Lose all packets from dc1 to dc3."""
     network.lose("dc1", "dc3")
 
 
 def make_lossy(network: Network) -> None:
-    """More is lost one way than the other."""
+    """Lose some packets between dc1 and dc2, more in one direction, and some from dc3 to dc1."""
     network.lose("dc1", "dc2", 20)
     network.lose("dc2", "dc1", 5)
     network.lose("dc3", "dc1", 10)
@@ -60,15 +60,15 @@ def pull(network: Network) -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "worsen"), [("parted", part), ("deaf", deafen), ("lossy", make_lossy), ("pulled", pull)]
+    ("user", "break_network"), [("parted", part), ("deaf", deafen), ("lossy", make_lossy), ("pulled", pull)]
 )
 def test_nodes_work_on_and_become_equal_after_packet_loss(
-    cluster: Cluster, network: Network, user: str, worsen: Callable[[Network], None]
+    cluster: Cluster, network: Network, user: str, break_network: Callable[[Network], None]
 ) -> None:
     with Load(cluster, user) as load, Idler(cluster.nodes[1], user) as idler:
         load.do(2)
         load.ask(CHANGES)
-        worsen(network)
+        break_network(network)
         load.wait()
         load.do(CHANGES // 2)
         network.mend()

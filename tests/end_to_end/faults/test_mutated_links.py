@@ -1,6 +1,6 @@
-"""Three node processes on lines that change single fields of commands for a while, and then carry them as they are.
+"""Three node processes on links that change single fields of commands for a while, and then no longer.
 
-Then all nodes must become equal by themselves, and have all that clients were told they have.
+Afterwards all nodes must become equal by themselves, and have all that clients heard OK for.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ USER = "alice"
 RATE = 0.15
 MUTATED_S = 20.0
 EQUAL_S = 180.0
-CHANGES = 40  # of each client while lines change what they carry
+CHANGES = 40  # of each client while links change commands
 
 
-class Lines:
-    """All lines of a cluster. Nodes on one machine do not compress what they say."""
+class Links:
+    """The links of a cluster, whose commands are changed while `are_bad`; nodes on one machine do not compress them."""
 
     def __init__(self, cluster: Cluster, seed: str) -> None:
         self.mutator = Mutator(random.Random(seed), RATE)
         self.are_bad = False
-        self._turn = threading.Lock()  # each line has a thread of its own
+        self._turn = threading.Lock()  # each link has a thread of its own
         for pair in combinations(SIDS, 2):
             link = cluster.link(*pair)
             link.carry_through(self._stream)
@@ -55,7 +55,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.mark.long
 def test_nodes_recover_from_mutated_commands_without_a_restart(cluster: Cluster) -> None:
-    lines = Lines(cluster, "mutated links")
+    links = Links(cluster, "mutated links")
     cluster.wait_together()
     with Load(cluster, USER) as load:
         load.do(6)
@@ -63,12 +63,12 @@ def test_nodes_recover_from_mutated_commands_without_a_restart(cluster: Cluster)
             worker.is_patient = True  # a reply that was changed never comes
         cluster.partition(*([sid] for sid in SIDS))
         load.do(6)
-        lines.are_bad = True
+        links.are_bad = True
         cluster.heal()
         load.ask(CHANGES)
         threading.Event().wait(MUTATED_S)
-        lines.are_bad = False
-        assert lines.mutator.counts.total() > 20
+        links.are_bad = False
+        assert links.mutator.counts.total() > 20
         load.wait(within_s=EQUAL_S)
         cluster.wait_until_equal(EQUAL_S)
         load.do(2)

@@ -1,4 +1,4 @@
-"""A node process that is stopped, and goes on when others number in its place."""
+"""A master whose process is paused, and resumes when another node has become master."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield started
 
 
-def ask_to_append(client: imaplib.IMAP4, token: str) -> None:
-    """The whole command at once: it waits in the node's socket if the node does not read it."""
-    text = f"Message-ID: <{token}@example.org>\r\n\r\nx\r\n".encode()
-    client.send(b"a APPEND INBOX {%d+}\r\n%s\r\n" % (len(text), text))
+def send_append(client: imaplib.IMAP4, token: str) -> None:
+    """Send a whole APPEND at once; it waits in the node's socket while the node does not read it."""
+    body = f"Message-ID: <{token}@example.org>\r\n\r\nx\r\n".encode()
+    client.send(b"a APPEND INBOX {%d+}\r\n%s\r\n" % (len(body), body))
 
 
 def uid_told(client: imaplib.IMAP4) -> int:
@@ -41,7 +41,7 @@ def uid_told(client: imaplib.IMAP4) -> int:
 
 
 def append(client: imaplib.IMAP4, token: str) -> int:
-    ask_to_append(client, token)
+    send_append(client, token)
     return uid_told(client)
 
 
@@ -54,7 +54,7 @@ def shown(node: Node, user: str) -> dict[str, int]:
 @pytest.mark.parametrize("sid", SIDS)
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_paused_master_carries_out_waiting_commands_without_a_fork(cluster: Cluster, sid: str, number: int) -> None:
-    """With `when_short` as it is by default, and 2 copies: every UID that a client is told stays."""
+    """Every UID that a client is told stays, with 2 copies and the default of `when_short`."""
     user, node, other = f"{sid}-{number}", cluster.node(sid), cluster.node("dc2")
     cluster.wait_together()
     with ExitStack() as stack:
@@ -65,7 +65,7 @@ def test_paused_master_carries_out_waiting_commands_without_a_fork(cluster: Clus
         node.pause()
         try:
             for at, client in enumerate(waiting):
-                ask_to_append(client, f"waits-{at}")
+                send_append(client, f"waits-{at}")
             told |= {token: append(elsewhere, token) for token in ("elsewhere-1", "elsewhere-2")}
         finally:
             node.resume()

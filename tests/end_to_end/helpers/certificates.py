@@ -10,6 +10,7 @@ from replicator.config import TlsConfig
 
 
 def certificate(ca: trustme.CA, directory: Path, sid: str) -> TlsConfig:
+    """Write a certificate that names this node, and return the paths."""
     issued = ca.issue_cert("localhost", "127.0.0.1", common_name=sid)
     paths = TlsConfig(directory / f"{sid}.pem", directory / f"{sid}.key", directory / f"{sid}-ca.pem")
     issued.cert_chain_pems[0].write_to_path(paths.certificate)

@@ -1,4 +1,4 @@
-"""A client that watches a mailbox by IDLE and holds the server to what it has said (RFC 3501 section 7.4)."""
+"""A client that watches a mailbox by IDLE, and checks that its responses fit together (RFC 3501 section 7.4)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LISTEN_S = 0.3  # at a time; then the client ends IDLE and compares
 
 
 class Sequence:
-    """The mailbox's messages in order, as far as the server has told: their UIDs, None where it has not."""
+    """The UIDs of a mailbox's messages in their order; None where the server has not told the UID."""
 
     def __init__(self) -> None:
         self.uids: list[int | None] = []
@@ -44,17 +44,17 @@ class Sequence:
             self.uids[number - 1] = int(uid[1])
 
     def check(self) -> None:
-        """UIDs ascend (RFC 3501 section 2.3.1.1). What is new, or just expunged, may be unknown."""
+        """Check that UIDs ascend (RFC 3501 section 2.3.1.1); those of new messages may be unknown."""
         known = [uid for uid in self.uids if uid is not None]
         assert known == sorted(set(known)), f"UIDs are not in order: {known}"
 
 
 class Idler(threading.Thread):
-    """Watches INBOX at one node until the `with` block is left. A connection that breaks is made again."""
+    """A thread that watches INBOX at one node until the `with` block ends; it reconnects when a connection breaks."""
 
     def __init__(self, node: Node, user: str) -> None:
         super().__init__(name=f"idler-{node.sid}", daemon=True)
-        self.heard: dict[bytes, int] = {}  # how often which response came, over all sessions
+        self.heard: dict[bytes, int] = {}  # number of responses of each kind, over all sessions
         self._node, self._user = node, user
         self._ended = threading.Event()
         self._failure: AssertionError | None = None

@@ -1,4 +1,4 @@
-"""Nodes in the process of the test, behind real sockets."""
+"""Nodes that run in the test's process, behind real sockets."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from replicator.node import run_node
 
 
 def free_ports(count: int) -> list[int]:
+    """Return ports on which nothing listens."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(server.getsockname()[1]) for server in sockets]
     for server in sockets:
@@ -23,6 +24,7 @@ def free_ports(count: int) -> list[int]:
 
 @asynccontextmanager
 async def running(nodes: list[Config]) -> AsyncIterator[None]:
+    """Run these nodes until the block ends."""
     async with trio.open_nursery() as nursery:
         for config in nodes:
             ready = trio.Event()

@@ -1,6 +1,6 @@
-"""What clients were told, and whether the cluster keeps to it: all seen from outside.
+"""Records of what clients were told, with which the cluster is compared from outside.
 
-A mail is named by a token of its own in Message-ID. Nothing here knows how the nodes work.
+A token in Message-ID names each mail. Nothing here knows how the nodes work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.clusters.cluster import PASSWORD, Node
 TOKEN = re.compile(rb"^Message-ID: <([^@>]+)@", re.MULTILINE | re.IGNORECASE)
 UID = re.compile(rb"\bUID (\d+)")
 FLAGS = re.compile(rb"FLAGS \(([^)]*)\)")
-PATIENCE_S = 60.0  # of a client: longer than a node takes to do or refuse a change
+PATIENCE_S = 60.0  # of a client: longer than a node takes to carry out or refuse a change
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Seen:
     uid: int
     token: str
     flags: frozenset[str]
-    text: bytes  # whole, or the header line that was asked for
+    content: bytes  # the body, or the header line that was fetched
 
 
 def log_in(node: Node, user: str) -> imaplib.IMAP4:
@@ -40,19 +40,19 @@ def log_in(node: Node, user: str) -> imaplib.IMAP4:
 
 
 def number_of(client: imaplib.IMAP4, name: str) -> int:
-    """A number that SELECT told, such as UIDNEXT."""
+    """Return a number from the response to SELECT, such as UIDNEXT."""
     value = client.response(name)[1][-1]
     assert value is not None, f"SELECT does not tell {name}"
     return int(value)
 
 
 def fetch(client: imaplib.IMAP4, item: str = "BODY.PEEK[HEADER.FIELDS (MESSAGE-ID)]") -> list[Seen]:
-    """All messages of the selected mailbox."""
+    """Return all messages of the selected mailbox."""
     return list(_parsed(client.uid("FETCH", "1:*", f"(UID FLAGS {item})")[1]))
 
 
 def uids_told(answer: Sequence[object]) -> set[int]:
-    """The UIDs of FETCH responses without texts, such as STORE gives."""
+    """Return the UIDs of FETCH responses without literals, such as those to STORE."""
     return {int(uid[1]) for line in answer if isinstance(line, bytes) and (uid := UID.search(line))}
 
 
@@ -65,12 +65,12 @@ def _parsed(data: Sequence[object]) -> Iterator[Seen]:
             assert uid, told
             assert flags, told
             assert token, told
-            shown = frozenset(flags[1].decode().split()) - {"\\Recent"}
-            yield Seen(int(uid[1]), token[1].decode(), shown, part[1])
+            without_recent = frozenset(flags[1].decode().split()) - {"\\Recent"}
+            yield Seen(int(uid[1]), token[1].decode(), without_recent, part[1])
 
 
 class Cache:
-    """What clients at one node remember of one mailbox, over all their sessions there."""
+    """A cache of one user's INBOX at one node, over all sessions there; it checks what each session shows."""
 
     def __init__(self, sid: str) -> None:
         self.sid = sid
@@ -79,7 +79,7 @@ class Cache:
         self._gone: set[str] = set()
 
     def select(self, client: imaplib.IMAP4, item: str = "BODY.PEEK[HEADER.FIELDS (MESSAGE-ID)]") -> list[Seen]:
-        """Open INBOX and look at everything in it."""
+        """Select INBOX, check all its messages against the cache, and return them."""
         assert client.select("INBOX")[0] == "OK"
         uidvalidity, uidnext = number_of(client, "UIDVALIDITY"), number_of(client, "UIDNEXT")
         floor = self._uidnext.get(uidvalidity, 0)
@@ -99,54 +99,54 @@ class Cache:
         assert message.token not in self._gone, f"{where} is {message.token}, which was expunged"
 
     def expunged(self, token: str) -> None:
-        """This node has shown that the mail is gone: it never comes back here."""
+        """Note that this node has shown that the mail is gone: it must not come back here."""
         self._gone.add(token)
 
 
 @dataclass
 class Ledger:
-    """What was sent and what was reported. One worker writes about a token's keyword; all write the rest.
+    """Mail sent, and answers heard. Only one worker notes a given keyword of a mail; all workers note the rest.
 
-    A mail that is sent while its master falls silent is tried again, and may then be in two branches. An expunge in
-    one removes what its author saw (design section 3), so only calm mails can be said never to come back.
+    A mail that is sent while its master falls silent is sent again, and may then be on two branches. An expunge on one
+    removes only the placement that its client saw (design section 3), so only `calm` mails must never come back.
     """
 
-    texts: dict[str, bytes] = field(default_factory=dict)  # of every mail sent, whatever came of it
+    bodies: dict[str, bytes] = field(default_factory=dict)  # of every mail sent, acknowledged or not
     accepted: set[str] = field(default_factory=set)
     expunged: set[str] = field(default_factory=set)
-    doubtful: set[str] = field(default_factory=set)  # an expunge was asked for, and nobody said what came of it
-    calm: set[str] = field(default_factory=set)  # sent while no line or node was about to change
+    doubtful: set[str] = field(default_factory=set)  # an expunge was requested, and its result is unknown
+    calm: set[str] = field(default_factory=set)  # sent while no link or node was about to change
     calm_workers: frozenset[str] = frozenset()
-    keywords: dict[tuple[str, str], bool | None] = field(default_factory=dict)  # None: nobody said
-    stories: dict[str, list[str]] = field(default_factory=dict)  # of each mail, for whoever looks into a failure
+    keywords: dict[tuple[str, str], bool | None] = field(default_factory=dict)  # None: unknown
+    stories: dict[str, list[str]] = field(default_factory=dict)  # of each mail, for people who look into a failure
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def new_mail(self, worker: str) -> tuple[str, bytes]:
         with self.lock:
-            token = f"{worker}.{len(self.texts)}"
+            token = f"{worker}.{len(self.bodies)}"
             if worker in self.calm_workers:
                 self.calm.add(token)
-            filler = hashlib.sha256(token.encode()).hexdigest() * (len(self.texts) % 40)
-            self.texts[token] = f"Message-ID: <{token}@example.org>\r\nSubject: x\r\n\r\n{filler}\r\n".encode()
-            return token, self.texts[token]
+            filler = hashlib.sha256(token.encode()).hexdigest() * (len(self.bodies) % 40)
+            self.bodies[token] = f"Message-ID: <{token}@example.org>\r\nSubject: x\r\n\r\n{filler}\r\n".encode()
+            return token, self.bodies[token]
 
     def tell(self, token: str, what: str) -> None:
         self.stories.setdefault(token, []).append(f"{time.time():.3f} {threading.current_thread().name} {what}")
 
-    def check(self, pictures: dict[str, list[Seen]]) -> None:
-        """What all nodes show once they are whole, against what was reported."""
-        first, *others = pictures
+    def check(self, shown: dict[str, list[Seen]]) -> None:
+        """Compare what all nodes show, once all links are mended, with the answers."""
+        first, *others = shown
         for sid in others:
-            assert pictures[sid] == pictures[first], f"{sid} and {first} show different mailboxes"
-        seen = {message.token: message for message in pictures[first]}
-        assert not [token for token, count in Counter(m.token for m in pictures[first]).items() if count > 1]
+            assert shown[sid] == shown[first], f"{sid} and {first} show different mailboxes"
+        seen = {message.token: message for message in shown[first]}
+        assert not [token for token, count in Counter(m.token for m in shown[first]).items() if count > 1]
         lost = self.accepted - self.expunged - self.doubtful - seen.keys()
-        assert not lost, f"mail that was reported OK is lost: {[self.stories[token] for token in lost]}"
+        assert not lost, f"mail that was acknowledged is lost: {[self.stories[token] for token in lost]}"
         back = self.expunged & self.calm & seen.keys()
         assert not back, f"expunged mail is back: {[self.stories[token] for token in back]}"
-        assert seen.keys() <= self.texts.keys()
+        assert seen.keys() <= self.bodies.keys()
         for token, message in seen.items():
-            assert message.text.endswith(self.texts[token]), f"{token} has another text"
+            assert message.content.endswith(self.bodies[token]), f"{token} has another body"
         wrong = {
             (token, keyword): wanted
             for (token, keyword), wanted in self.keywords.items()

@@ -1,7 +1,7 @@
-"""Clients of a cluster that fails in parts: they send, change and expunge mail, and write down what they are told.
+"""Clients of a cluster that fails in parts: they send, change and expunge mail, and note the answers in a ledger.
 
-Each node has a sender (LMTP) and an editor (IMAP) of its own. They do as many changes as they are asked to; one that
-fails, or of which they never hear, is not counted.
+Each node has a sender (LMTP) and an editor (IMAP) of its own. They do as many changes as they are asked to; a change
+that fails, or is not answered, does not count.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ TIMEOUT_S = 2.0
 QUICK_TO_NOTICE = f'[mastership]\nheartbeat = "500ms"\ntimeout = "{TIMEOUT_S:.0f}s"\n'
 CHANGES = 12  # of each worker, in each part of a test
 NOT_IN_TIME = "not confirmed in time"
-PAUSE_S = 0.02  # after a failure: a node that is down is not worth a busy loop
+PAUSE_S = 0.02  # after a failure, since the node may be down
 LOOK_EVERY = 12  # changes of an editor between two looks at the whole mailbox
 
 LostError = (OSError, EOFError, imaplib.IMAP4.error, smtplib.SMTPException)
-"""The connection, or the answer, is not to be had. What was asked for may have happened."""
+"""Errors of a lost connection or answer. The change may have happened."""
 
 
 class Worker(threading.Thread):
-    """Does changes at one node, as many as it has been asked for."""
+    """A thread that does as many changes at one node as it has been asked for."""
 
     def __init__(self, node: Node, user: str, ledger: Ledger, kind: str) -> None:
         super().__init__(name=f"{kind}-{node.sid}", daemon=True)
         self.node, self.user, self.ledger = node, user, ledger
         self.failure: BaseException | None = None
-        self.is_patient = False  # its node is to be stopped, and will have no time left when it goes on
+        self.is_patient = False  # its changes may time out: its node is paused, or its links are bad
         self._wanted = 0
         self._ended = self._has_stopped = False
         self._news = threading.Condition()
@@ -92,7 +92,7 @@ class Worker(threading.Thread):
             return not self._ended
 
     def change(self) -> bool:
-        """One change; whether it was reported as done."""
+        """Do a change. Return True if it was acknowledged."""
         raise NotImplementedError
 
     def disconnect(self) -> None:
@@ -100,7 +100,7 @@ class Worker(threading.Thread):
 
 
 class Sender(Worker):
-    """One mail after the other by LMTP."""
+    """A client that sends one mail after the other by LMTP."""
 
     def __init__(self, node: Node, user: str, ledger: Ledger) -> None:
         super().__init__(node, user, ledger, "sender")
@@ -110,8 +110,8 @@ class Sender(Worker):
         if self._client is None:
             with self.node.site.enter():
                 self._client = smtplib.LMTP(*self.node.address("lmtp"), "localhost", timeout=PATIENCE_S)
-        token, text = self.ledger.new_mail(self.name)
-        self._client.sendmail("a@example.org", [self.user], text)
+        token, body = self.ledger.new_mail(self.name)
+        self._client.sendmail("a@example.org", [self.user], body)
         self.ledger.accepted.add(token)
         self.ledger.tell(token, "is delivered")
         return True
@@ -123,7 +123,7 @@ class Sender(Worker):
 
 
 class Editor(Worker):
-    """APPEND, flags and expunges in INBOX. Only this editor sets the keyword that is named for its node."""
+    """A client that appends, flags and expunges in INBOX. It alone sets the keyword that has its node's name."""
 
     def __init__(self, node: Node, user: str, ledger: Ledger) -> None:
         super().__init__(node, user, ledger, "editor")
@@ -143,7 +143,7 @@ class Editor(Worker):
         choice = self._random.random()
         if choice < 0.3 or not self._seen:
             return self._append(self._client)
-        # The oldest mail: all nodes had it before anything broke, and each changes its flags again and again.
+        # All nodes had the oldest mail before anything broke, so that all editors change the same mails.
         oldest = list(self._seen.values())
         if choice < 0.75:
             return self._flag(self._client, self._random.choice(oldest[:3]))
@@ -155,8 +155,8 @@ class Editor(Worker):
             client.shutdown()
 
     def _append(self, client: imaplib.IMAP4) -> bool:
-        token, text = self.ledger.new_mail(self.name)
-        _require_ok(client.append("INBOX", "", "", text))
+        token, body = self.ledger.new_mail(self.name)
+        _require_ok(client.append("INBOX", "", "", body))
         self.ledger.accepted.add(token)
         self.ledger.tell(token, "is appended")
         return True
@@ -168,7 +168,7 @@ class Editor(Worker):
         self.ledger.keywords[name] = None
         answer = client.uid("STORE", str(message.uid), "+FLAGS" if wanted else "-FLAGS", f"({self._keyword})")
         _require_ok(answer)
-        # A message that another node has renumbered or expunged meanwhile is not under this UID any more.
+        # A message that was renumbered or expunged meanwhile is no longer under this UID.
         is_there = message.uid in uids_told(answer[1])
         self.ledger.keywords[name] = wanted if is_there else before
         return is_there
@@ -184,7 +184,7 @@ class Editor(Worker):
         client.noop()
         found = client.uid("SEARCH", "HEADER", "Message-ID", f"<{token}@example.org>")[1]
         self.ledger.tell(token, f"is found: {found}")
-        if not found[0]:  # or it has another UID by now, and was not touched
+        if not found[0]:  # otherwise it has another UID by now, and is still there
             self.ledger.expunged.add(token)
             if token in self.ledger.calm:
                 self.cache.expunged(token)
@@ -192,7 +192,7 @@ class Editor(Worker):
 
 
 def _require_ok(answer: tuple[str, object]) -> None:
-    """Raises IMAP4.error for a NO, as imaplib does for a BAD."""
+    """Raise IMAP4.error for a NO, as imaplib does for a BAD."""
     if answer[0] != "OK":
         raise imaplib.IMAP4.error(str(answer))
 
@@ -224,7 +224,7 @@ class Load:
         return [worker for worker in self._workers if sids is None or worker.node.sid in sids]
 
     def ask(self, changes: int, sids: Collection[str] | None = None) -> None:
-        """So many of every worker, at all nodes or at these."""
+        """Ask every worker for so many changes, at all nodes or at these."""
         for worker in self.at(sids):
             worker.ask(changes)
 
@@ -233,7 +233,7 @@ class Load:
             worker.wait(within_s, left)
 
     def do(self, changes: int, sids: Collection[str] | None = None) -> None:
-        """Ask for it, and wait until it is done, while lines and nodes stay as they are."""
+        """Ask for changes, and wait until they are done, while links and nodes stay as they are."""
         self.wait(sids)
         self.ledger.calm_workers = frozenset(worker.name for worker in self.at(sids))
         self.ask(changes, sids)
@@ -241,12 +241,12 @@ class Load:
         self.ledger.calm_workers = frozenset()
 
     def check(self) -> None:
-        """With all nodes up, all lines whole and nothing asked for: everything is everywhere, as it was reported."""
+        """Check that all nodes show what was acknowledged; they run and are linked, and workers have nothing to do."""
         self.cluster.wait_together()
         self.cluster.wait_until_equal()
-        self.ledger.check({sid: self._picture(editor) for sid, editor in self.editors.items()})
+        self.ledger.check({sid: self._shown(editor) for sid, editor in self.editors.items()})
 
-    def _picture(self, editor: Editor) -> list[Seen]:
+    def _shown(self, editor: Editor) -> list[Seen]:
         client = log_in(editor.node, self.user)
         try:
             return editor.cache.select(client, "BODY.PEEK[]")

@@ -1,4 +1,4 @@
-"""Mail clients of node processes, from the standard library."""
+"""Mail clients of node processes, made of the standard library."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ OUR_HEADERS = re.compile(rb"\AReturn-Path: [^\r]*\r\nReceived: [^\r]*\r\n(?:[ \t
 
 
 def hard_messages() -> list[bytes]:
-    """As mail servers carry them: lines end in CRLF."""
+    """Return the corpus of difficult messages, with CRLF at line ends."""
     if not corpus():
         pytest.skip("this Python lacks its test package (Debian: libpython3-testsuite)")
-    return [re.sub(rb"\r\n|\r|\n", b"\r\n", text) for text in corpus().values()]
+    return [re.sub(rb"\r\n|\r|\n", b"\r\n", body) for body in corpus().values()]
 
 
 def imap(node: Node, user: str = "alice", mailbox: str | None = "INBOX") -> imaplib.IMAP4:
@@ -29,14 +29,14 @@ def imap(node: Node, user: str = "alice", mailbox: str | None = "INBOX") -> imap
     return client
 
 
-def deliver(node: Node, texts: list[bytes], recipients: list[str]) -> None:
+def deliver(node: Node, bodies: list[bytes], recipients: list[str]) -> None:
     with smtplib.LMTP(*node.address("lmtp")) as client:
         client.ehlo_or_helo_if_needed()
-        for text in texts:
+        for body in bodies:
             client.mail("sender@example.org", ["BODY=8BITMIME"])
             for recipient in recipients:
                 assert client.rcpt(recipient)[0] == 250
-            assert client.data(text)[0] == 250
+            assert client.data(body)[0] == 250
             for _ in recipients[1:]:
                 assert client.getreply()[0] == 250
 
@@ -53,7 +53,7 @@ def flags(client: imaplib.IMAP4, uid: str) -> set[bytes]:
 
 
 def until(client: imaplib.IMAP4, condition: object) -> None:
-    """Another node's change arrives in its own time; NOOP is how a client hears of it."""
+    """Send NOOP, by which a client hears of other nodes' changes, until the condition holds."""
     assert callable(condition)
     for _ in range(2000):
         client.noop()

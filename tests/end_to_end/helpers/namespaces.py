@@ -1,7 +1,7 @@
-"""A network of our own, of Linux network namespaces: each node has one, with a cable to a common switch.
+"""A network of Linux network namespaces: one for each node, with a cable to a common switch.
 
-Packets vanish here as they do in real life: nobody is told, there is no RST, and TCP goes on trying. All names begin
-with this process's id, and everything is gone at the end; what a killed run has left is removed by the next.
+Packets get lost as they do in real networks: there is no RST, and TCP goes on trying. All names contain this process's
+id, and are removed at the end; the next run removes what a killed one has left.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ TABLE = "add table ip lines; flush table ip lines;"
 CHAIN = "add chain ip lines in { type filter hook input priority 0; };"
 
 
-def why_not() -> str | None:
-    """What is missing here, or None."""
+def reason_unavailable() -> str | None:
+    """Return the reason why namespaces cannot be used here, or None."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     missing = [tool for tool in ("ip", "nft") if shutil.which(tool) is None]
@@ -36,7 +36,7 @@ def why_not() -> str | None:
 
 
 class Network:
-    """Hosts with an address each, all on one switch. Leaving the `with` block removes it."""
+    """Hosts with an address each, all on one switch, until the `with` block ends."""
 
     def __init__(self, hosts: list[str]) -> None:
         self.addresses = {host: f"10.93.0.{number + 1}" for number, host in enumerate(hosts)}
@@ -65,12 +65,12 @@ class Network:
         self._stack.close()
 
     def prefix(self, host: str) -> str:
-        """What stands before a command that is to run at the host."""
+        """Return the words that, before a command, make it run at the host."""
         return f"ip netns exec {_name(host)}"
 
     @contextmanager
     def at(self, host: str) -> Iterator[None]:
-        """Sockets that this thread makes within the `with` block are the host's."""
+        """Give the host's network to sockets that this thread makes within the `with` block."""
         with Path("/proc/thread-self/ns/net").open("rb") as home, (NAMESPACES / _name(host)).open("rb") as there:
             _enter(there.fileno())
             try:
@@ -78,10 +78,10 @@ class Network:
             finally:
                 _enter(home.fileno())
 
-    # ---- bad lines
+    # ---- faults
 
     def lose(self, sender: str, receiver: str, percent: int = 100) -> None:
-        """So many of one host's packets do not reach the other."""
+        """Lose so many of the sender's packets to the receiver."""
         self._lost[receiver][sender] = percent
         self._set_losses(receiver, self._lost[receiver])
 

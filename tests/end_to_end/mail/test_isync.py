@@ -1,4 +1,4 @@
-"""Debian's isync (mbsync) with an account: down from one node, changes up through another."""
+"""Debian's isync (mbsync): an account is synced from one node, and changed through another one."""
 
 from __future__ import annotations
 
@@ -69,8 +69,7 @@ def maildir(directory: Path, folder: str) -> list[Path]:
 
 def test_mbsync_syncs_from_one_node_and_changes_through_another(cluster: Cluster, tmp_path: Path) -> None:
     first, second, third = cluster.nodes
-    texts = hard_messages()[:20]
-    deliver(first, texts, ["alice"])
+    deliver(first, hard_messages()[:20], ["alice"])
     client = imap(first)
     client.create("Archive")
     client.copy("1:5", "Archive")

@@ -1,6 +1,6 @@
-"""Messages that are larger than what a node may take of memory, from their senders to their readers, and half of one.
+"""Messages larger than the memory that a node may use for them, some of which are interrupted on their way.
 
-`LARGE_MIB=100` makes them as large as mail servers let in; the same must hold.
+`LARGE_MIB=100` makes them as large as mail servers accept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.end_to_end.helpers.mail_clients import OUR_HEADERS
 
 SIZE = int(os.environ.get("LARGE_MIB", "32")) * MIB
 INTERRUPTED = SIZE // 4
-GROWTH_MAX = min(32 * MIB, SIZE // 2)  # of a node, which is to hold no such message, nor the file in it
+GROWTH_MAX = min(32 * MIB, SIZE // 2)  # of a node's memory, which must hold neither such a message nor its attachment
 PART_START = min(50_000_000, SIZE // 2)
 SLOW_BYTES_PER_S = INTERRUPTED / 4
 WITHIN_S = 60.0
@@ -39,14 +39,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 class Reader:
-    """Of one mail, piece by piece: what stands before it, and whether it is what was sent."""
+    """The comparison of a mail that is read, piece by piece, with what was sent; `before`: the headers before it."""
 
     def __init__(self, mail: LargeMail) -> None:
         self.before = b""
         self._mail, self._has_begun = mail, False
         self._found, self._sent = hashlib.sha256(), hashlib.sha256()
 
-    def sending(self) -> Iterator[bytes]:
+    def chunks_to_send(self) -> Iterator[bytes]:
         for chunk in self._mail:
             self._sent.update(chunk)
             yield chunk
@@ -59,12 +59,13 @@ class Reader:
         self._found.update(data)
 
     @property
-    def is_what_was_sent(self) -> bool:
+    def is_unchanged(self) -> bool:
         return self._found.digest() == self._sent.digest()
 
 
 @contextmanager
-def little_memory(cluster: Cluster) -> Iterator[None]:
+def limited_memory(cluster: Cluster) -> Iterator[None]:
+    """Check that no node's memory grows by the size of a message."""
     peaks = watch(cluster.nodes)
     yield
     grown = {sid: peak.grown_bytes for sid, peak in peaks.items()}
@@ -72,7 +73,8 @@ def little_memory(cluster: Cluster) -> Iterator[None]:
     assert max(grown.values()) < GROWTH_MAX
 
 
-def master_at(node: Node, user: str) -> None:
+def make_master(node: Node, user: str) -> None:
+    """Make the node the master of the user's mailboxes."""
     with connect_lmtp(node.address("lmtp")) as lmtp:
         deliver_streamed(lmtp, user, [SMALL])
     expect_master(node, user, node.sid)
@@ -82,7 +84,7 @@ def fetch(node: Node, user: str, reader: Reader) -> None:
     with StreamingImap(node.address("imap"), user, PASSWORD) as imap:
         imap.command("SELECT INBOX")
         imap.literal("FETCH * BODY.PEEK[]", reader.take)
-    assert reader.is_what_was_sent
+    assert reader.is_unchanged
 
 
 @pytest.mark.parametrize(
@@ -96,12 +98,12 @@ def fetch(node: Node, user: str, reader: Reader) -> None:
 )
 def test_large_message_passes_through_the_master_to_a_third_node(cluster: Cluster, user: str, mail: LargeMail) -> None:
     dc1, dc2, dc3 = cluster.nodes
-    master_at(dc2, user)
+    make_master(dc2, user)
     cluster.wait_until_equal()
     reader = Reader(mail)
-    with little_memory(cluster):
+    with limited_memory(cluster):
         with connect_lmtp(dc1.address("lmtp")) as lmtp:
-            deliver_streamed(lmtp, user, reader.sending())
+            deliver_streamed(lmtp, user, reader.chunks_to_send())
         cluster.wait_until_equal()
         fetch(dc3, user, reader)
         with StreamingImap(dc3.address("imap"), user, PASSWORD) as imap:
@@ -115,12 +117,12 @@ def test_large_message_passes_through_the_master_to_a_third_node(cluster: Cluste
 def test_large_message_appended_at_its_master_is_read_in_parts_elsewhere(cluster: Cluster) -> None:
     dc1, dc2, _ = cluster.nodes
     mail = LargeMail.attached(SIZE, 3)
-    master_at(dc2, "appended")
+    make_master(dc2, "appended")
     cluster.wait_until_equal()
     reader, part = Reader(mail), bytearray()
-    with little_memory(cluster):
+    with limited_memory(cluster):
         with StreamingImap(dc2.address("imap"), "appended", PASSWORD) as imap:
-            imap.append("INBOX", mail.size_bytes, reader.sending())
+            imap.append("INBOX", mail.size_bytes, reader.chunks_to_send())
         cluster.wait_until_equal()
         fetch(dc1, "appended", reader)
         with StreamingImap(dc1.address("imap"), "appended", PASSWORD) as imap:
@@ -133,7 +135,7 @@ def test_large_message_appended_at_its_master_is_read_in_parts_elsewhere(cluster
 
 
 def structure_of(mail: LargeMail) -> bytes:
-    """RFC 3501 section 7.4.2. The line end before a delimiter is not of the part (RFC 2046 section 5.1.1)."""
+    """Return the BODYSTRUCTURE (RFC 3501 section 7.4.2). A part ends before its last CRLF (RFC 2046 section 5.1.1)."""
     text = '("TEXT" "PLAIN" ("charset" "us-ascii") NIL NIL "7BIT" {} 1 NIL NIL NIL NIL)'
     file = f'("APPLICATION" "OCTET-STREAM" NIL NIL NIL "BASE64" {mail.body_bytes} NIL NIL NIL NIL)'
     letter, last = text.format(len(LETTER)), text.format(len(ENDS.split(b"\r\n\r\n")[1]) + 2)
@@ -141,7 +143,7 @@ def structure_of(mail: LargeMail) -> bytes:
 
 
 def attachments(node: Node) -> dict[Path, int]:
-    """All files of the node's attachment store, and their sizes. Some may go while they are listed."""
+    """Return all files of the node's attachment store, and their sizes. Some may go while they are listed."""
     found: dict[Path, int] = {}
     for directory, _, names in os.walk(node.data / "attachments"):
         for path in (Path(directory, name) for name in names if Path(directory).name != "owners"):
@@ -151,7 +153,7 @@ def attachments(node: Node) -> dict[Path, int]:
 
 
 def wait_for_more(cluster: Cluster, node: Node, before: dict[Path, int]) -> None:
-    """Until a part of something large is there."""
+    """Wait until a part of a large message is in the attachment store."""
     wanted = sum(before.values()) + INTERRUPTED // 8
     cluster.wait_until(lambda _: sum(attachments(node).values()) > wanted, WITHIN_S)
 
@@ -182,7 +184,7 @@ def test_interrupted_delivery_leaves_no_attachment_behind(cluster: Cluster) -> N
     cluster.wait_until_equal()
     after = scrubbed(dc1)
     assert after.keys() <= before.keys()
-    assert contents(after) == contents(before)  # holders of what was offered to it before may have gone
+    assert contents(after) == contents(before)  # holders of earlier messages may have gone
 
 
 def test_node_killed_during_a_download_has_the_message_once_in_the_end(cluster: Cluster) -> None:
@@ -192,7 +194,7 @@ def test_node_killed_during_a_download_has_the_message_once_in_the_end(cluster: 
     for other in ("dc1", "dc2"):
         cluster.link(other, "dc3").throttle(SLOW_BYTES_PER_S)
     with connect_lmtp(dc1.address("lmtp")) as lmtp:
-        deliver_streamed(lmtp, "shipped", reader.sending())
+        deliver_streamed(lmtp, "shipped", reader.chunks_to_send())
     wait_for_more(cluster, dc3, before)
     dc3.kill()
     assert attachments(dc3) != before

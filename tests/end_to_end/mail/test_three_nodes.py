@@ -1,4 +1,4 @@
-"""Three node processes, real sockets, clients from the standard library."""
+"""Mail at three node processes: delivery at one node, and reading and changes at others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from benchmarks.clusters.cluster import Cluster, Node
 from tests.end_to_end.helpers.mail_clients import OUR_HEADERS, deliver, flags, hard_messages, imap, uids, until
 
-FORMER_RETURN_PATH = re.compile(rb"\AReturn-Path:[^\r]*\r\n")  # which final delivery replaces
+FORMER_RETURN_PATH = re.compile(rb"\AReturn-Path:[^\r]*\r\n")  # final delivery replaces it
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def nodes(cluster: Cluster) -> Iterator[list[Node]]:
-    """The nodes; after each test they must show the same."""
+    """The nodes, which must show the same after each test."""
     yield cluster.nodes
     cluster.wait_until_equal()
 
@@ -32,19 +32,19 @@ def folders(client: imaplib.IMAP4) -> str:
 
 
 def test_hard_messages_read_back_byte_for_byte_at_another_node(nodes: list[Node]) -> None:
-    texts = hard_messages()
-    deliver(nodes[0], texts, ["alice", "bob"])
+    sent = hard_messages()
+    deliver(nodes[0], sent, ["alice", "bob"])
     for user in ("alice", "bob"):
         client = imap(nodes[1], user)
-        until(client, lambda client=client: len(uids(client)) == len(texts))
-        for uid, text in zip(uids(client), texts, strict=True):
+        until(client, lambda client=client: len(uids(client)) == len(sent))
+        for uid, message in zip(uids(client), sent, strict=True):
             _, data = client.uid("FETCH", uid, "(RFC822.SIZE BODY.PEEK[] BODYSTRUCTURE ENVELOPE)")
             assert isinstance(data[0], tuple)
             head, body = data[0]
             ours = OUR_HEADERS.match(body)
             assert ours is not None
-            sent = text if text.endswith(b"\r\n") else text + b"\r\n"
-            assert body[ours.end() :] == FORMER_RETURN_PATH.sub(b"", sent)
+            expected = message if message.endswith(b"\r\n") else message + b"\r\n"
+            assert body[ours.end() :] == FORMER_RETURN_PATH.sub(b"", expected)
             size = re.search(rb"RFC822\.SIZE (\d+)", head)
             assert size is not None
             assert int(size[1]) == len(body)

@@ -1,4 +1,4 @@
-"""Links and clients under TLS, with real certificates over real sockets."""
+"""TLS on links and for clients, with real certificates over real sockets."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ def configs(directory: Path, authorities: list[trustme.CA]) -> list[Config]:
 
 
 def append_and_count(near: Config, far: Config, trust: trustme.CA) -> int:
-    """Store a mail at one node over STARTTLS, and see what the other one has."""
+    """Append a mail at one node over STARTTLS, and return the number of messages at the other one."""
     context = ssl.create_default_context()
     trust.configure_trust(context)
     found = 0
-    for config, text in ((near, b"Subject: x\r\n\r\nx\r\n"), (far, None)):
+    for config, body in ((near, b"Subject: x\r\n\r\nx\r\n"), (far, None)):
         assert config.listen.imap is not None
         with imaplib.IMAP4(*config.listen.imap) as client:
             assert "STARTTLS" in client.capabilities
             client.starttls(context)
             client.login("alice", PASSWORD)
-            if text is not None:
-                assert client.append("INBOX", "", "", text)[0] == "OK"
+            if body is not None:
+                assert client.append("INBOX", "", "", body)[0] == "OK"
             for _ in range(500):
                 _, data = client.status("INBOX", "(MESSAGES)")
                 assert data[0] is not None
                 found = int(data[0].split()[-1].rstrip(b")"))
-                if found or text is not None:
+                if found or body is not None:
                     break
     return found
 

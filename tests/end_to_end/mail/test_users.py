@@ -1,4 +1,4 @@
-"""What a node says and does while its passwd-file comes, changes and goes."""
+"""Logins, deliveries and health of a node while its passwd-file comes, changes and goes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def config_in(directory: Path) -> Config:
 
 
 def reasons(config: Config) -> list[str]:
-    """Why the node says that it is not healthy."""
+    """Return the reasons for which the node is not healthy."""
     assert config.listen.http is not None
     client = http.client.HTTPConnection(*config.listen.http, timeout=10)
     try:
@@ -40,6 +40,7 @@ def reasons(config: Config) -> list[str]:
 
 
 def recipient(config: Config, address: str) -> int:
+    """Return the code of the reply to RCPT."""
     assert config.listen.lmtp is not None
     with smtplib.LMTP(*config.listen.lmtp) as client:
         client.ehlo()

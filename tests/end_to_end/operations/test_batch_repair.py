@@ -1,8 +1,8 @@
-"""Three nodes that were parted until their logs were gone are compared by inventories and made equal by the plan.
+"""Repair of three nodes that were parted until their logs were gone, by inventories and a plan.
 
-All as an operator does it, from outside: an inventory of each node while they are apart, `diff` on a Spark cluster of
-two workers, and `apply` once the lines are back. Nodes heal by themselves at the same time, so what the plan names may
-be equal or have moved on by then; in the end all is equal, no mail is lost, and no client is shown another mail under a
+The test does what an operator does: an inventory of each node while they are apart, `diff` on a Spark cluster of two
+workers, and `apply` once the links are back. Nodes also converge by themselves, so mailboxes of the plan may be equal
+or have changed by then. In the end all nodes are equal, no mail is lost, and no client is shown another mail under a
 UID that it knows.
 """
 
@@ -34,9 +34,9 @@ from tests.spark.standalone import diff
 SIDS = ("dc1", "dc2", "dc3")
 SIDES = ("dc1",), ("dc2", "dc3")
 USERS = [f"user{number}" for number in range(12)]
-COMMON, APART = 6, 24  # mails that each user gets before, and at each node while they are apart
+COMMON, APART = 6, 24  # mails for each user before the cut, and at each node while they are apart
 COMMAND_TIMEOUT_S = 120.0
-APPLIES_MAX = 60  # until all is equal: nodes that heal by themselves move what the plan names
+APPLIES_MAX = 60  # until all is equal: nodes also change mailboxes of the plan by themselves
 PARTED_WITHIN_S = 20.0
 ONE_WAY_S = 0.1
 
@@ -49,15 +49,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def at_all(cluster: Cluster, work: Callable[[Node], object]) -> None:
-    """At all nodes at once."""
+    """Do the work at all nodes at once."""
     with ThreadPoolExecutor(len(cluster.nodes)) as pool:
         list(pool.map(work, cluster.nodes))
 
 
 def drop_log(node: Node) -> None:
-    """What a node does by itself once `log.keep` or `log.max_size` is exceeded, which takes half a minute at least."""
+    """Truncate a node's log, as it does by itself half a minute after `log.keep` or `log.max_size` is exceeded."""
 
-    async def forget() -> None:
+    async def truncate() -> None:
         environment = Environment()
         path = node.data / "node.db"
         async with Store.open(path, environment.new_origin(node.sid), environment) as store:
@@ -65,12 +65,12 @@ def drop_log(node: Node) -> None:
                 pass
 
     node.stop()
-    trio.run(forget)
+    trio.run(truncate)
     node.start()
 
 
 class Clients:
-    """Who sends and reads mail at one node. Tokens name mails, in all mailboxes alike."""
+    """Clients of all users at one node. A token names a mail, which every user gets."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -78,21 +78,21 @@ class Clients:
         self.seen: dict[str, list[Seen]] = {}
 
     def deliver(self, tokens: list[str]) -> None:
-        """To everybody."""
+        """Deliver a mail with each token to all users."""
         with connect_lmtp(self.node.address("lmtp")) as connection:
             for token in tokens:
-                text = f"Message-ID: <{token}@example.org>\r\nSubject: {token}\r\n\r\n{token}\r\n"
-                deliver(connection, USERS, text.encode())
+                body = f"Message-ID: <{token}@example.org>\r\nSubject: {token}\r\n\r\n{token}\r\n"
+                deliver(connection, USERS, body.encode())
 
     def look(self) -> None:
-        """At every INBOX, as a client that remembers what it saw."""
+        """Read every INBOX, and check it against the cache."""
         for user, cache in self.caches.items():
             client = log_in(self.node, user)
             self.seen[user] = cache.select(client)
             client.logout()
 
     def change(self, expunged: set[str]) -> None:
-        """Every INBOX: a flag for all that is there, and some mails are expunged."""
+        """Flag all mails of every INBOX, and expunge some."""
         for user in USERS:
             client = log_in(self.node, user)
             seen = self.caches[user].select(client)
@@ -107,7 +107,7 @@ class Clients:
 
 
 def replicator(*arguments: str) -> tuple[int, dict[str, object]]:
-    """The exit code and the report."""
+    """Run the command, and return its exit code and report."""
     command = [sys.executable, "-m", "replicator", *arguments, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
     assert done.stderr == ""
@@ -115,7 +115,7 @@ def replicator(*arguments: str) -> tuple[int, dict[str, object]]:
 
 
 def apply_now(cluster: Cluster, plan: Path) -> tuple[int, dict[str, object]]:
-    """The same command, in this process: it is there before nodes have healed everything by themselves."""
+    """Run `apply` in this process, which is faster: nodes have not yet become equal by themselves."""
     arguments = ["apply", str(plan), "--settle", "0s", "--json", "--config", str(cluster.directory / "dc1.toml")]
     done = CliRunner().invoke(cli, arguments)
     assert done.stderr == ""
@@ -129,7 +129,7 @@ def part(cluster: Cluster) -> None:
 
 
 def meet(cluster: Cluster) -> None:
-    """The lines are back, and they are long: what heals by itself, in many round trips, takes a few seconds."""
+    """Mend the links with a delay, so that nodes need some seconds, and many round trips, to converge by themselves."""
     for other in SIDES[1]:
         cluster.link("dc1", other).delay(ONE_WAY_S)
     cluster.heal()
@@ -153,7 +153,7 @@ def digests(cluster: Cluster) -> set[object]:
 
 
 def check_prediction(plan: Path, inventory: Path) -> None:
-    """What Spark has said that messages become is what the nodes have made of them, UID for UID."""
+    """Check that the messages became what the plan predicted, UID for UID."""
     shown = {
         (row["mailbox"], row["guid"]): (row["uid"], row["modseq"], row["flags"], row["content_hash"])
         for row in pq.read_table(inventory / "messages").to_pylist()
@@ -202,7 +202,7 @@ def test_apply_makes_nodes_equal_that_were_parted_until_logs_were_gone(cluster: 
         if code == 0:
             break
     assert code == 0, report
-    assert len(digests(cluster)) == 1, "it has said so"
+    assert len(digests(cluster)) == 1, "`apply` has reported that all is equal"
     code, report = replicator("apply", str(plan), "--config", str(cluster.directory / "dc2.toml"))
     assert (code, report["outcomes"]) == (0, {"equal": len(USERS)})
 

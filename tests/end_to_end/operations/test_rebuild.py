@@ -1,4 +1,4 @@
-"""A node whose `node.db` is damaged, as its operator sees it: processes, exit codes, and what they say."""
+"""A node whose `node.db` is damaged, as its operator sees it: processes, exit codes and messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def stopped(cluster: Cluster) -> Iterator[Node]:
-    """dc3, which does not run until the test has ended."""
+    """Node dc3, stopped during the test; afterwards it starts and must have all mail."""
     node = cluster.node("dc3")
     node.stop()
     yield node

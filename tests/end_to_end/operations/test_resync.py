@@ -1,4 +1,4 @@
-"""Two parts of a cluster go on apart; `replicator resync` as an operator runs it, and what it says of a bad disk."""
+"""`replicator resync` as an operator runs it, after a cut between two parts of a cluster, and on damaged rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def replicator(cluster: Cluster, sid: str, *arguments: str) -> tuple[int, dict[str, object]]:
-    """The exit code and the report."""
+    """Run the command, and return its exit code and report."""
     config = str(cluster.directory / f"{sid}.toml")
     command = [sys.executable, "-m", "replicator", *arguments, "--json", "--config", config]
     ended = subprocess.run(command, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False)
@@ -34,9 +34,9 @@ def replicator(cluster: Cluster, sid: str, *arguments: str) -> tuple[int, dict[s
     return ended.returncode, report
 
 
-def deliver(cluster: Cluster, sid: str, text: str) -> None:
+def deliver(cluster: Cluster, sid: str, subject: str) -> None:
     with smtplib.LMTP(*cluster.node(sid).address("lmtp")) as client:
-        client.sendmail("sender@example.org", ["alice"], f"Subject: {text}\r\n\r\n{text}\r\n")
+        client.sendmail("sender@example.org", ["alice"], f"Subject: {subject}\r\n\r\n{subject}\r\n")
 
 
 def test_resync_makes_parted_nodes_equal_and_names_damage(cluster: Cluster) -> None:

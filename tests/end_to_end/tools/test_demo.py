@@ -31,15 +31,15 @@ def test_the_demo_keeps_its_promises() -> None:
     assert 'With "uidvalidity"' in conflicts
 
 
-# What the demo says of the nodes it must be able to say otherwise.
+# The demo's checks must be able to fail.
 
 
-def mail(subject: str, *flags: str, text: str = "x") -> Mail:
-    return Mail(f"M{subject}", subject, frozenset(flags), text.encode())
+def mail(subject: str, *flags: str, body: str = "x") -> Mail:
+    return Mail(f"M{subject}", subject, frozenset(flags), body.encode())
 
 
 def inbox(uidvalidity: int = 1, /, **mails: Mail) -> Shown:
-    """`u5=mail(...)`: by UID."""
+    """Return a state with these mails in INBOX; `u5=mail(...)`: under UID 5."""
     return {"INBOX": Folder(uidvalidity, {int(uid[1:]): one for uid, one in mails.items()})}
 
 
@@ -72,7 +72,7 @@ def test_checks_pass_where_nodes_agree_with_the_ledger() -> None:
         (inbox(), "missing or wrong: 'kept' in INBOX at dc1"),
         ({}, "missing or wrong: 'kept' in INBOX at dc1"),
         (inbox(u1=mail("kept", r"\Seen"), u2=mail("kept", r"\Seen")), "missing or wrong: 'kept' in INBOX at dc1"),
-        (inbox(u1=mail("kept", r"\Seen", text="y")), "missing or wrong: 'kept' in INBOX at dc1"),
+        (inbox(u1=mail("kept", r"\Seen", body="y")), "missing or wrong: 'kept' in INBOX at dc1"),
         (inbox(u1=mail("kept", r"\Seen"), u2=mail("gone")), "back: 'gone' in INBOX at dc1"),
         (inbox(u1=mail("kept")), r"not: \Seen of 'kept' at dc1"),
         (inbox(u1=mail("other"), u2=mail("kept", r"\Seen")), "reused: dc1: UID 1 of INBOX"),

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.clients.wire import Address
 from benchmarks.clusters.proxy import HOST, Direction, Proxy
 
-LONG_S = 20.0  # far more than anything here takes, and less than anybody's patience
+LONG_S = 20.0  # far more than anything here takes
 
 
 def echo(server: socket.socket) -> None:
@@ -131,8 +131,8 @@ def test_reset_of_one_end_resets_the_other(proxy: Proxy) -> None:
             far, _ = server.accept()
             near.sendall(b"unread")
             assert far.recv(1) == b"u"
-            far.close()  # with bytes that nobody has read: RST
+            far.close()  # with unread bytes, so that the kernel sends RST
             with pytest.raises(ConnectionResetError):
                 near.recv(1)
     with dial(proxy):
-        pass  # the other line knows nothing of it
+        pass  # the other proxy still takes connections
