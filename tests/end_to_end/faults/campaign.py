@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.clusters.cluster import Cluster, Node
 from tests.end_to_end.helpers.idler import Idler
-from tests.end_to_end.helpers.load import CHANGES, QUICK_TO_NOTICE, Load
+from tests.end_to_end.helpers.load import CHANGES, SHORT_TIMEOUTS, Load
 
 FIRST = int(os.environ.get("FIRST_SEED", "0"))
 ROUNDS = range(FIRST, FIRST + int(os.environ.get("ROUNDS", "10")))
@@ -29,7 +29,7 @@ PAUSE_MAX_S = 8.0  # more than `handshake` and `timeout` together
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     users = [f"user{seed}" for seed in ROUNDS]
     directory = tmp_path_factory.mktemp("campaign") / "nodes"
-    with Cluster(directory, users, size=NODES, proxied=True, extra=QUICK_TO_NOTICE) as started:
+    with Cluster(directory, users, size=NODES, proxied=True, extra=SHORT_TIMEOUTS) as started:
         yield started
 
 
@@ -130,7 +130,7 @@ class Chaos:
 def test_nodes_become_equal_after_overlapping_faults(cluster: Cluster, seed: int) -> None:
     chaos, user = Chaos(cluster, seed), f"user{seed}"
     with Load(cluster, user) as load, Idler(cluster.nodes[seed % NODES], user):
-        for worker in load.at(None):
+        for worker in load.workers_at(None):
             worker.is_patient = True  # links that break and return this fast may use up all the time of a change
         load.do(2)
         for _ in range(FAULTS):

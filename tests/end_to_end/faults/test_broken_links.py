@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.clusters.cluster import Cluster
 from tests.end_to_end.helpers.idler import Idler
-from tests.end_to_end.helpers.load import CHANGES, QUICK_TO_NOTICE, SIDS, Load
+from tests.end_to_end.helpers.load import CHANGES, SHORT_TIMEOUTS, SIDS, Load
 
 STOPPED_S = 30.0
 USERS = 100  # more than tests in a session: each has one of its own
@@ -25,7 +25,7 @@ USERS = 100  # more than tests in a session: each has one of its own
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     users = [f"user{number}" for number in range(USERS)]
     directory = tmp_path_factory.mktemp("bad-links") / "nodes"
-    with Cluster(directory, users, proxied=True, extra=QUICK_TO_NOTICE) as started:
+    with Cluster(directory, users, proxied=True, extra=SHORT_TIMEOUTS) as started:
         yield started
 
 
@@ -110,7 +110,7 @@ def test_node_paused_for_half_a_minute_rejoins_a_partitioned_cluster(cluster: Cl
     """Meanwhile the other two are parted, and one of them is killed."""
     load.ask(CHANGES)
     load.wait(["dc3"], left=CHANGES // 2)
-    for worker in load.at(["dc3"]):
+    for worker in load.workers_at(["dc3"]):
         worker.is_patient = True
     cluster.node("dc3").pause()
     began = time.monotonic()

@@ -20,7 +20,7 @@ from replicator.config import MastershipConfig
 from tests.end_to_end.helpers.mail_clients import deliver, imap, until
 
 END_WITHIN_S = 30
-LATELY_S = 2 * MastershipConfig().timeout_s  # a run that is away for longer may be replaced
+REPLACED_AFTER_S = 2 * MastershipConfig().timeout_s  # a run that is away for longer may be replaced
 
 
 @pytest.fixture
@@ -108,17 +108,19 @@ def test_paused_node_ends_when_a_copy_has_taken_over(cluster: Cluster, tmp_path:
     with copied(cluster, "dc1", tmp_path / "copy") as process:
         wait_ready(process)
         deadline = time.monotonic() + END_WITHIN_S
-        while not all(LATELY_S < since_s < time.time() - began and is_up for since_s, is_up in links_of(others)):
+        while not all(
+            REPLACED_AFTER_S < since_s < time.time() - began and is_up for since_s, is_up in links_to_dc1(others)
+        ):
             assert time.monotonic() < deadline
         node.resume()
         assert node.wait_ended() == 1
         assert "the node cannot run" in node.log_tail()
-        assert all(is_up for _, is_up in links_of(others))
+        assert all(is_up for _, is_up in links_to_dc1(others))
         process.terminate()
         assert process.wait(END_WITHIN_S) == 0
 
 
-def links_of(nodes: list[Node]) -> list[tuple[float, bool]]:
+def links_to_dc1(nodes: list[Node]) -> list[tuple[float, bool]]:
     """Return the seconds for which each node's link to dc1 has been up or down, and whether it is up."""
     found = []
     for node in nodes:

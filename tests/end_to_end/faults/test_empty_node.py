@@ -46,7 +46,7 @@ def health(node: Node) -> tuple[int, list[str]]:
     return response.status, document["reasons"]
 
 
-def check_that_it_serves_nobody(node: Node) -> None:
+def check_serves_nobody(node: Node) -> None:
     client = imaplib.IMAP4(*node.address("imap"))
     with pytest.raises(imaplib.IMAP4.error, match=r"\[UNAVAILABLE\] this node is new"):
         client.login("alice", PASSWORD)
@@ -70,7 +70,7 @@ def test_node_with_a_lost_disk_waits_for_its_cluster(cluster: Cluster) -> None:
     empty = cluster.node("dc3")
     shutil.rmtree(empty.data)
     empty.start()
-    check_that_it_serves_nobody(empty)
+    check_serves_nobody(empty)
     cluster.node("dc1").start()
     cluster.node("dc2").start()
     cluster.wait_together()

@@ -11,7 +11,7 @@ import trustme
 from benchmarks.clusters.cluster import Cluster, Site
 from tests.end_to_end.helpers.certificates import certificate
 from tests.end_to_end.helpers.idler import Idler
-from tests.end_to_end.helpers.load import CHANGES, QUICK_TO_NOTICE, SIDS, Load
+from tests.end_to_end.helpers.load import CHANGES, SHORT_TIMEOUTS, SIDS, Load
 from tests.end_to_end.helpers.namespaces import Network, reason_unavailable
 
 MISSING = reason_unavailable()
@@ -32,9 +32,9 @@ def cluster(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Itera
     for sid in SIDS:
         tls = certificate(ca, directory, sid)
         extra = f'[tls]\ncertificate = "{tls.certificate}"\nkey = "{tls.key}"\nca = "{tls.ca}"\n'
-        sites[sid] = Site(network.prefix(sid), network.addresses[sid], extra, partial(network.at, sid))
+        sites[sid] = Site(network.prefix(sid), network.addresses[sid], extra, partial(network.sockets_at, sid))
     users = ["parted", "deaf", "lossy", "pulled"]
-    with Cluster(directory / "nodes", users, extra=QUICK_TO_NOTICE, sites=sites) as started:
+    with Cluster(directory / "nodes", users, extra=SHORT_TIMEOUTS, sites=sites) as started:
         yield started
 
 

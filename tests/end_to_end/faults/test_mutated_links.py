@@ -59,7 +59,7 @@ def test_nodes_recover_from_mutated_commands_without_a_restart(cluster: Cluster)
     cluster.wait_together()
     with Load(cluster, USER) as load:
         load.do(6)
-        for worker in load.at(None):
+        for worker in load.workers_at(None):
             worker.is_patient = True  # a reply that was changed never comes
         cluster.partition(*([sid] for sid in SIDS))
         load.do(6)

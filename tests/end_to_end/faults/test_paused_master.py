@@ -15,14 +15,14 @@ from tests.end_to_end.helpers.ledger import fetch, log_in
 SIDS = ("dc1", "dc3")  # the root, and a node that does not dial
 ROUNDS = 2
 USERS = [f"{sid}-{number}" for sid in SIDS for number in range(ROUNDS)]
-QUICK_TO_NOTICE = '[mastership]\nheartbeat = "500ms"\ntimeout = "2s"\n'
+SHORT_TIMEOUTS = '[mastership]\nheartbeat = "500ms"\ntimeout = "2s"\n'
 WAITING = 5  # commands, each on a connection of its own
-TOLD = re.compile(rb"OK \[APPENDUID \d+ (\d+)\]")
+APPENDUID = re.compile(rb"OK \[APPENDUID \d+ (\d+)\]")
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("still") / "nodes", USERS, extra=QUICK_TO_NOTICE) as started:
+    with Cluster(tmp_path_factory.mktemp("still") / "nodes", USERS, extra=SHORT_TIMEOUTS) as started:
         yield started
 
 
@@ -35,7 +35,7 @@ def send_append(client: imaplib.IMAP4, token: str) -> None:
 def uid_told(client: imaplib.IMAP4) -> int:
     while not (line := client.readline()).startswith(b"a "):
         assert line, "the connection has ended"
-    told = TOLD.search(line)
+    told = APPENDUID.search(line)
     assert told, line
     return int(told[1])
 

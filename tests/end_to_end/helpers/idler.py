@@ -13,7 +13,7 @@ from benchmarks.clients.wire import ImapClient, MeasurementError
 from benchmarks.clusters.cluster import Node
 from tests.end_to_end.helpers.ledger import PATIENCE_S
 
-TOLD = re.compile(rb"\* (\d+) (EXISTS|EXPUNGE|FETCH)\b(.*)")
+RESPONSE = re.compile(rb"\* (\d+) (EXISTS|EXPUNGE|FETCH)\b(.*)")
 UID = re.compile(rb"\bUID (\d+)")
 LISTEN_S = 0.3  # at a time; then the client ends IDLE and compares
 
@@ -26,7 +26,7 @@ class Sequence:
         self.heard: dict[bytes, int] = {}
 
     def take(self, line: bytes) -> None:
-        told = TOLD.match(line)
+        told = RESPONSE.match(line)
         if told is None:
             return
         number, what = int(told[1]), told[2]

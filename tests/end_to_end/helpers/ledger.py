@@ -51,7 +51,7 @@ def fetch(client: imaplib.IMAP4, item: str = "BODY.PEEK[HEADER.FIELDS (MESSAGE-I
     return list(_parsed(client.uid("FETCH", "1:*", f"(UID FLAGS {item})")[1]))
 
 
-def uids_told(answer: Sequence[object]) -> set[int]:
+def uids_in_responses(answer: Sequence[object]) -> set[int]:
     """Return the UIDs of FETCH responses without literals, such as those to STORE."""
     return {int(uid[1]) for line in answer if isinstance(line, bytes) and (uid := UID.search(line))}
 

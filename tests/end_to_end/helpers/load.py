@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.clusters.cluster import Cluster, Node
-from tests.end_to_end.helpers.ledger import PATIENCE_S, Cache, Ledger, Seen, log_in, uids_told
+from tests.end_to_end.helpers.ledger import PATIENCE_S, Cache, Ledger, Seen, log_in, uids_in_responses
 
 SIDS = ("dc1", "dc2", "dc3")
 TIMEOUT_S = 2.0
-QUICK_TO_NOTICE = f'[mastership]\nheartbeat = "500ms"\ntimeout = "{TIMEOUT_S:.0f}s"\n'
+SHORT_TIMEOUTS = f'[mastership]\nheartbeat = "500ms"\ntimeout = "{TIMEOUT_S:.0f}s"\n'
 CHANGES = 12  # of each worker, in each part of a test
 NOT_IN_TIME = "not confirmed in time"
 PAUSE_S = 0.02  # after a failure, since the node may be down
@@ -169,7 +169,7 @@ class Editor(Worker):
         answer = client.uid("STORE", str(message.uid), "+FLAGS" if wanted else "-FLAGS", f"({self._keyword})")
         _require_ok(answer)
         # A message that was renumbered or expunged meanwhile is no longer under this UID.
-        is_there = message.uid in uids_told(answer[1])
+        is_there = message.uid in uids_in_responses(answer[1])
         self.ledger.keywords[name] = wanted if is_there else before
         return is_there
 
@@ -220,22 +220,22 @@ class Load:
         for worker in self._workers:
             worker.join()
 
-    def at(self, sids: Collection[str] | None) -> list[Worker]:
+    def workers_at(self, sids: Collection[str] | None) -> list[Worker]:
         return [worker for worker in self._workers if sids is None or worker.node.sid in sids]
 
     def ask(self, changes: int, sids: Collection[str] | None = None) -> None:
         """Ask every worker for so many changes, at all nodes or at these."""
-        for worker in self.at(sids):
+        for worker in self.workers_at(sids):
             worker.ask(changes)
 
     def wait(self, sids: Collection[str] | None = None, within_s: float = 2 * PATIENCE_S, left: int = 0) -> None:
-        for worker in self.at(sids):
+        for worker in self.workers_at(sids):
             worker.wait(within_s, left)
 
     def do(self, changes: int, sids: Collection[str] | None = None) -> None:
         """Ask for changes, and wait until they are done, while links and nodes stay as they are."""
         self.wait(sids)
-        self.ledger.calm_workers = frozenset(worker.name for worker in self.at(sids))
+        self.ledger.calm_workers = frozenset(worker.name for worker in self.workers_at(sids))
         self.ask(changes, sids)
         self.wait(sids)
         self.ledger.calm_workers = frozenset()

@@ -69,7 +69,7 @@ class Network:
         return f"ip netns exec {_name(host)}"
 
     @contextmanager
-    def at(self, host: str) -> Iterator[None]:
+    def sockets_at(self, host: str) -> Iterator[None]:
         """Give the host's network to sockets that this thread makes within the `with` block."""
         with Path("/proc/thread-self/ns/net").open("rb") as home, (NAMESPACES / _name(host)).open("rb") as there:
             _enter(there.fileno())

@@ -122,13 +122,13 @@ def apply_now(cluster: Cluster, plan: Path) -> tuple[int, dict[str, object]]:
     return done.exit_code, json.loads(done.stdout)
 
 
-def part(cluster: Cluster) -> None:
+def part_nodes(cluster: Cluster) -> None:
     cluster.partition(*SIDES)
     components = [[*side] for side in SIDES for _ in side]
     cluster.wait_until(lambda statuses: [status["component"] for status in statuses] == components, PARTED_WITHIN_S)
 
 
-def meet(cluster: Cluster) -> None:
+def mend_links(cluster: Cluster) -> None:
     """Mend the links with a delay, so that nodes need some seconds, and many round trips, to converge by themselves."""
     for other in SIDES[1]:
         cluster.link("dc1", other).delay(ONE_WAY_S)
@@ -173,7 +173,7 @@ def test_apply_makes_nodes_equal_that_were_parted_until_logs_were_gone(cluster: 
     clients["dc1"].deliver(common)
     cluster.wait_until_equal()
     at_all(cluster, lambda node: clients[node.sid].look())
-    part(cluster)
+    part_nodes(cluster)
     sent = {sid: [f"{sid}-{number}" for number in range(APART)] for sid in SIDS}
     expunged = {sid: {common[at], f"{sid}-0"} for at, sid in enumerate(SIDS)}
 
@@ -193,7 +193,7 @@ def test_apply_makes_nodes_equal_that_were_parted_until_logs_were_gone(cluster: 
     }
     code, report = apply_now(cluster, plan)
     assert (code, report["outcomes"]) == (1, {"unreachable": len(USERS)}), "while they are apart"
-    meet(cluster)
+    mend_links(cluster)
 
     for _ in range(APPLIES_MAX):
         code, report = apply_now(cluster, plan)

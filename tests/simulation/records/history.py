@@ -51,7 +51,7 @@ class FlagChange(NamedTuple):
 
 
 class TreeChange(NamedTuple):
-    """One change to a user's folders."""
+    """A change to a user's folders."""
 
     stamp: Stamp
     dot: Dot
