@@ -50,7 +50,7 @@ soak-commit: setup ## the seeds that CI tries of this commit, SEEDS=n of them
 
 ROUNDS ?= 10
 soak-processes: setup ## real processes behind bad links, ROUNDS=n campaigns, from FIRST_SEED=n on, NODES=n
-	ROUNDS=$(ROUNDS) FIRST_SEED=$(FIRST_SEED) $(BIN)/pytest tests/end_to_end/campaign.py
+	ROUNDS=$(ROUNDS) FIRST_SEED=$(FIRST_SEED) $(BIN)/pytest tests/end_to_end/faults/campaign.py
 
 bench: setup ## the figures, as a table and as JSON
 	$(BIN)/python -m benchmarks

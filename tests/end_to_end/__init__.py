@@ -1,0 +1,1 @@
+"""Node processes, real sockets and real mail clients, seen from outside."""

@@ -97,7 +97,7 @@ BREAKAGES = (
     Breakage(
         "copy", "a COPY believes the UID and not the GUID", "replicator/store/log/sequencer.py",
         "if row is None or row.guid != want.guid:", "if row is None:",
-        "test_a_copy_is_of_what_its_client_sees_where_the_master_shows_another_mail_under_that_uid",
+        "test_copy_takes_the_mail_its_client_sees_not_the_one_at_the_master",
     ),
     Breakage(
         "transfer", "a node whose log ends before its peers' begin takes nothing over",
@@ -118,20 +118,20 @@ BREAKAGES = (
         "if entry.is_merge:\n        _absorb(tx, chain", "if entry.is_merge and in_log:\n        _absorb(tx, chain",
     ),
     Breakage(
-        "let-go", "parts are let go although a text has them", "replicator/replication/bodies/download.py",
+        "let-go", "attachments are let go although a body has them", "replicator/replication/bodies/download.py",
         "return await self._store.read(partial(unrecorded, holdings=held))", "return list(held)",
     ),
     Breakage(
-        "parts", "a message is written without parts that are here only damaged",
+        "parts", "a message is written without attachments that are here only damaged",
         "replicator/replication/bodies/download.py",
         "except ContentUnavailableError:\n            return None", "except ContentUnavailableError:\n            pass",
     ),
     Breakage(
-        "ack", "a node acknowledges a message before it has its parts", "replicator/replication/log/receiver.py",
+        "ack", "a node acknowledges a message before it has its attachments", "replicator/replication/log/receiver.py",
         "await self._complete_and_write([", "await self._write([",
     ),
     Breakage(
-        "forget", "with expunged mail a text is forgotten that another mailbox shows",
+        "forget", "with expunged mail a body is removed that another mailbox shows",
         "replicator/store/gc/body_references.py",
         "= (by_messages, by_expunged, by_waiting)", "= (by_expunged, by_waiting)",
     ),
@@ -142,34 +142,34 @@ BREAKAGES = (
     Breakage(
         "new-node", "a node that has lost its disk serves before it has met the others",
         "replicator/replication/startup/node_admission.py", "        if not is_new:\n", "        if True:\n",
-        "test_a_lost_disk_serves_nobody_before_its_node_has_met_the_others",
+        "test_node_with_a_lost_disk_refuses_clients_until_it_has_links",
     ),
     Breakage(
         "coming-back", "a node that has just started shows what it has so far",
         "replicator/replication/startup/mailbox_readiness.py",
         "if self._all.is_set() or key.mailbox_id in self._ready:",
         "if self._all.is_set() or key.mailbox_id in self._ready or key.uidvalidity:",
-        "test_a_lost_disk_comes_back_slowly_and_shows_no_mailbox_in_part",
+        "test_node_with_a_lost_disk_shows_mailboxes_only_whole",
     ),
     Breakage(
         "older-copy", "a node on an older copy of its disk shows what that holds",
         "replicator/replication/startup/mailbox_readiness.py",
         "if self._all.is_set() or key.mailbox_id in self._ready:",
         "if self._all.is_set() or key.mailbox_id in self._ready or key.uidvalidity:",
-        "test_an_older_copy_of_a_disk_shows_a_mailbox_only_as_its_clients_know_it_from_before",
+        "test_node_with_an_older_disk_copy_shows_mailboxes_only_as_last_seen",
     ),
     Breakage(
         "second-run", "a peer lets a second run of a node in, although the first one answers",
         "replicator/replication/links/rival_runs.py",
         "if state.link is not None and await _answers(state.link):\n                    raise",
         "if state.link:\n                    return",
-        "test_a_copy_of_a_node_that_runs_ends_and_may_take_its_place_when_that_has_ended",
+        "test_copied_node_ends_beside_the_original_and_may_replace_it_later",
     ),
     Breakage(
         "outlived", "a run goes on although an older one is known in another part",
         "replicator/replication/mastership/rivals.py",
         "self._outlived(origin)", "return",
-        "test_a_copy_that_a_part_of_the_cluster_took_for_the_node_ends_when_the_parts_meet",
+        "test_copied_node_accepted_in_one_partition_ends_when_partitions_meet",
     ),
 )  # fmt: skip
 

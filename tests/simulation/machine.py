@@ -1,4 +1,4 @@
-"""One node of a simulated cluster: its machine, and the run of the node that is on it at present."""
+"""A node of a simulated cluster: its machine, and the present run of the node on it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from replicator.store.store import Listener, Store
 from replicator.view import MailboxView, Message
 from tests.replication.cluster import EPOCH_MS, Node
 from tests.replication.network import Network
-from tests.simulation.disk import Disk
-from tests.simulation.scheduler import OWNER, Owner
-from tests.simulation.story import Story
-from tests.simulation.watch import Watch
+from tests.simulation.records.story import Story
+from tests.simulation.records.watch import Watch
+from tests.simulation.runtime.disk import Disk
+from tests.simulation.runtime.scheduler import OWNER, Owner
 from tests.store.consistency import check_file
 from tests.store.harness import connection_of
 
@@ -48,14 +48,14 @@ class NodeGoneError(Exception):
 
 
 class Observer(Protocol):
-    """Receiver of the changes that clients ask for."""
+    """Observer of the changes that clients ask for: the world."""
 
     async def submit(self, machine: Machine, operation: ChangeRequest, submit: Callable[[], Awaitable[Reply]]) -> Reply:
         """Wrap `submit`, which carries out the operation and which this method must call."""
         ...
 
     def moves(self, source: bytes, destination: bytes, guids: Sequence[bytes]) -> None:
-        """Note that a node itself is about to move mail to the mailbox that has its folder's name."""
+        """Note that a node itself is about to move stray mail to the mailbox that has its folder's name."""
         ...
 
     def expunges(self, mailbox_id: bytes, messages: Sequence[Message]) -> None:
@@ -108,8 +108,8 @@ class _ObservedMail(ClusterMailStore):
 
 
 @dataclass(eq=False)
-class _Box(Generic[T]):
-    """The result of work at a node."""
+class _Call(Generic[T]):
+    """A client's work at a node, and its result."""
 
     done: trio.Event = field(default_factory=trio.Event)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -119,7 +119,7 @@ class _Box(Generic[T]):
 
 @dataclass(eq=False)
 class Life:
-    """One run of the node."""
+    """A run of the node's process, from its start to its end."""
 
     owner: Owner
     node: Node
@@ -198,7 +198,7 @@ class Machine:
             raise NodeGoneError(f"{self.name} is down")
         return self.life.node
 
-    # ---- life and death
+    # ---- start and end
 
     async def start(self) -> None:
         assert not self.is_up
@@ -321,7 +321,7 @@ class Machine:
         while True:
             try:
                 await store.write(self._claim)
-            except MailError as error:  # its supervisor would start it again
+            except MailError as error:  # a supervisor would start it again
                 self.story.say(f"{self.name} cannot start: {error}")
                 await trio.sleep(RESTART_S)
             else:
@@ -348,7 +348,7 @@ class Machine:
 
     async def _accept(self, stream: trio.abc.Stream) -> None:
         if self.life is not None and not self.life.nursery.cancel_scope.cancel_called:
-            self._at_home(self.life, lambda node: node.coordinator.connections.accept(stream))
+            self._start_task(self.life, lambda node: node.coordinator.connections.accept(stream))
 
     # ---- work
 
@@ -375,31 +375,31 @@ class Machine:
         life = self.life
         if life is None:
             raise NodeGoneError(f"{self.name} is down")
-        box = _Box[T]()
+        call = _Call[T]()
 
         async def run(node: Node) -> None:
             try:
-                with box.scope:
+                with call.scope:
                     result = await work(node)
                     if life.is_up:
-                        box.results.append(result)
+                        call.results.append(result)
             except MailError as error:
-                box.error = error
+                call.error = error
             finally:
-                box.done.set()
+                call.done.set()
 
-        self._at_home(life, run)
+        self._start_task(life, run)
         try:
-            await box.done.wait()
+            await call.done.wait()
         finally:
-            box.scope.cancel()
-        if box.error is not None and life.is_up:
-            raise box.error
-        if not box.results:
+            call.scope.cancel()
+        if call.error is not None and life.is_up:
+            raise call.error
+        if not call.results:
             raise NodeGoneError(f"{self.name} went down")
-        return box.results[0]
+        return call.results[0]
 
-    def _at_home(self, life: Life, work: Callable[[Node], Awaitable[None]]) -> None:
+    def _start_task(self, life: Life, work: Callable[[Node], Awaitable[None]]) -> None:
         """Start a task of the node. Raises NodeGoneError."""
 
         async def task() -> None:

@@ -1,4 +1,4 @@
-"""Plans drawn from seeds: the cluster, its network, its load, and its faults."""
+"""Plans that seeds draw: the cluster, its network, its load, and its faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from replicator.config import (
     WhenShort,
 )
 
-CLOCK_WINDOW_S = 290.0  # nodes farther apart than five minutes refuse to link, which a scenario tests
+CLOCK_WINDOW_S = 290.0  # nodes whose clocks are five minutes apart refuse to link, which a scenario tests
 
 MUTATING = 0.1  # share of the seeds
 LONG = 0.05  # share of the seeds of at most three nodes: each costs as much as ten others, and finds as much
@@ -26,7 +26,7 @@ NO_LIMIT_S = 1e6  # longer than any simulation
 
 @dataclass(frozen=True)
 class Plan:
-    """One simulation; the defaults are for scenarios."""
+    """The plan of a simulation; the defaults are for scenarios."""
 
     seed: str = "scenario"
     size: int = 3
@@ -35,14 +35,14 @@ class Plan:
     conflict: ConflictConfig = field(default_factory=ConflictConfig)
     log: LogConfig | None = None  # None: no entry ever leaves it
     content: ContentConfig = field(default_factory=ContentConfig)
-    undeletes: bool = False  # clients bring back expunged mail, and its retention ends at last
+    undeletes: bool = False  # clients undelete expunged mail, whose retention ends when the simulation does
     priorities: tuple[int, ...] = ()  # of the nodes in order; 0 where there is none
     delay_s: tuple[float, float] = (0.0, 0.0)  # of one direction of a link: minimum, maximum
     jitter_s: float = 0.0
     sync_s: float = 0.001
     clocks_s: tuple[float, float] = (0.0, 0.0)  # seconds that clocks may be ahead: minimum, maximum
     clients: int = 0
-    readers: int = 0  # by IMAP
+    readers: int = 0  # IMAP sessions
     users: tuple[str, ...] = ("alice",)
     pause_s: float = 1.0  # maximum pause of a client between two sessions
     chaos_s: float = 0.0
@@ -53,12 +53,12 @@ class Plan:
     reads_wire: bool = False  # everything that crossed the links is parsed afterwards
 
     @property
-    def has_limits(self) -> bool:
-        """True if logs are cut although nodes may lack the removed entries."""
+    def has_short_log(self) -> bool:
+        """True if entries leave the logs although nodes may lack them."""
         return self.log is not None and self.log.keep_s < NO_LIMIT_S
 
     @property
-    def forgets_early(self) -> bool:
+    def has_short_retention(self) -> bool:
         """True if expunged mail is kept for less time than nodes may be separated: a body may be gone then."""
         return self.content.keep_expunged_s < NO_LIMIT_S
 
@@ -125,7 +125,7 @@ def draw(seed: int, kinds: tuple[str, ...], *, mutates: bool = False) -> Plan:
 def _mutating(plan: Plan) -> Plan:
     """Return the plan with links that change what they carry.
 
-    No disk is lost: a client that was told of more copies than there are cannot know. Mostly no other fault ends links.
+    No disk is lost: clients may be told of more copies than there are. Mostly no other fault ends links.
     """
     is_alone = random.Random(f"mutating alone {plan.seed}").random() < 0.7
     weights = {kind: 0.0 if is_alone or kind == "lose_disk" else weight for kind, weight in plan.weights.items()}
@@ -140,14 +140,14 @@ def _content(seed: int) -> ContentConfig:
 
 
 def _keep_expunged_s(seed: int) -> float | None:
-    """Return the retention of expunged mail, or None if no client asks for it back, and it is kept."""
+    """Return the retention of expunged mail, or None if clients undelete nothing, and it is kept."""
     return random.Random(f"expunged {seed}").choice((None, None, None, None, NO_LIMIT_S, NO_LIMIT_S, 0.5, 3.0))
 
 
 def _log(seed: int, weights: dict[str, float]) -> LogConfig | None:
     """Return how long the log is kept; None: for ever.
 
-    Where disks are lost, no entry goes that a node needs: what no node shows is in logs only.
+    Where disks are lost, entries that a node needs stay: a branch that no node shows is in logs only.
     """
     dice = random.Random(f"log {seed}")
     if dice.random() < 0.4:

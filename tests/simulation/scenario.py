@@ -1,4 +1,4 @@
-"""Common parts of named scenarios: a running cluster, clients in one line each, and the checks at the end."""
+"""Helpers of named scenarios: a running cluster, what clients do in a line each, and the checks at the end."""
 
 from __future__ import annotations
 
@@ -29,21 +29,18 @@ async def running(directory: Path, clock: MockClock, plan: Plan | None = None) -
         await world.verify()
 
 
-async def save(machine: Machine, *texts: str) -> list[int]:
-    """Save texts into INBOX and return their UIDs."""
-    return [await machine.call(lambda node, text=text: node.save(text)) for text in texts]  # type: ignore[misc]
+async def save(machine: Machine, *bodies: str) -> list[int]:
+    """Save mails with these bodies into INBOX and return their UIDs."""
+    return [await machine.call(lambda node, body=body: node.save(body)) for body in bodies]  # type: ignore[misc]
 
 
-async def texts(machine: Machine) -> list[str]:
-    """Return the texts of INBOX, sorted."""
+async def bodies(machine: Machine) -> list[str]:
+    """Return the bodies of all mails in INBOX, sorted."""
     return sorted((await machine.call(lambda node: node.texts())).values())
 
 
-async def reach(world: World, *sids: str, at: Iterable[Machine] | None = None) -> None:
-    """Wait until these nodes reach each other and no other node, and agree on their masters.
-
-    `at`: their machines, or copies.
-    """
+async def wait_for_component(world: World, *sids: str, at: Iterable[Machine] | None = None) -> None:
+    """Wait until these nodes are a component with a settled term. `at`: the machines that must say so, or copies."""
     machines = [world[sid] for sid in sids] if at is None else list(at)
 
     def settled(node: Node) -> bool:
@@ -53,7 +50,7 @@ async def reach(world: World, *sids: str, at: Iterable[Machine] | None = None) -
     await until(lambda: all(settled(machine.node) for machine in machines))
 
 
-async def have(world: World, count: int, sids: Iterable[str]) -> None:
+async def wait_for_mails(world: World, count: int, sids: Iterable[str]) -> None:
     """Wait until these nodes have `count` messages in INBOX."""
     for sid in sids:
         view = await world[sid].call(lambda node: node.view())

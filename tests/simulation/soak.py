@@ -22,11 +22,11 @@ from tempfile import TemporaryDirectory
 from traceback import format_exception
 from typing import NamedTuple
 
-from tests.simulation.failing import FailingSeeds
-from tests.simulation.overrides import overrides
+from tests.simulation.campaign.failing_seeds import FailingSeeds
+from tests.simulation.campaign.overrides import overrides
+from tests.simulation.campaign.shrinking import TRIES, kind_of, shrink
+from tests.simulation.campaign.swarm import SeedFailedError, plan_of, run
 from tests.simulation.plan import Plan
-from tests.simulation.shrinking import TRIES, kind_of, shrunk
-from tests.simulation.swarm import SeedFailedError, plan_of, run
 
 MEMORY = Path("/dev/shm")  # these clusters sync thousands of times, and disks are tested elsewhere
 KEPT = Path(__file__).parents[2] / ".soak" / "failing-seeds"
@@ -52,12 +52,12 @@ def attempt(seed: int, changes: str = "", tries: int = 0, *, mutates: bool = Fal
     if isinstance(found, str):
         return Attempt(took_s, found, has_failed=False)
     if not tries:
-        return Attempt(took_s, _told(found), has_failed=True)
-    smaller, shortest = _shortest(plan, found, tries)
+        return Attempt(took_s, _formatted(found), has_failed=True)
+    smaller, failure = _smallest(plan, found, tries)
     what = overrides(plan_of(seed, mutates=mutates), smaller)
     options = f"{' --mutating' if mutates else ''}{f' --with {what}' if what else ''}"
     again = f"python -m tests.simulation.soak --seed {seed}{options}"
-    return Attempt(took_s, f"{_told(shortest)}\nseed {seed} failed; this story again: {again}", has_failed=True)
+    return Attempt(took_s, f"{_formatted(failure)}\nseed {seed} failed; this story again: {again}", has_failed=True)
 
 
 def _failure(plan: Plan) -> SeedFailedError | str:
@@ -69,7 +69,7 @@ def _failure(plan: Plan) -> SeedFailedError | str:
             return error
 
 
-def _shortest(plan: Plan, failure: SeedFailedError, tries: int) -> tuple[Plan, SeedFailedError]:
+def _smallest(plan: Plan, failure: SeedFailedError, tries: int) -> tuple[Plan, SeedFailedError]:
     """Return the smallest plan found that fails alike, and its failure."""
     kind, began, failures = _kind(failure), time.process_time(), {repr(plan): failure}
 
@@ -82,7 +82,7 @@ def _shortest(plan: Plan, failure: SeedFailedError, tries: int) -> tuple[Plan, S
         failures["last"] = found
         return found.faults
 
-    smallest = shrunk(plan, failure.faults, fails, tries)
+    smallest = shrink(plan, failure.faults, fails, tries)
     return (smallest, failures["last"]) if "last" in failures else (plan, failure)
 
 
@@ -90,7 +90,7 @@ def _kind(failure: SeedFailedError) -> str:
     return kind_of(failure.__cause__ or failure)
 
 
-def _told(failure: SeedFailedError) -> str:
+def _formatted(failure: SeedFailedError) -> str:
     return "".join(format_exception(failure))
 
 

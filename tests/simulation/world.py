@@ -1,7 +1,7 @@
 """A simulated cluster: machines, the network between them, the checks on them, and the way to its end.
 
-Everything follows `Plan`, in virtual time. Named scenarios and random swarms use it alike: they make faults happen, let
-clients work, and then `heal` and `verify`.
+Everything follows `Plan`, in virtual time. Named scenarios and random swarms make faults happen, let clients work, and
+then `heal` and `verify`.
 """
 
 from __future__ import annotations
@@ -28,30 +28,27 @@ from replicator.view import MailboxView, Message
 from tests.replication.cluster import LOOPBACK
 from tests.replication.network import Network
 from tests.replication.sharing import shared
-from tests.simulation import settling
-from tests.simulation.cache import Cache
-from tests.simulation.coming_back import ComingBack
-from tests.simulation.history import History
-from tests.simulation.hurry import hurried
-from tests.simulation.ledger import Ledger
+from tests.simulation.checks import settling
+from tests.simulation.checks.bodies import holds_bodies
+from tests.simulation.checks.rejoining import RejoinCheck
+from tests.simulation.checks.verify import check_wire, verify
 from tests.simulation.machine import Machine
 from tests.simulation.plan import Plan
-from tests.simulation.scheduler import deterministic
-from tests.simulation.story import Story
-from tests.simulation.texts import holds_bodies
-from tests.simulation.verify import check_wire, verify
-from tests.simulation.watch import Watch
+from tests.simulation.records.cache import Cache
+from tests.simulation.records.history import History
+from tests.simulation.records.ledger import Ledger
+from tests.simulation.records.story import Story
+from tests.simulation.records.watch import Watch
+from tests.simulation.runtime.intervals import shortened_intervals
+from tests.simulation.runtime.scheduler import deterministic
 from tests.store.harness import connection_of
 
-RESTART_S = 5.0  # before a term: a node that has started since may have dropped in its previous run
+RESTART_S = 5.0  # a node that started less than this before a term may have dropped its mailboxes in its previous run
 SLACK_S = 1.0  # tolerance of a deadline: for the disk, and for tasks that the scheduler runs in between
 
 
 class Standing(NamedTuple):
-    """A node's term, the nodes that it reaches in it, and the number of disks for which it may wait.
-
-    Some of the nodes may have yet to catch up.
-    """
+    """A node's term and component, and the number of disks for which it waits: some nodes may have yet to catch up."""
 
     term: int
     component: tuple[str, ...]
@@ -65,9 +62,9 @@ class World:
         self.plan = plan
         self.dice = random.Random(f"world {plan.seed}")
         self.story = Story(directory)
-        self.history = History(plan.mastership.timeout_s, has_limits=plan.has_limits)
+        self.history = History(plan.mastership.timeout_s, has_short_log=plan.has_short_log)
         self.ledger = Ledger()
-        self.coming_back = ComingBack(self._others)
+        self.rejoining = RejoinCheck(self._others)
         self.network = Network(nursery, plan.seed)
         self.sids = [f"dc{number + 1}" for number in range(plan.size)]
         self._directory, self._nursery = directory, nursery
@@ -109,7 +106,7 @@ class World:
         machine.copy_disk_of(self[sid])
         return machine
 
-    def take_place(self, copy: Machine) -> None:
+    def replace_by(self, copy: Machine) -> None:
         """Give the node's address to the copy; the disk that the node had is gone. Both must be down."""
         original = self[copy.sid]
         assert not original.is_up
@@ -218,19 +215,19 @@ class World:
     def expunges(self, mailbox_id: bytes, messages: Sequence[Message]) -> None:
         """See `Observer`."""
         self.ledger.expunges(mailbox_id, messages)
-        self.coming_back.expunges(mailbox_id, messages)
+        self.rejoining.expunges(mailbox_id, messages)
 
     def disk_replaced(self) -> None:
         """See `Observer`."""
-        self.coming_back.disk_lost()
+        self.rejoining.disk_lost()
 
     def begins_anew(self, machine: Machine) -> None:
         """See `Observer`."""
-        self.coming_back.begins(machine.sid)
+        self.rejoining.begins(machine.sid)
 
     def selects(self, machine: Machine, view: MailboxView) -> None:
         """See `Observer`."""
-        self.coming_back.check(machine.sid, view)
+        self.rejoining.check(machine.sid, view)
 
     def _others(self, sid: str) -> list[sqlite3.Connection] | None:
         """Return the databases of all other nodes, or None if not all run, or some write."""
@@ -264,11 +261,11 @@ class World:
         found = {name: chains.load(connection_of(machine.node.store), chain_id) for name, machine in running.items()}
         return {name for name, chain in found.items() if chain is not None and chain.has_seen(dot)}
 
-    def _holds_bodies(self, name: str, texts: list[bytes]) -> bool:
-        return not texts or holds_bodies(self._all()[name], texts)
+    def _holds_bodies(self, name: str, content_hashes: list[bytes]) -> bool:
+        return not content_hashes or holds_bodies(self._all()[name], content_hashes)
 
     def _copies_needed(self, machine: Machine, author: Machine | None, before: Mapping[str, Standing | None]) -> int:
-        """Return the number of disks that must have what this node calls safe.
+        """Return the number of disks that must have an entry which this node acknowledges.
 
         `before`: all nodes' standings when the change was requested.
         """
@@ -297,7 +294,7 @@ class World:
         """Return when all nodes are equal and at rest."""
         began = trio.current_time()
         rest_s = settling.REST_UNANSWERED_S if self.plan.mutates else settling.REST_S
-        await settling.settled(self.up(), self.story, rest_s)
+        await settling.wait_until_settled(self.up(), self.story, rest_s)
         self.story.say(f"all are equal after {trio.current_time() - began:.2f} s")
 
     async def verify(self, caches: Iterable[Cache] = ()) -> None:
@@ -336,9 +333,9 @@ async def simulated(directory: Path, plan: Plan) -> AsyncIterator[World]:
     gc.disable()  # its timing must not influence the story
     try:
         async with trio.open_nursery() as nursery:
-            with deterministic(plan.seed), hurried(), shared():
+            with deterministic(plan.seed), shortened_intervals(), shared():
                 world = World(plan, directory, nursery)
-                with world.story.told_by_logs():
+                with world.story.including_logs():
                     try:
                         yield world
                     finally:

@@ -1,0 +1,1 @@
+"""Tests of repair as operators do it: `resync`, `rebuild`, and `diff` with `apply`."""
