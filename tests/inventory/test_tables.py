@@ -253,7 +253,7 @@ def test_flags_of_one_kind_are_unpacked_once_and_mean_what_they_say(monkeypatch:
     node.connection.close()
 
 
-def test_the_document_has_the_columns() -> None:
+def test_documented_columns_are_those_of_inventory_tables() -> None:
     document = (Path(__file__).parents[2] / "docs" / "inventory.md").read_text(encoding="utf-8")
     sections = {part.partition("\n")[0]: part for part in document.split("\n### ")[1:]}
     rows = re.compile(r"^\| `(\w+)` \| (\w+) \|", re.MULTILINE)
