@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-INTERRUPTED = "tests/cli/test_command_line.py::test_an_interrupt_while_it_is_being_loaded"
+INTERRUPTED = "tests/cli/test_command_line.py::test_interrupt_while_modules_load_aborts_quietly"
 IGNORING = (
     "import os, signal, sys\n"
     "for number in {numbers}: signal.signal(number, signal.SIG_IGN)\n"

@@ -95,7 +95,7 @@ def test_mbox_messages_flags_and_dates(tmp_path: Path) -> None:
     assert (two.flags, two.received_ms) == (frozenset(), 1704067200000)
 
 
-def test_mbox_is_not_parted_by_sentences(tmp_path: Path) -> None:
+def test_mbox_is_not_split_at_sentences_that_begin_with_from(tmp_path: Path) -> None:
     body = b"a: b\n\nFrom me to you\n\nFrom here on Monday\nFrom x Thu Nov 17 00:49:30 1994\nend\n"
     file = put(tmp_path, "mbox", FROM + body)
     assert only(read_source(file, "INBOX").messages).text() == body.replace(b"\n", b"\r\n")
@@ -132,7 +132,7 @@ def test_mbox_written_by_the_standard_library_reads_back(
 
 
 @pytest.mark.parametrize("content", [b"Subject: a message alone\n\n", b"\x00\x01", b"From nobody\n"])
-def test_what_is_no_mail_is_said(tmp_path: Path, content: bytes) -> None:
+def test_file_without_mail_is_reported(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(SourceError, match="neither a Maildir"):
         read_source(put(tmp_path, "file", content), "INBOX")
     with pytest.raises(SourceError, match="neither a Maildir"):
