@@ -37,5 +37,5 @@ def test_loopback(host: str | None, *, loopback: bool) -> None:
         ("x" * 100, "x" * 64),
     ],
 )
-def test_what_counts_as_one_address(address: str, network: str) -> None:
+def test_addresses_of_one_network_count_as_one(address: str, network: str) -> None:
     assert network_of(address) == network

@@ -1,4 +1,4 @@
-"""The suite as a shell script starts it in the background: with signals ignored."""
+"""A run of the tests with ignored signals, as a shell script starts one in the background."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IGNORING = (
 
 
 @pytest.mark.parametrize("workers", [[], ["-n", "1"]])
-def test_children_of_a_suite_in_the_background_heed_signals(workers: list[str]) -> None:
+def test_children_of_tests_in_the_background_obey_signals(workers: list[str]) -> None:
     ignoring = IGNORING.format(numbers=[int(number) for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)])
     suite = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *workers, INTERRUPTED]
     done = subprocess.run(

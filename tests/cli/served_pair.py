@@ -30,7 +30,7 @@ class ServedPair:
     token: trio.lowlevel.TrioToken
     ended: trio.Event
 
-    def run(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
+    def do(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
         """Run work in the nodes' thread."""
         return trio.from_thread.run(work, self.nodes, trio_token=self.token)
 

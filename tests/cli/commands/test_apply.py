@@ -72,15 +72,15 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedPair
     """Two nodes with a forked INBOX, which the fork scheduler does not merge."""
     monkeypatch.setattr(ForkScheduler, "_note_commit", lambda *_: None)
     with served_pair(tmp_path / "pair") as made:
-        made.run(_fork)
-        made.run(_relink)
+        made.do(_fork)
+        made.do(_relink)
         yield made
 
 
 @pytest.fixture
 def plan(pair: ServedPair, tmp_path: Path) -> Path:
     """A plan of INBOX, which has forked, and of the tree and another mailbox, which are equal."""
-    [*mailboxes, tree] = pair.run(_rows)
+    [*mailboxes, tree] = pair.do(_rows)
     return write_plan(tmp_path / "plan", NODES, {"dc1": mailboxes, "dc2": [tree]})
 
 
@@ -95,7 +95,7 @@ def lines(result: Result) -> list[str]:
 
 
 def digests(pair: ServedPair, sid: str) -> dict[str, str]:
-    return pair.run(lambda nodes: nodes[sid].digests())
+    return pair.do(lambda nodes: nodes[sid].digests())
 
 
 def one_row(**changes: object) -> Row:
@@ -118,7 +118,7 @@ def test_apply_makes_mailboxes_equal_and_a_second_run_changes_nothing(
     assert {"1 repaired made equal", "2 equal were equal already"} <= set(lines(result))
     assert lines(result)[-1] == "3 of 3 mailboxes and folder trees of the plan were processed"
     assert digests(pair, "dc1") == digests(pair, "dc2")
-    assert sorted(pair.run(lambda nodes: nodes["dc1"].texts()).values()) == ["at dc1", "at dc2", "common"]
+    assert sorted(pair.do(lambda nodes: nodes["dc1"].texts()).values()) == ["at dc1", "at dc2", "common"]
     again = invoke("apply", plan, "--url", pair.url, "--json", *NO_SETTLE)
     assert (again.exit_code, again.stderr) == (0, "")
     assert document(again) == {
@@ -130,7 +130,7 @@ def test_apply_makes_mailboxes_equal_and_a_second_run_changes_nothing(
 def test_unrepaired_mailboxes_are_listed_with_the_reason(
     pair: ServedPair, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [inbox] = [row for row in pair.run(_rows) if len({head["origin"] for head in row["heads"]}) == 2]
+    [inbox] = [row for row in pair.do(_rows) if len({head["origin"] for head in row["heads"]}) == 2]
     moved = planned(USER, inbox["mailbox"], inbox["uidvalidity"], {"dc1": ("dc1.a", 1), "dc2": ("dc2.a", 1)})
     damaged, nobodys = one_row(relation="damaged"), one_row(mailbox=b"\2" * 16, user=None, uidvalidity=None)
     plan = write_plan(tmp_path / "plan", NODES, {"dc1": [moved, damaged, nobodys], "dc2": []})
@@ -154,7 +154,7 @@ def test_apply_sends_batches_and_obeys_only_master(
 ) -> None:
     monkeypatch.setattr(command, "HEADS_MAX", 14)
     rows = [planned(USER, bytes([number]) * 16, 7, NOTHING) for number in range(250)]
-    plan = write_plan(tmp_path / "plan", NODES, {"dc1": rows[:20], "dc2": [*rows[20:], *pair.run(_rows)]})
+    plan = write_plan(tmp_path / "plan", NODES, {"dc1": rows[:20], "dc2": [*rows[20:], *pair.do(_rows)]})
     sent: list[int] = []
     start = NodeClient.start
 
@@ -175,7 +175,7 @@ def test_apply_sends_batches_and_obeys_only_master(
 
 
 def test_folder_trees_of_all_masters_are_applied_first(pair: ServedPair, tmp_path: Path) -> None:
-    [*mailboxes, tree] = pair.run(_rows)
+    [*mailboxes, tree] = pair.do(_rows)
     plan = Plan(str(write_plan(tmp_path / "plan", NODES, {"dc1": mailboxes, "dc2": [tree]})), None)
     found = [one.uidvalidity for one in command._planned(plan, NODES) if isinstance(one, PlannedMailbox)]
     assert (len(found), found[0]) == (3, 0)
@@ -302,7 +302,7 @@ INVALID_ROWS: dict[str, Row] = {
 
 
 def test_invalid_rows_are_reported_and_the_others_applied(pair: ServedPair, invoke: Invoke, tmp_path: Path) -> None:
-    *mailboxes, tree = pair.run(_rows)
+    *mailboxes, tree = pair.do(_rows)
     plan = write_plan(tmp_path / "plan", NODES, {"dc1": [tree, mailboxes[0], *INVALID_ROWS.values(), *mailboxes[1:]]})
     result = invoke("apply", plan, "--url", pair.url, "--json", *NO_SETTLE)
     assert (result.exit_code, result.stderr) == (1, "")
@@ -352,7 +352,7 @@ def test_nothing_of_an_incomplete_plan_is_sent(
     pair: ServedPair, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "PLANNED_MAX", 1)
-    [*mailboxes, tree] = pair.run(_rows)
+    [*mailboxes, tree] = pair.do(_rows)
     plan = write_plan(tmp_path / "plan", NODES, {"dc1": [tree, *mailboxes], "dc2": [one_row()]})
     (plan / "mailboxes/master=dc2/part-0.zstd.parquet").unlink()
     before = [digests(pair, sid) for sid in NODES]

@@ -45,17 +45,17 @@ async def _relink(nodes: Cluster) -> None:
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[ServedPair]:
     with served_pair(tmp_path / "pair") as made:
-        made.run(_two_saved)
+        made.do(_two_saved)
         yield made
 
 
 @pytest.fixture
-def differing_pair(pair: ServedPair, monkeypatch: pytest.MonkeyPatch) -> ServedPair:
+def apart(pair: ServedPair, monkeypatch: pytest.MonkeyPatch) -> ServedPair:
     """A pair in which dc2 has changes that no mechanism sends to dc1."""
-    pair.run(_diverge)
+    pair.do(_diverge)
     monkeypatch.setattr(Sender, "_send", _never)
     monkeypatch.setattr(ForkScheduler, "_look_after", _never)
-    pair.run(_relink)
+    pair.do(_relink)
     return pair
 
 
@@ -74,21 +74,21 @@ def test_resync_of_equal_nodes_finds_nothing(pair: ServedPair, invoke: Invoke) -
     assert everything.stdout == "The digests of all mailboxes and trees compared with dc2: nothing differs\n"
 
 
-def test_resync_reports_differences_and_then_makes_nodes_equal(differing_pair: ServedPair, invoke: Invoke) -> None:
-    told = invoke("resync", "--user", "alice", "--peer", "dc2", "--dry-run", "--url", differing_pair.url)
+def test_resync_reports_differences_and_then_makes_nodes_equal(apart: ServedPair, invoke: Invoke) -> None:
+    told = invoke("resync", "--user", "alice", "--peer", "dc2", "--dry-run", "--url", apart.url)
     assert told.exit_code == 1
     lines = [" ".join(line.split()) for line in told.stdout.splitlines()]
     assert "dc2 alice (folder tree) 1 missing here unchanged (dry run)" in lines
     assert "dc2 alice INBOX 1 missing here, 1 expunged there unchanged (dry run)" in lines
     assert lines[-1].endswith("2 differ (2 missing here, 1 expunged there); 0 equal now")
-    done = invoke("resync", "--user", "alice", "--url", differing_pair.url)
+    done = invoke("resync", "--user", "alice", "--url", apart.url)
     assert (done.exit_code, done.stdout.count("adopted here")) == (0, 2)
     assert done.stdout.endswith("; 2 equal now\n")
-    assert sorted(differing_pair.run(lambda nodes: nodes["dc1"].texts()).values()) == ["at dc2", "two"]
+    assert sorted(apart.do(lambda nodes: nodes["dc1"].texts()).values()) == ["at dc2", "two"]
 
 
-def test_resync_reports_as_json(differing_pair: ServedPair, invoke: Invoke) -> None:
-    result = invoke("resync", "--all", "--json", "--url", differing_pair.url)
+def test_resync_reports_as_json(apart: ServedPair, invoke: Invoke) -> None:
+    result = invoke("resync", "--all", "--json", "--url", apart.url)
     report = document(result)
     assert (result.exit_code, report["state"], report["peers"], report["mended"]) == (0, "done", ["dc2"], 2)
     assert report["differed"] == {"missing_here": 2, "expunged_there": 1}
