@@ -23,7 +23,7 @@ from replicator.runtime.addresses import is_loopback, network_of
         (None, False),
     ],
 )
-def test_loopback(host: str | None, *, loopback: bool) -> None:
+def test_loopback_addresses_are_recognized(host: str | None, *, loopback: bool) -> None:
     assert is_loopback(host) is loopback
 
 

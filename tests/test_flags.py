@@ -55,7 +55,7 @@ def test_mailbox_full_of_keywords_accepts_those_that_it_has() -> None:
         settable_flags(["another"], full)
 
 
-def test_flags_in_use_by_some_messages() -> None:
+def test_other_flags_are_those_of_the_named_messages() -> None:
     view = view_of({"a"}, set(), set(), set(), {"b", "c"}, set(), {"d"})
     assert other_flags((), view, UidSet.of([2, 3, 4, 5])) == {"b", "c"}
     assert other_flags((), view, UidSet.of([1, 7])) == {"a", "d"}

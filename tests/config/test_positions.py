@@ -82,7 +82,7 @@ def test_end_of_a_string_that_ends_in_quotes_is_found() -> None:
     assert key_lines('a = ["""x"""", "]"]\nb = ["""y""""", \'[\']\nc = 1') == {("a",): 1, ("b",): 2, ("c",): 3}
 
 
-def test_dates_numbers_and_windows_line_ends() -> None:
+def test_dates_numbers_and_windows_line_ends_are_scanned() -> None:
     text = "a = 1979-05-27T07:32:00.5Z\r\nb = -1.5e+3\r\n[c]\r\nd = 0x_1f\r\n".replace("0x_1f", "0x1f")
     assert key_lines(text) == {("a",): 1, ("b",): 2, ("c",): 3, ("c", "d"): 4}
 

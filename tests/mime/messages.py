@@ -96,9 +96,9 @@ def leaves(draw: st.DrawFn) -> bytes:
 @st.composite
 def multiparts(draw: st.DrawFn, inner: st.SearchStrategy[bytes]) -> bytes:
     boundary, end = draw(BOUNDARIES), draw(LINE_ENDS)
-    told = draw(BOUNDARIES) if draw(st.integers(0, 9)) == 0 else boundary
+    declared = draw(BOUNDARIES) if draw(st.integers(0, 9)) == 0 else boundary
     kind = draw(st.sampled_from([b"mixed", b"digest", b"alternative"]))
-    message = draw(headers(b'multipart/%b; boundary="%b"' % (kind, told)))
+    message = draw(headers(b'multipart/%b; boundary="%b"' % (kind, declared)))
     message += draw(FRAGMENTS) if draw(st.integers(0, 3)) == 0 else b""
     for part in draw(st.lists(inner, max_size=3)):
         before = draw(st.sampled_from([end, end, b"", b"\n"]))

@@ -243,17 +243,17 @@ def test_hostile_megabyte_takes_linear_time(head: bytes, unit: bytes, step: int)
 def test_splitter_holds_few_octets(head: bytes, unit: bytes, part_min: int) -> None:
     splitter = Splitter(part_min)
     message = head + unit * (200_000 // len(unit))
-    told = 0
+    emitted = 0
     for at in range(0, len(message), 1000):
-        told += len(joined(splitter.write(message[at : at + 1000])))
-        assert at + 1000 - told <= part_min + HEADER_MAX + MAX_BOUNDARY + BLANKS_MAX + 1000
+        emitted += len(joined(splitter.write(message[at : at + 1000])))
+        assert at + 1000 - emitted <= part_min + HEADER_MAX + MAX_BOUNDARY + BLANKS_MAX + 1000
 
 
 def test_large_body_passes_through() -> None:
     """The splitter holds nothing of a large body but a line end and a possible delimiter."""
     splitter = Splitter(10)
-    told = joined(splitter.write(MULTIPART % b"b" + b"--b\r\n\r\n0123456789\r"))
-    assert told.endswith(b"0123456789")
+    emitted = joined(splitter.write(MULTIPART % b"b" + b"--b\r\n\r\n0123456789\r"))
+    assert emitted.endswith(b"0123456789")
     assert joined(splitter.write(b"\n-")) == b""
     assert joined(splitter.write(b"x")) == b"\r\n-x"
     assert splitter.write(b"\r\n--b-") == []

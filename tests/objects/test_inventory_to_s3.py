@@ -116,9 +116,7 @@ def test_remains_of_a_killed_inventory_are_overwritten_on_request(
     target.prepare(overwrite=True)
     [mark] = trio.run(objects, store)
     assert MARK.fullmatch(mark)
-    with pytest.raises(
-        TargetError, match="`--overwrite`"
-    ):  # as after an inventory that was killed before its first file
+    with pytest.raises(TargetError, match="`--overwrite`"):  # as after a death before the first file
         target_of(url, endpoint, tmp_path).prepare(overwrite=False)
     InventoryWriter(node.connection, target, Listener(), dc7).write(ORDER)
     assert read_back(trio.run(objects, store))[0]["messages"]

@@ -94,7 +94,7 @@ def test_markup_in_names_is_escaped_everywhere(nodes: int) -> None:
         nodes=tuple(replace(node, node=rename[node.node], index={HOSTILE: 1}) for node in summary.nodes),
         pairs=tuple(PairSummary(rename[pair.one], rename[pair.other], pair.unequal) for pair in summary.pairs),
         relations={"equal": 1, "damaged": 0, f"relation{HOSTILE}": 1},
-        trees={},  # without damage, nodes whose rows are damaged are named in what to do next
+        trees={},  # without damaged trees, the next steps name nodes with damaged rows
         kinds={**summary.kinds, f"kind{HOSTILE}": 1},
         worst=(UserSummary(f"user{HOSTILE}", 1, 1),),
         plan={rename[sid]: some for sid, some in summary.plan.items()},

@@ -29,7 +29,7 @@ from tests.store.damaging import damage
 
 @pytest.fixture
 def filled(served: ServedNode) -> ServedNode:
-    """Two messages in alice's INBOX."""
+    """A node with two messages in alice's INBOX."""
     with NodeClient(parse_url(served.url)) as client:
         for text in (b"one", b"two"):
             client.save("alice", "INBOX", text, frozenset({"\\Seen"}), None)

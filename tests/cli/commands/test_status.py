@@ -243,7 +243,7 @@ def test_every_column_is_explained(served: ServedNode, other: ServedNode, invoke
     assert columns - set(explained) == {"messages", "unseen"}
 
 
-def test_configuration_without_http_door(invoke: Invoke, tmp_path: Path) -> None:
+def test_configuration_without_http_door_is_refused(invoke: Invoke, tmp_path: Path) -> None:
     config = write_config(tmp_path, ListenConfig())
     result = invoke("status", "--config", config)
     assert result.exit_code == 2

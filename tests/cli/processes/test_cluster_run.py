@@ -296,7 +296,7 @@ def test_damaged_database_is_no_configuration_error(node: ClusterNode, running: 
     assert (process.finish(), "the database is damaged: file is not a database; run `" in process.seen) == (1, True)
 
 
-def test_node_with_a_broken_configuration(tmp_path: Path, running: list[Running]) -> None:
+def test_node_with_a_broken_configuration_does_not_start(tmp_path: Path, running: list[Running]) -> None:
     file = tmp_path / "dc1.toml"
     file.write_text("[node]\n")
     process = start(running, "node", "--config", file)
