@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from master_election.assignments import Assignments
 from master_election.links import LinkTable
-from master_election.scopes import wider
 from protocol.commands import Dropped, Master, Root, Who
 from protocol.values import Dot
 
@@ -33,9 +33,6 @@ MAX_HELD = 4096
 
 Further ones are refused.
 """
-
-MAX_SCOPES = 2**21
-"""Scopes whose master a root remembers, about 500 MiB at worst. The root itself masters any further ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +99,7 @@ class Election:
         self._links = links
         self._dropped: dict[str, tuple[Dot, ...]] = {self.sid: ()}  # of this term; only our own if we are not the root
         self._heard = 0  # term of the last ROOT of this node's root, since its own term began
-        self._masters: dict[str, str] = {}  # scope -> SID; authoritative for this term if this node is the root
+        self._assignments = Assignments(self.sid)  # used if this node is the root
         self._held: dict[int, Who] = {}  # by request id
 
     # ---- queries
@@ -127,7 +124,7 @@ class Election:
     @property
     def masters(self) -> Mapping[str, str]:
         """Scope -> SID of its master, as the root assigned them in this term; empty on other nodes."""
-        return self._masters
+        return self._assignments.masters
 
     # ---- events
 
@@ -195,7 +192,8 @@ class Election:
     def _begin(self, term: int) -> list[Action]:
         refused = [RefuseWho(request_id) for request_id in self._held]
         self.term = term
-        self._dropped, self._masters, self._held = {}, {}, {}
+        self._dropped, self._held = {}, {}
+        self._assignments = Assignments(self.sid)
         self._heard = 0
         return [*refused, *(self._declare() if self.is_root else []), StopMastering(term)]
 
@@ -221,36 +219,5 @@ class Election:
         if who.candidate not in self._links.component:
             return RefuseWho(request_id)
         if who.former is not None:
-            self._hand_over(who.scope, who.former, who.candidate)
-        return AnswerWho(request_id, self._master(who.scope, who.candidate))
-
-    def _master(self, scope: str, candidate: str) -> Master:
-        """Return the master of the scope. A part has the master of the wider scope until it has been split off."""
-        if scope in self._masters:
-            return Master(self._masters[scope])
-        covering = wider(scope)
-        return Master(self._assign(covering or scope, candidate), covering)
-
-    def _assign(self, scope: str, candidate: str) -> str:
-        master = self._masters.get(scope)
-        if master is None:
-            if len(self._masters) >= MAX_SCOPES:
-                return self.sid
-            master = self._masters[scope] = candidate
-        return master
-
-    def _hand_over(self, scope: str, former: str, candidate: str) -> None:
-        """Record a move. Ignore it if `former` is not the master known here: the root heard of another move first.
-
-        A node that hands a part over to itself gives the part up, and it becomes part of the wider scope again. No move
-        does that, not even one to the wider scope's master, which may be handing that scope over at this moment.
-        """
-        around = wider(scope)
-        covering = None if around is None else self._masters.get(around)
-        if (self._masters.get(scope) or covering or self.sid) != former:
-            return
-        if candidate == former:
-            if around is not None:
-                self._masters.pop(scope, None)
-        elif scope in self._masters or len(self._masters) < MAX_SCOPES:
-            self._masters[scope] = candidate
+            self._assignments.hand_over(who.scope, who.former, who.candidate)
+        return AnswerWho(request_id, self._assignments.master(who.scope, who.candidate))

@@ -22,8 +22,8 @@ from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import host_name
+from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.mail_store import ClusterMailStore
 from replicator.replication.node_status import StatusReporter
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner

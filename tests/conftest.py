@@ -54,8 +54,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return one worker more than there are cores, because some tests wait for real time."""
-    return (os.cpu_count() or 1) + 1
+    """Return two workers more than there are cores, because some tests wait for real time."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.hookimpl(optionalhook=True)

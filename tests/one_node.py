@@ -23,8 +23,8 @@ from replicator.mailstore import (
     StoreResult,
     read_all,
 )
+from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.mail_store import ClusterMailStore
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
 from replicator.runtime.environment import Environment

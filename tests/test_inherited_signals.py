@@ -18,7 +18,7 @@ IGNORING = (
 )
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "1"]])
+@pytest.mark.parametrize("workers", [[], pytest.param(["-n", "1"], marks=pytest.mark.long)])
 def test_children_of_tests_in_the_background_obey_signals(workers: list[str]) -> None:
     ignoring = IGNORING.format(numbers=[int(number) for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)])
     suite = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *workers, INTERRUPTED]

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from protocol.framing import ContinuationNeeded, Frame, FramingError, LargeLiteral
 from replicator.errors import MailError
-from replicator.imap.handlers import auth, folders, message_commands
+from replicator.imap.handlers import auth, folders, idle, message_changes
 from replicator.imap.handlers.append import append, appended
 from replicator.imap.handlers.fetch import fetch
 from replicator.imap.handlers.search import search
@@ -73,15 +73,15 @@ RULES: Mapping[type[object], Rule] = MappingProxyType(
             _rule(c.ListMailboxes, _USER, folders.list_mailboxes),
             _rule(c.Status, _USER, folders.status),
             _rule(c.Append, _USER, append),
-            _rule(c.Idle, _USER, message_commands.idle),
-            _rule(c.Check, _SELECTED, message_commands.check),
-            _rule(c.Close, _SELECTED, message_commands.close),
-            _rule(c.Unselect, _SELECTED, message_commands.unselect),
-            _rule(c.Expunge, _SELECTED, message_commands.expunge),
+            _rule(c.Idle, _USER, idle.idle),
+            _rule(c.Check, _SELECTED, message_changes.check),
+            _rule(c.Close, _SELECTED, message_changes.close),
+            _rule(c.Unselect, _SELECTED, message_changes.unselect),
+            _rule(c.Expunge, _SELECTED, message_changes.expunge),
             _rule(c.Search, _SELECTED, search),
             _rule(c.Fetch, _SELECTED, fetch),
-            _rule(c.Store, _SELECTED, message_commands.store),
-            _rule(c.Copy, _SELECTED, message_commands.copy),
+            _rule(c.Store, _SELECTED, message_changes.store),
+            _rule(c.Copy, _SELECTED, message_changes.copy),
         )
     )
 )

@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from replicator.imap.limits import ConnectionLimits
+from replicator.imap.connection_limits import ConnectionLimits
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.wire.command_parser import CommandParser
 from replicator.mailstore import MESSAGE_BYTES_MAX, MailStore

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from replicator.imap.limits import Place
+from replicator.imap.connection_limits import Place
 from replicator.imap.selection import Selection
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import Connection

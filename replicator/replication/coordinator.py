@@ -53,8 +53,8 @@ from replicator.replication.mastership.handover import Handover
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.mastership.stall_detector import StallDetector
 from replicator.replication.peer_requests import PeerRequests
-from replicator.replication.startup.admission import Admission
-from replicator.replication.startup.readiness import Readiness
+from replicator.replication.startup.mailbox_readiness import Readiness
+from replicator.replication.startup.node_admission import Admission
 from replicator.replication.writes.durability import Durability
 from replicator.replication.writes.lagging_peers import LaggingPeers
 from replicator.replication.writes.prestage import Prestage

@@ -303,14 +303,14 @@ ANTI_ENTROPY_PAUSE_MAX_S = 600.0
 DIFF_LOOK_AGAIN_S = 0.2
 """Before a second look: most entries in transit arrive in this time."""
 
-# ---- startup/admission.py
+# ---- startup/node_admission.py
 
 ADMISSION_TOLD_EVERY_S = 60.0
 """Between log lines about what a new node waits for."""
 ADMISSION_RETRY_S = 1.0
 """After a failed write."""
 
-# ---- startup/readiness.py
+# ---- startup/mailbox_readiness.py
 
 READINESS_PATIENCE_S = 5.0
 """For which a client waits until its mailbox is compared; the comparison goes on after that."""

@@ -63,6 +63,7 @@ def check_that_it_serves_nobody(node: Node) -> None:
     assert reason in node.log_tail()
 
 
+@pytest.mark.long
 def test_an_empty_node_waits_for_the_cluster_that_it_was_of(cluster: Cluster) -> None:
     before = uidvalidity(cluster.nodes[0])
     for node in cluster.nodes:

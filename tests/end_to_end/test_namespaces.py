@@ -60,7 +60,12 @@ def pull(network: Network) -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "worsen"), [("parted", part), ("deaf", deafen), ("lossy", make_lossy), ("pulled", pull)]
+    ("user", "worsen"),
+    [
+        ("parted", part),
+        ("lossy", make_lossy),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in (("deaf", deafen), ("pulled", pull))),
+    ],
 )
 def test_where_packets_vanish_every_part_goes_on_and_all_become_equal(
     cluster: Cluster, network: Network, user: str, worsen: Callable[[Network], None]

@@ -223,7 +223,7 @@ async def test_whoever_may_log_in_no_more_by_the_end_of_the_message_saves_none(
         await trio.testing.wait_all_tasks_blocked()
         users.revoked = True
         await client.send(b"\r\n")
-        assert (await client.line()).startswith("* BYE Your password has changed")
+        assert (await client.line()).startswith("* BYE Your password was changed")
     assert await mail.texts("alice") == []
     assert sinks.open == 0
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from replicator.imap.limits import ConnectionLimits
+from replicator.imap.connection_limits import ConnectionLimits
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from tests.imap.client import LOOPBACK, Client, connected

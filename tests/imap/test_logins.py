@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from replicator.imap.handlers.message_commands import LOGIN_CHECK_S
+from replicator.imap.handlers.idle import LOGIN_CHECK_S
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
 from replicator.users import UserDirectory, add_user, delete_user, set_password

@@ -21,8 +21,8 @@ from master_election.election import (
     SendRoot,
     StopMastering,
 )
+from master_election.known_masters import KnownMasters
 from master_election.links import LinkTable, LinkUpdate
-from master_election.masters import Masters
 from protocol.commands import Dropped, Links, Master, Moved, Refused, Root, Who
 from protocol.values import Dot
 
@@ -96,7 +96,7 @@ class Node:
     sid: str
     links: LinkTable
     election: Election
-    masters: Masters
+    masters: KnownMasters
     requests: dict[int, Question | Taking | Telling | Relayed] = field(default_factory=dict)
     unflushed: list[int] | None = None  # terms whose StopMastering waits for `flush`; None: done at once
     giving: list[tuple[Relayed, str]] = field(default_factory=list)  # and the part that was promised
@@ -118,7 +118,7 @@ class Cluster:
     def start(self, sid: str) -> None:
         self.starts += 1
         links = LinkTable(f"{sid}.{self.starts:x}", lambda: self.starts * 1000, self.priorities.get(sid, 100))
-        self.nodes[sid] = Node(sid, links, Election(links), Masters(sid))
+        self.nodes[sid] = Node(sid, links, Election(links), KnownMasters(sid))
 
     def stop(self, sid: str) -> None:
         links = self.nodes.pop(sid).links

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from master_election import election
+from master_election import assignments, election
 from master_election.election import AnswerWho, Election, RefuseWho
 from master_election.links import LinkTable
 from master_election.scope_record import Standing
@@ -43,7 +43,7 @@ def test_a_master_that_cannot_be_reached_is_not_appointed() -> None:
 
 
 def test_beyond_the_bound_the_root_is_the_master_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(election, "MAX_SCOPES", 1)
+    monkeypatch.setattr(assignments, "MAX_SCOPES", 1)
     machine = pair().nodes["a"].election
     assert machine.receive_who(Who(machine.term, "inbox", "b"), 1) == [AnswerWho(1, Master("b"))]
     assert machine.receive_who(Who(machine.term, "sent", "b"), 2) == [AnswerWho(2, Master("a"))]

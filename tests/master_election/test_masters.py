@@ -4,13 +4,13 @@ from random import Random
 
 import pytest
 
-from master_election.masters import Masters
+from master_election.known_masters import KnownMasters
 from master_election.scope_record import TRANSITIONS, Event, ScopeRecord, Standing
 from master_election.scopes import ScopePolicy, scope_of, wider
 
 
 def test_an_answer_counts_only_in_the_term_in_which_it_was_asked() -> None:
-    masters = Masters("a")
+    masters = KnownMasters("a")
     assert masters.learn("inbox", "b", asked_in=1)
     assert masters.master("inbox") == "b"
     masters.begin(2)
@@ -20,7 +20,7 @@ def test_an_answer_counts_only_in_the_term_in_which_it_was_asked() -> None:
 
 
 def test_what_is_ours_ends_with_the_term() -> None:
-    masters = Masters("a")
+    masters = KnownMasters("a")
     masters.learn("inbox", "a", asked_in=1)
     assert masters.own == {"inbox"}
     assert masters.master("inbox") == "a"
@@ -29,7 +29,7 @@ def test_what_is_ours_ends_with_the_term() -> None:
 
 
 def test_the_least_recently_used_is_forgotten_but_never_what_is_ours() -> None:
-    masters = Masters("a", cached_max=2)
+    masters = KnownMasters("a", cached_max=2)
     masters.learn("own", "a", asked_in=1)
     for scope in ("x", "y"):
         masters.learn(scope, "b", asked_in=1)
@@ -39,7 +39,7 @@ def test_the_least_recently_used_is_forgotten_but_never_what_is_ours() -> None:
 
 
 def test_a_master_that_is_none_is_asked_for_again() -> None:
-    masters = Masters("a")
+    masters = KnownMasters("a")
     masters.learn("inbox", "b", asked_in=1)
     masters.bounced("inbox")
     assert masters.master("inbox") is None
@@ -60,14 +60,14 @@ def test_scopes(policy: ScopePolicy, user: str, scope: str) -> None:
     assert scope_of(policy, user, b"\x01\x02") == scope
 
 
-def ours(scope: str = "inbox") -> Masters:
-    masters = Masters("a")
+def ours(scope: str = "inbox") -> KnownMasters:
+    masters = KnownMasters("a")
     masters.learn(scope, "a", asked_in=1)
     return masters
 
 
-def elsewhere(scope: str = "inbox") -> Masters:
-    masters = Masters("a")
+def elsewhere(scope: str = "inbox") -> KnownMasters:
+    masters = KnownMasters("a")
     masters.learn(scope, "b", asked_in=1)
     return masters
 
@@ -117,7 +117,7 @@ def test_without_an_answer_the_root_is_asked_again(refused: bool, master: str | 
 
 def test_what_is_ours_is_not_wanted() -> None:
     assert ours().want("inbox") is None
-    assert Masters("a").want("inbox") is None
+    assert KnownMasters("a").want("inbox") is None
 
 
 def test_a_root_that_has_not_heard_of_the_move_changes_nothing() -> None:
@@ -133,7 +133,7 @@ def test_changes_that_wait_go_on_when_a_move_ends() -> None:
         nonlocal ends
         ends += 1
 
-    masters = Masters("a", move_ended=move_ended)
+    masters = KnownMasters("a", move_ended=move_ended)
     masters.learn("inbox", "b", asked_in=1)
     masters.want("inbox")
     assert ends == 0
@@ -154,13 +154,13 @@ PART, USER = "mailbox:01 of user:ann", "user:ann"
 
 
 def test_a_part_is_covered_by_the_wider_scope() -> None:
-    masters = Masters("a")
+    masters = KnownMasters("a")
     assert masters.learn(PART, "a", asked_in=1, covering=USER)
     assert (masters.covering(PART), masters.own, masters.master(PART)) == (USER, {USER}, "a")
 
 
 def test_a_part_is_split_off_by_who_gives_it() -> None:
-    masters = Masters("a")
+    masters = KnownMasters("a")
     masters.learn(PART, "a", asked_in=1, covering=USER)
     assert masters.promise(PART, PART)
     assert not masters.is_ours(PART)
@@ -169,7 +169,7 @@ def test_a_part_is_split_off_by_who_gives_it() -> None:
 
 
 def test_a_part_is_split_off_for_who_takes_it() -> None:
-    masters = Masters("a")
+    masters = KnownMasters("a")
     masters.learn(PART, "b", asked_in=1, covering=USER)
     masters.learn("mailbox:02 of user:ann", "b", asked_in=1, covering=USER)
     masters.want(PART)
@@ -181,7 +181,7 @@ def test_a_part_is_split_off_for_who_takes_it() -> None:
 
 @pytest.mark.parametrize("master", ["a", "b"])
 def test_a_part_joins_the_wider_scope_again(master: str) -> None:
-    masters = Masters("a")
+    masters = KnownMasters("a")
     masters.learn(PART, "a", asked_in=1)
     masters.learn("mailbox:02 of user:ann", master, asked_in=1, covering=USER)
     assert masters.promise(PART, PART)
@@ -192,9 +192,9 @@ def test_a_part_joins_the_wider_scope_again(master: str) -> None:
 OTHER = "mailbox:02 of user:ann"
 
 
-def of_user() -> Masters:
+def of_user() -> KnownMasters:
     """The user is a's."""
-    masters = Masters("a")
+    masters = KnownMasters("a")
     for scope in (PART, OTHER):
         masters.learn(scope, "a", asked_in=1, covering=USER)
     return masters
@@ -226,7 +226,7 @@ def test_a_user_is_not_given_away_before_the_root_has_heard_of_his_parts() -> No
 
 @pytest.mark.parametrize(("scope", "given"), [("inbox", "inbox"), (PART, PART), (PART, USER)])
 def test_what_was_given_away_is_not_asked_for_before_the_root_has_heard_of_it(scope: str, given: str) -> None:
-    masters = Masters("a")
+    masters = KnownMasters("a")
     covering = None if scope == given else USER
     masters.learn(scope, "a", asked_in=1, covering=covering)
     assert masters.promise(scope, given)
@@ -251,7 +251,7 @@ def test_a_part_that_is_promised_is_nobodys_whatever_the_root_says_that_has_not_
 
 @pytest.mark.parametrize(("scope", "given"), [("inbox", "inbox"), (PART, PART), (PART, USER)])
 def test_what_a_root_said_before_it_was_given_away_is_asked_again(scope: str, given: str) -> None:
-    masters = Masters("a")
+    masters = KnownMasters("a")
     covering = None if scope == given else USER
     masters.learn(scope, "a", asked_in=1, covering=covering)
     before = masters.moves(scope)
@@ -264,7 +264,7 @@ def test_what_a_root_said_before_it_was_given_away_is_asked_again(scope: str, gi
 
 
 def test_what_is_being_taken_does_not_depend_on_what_is_said_of_its_part_meanwhile() -> None:
-    masters = Masters("a")
+    masters = KnownMasters("a")
     masters.learn(PART, "b", asked_in=1, covering=USER)
     masters.learn(OTHER, "b", asked_in=1, covering=USER)
     masters.want(PART)
@@ -274,7 +274,7 @@ def test_what_is_being_taken_does_not_depend_on_what_is_said_of_its_part_meanwhi
 
 
 def test_a_part_that_is_split_off_while_its_user_is_asked_for_is_asked_for_after_the_answer() -> None:
-    masters = Masters("a")
+    masters = KnownMasters("a")
     for scope in (PART, OTHER):
         masters.learn(scope, "b", asked_in=1, covering=USER)
     masters.want(PART)
@@ -286,7 +286,7 @@ def test_a_part_that_is_split_off_while_its_user_is_asked_for_is_asked_for_after
 
 
 def test_a_user_that_is_handed_over_comes_without_the_parts_that_are_elsewhere() -> None:
-    masters = Masters("a")
+    masters = KnownMasters("a")
     for scope in (PART, OTHER):
         masters.learn(scope, "b", asked_in=1, covering=USER)
     masters.want(OTHER)
@@ -298,7 +298,7 @@ def test_a_user_that_is_handed_over_comes_without_the_parts_that_are_elsewhere()
 
 
 def test_a_user_that_the_root_gives_us_comes_without_the_parts_that_are_elsewhere() -> None:
-    masters = Masters("a")
+    masters = KnownMasters("a")
     for scope in (PART, OTHER):
         masters.learn(scope, "b", asked_in=1, covering=USER)
     masters.want(OTHER)
@@ -308,7 +308,7 @@ def test_a_user_that_the_root_gives_us_comes_without_the_parts_that_are_elsewher
 
 
 def test_what_a_root_said_before_a_user_came_is_asked_again() -> None:
-    masters = Masters("a")
+    masters = KnownMasters("a")
     masters.learn(OTHER, "b", asked_in=1, covering=USER)
     before = masters.moves(PART)
     masters.want(OTHER)
@@ -323,7 +323,7 @@ def test_what_a_root_said_before_a_user_came_is_asked_again() -> None:
 
 
 def test_what_is_covered_is_remembered_within_bounds() -> None:
-    masters = Masters("a", cached_max=2)
+    masters = KnownMasters("a", cached_max=2)
     for number in range(9):
         masters.learn(f"mailbox:0{number} of user:ann", "b", asked_in=1, covering=USER)
     assert masters.master("mailbox:08 of user:ann") == "b"
@@ -353,7 +353,7 @@ def test_every_row_of_the_table_is_stepped(monkeypatch: pytest.MonkeyPatch) -> N
         return has_row
 
     monkeypatch.setattr(ScopeRecord, "step", noted)
-    rng, masters = Random(1), Masters("a")
+    rng, masters = Random(1), KnownMasters("a")
     for _ in range(10_000):
         scope, node, is_whole = rng.choice((PART, OTHER)), rng.choice("abc"), rng.random() < 0.5
         covering = USER if is_whole else scope
@@ -381,7 +381,7 @@ def test_every_row_of_the_table_is_stepped(monkeypatch: pytest.MonkeyPatch) -> N
     assert stepped == set(TRANSITIONS)
 
 
-def assert_counts(masters: Masters) -> None:
+def assert_counts(masters: KnownMasters) -> None:
     """The indexes say the same as the records."""
     held = [scope for scope, record in masters._kept.items() if record.is_held]
     assert masters.own_count == len(held)

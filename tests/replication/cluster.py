@@ -35,8 +35,8 @@ from replicator.config import (
 from replicator.errors import RunsTwiceError, leaves
 from replicator.mailstore import Folder, NewMessage, read_all
 from replicator.node import archive_of
+from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.mail_store import ClusterMailStore
 from replicator.replication.node_status import StatusReporter
 from replicator.runtime.environment import Environment
 from replicator.runtime.metrics import AttachmentMetrics

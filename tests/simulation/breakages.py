@@ -141,19 +141,19 @@ BREAKAGES = (
     ),
     Breakage(
         "new-node", "a node that has lost its disk serves before it has met the others",
-        "replicator/replication/startup/admission.py", "        if not is_new:\n", "        if True:\n",
+        "replicator/replication/startup/node_admission.py", "        if not is_new:\n", "        if True:\n",
         "test_a_lost_disk_serves_nobody_before_its_node_has_met_the_others",
     ),
     Breakage(
         "coming-back", "a node that has just started shows what it has so far",
-        "replicator/replication/startup/readiness.py",
+        "replicator/replication/startup/mailbox_readiness.py",
         "if self._all.is_set() or key.mailbox_id in self._ready:",
         "if self._all.is_set() or key.mailbox_id in self._ready or key.uidvalidity:",
         "test_a_lost_disk_comes_back_slowly_and_shows_no_mailbox_in_part",
     ),
     Breakage(
         "older-copy", "a node on an older copy of its disk shows what that holds",
-        "replicator/replication/startup/readiness.py",
+        "replicator/replication/startup/mailbox_readiness.py",
         "if self._all.is_set() or key.mailbox_id in self._ready:",
         "if self._all.is_set() or key.mailbox_id in self._ready or key.uidvalidity:",
         "test_an_older_copy_of_a_disk_shows_a_mailbox_only_as_its_clients_know_it_from_before",

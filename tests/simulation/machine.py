@@ -16,8 +16,8 @@ from protocol.values import Dot
 from replicator.config import Config
 from replicator.errors import MailError, RunsTwiceError, leaves
 from replicator.mailstore import Folder
+from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.mail_store import ClusterMailStore
 from replicator.replication.node_status import StatusReporter
 from replicator.replication.writes.requests import ChangeRequest, CopyRequest
 from replicator.runtime.environment import Environment

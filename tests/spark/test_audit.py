@@ -234,6 +234,7 @@ def contradictory_inventories(to: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.long
 def test_contradictory_rows_are_reported_as_damage_only(spark: SparkSession, tmp_path: Path) -> None:
     """The cases are two users or two UIDVALIDITYs of one mailbox, a lost row, and two folders under one head."""
     found = audit.audit(

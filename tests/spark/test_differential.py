@@ -34,7 +34,7 @@ class SparkResult(NamedTuple):
 
 
 def test_spark_follows_the_rules_for_two_nodes(spark: SparkSession, tmp_path: Path) -> None:
-    clusters = with_each_kind(random_clusters(examples(400, 600)))
+    clusters = with_each_kind(random_clusters(examples(150, 600)))
     found = run_on_spark(spark, write_clusters(clusters, NODES[:2], tmp_path))
     check_relations(clusters, found)
     check_merges(clusters, found)
@@ -42,7 +42,7 @@ def test_spark_follows_the_rules_for_two_nodes(spark: SparkSession, tmp_path: Pa
 
 
 def test_spark_follows_the_rules_for_many_nodes(spark: SparkSession, tmp_path: Path) -> None:
-    clusters = random_clusters(examples(700, 1400))
+    clusters = random_clusters(examples(250, 1400))
     found = run_on_spark(spark, write_clusters(clusters, NODES, tmp_path))
     check_relations(clusters, found)
     check_merges(clusters, found)

@@ -131,6 +131,7 @@ def test_large_mailbox_is_spread_over_partitions(spark: SparkSession, tmp_path: 
             assert len(sizes) == 4
 
 
+@pytest.mark.long
 def test_rows_equal_at_all_nodes_are_not_gathered(spark: SparkSession, tmp_path: Path) -> None:
     read = inventories.read(spark, two_nodes(tmp_path, (200, 197)))
     related = classified(read).localCheckpoint()
@@ -138,6 +139,7 @@ def test_rows_equal_at_all_nodes_are_not_gathered(spark: SparkSession, tmp_path:
     assert sorted(int.from_bytes(row["guid"]) for row in gathered.collect()) == [198, 199, 200]
 
 
+@pytest.mark.long
 def test_small_contexts_are_broadcast(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The limit counts dots, since even a few mailboxes may have contexts of very many origins."""
     read = inventories.read(spark, two_nodes(tmp_path, (2, 1)))

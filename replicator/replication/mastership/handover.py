@@ -6,7 +6,7 @@ changes wait at both ends meanwhile. Then it tells the root. Whatever message is
 end: a node that is directed to a node that denies being the master asks the root again.
 
 The mover here and the keeper of masters (`mastership`) know each other by `Keeper` alone. Both change what this node
-knows of scopes, each by its own events of `Masters`.
+knows of scopes, each by its own events of `KnownMasters`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Protocol
 
 import trio
 
-from master_election.masters import Masters
+from master_election.known_masters import KnownMasters
 from master_election.scope_record import Standing
 from master_election.scope_usage import Usage
 from master_election.scopes import wider
@@ -43,7 +43,7 @@ class Keeper(Protocol):
     """What the mover knows of the keeper of masters, `Mastership`."""
 
     @property
-    def masters(self) -> Masters:
+    def masters(self) -> KnownMasters:
         """The record of each scope. The mover begins and ends moves there, the keeper does everything else."""
 
     def scope(self, key: MailboxKey) -> str:

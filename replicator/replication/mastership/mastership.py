@@ -13,7 +13,7 @@ from functools import partial
 
 import trio
 
-from master_election.masters import Masters
+from master_election.known_masters import KnownMasters
 from master_election.scope_record import Standing
 from master_election.scopes import ScopePolicy, scope_of
 from protocol.commands import Who
@@ -39,7 +39,7 @@ class Mastership:
         self.sid = elections.sid
         self.table = elections.table
         self._move_ended = Signal()
-        self.masters = Masters(self.sid, move_ended=self._move_ended.notify)
+        self.masters = KnownMasters(self.sid, move_ended=self._move_ended.notify)
         self._elections = elections
         self._policy = ScopePolicy(config.mastership.scope)
         self._peers = {peer.id for peer in config.peers}

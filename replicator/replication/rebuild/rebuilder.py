@@ -27,7 +27,7 @@ from replicator.replication.links.handshake import REBUILDING
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.rebuild.kept_attachments import KeptAttachments
 from replicator.replication.rebuild.redelivery import RebuildError, Redelivery
-from replicator.replication.startup.admission import NEW
+from replicator.replication.startup.node_admission import NEW
 from replicator.replication.tasks.inspection import Inspection
 from replicator.replication.writes.head_exchange import ask
 from replicator.runtime.environment import Environment

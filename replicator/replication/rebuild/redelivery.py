@@ -13,8 +13,8 @@ from protocol.commands import Parts
 from replicator.errors import FolderNotFoundError, InvalidNameError, MailboxFullError, MailError
 from replicator.mailstore import INBOX, check_folder_name
 from replicator.replication.bodies import Keepers
+from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.mail_store import ClusterMailStore
 from replicator.replication.writes.requests import SaveRequest
 from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody

@@ -217,7 +217,7 @@ async def test_an_object_store_that_hangs_keeps_a_new_node_neither_from_the_log_
             await nodes.start("dc2")
             await nodes.linked()
             await nodes.converged()
-            assert nodes["dc2"].store.context == nodes["dc1"].store.context
+            await until(lambda: nodes["dc2"].store.context == nodes["dc1"].store.context)  # published after the commit
             assert "does not begin with checkpoints: the object store did not answer" in caplog.text
             await nodes.stop("dc2")
             for path in nodes.data("dc2").glob("node.db*"):

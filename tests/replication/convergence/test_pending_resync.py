@@ -63,7 +63,7 @@ async def test_what_was_left_is_not_settled_until_it_is_equal(
         nodes.network.mend(("dc2", "dc3"))
         await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
-        assert re.search("folder 'INBOX' of bob is as dc[12] shows it now", caplog.text)
+        assert re.search("folder 'INBOX' of bob now equals its state at dc[12]", caplog.text)
         assert await nodes["dc3"].texts(user="bob") == {1: "before", 2: "after"}
         assert covers(nodes["dc3"].store.settled(), written)
         assert await nodes["dc3"].store.read(pending_resync.load) == []

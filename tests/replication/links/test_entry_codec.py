@@ -23,8 +23,8 @@ from replicator.errors import (
     MessageTooLargeError,
     UnavailableError,
 )
+from replicator.replication.cluster_mail_store import CHANGE_AT_ONCE, COPY_AT_ONCE
 from replicator.replication.links.entry_codec import Arrived, EntryAssembler, entry_commands, error_of, refusal
-from replicator.replication.mail_store import CHANGE_AT_ONCE, COPY_AT_ONCE
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Logged

@@ -12,7 +12,7 @@ from protocol.commands import Links
 from replicator.errors import NotReadyError, UnavailableError
 from replicator.mailstore import NewMessage
 from replicator.replication import timing
-from replicator.replication.startup.admission import NEW
+from replicator.replication.startup.node_admission import NEW
 from replicator.replication.writes.requests import CreateRequest
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
 from tests.replication.stranger import approach

@@ -297,8 +297,8 @@ async def test_a_copy_that_has_to_wait_undoes_nothing_of_others(tmp_path: Path, 
 async def test_changes_of_very_many_messages_are_made_in_parts(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.replication.mail_store.CHANGE_AT_ONCE", 2)
-    monkeypatch.setattr("replicator.replication.mail_store.COPY_AT_ONCE", 2)
+    monkeypatch.setattr("replicator.replication.cluster_mail_store.CHANGE_AT_ONCE", 2)
+    monkeypatch.setattr("replicator.replication.cluster_mail_store.COPY_AT_ONCE", 2)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await mastered_by(nodes, "dc2", INBOX)
         await mastered_by(nodes, "dc1", "Archive")
@@ -320,7 +320,7 @@ async def test_changes_of_very_many_messages_are_made_in_parts(
 async def test_a_copy_in_parts_that_fails_leaves_nothing(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.replication.mail_store.COPY_AT_ONCE", 2)
+    monkeypatch.setattr("replicator.replication.cluster_mail_store.COPY_AT_ONCE", 2)
     async with cluster(tmp_path, autojump_clock) as nodes:
         await mastered_by(nodes, "dc1", INBOX)
         await mastered_by(nodes, "dc2", "Archive")

@@ -29,7 +29,7 @@ from replicator.replication.convergence.sync_client import DamagedError
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.parallel import in_turns
-from replicator.replication.startup.admission import Admission
+from replicator.replication.startup.node_admission import Admission
 from replicator.store.db.queries import MailboxKey
 from replicator.store.log import pending_resync
 from replicator.store.log.pending_resync import EVERYTHING

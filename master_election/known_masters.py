@@ -23,7 +23,7 @@ Asking again costs one round trip to the root.
 """
 
 
-class Masters:
+class KnownMasters:
     """The masters of one term, as one node knows them.
 
     Callers ask with the scope of a mailbox. A wider scope covers it unless the root or a move says otherwise; below,

@@ -4,7 +4,7 @@ The node may have lost the disk that held the cluster's mail, or have started wh
 shows nothing, and would number changes that other nodes have already numbered under another UIDVALIDITY. So it serves
 no client until it is linked to a node that has begun, or until all configured nodes are linked and all are new: then
 this is the start of a new cluster. In the first case the node has begun once it has all that the other one had
-(`readiness`): before that it is no source for other new nodes, and after a restart it still counts as new.
+(`mailbox_readiness`): before that it is no source for other new nodes, and after a restart it still counts as new.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commands on messages of the selected mailbox except FETCH and SEARCH (RFC 3501 section 6.4), and IDLE."""
+"""Commands that change or leave the selected mailbox: STORE, COPY, MOVE, EXPUNGE, CHECK, CLOSE, UNSELECT."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.fetch_items import Value
 from replicator.imap.wire.refusals import CommandFailedError, offering_to_create
-from replicator.imap.wire.responses import continuation, copyuid, fetch_response, status_line, without_body
+from replicator.imap.wire.responses import copyuid, fetch_response, status_line, without_body
 
 _DELETED = "\\Deleted"
-
-LOGIN_CHECK_S = 30.0  # how long a client in IDLE stays connected after it has lost the right to
 
 
 async def store(session: Session, command: c.Store) -> Completion:
@@ -113,41 +111,6 @@ async def unselect(session: Session, _command: c.Unselect) -> Completion:
     """Run UNSELECT (RFC 3691): deselect without expunging."""
     session.select(None)
     return Completion("Closed")
-
-
-async def idle(session: Session, _command: c.Idle) -> Completion:
-    """Run IDLE (RFC 2177): announce changes at once until the client sends DONE."""
-    await session.write([continuation("idling")])
-    await session.connection.flush()
-    telling = trio.Lock()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_check_login, session, telling)
-        if session.selection_or_none is not None:
-            nursery.start_soon(_tell_changes, session, telling)
-        frame = await session.connection.next_frame()
-        async with telling:  # a response that has begun is sent completely
-            nursery.cancel_scope.cancel()
-    if frame.text.upper() != b"DONE":
-        raise CommandFailedError("Expected DONE", condition="BAD")
-    return Completion("IDLE ended")
-
-
-async def _tell_changes(session: Session, telling: trio.Lock) -> None:
-    while True:
-        async with telling:
-            session.check_login()
-            await session.write(session.selection.announce(expunges=True))
-            await session.connection.flush()
-            await session.write(await session.selection.claim_recent())
-            await session.connection.flush()
-        await session.selection.wait()
-
-
-async def _check_login(session: Session, telling: trio.Lock) -> None:
-    while True:
-        await trio.sleep(LOGIN_CHECK_S)
-        async with telling:
-            session.check_login()
 
 
 def _writable(session: Session) -> Selection:

@@ -1,0 +1,47 @@
+"""IDLE (RFC 2177)."""
+
+from __future__ import annotations
+
+import trio
+
+from replicator.imap.session import Completion, Session
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire.refusals import CommandFailedError
+from replicator.imap.wire.responses import continuation
+
+LOGIN_CHECK_S = 30.0  # how long a client in IDLE stays connected after it has lost the right to
+
+
+async def idle(session: Session, _command: c.Idle) -> Completion:
+    """Run IDLE (RFC 2177): announce changes at once until the client sends DONE."""
+    await session.write([continuation("idling")])
+    await session.connection.flush()
+    telling = trio.Lock()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_check_login, session, telling)
+        if session.selection_or_none is not None:
+            nursery.start_soon(_tell_changes, session, telling)
+        frame = await session.connection.next_frame()
+        async with telling:  # a response that has begun is sent completely
+            nursery.cancel_scope.cancel()
+    if frame.text.upper() != b"DONE":
+        raise CommandFailedError("Expected DONE", condition="BAD")
+    return Completion("IDLE ended")
+
+
+async def _tell_changes(session: Session, telling: trio.Lock) -> None:
+    while True:
+        async with telling:
+            session.check_login()
+            await session.write(session.selection.announce(expunges=True))
+            await session.connection.flush()
+            await session.write(await session.selection.claim_recent())
+            await session.connection.flush()
+        await session.selection.wait()
+
+
+async def _check_login(session: Session, telling: trio.Lock) -> None:
+    while True:
+        await trio.sleep(LOGIN_CHECK_S)
+        async with telling:
+            session.check_login()
