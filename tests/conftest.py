@@ -1,6 +1,6 @@
-"""For all tests: what hypothesis tries is right or wrong, however busy the machine is; reports are text of UTF-8.
+"""Settings for all tests: no deadlines for Hypothesis, default effects of signals, and reports in valid UTF-8.
 
-Several workers share the tests out by files: what a file sets up, it sets up once.
+Workers share the tests out by files, so that fixtures of a file are set up once.
 """
 
 import gc
@@ -18,27 +18,27 @@ from tests.effort import IN_CI
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
-os.environ.pop("COLUMNS", None)  # of a worker, who has no terminal
+os.environ.pop("COLUMNS", None)  # a width of the caller's terminal, which a worker does not have
 
 for _number, _default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
-    # A shell without job control ignores them in what it starts in the background, and children inherit that.
+    # A shell without job control ignores these signals in background processes, and their children inherit that.
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _default)
 
 LONG = ("tests/spark/", "tests/end_to_end/", "tests/simulation/")
-"""They begin first, so that no worker is left alone with them."""
+"""Directories of long tests, which begin first so that no worker runs them alone in the end."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What was logged may hold lone surrogates, which a worker cannot send to the process that reports."""
+    """Escape lone surrogates in logs, which a worker cannot send to the reporting process."""
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """LONG first, and then in the order of their directories. Who wants a test marked as long names it, but for CI."""
+    """Put the tests of LONG first. Leave out tests marked as long, except in CI or if a test is named."""
     if not IN_CI and not any("::" in argument for argument in config.args):
         left_out = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=left_out)
@@ -47,25 +47,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What thousands of tests are made of stays, and is not looked through for garbage again and again."""
+    """Exclude the objects of thousands of collected tests from all later garbage collections."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than cores: some tests wait for real time."""
+    """Return two workers more than there are cores, because some tests wait for real time."""
     return (os.cpu_count() or 1) + 2
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Called if there are several workers."""
+    """Return the scheduler of a run with several workers."""
     return ByFile(config, log)
 
 
 class ByFile(LoadScopeScheduling):
-    """A file's tests are one worker's, and so are all of Spark, which share a session."""
+    """A scheduler that gives a file to one worker, and all tests of Spark, which share a session, to one worker."""
 
     def _split_scope(self, nodeid: str) -> str:
         return LONG[0] if nodeid.startswith(LONG[0]) else nodeid.partition("::")[0]

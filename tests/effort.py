@@ -1,4 +1,4 @@
-"""How much tests try: `make test` takes minutes, and CI tries all."""
+"""Numbers of examples that tests try: few in `make test`, which takes minutes, and all in CI."""
 
 import os
 
@@ -7,5 +7,5 @@ IN_CI = os.environ.get("TESTS_IN_CI") == "1"
 
 
 def examples(quick: int, whole: int) -> int:
-    """How many examples a test tries: `quick` for whoever waits for them, `whole` in CI."""
+    """Return how many examples a test tries: `quick`, or in CI `whole`."""
     return whole if IN_CI else quick

@@ -1,7 +1,7 @@
-"""A line that changes single fields of the commands that it carries, so that they are valid commands all the same.
+"""Lines that change single fields of the commands that they carry, so that valid commands become other valid ones.
 
-For a simulated line, whose pieces are whole commands, and for a proxy, which gets them in any pieces. What is changed
-follows from the dice alone. Compressed lines cannot be changed.
+`Mutator.commands` is for a simulated line, whose pieces are whole commands; `MutatedStream` is for a proxy, whose
+pieces may cut commands anywhere. The dice alone decide what is changed. Compressed lines cannot be changed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from protocol.parser import ChangedError, Response, parse
 from protocol.stream_codec import WIRE_LIMITS, ProtocolError, Request
 
 IN_CLIENT_CHANGES = False
-"""Whether a client's change on its way to the master, and the reply to it, are changed in more than their tags and the
-texts of messages: they have no digest, so what they say is done, or told to the client."""
+"""Permission to mutate more than the tag and the body of a client's change on its way to the master, and more than the
+tag of its reply. Neither has a digest, so the master would make a wrong change, or the client hear a wrong reply."""
 
-TRIES = 12  # of one command: many changes make no valid command
-REMEMBERED = 256  # words that have crossed, to be put in the places of others
+TRIES = 12  # for each command: many changes make it invalid
+REMEMBERED = 256  # words that have crossed the line, as replacements for others
 FAR = 1000  # above any number that a test counts up to
 
 _WORD = re.compile(rb'[^\s(){}"]+')
@@ -32,7 +32,7 @@ _LITERAL_MARKER = re.compile(rb"\{[0-9]+\+?\}\Z")
 
 
 def whole(frame: Frame) -> bytes:
-    """The frame as it travels."""
+    """Return the octets of the frame on the wire."""
     first, *others = frame.text.split(b"\r\n")
     return (
         first
@@ -42,7 +42,7 @@ def whole(frame: Frame) -> bytes:
 
 
 class Mutator:
-    """Changes one field of one command in so many. `counts`: how often, by command."""
+    """Change one field in a share `rate` of the commands. `counts`: number of changes, by command."""
 
     def __init__(self, dice: random.Random, rate: float) -> None:
         self.counts: Counter[str] = Counter()
@@ -51,13 +51,13 @@ class Mutator:
         self._words: deque[bytes] = deque(maxlen=REMEMBERED)
 
     def commands(self, data: bytes) -> bytes:
-        """Whole commands on their way."""
+        """Return the octets of whole commands, with changes."""
         framer = Framer(WIRE_LIMITS)
         framer.receive(data)
         return b"".join(map(self.frame, _frames(framer)))
 
     def frame(self, frame: Frame) -> bytes:
-        """One command on its way."""
+        """Return the octets of one command, perhaps with a change."""
         self._words += _WORD.findall(frame.text[: 1 << 10])
         if self._dice.random() >= self._rate:
             return whole(frame)
@@ -73,7 +73,7 @@ class Mutator:
         return whole(frame)
 
     def _change(self, frame: Frame, item: Request | Response) -> Frame | None:
-        """Perhaps no valid command any more. None: nothing of it may be changed."""
+        """Return a changed frame, which may be invalid. None: nothing may be changed there."""
         is_guarded = not IN_CLIENT_CHANGES and _is_of_client(item)
         if frame.literals and frame.literals[0] and (not is_guarded or _has_body(item)) and self._dice.random() < 0.3:
             first, *others = frame.literals
@@ -82,7 +82,7 @@ class Mutator:
         if is_guarded:
             words = words[:1]
         word = self._dice.choice(words)
-        if word.start() == 0:  # a tag: not that of another request, whose client would hear what is not so
+        if word.start() == 0:  # a tag: never that of another request, whose client would get a wrong reply
             return None if word[0] == b"*" else self._with(frame, word, b"x" + word[0])
         if len(words) > 3 and self._dice.random() < 0.15:
             again = b"" if self._dice.random() < 0.5 else word[0] + b" " + word[0]
@@ -116,7 +116,7 @@ class Mutator:
         return self._one_like(word) if self._dice.random() < 0.6 else self._other_letter(word)
 
     def _one_like(self, word: bytes) -> bytes:
-        """Another word of its kind that has crossed, if there is one."""
+        """Return another word of this kind that has crossed the line, or else a changed word."""
         likes = sorted({_prefix(other) for other in self._words if _kind(_prefix(other)) == _kind(word)} - {word})
         return self._dice.choice(likes) if likes else self._other_letter(word)
 
@@ -134,14 +134,14 @@ class Mutator:
 
 
 class MutatedStream:
-    """One direction of a connection that carries commands in any pieces. `change`: what becomes of each."""
+    """One direction of a connection whose pieces cut commands anywhere. `change` returns the octets of a command."""
 
     def __init__(self, change: Callable[[Frame], bytes]) -> None:
         self._change = change
         self._framer = Framer(WIRE_LIMITS)
 
     def __call__(self, data: bytes) -> bytes:
-        """What of it goes on now: commands that are whole."""
+        """Return the octets to forward now, which are whole commands."""
         self._framer.receive(data)
         return b"".join(map(self._change, _frames(self._framer)))
 
@@ -155,26 +155,26 @@ def _frames(framer: Framer) -> Iterator[Frame]:
 def _is_another(frame: Frame, item: Request | Response) -> bool:
     try:
         return parse(frame) != item
-    except ChangedError:  # nothing but its check tells it from another command
+    except ChangedError:  # a valid command except for its CHECK
         return True
     except ProtocolError:
         return False
 
 
 def _is_of_client(item: Request | Response) -> bool:
-    """Whether it is what a client wants done, or what was done of it."""
+    """Return True for a client's change and for the reply to one."""
     if isinstance(item, Request):
         return item.tag is not None and isinstance(item.command, Change)
     return isinstance(item.reply, Saved | Stored) or (isinstance(item.reply, Done) and item.reply.dot is not None)
 
 
 def _has_body(item: Request | Response) -> bool:
-    """Whether its literal is a message's text, or what that is put together from, behind the text's hash."""
+    """Return True if the literal is a body or a recipe, which the command's HASH protects."""
     return isinstance(item, Request) and isinstance(item.command, Save)
 
 
 def _is_beat(item: Request | Response) -> bool:
-    """Most of what an idle line carries is of no consequence."""
+    """Return True for a PING and its reply, which are most of what an idle line carries."""
     return item.command == Ping() if isinstance(item, Request) else item.reply == Done()
 
 

@@ -1,4 +1,4 @@
-"""A real node without doors or peers, for tests of the doors: its database is on disk, its work is done inline."""
+"""A real node without doors or peers, for tests of doors. Its database is on disk, and its jobs run without threads."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from replicator.view import MailboxView, Message
 T = TypeVar("T")
 
 Hook = Callable[[str], Awaitable[None]]
-"""Called with the user whose mail is about to be changed: it may raise, and it may wait."""
+"""A call before each change, with the user whose mail changes. It may raise an error, or wait."""
 
 
 async def run_inline(work: Callable[[], T]) -> T:
-    """Without a thread, so that virtual time does not pass it by."""
+    """Do work without a thread, so that no virtual time passes meanwhile."""
     await trio.lowlevel.checkpoint()
     return work()
 
@@ -53,7 +53,7 @@ async def nothing(_user: str) -> None:
 
 
 def failing(error: MailError) -> Hook:
-    """Every change fails."""
+    """Return a hook that fails every change."""
 
     async def fail(_user: str) -> None:
         raise error
@@ -63,7 +63,7 @@ def failing(error: MailError) -> Hook:
 
 @dataclass
 class Gate:
-    """Ahead of a change: users in `failures` fail, others wait until the gate is `open`."""
+    """A hook that fails changes of the users in `failures`, and holds others back until `open` is set."""
 
     failures: dict[str, MailError] = field(default_factory=dict)
     open: trio.Event | None = None
@@ -85,7 +85,7 @@ class Gate:
 
 @dataclass
 class SinkLog:
-    """What sinks were given. They fail at one of their pieces (from 0 on), or at their end."""
+    """A log of what sinks were given, and the piece (from 0 on) or end at which they fail."""
 
     fails_at: int | None = None
     fails_at_end: bool = False
@@ -97,7 +97,7 @@ class SinkLog:
 
 
 class LoggedSink:
-    """Gives everything on to a sink of the mail store."""
+    """A sink that logs everything and gives it on to a sink of the mail store."""
 
     def __init__(self, sink: BodySink, log: SinkLog) -> None:
         self._sink = sink
@@ -118,7 +118,7 @@ class LoggedSink:
 
 
 class HookedMail(ClusterMailStore):
-    """The node's mail store. `before_change` is called ahead of every change of messages, `sinks` hears of texts."""
+    """The node's mail store. `before_change` is called before each change of messages, and `sinks` logs bodies."""
 
     before_change: Hook = staticmethod(nothing)
     sinks: SinkLog | None = None
@@ -141,7 +141,7 @@ class HookedMail(ClusterMailStore):
         return self._store
 
     def tasks(self) -> TaskRunner:
-        """Which the test runs."""
+        """Return the task runner, which the test has to run."""
         return tasks_of(self._store, self._coordinator, self._environment)
 
     async def texts(self, user: str, name: str = "INBOX") -> list[bytes]:
@@ -149,7 +149,7 @@ class HookedMail(ClusterMailStore):
         return [await read_all(await self.read_body(message)) for message in view.messages.values()]
 
     async def lose_body(self, message: Message) -> None:
-        """As if the disk had lost it."""
+        """Delete a message's body, as if the disk had lost it."""
         await self._store.write(
             lambda tx: tx.connection.execute("DELETE FROM content WHERE hash = ?", (message.content_hash,)).rowcount
         )
@@ -184,7 +184,7 @@ class HookedMail(ClusterMailStore):
 
 
 class Names:
-    """Who has mail here."""
+    """The users who have mail here."""
 
     def __init__(self, *users: str) -> None:
         self._users = frozenset(users)
@@ -195,7 +195,7 @@ class Names:
 
 @asynccontextmanager
 async def one_node(directory: Path) -> AsyncIterator[HookedMail]:
-    """The mail store of a cluster of one node."""
+    """Run a cluster of one node, and yield its mail store."""
     environment = Environment(run_in_thread=run_inline, run_until_cancelled=run_inline)
     config = default_config("dc1", directory)
     origin = environment.new_origin("dc1")

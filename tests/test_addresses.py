@@ -23,7 +23,7 @@ from replicator.runtime.addresses import is_loopback, network_of
         (None, False),
     ],
 )
-def test_loopback(host: str | None, *, loopback: bool) -> None:
+def test_loopback_addresses_are_recognized(host: str | None, *, loopback: bool) -> None:
     assert is_loopback(host) is loopback
 
 
@@ -37,5 +37,5 @@ def test_loopback(host: str | None, *, loopback: bool) -> None:
         ("x" * 100, "x" * 64),
     ],
 )
-def test_what_counts_as_one_address(address: str, network: str) -> None:
+def test_addresses_of_one_network_count_as_one(address: str, network: str) -> None:
     assert network_of(address) == network

@@ -1,4 +1,4 @@
-"""Documents and docstrings name files that exist, and documents link to files and sections that exist."""
+"""References in documents and docstrings, which must lead to existing files and sections."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
 
 
-def test_files_that_texts_name_exist() -> None:
-    """By a path from any folder on, as `store/log/apply.py`."""
+def test_named_files_exist() -> None:
+    """A path may begin at any folder, as in `store/log/apply.py`."""
     files = [f"/{path.relative_to(ROOT)}" for path in CODE]
     for text in (*CODE, *DOCUMENTS):
         for name in _FILE.findall(text.read_text("utf-8")):
             assert any(file.endswith(f"/{name}") for file in files), f"{text} names `{name}`"
 
 
-def test_the_map_of_tasks_names_all_modules_that_start_some() -> None:
+def test_map_of_tasks_names_all_modules_that_start_tasks() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     tasks = page.partition("### Tasks\n")[2].partition("\n## ")[0]
     starts = re.compile(r"nursery\.start(?:_soon)?\(")
@@ -37,7 +37,7 @@ def test_the_map_of_tasks_names_all_modules_that_start_some() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_between_documents_lead_somewhere(document: Path) -> None:
+def test_links_between_documents_have_targets(document: Path) -> None:
     for link, anchor in _LINK.findall(_FENCED.sub("", document.read_text("utf-8"))):
         target = document.parent.joinpath(link).resolve() if link else document
         assert target.exists(), f"{document} links to {link}"
@@ -45,7 +45,7 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
             assert anchor in anchors(target), f"{document} links to {link}#{anchor}"
 
 
-def test_anchors_are_those_of_the_rendered_page(tmp_path: Path) -> None:
+def test_anchors_match_the_rendered_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A mail's way\n\n## `status`: 2 columns\n\n```sh\n# none\n```\n\n## Same\n\n## Same\n", "utf-8")
     assert anchors(page) == {"a-mails-way", "status-2-columns", "same", "same-1"}

@@ -8,7 +8,7 @@ from replicator.flags import MAX_KEYWORDS, keywords, other_flags, removable_flag
 from replicator.view import MailboxView, Message
 
 
-def test_flags_are_spelled_as_the_rfc_and_the_mailbox_spell_them() -> None:
+def test_flags_get_the_spelling_of_the_rfc_and_the_mailbox() -> None:
     flags = settable_flags(["\\SEEN", "$junk", "New", "NEW", "\\Recent"], ["$Junk"])
     assert flags == {"\\Seen", "$Junk", "New"}
     view = view_of({"$Junk"})
@@ -16,13 +16,13 @@ def test_flags_are_spelled_as_the_rfc_and_the_mailbox_spell_them() -> None:
 
 
 def view_of(*flags_of: set[str]) -> MailboxView:
-    """UIDs 1, 2, ... with these flags."""
+    """Return a mailbox of messages 1, 2, ... with these flags."""
     rows = [Message(uid, b"", 1, frozenset(flags), 0, 0, b"", Dot("dc1.1", uid), 0)
             for uid, flags in enumerate(flags_of, 1)]  # fmt: skip
     return MailboxView.build(mailbox_id=b"", user="u", uidvalidity=1, uidnext=100, highestmodseq=1, rows=rows)
 
 
-def test_where_a_mailbox_has_two_spellings_one_is_shown_and_all_are_removed() -> None:
+def test_of_several_spellings_one_is_shown_and_all_are_removed() -> None:
     view = view_of({"work", "\\Seen"}, {"WORK", "Work", "other"})
     assert keywords(view) == ["WORK", "other"]
     assert shown_once({"work", "\\Seen", "Work"}) == ["Work", "\\Seen"]
@@ -43,19 +43,19 @@ def test_where_a_mailbox_has_two_spellings_one_is_shown_and_all_are_removed() ->
         (["one", *(f"k{n}" for n in range(MAX_KEYWORDS))], FlagLimitError),
     ],
 )
-def test_flags_that_cannot_be_set(flags: list[str], error: type[MailError]) -> None:
+def test_invalid_or_too_many_flags_are_refused(flags: list[str], error: type[MailError]) -> None:
     with pytest.raises(error):
         settable_flags(flags, [])
 
 
-def test_a_mailbox_full_of_keywords_still_takes_those_that_it_has() -> None:
+def test_mailbox_full_of_keywords_accepts_those_that_it_has() -> None:
     full = [f"k{n}" for n in range(MAX_KEYWORDS + 5)]
     assert settable_flags(["K7", "\\Seen"], full) == {"k7", "\\Seen"}
     with pytest.raises(FlagLimitError):
         settable_flags(["another"], full)
 
 
-def test_flags_in_use_by_some_messages() -> None:
+def test_other_flags_are_those_of_the_named_messages() -> None:
     view = view_of({"a"}, set(), set(), set(), {"b", "c"}, set(), {"d"})
     assert other_flags((), view, UidSet.of([2, 3, 4, 5])) == {"b", "c"}
     assert other_flags((), view, UidSet.of([1, 7])) == {"a", "d"}

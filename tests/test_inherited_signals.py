@@ -1,4 +1,4 @@
-"""The suite as a shell script starts it in the background: with signals ignored."""
+"""A run of the tests with ignored signals, as a shell script starts one in the background."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-INTERRUPTED = "tests/cli/test_command_line.py::test_an_interrupt_while_it_is_being_loaded"
+INTERRUPTED = "tests/cli/test_command_line.py::test_interrupt_while_modules_load_aborts_quietly"
 IGNORING = (
     "import os, signal, sys\n"
     "for number in {numbers}: signal.signal(number, signal.SIG_IGN)\n"
@@ -19,7 +19,7 @@ IGNORING = (
 
 
 @pytest.mark.parametrize("workers", [[], pytest.param(["-n", "1"], marks=pytest.mark.long)])
-def test_children_of_a_suite_in_the_background_heed_signals(workers: list[str]) -> None:
+def test_children_of_tests_in_the_background_obey_signals(workers: list[str]) -> None:
     ignoring = IGNORING.format(numbers=[int(number) for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)])
     suite = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *workers, INTERRUPTED]
     done = subprocess.run(

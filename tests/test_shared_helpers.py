@@ -1,4 +1,4 @@
-"""What test modules share is in modules that are no tests: whoever runs or moves a test takes nothing else along."""
+"""Imports between test modules, which are not allowed: shared helpers are in modules of their own."""
 
 from __future__ import annotations
 

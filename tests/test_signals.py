@@ -7,7 +7,7 @@ from replicator.runtime.signals import Signal
 
 
 async def waiting(signal: Signal, nursery: trio.Nursery) -> list[str]:
-    """What a task notes once it has been woken."""
+    """Start a task that waits for the signal. Return the list to which it adds a word once it is woken."""
     woken: list[str] = []
 
     async def wait() -> None:
@@ -19,7 +19,7 @@ async def waiting(signal: Signal, nursery: trio.Nursery) -> list[str]:
     return woken
 
 
-async def test_a_signal_that_is_set_wakes_all_until_it_is_cleared() -> None:
+async def test_set_signal_wakes_all_until_it_is_cleared() -> None:
     signal = Signal()
     async with trio.open_nursery() as nursery:
         first = await waiting(signal, nursery)
@@ -31,7 +31,7 @@ async def test_a_signal_that_is_set_wakes_all_until_it_is_cleared() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_signal_that_is_cleared_without_being_set_still_wakes_who_waits() -> None:
+async def test_clear_of_an_unset_signal_keeps_its_waiters() -> None:
     signal = Signal()
     async with trio.open_nursery() as nursery:
         woken = await waiting(signal, nursery)
@@ -40,7 +40,7 @@ async def test_a_signal_that_is_cleared_without_being_set_still_wakes_who_waits(
     assert woken == ["woken"]
 
 
-async def test_a_notification_wakes_those_who_wait_and_not_who_comes_later() -> None:
+async def test_notification_wakes_waiting_tasks_and_no_later_ones() -> None:
     signal = Signal()
     async with trio.open_nursery() as nursery:
         woken = await waiting(signal, nursery)

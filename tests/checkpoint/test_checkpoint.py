@@ -60,7 +60,7 @@ def check_round_trip(head: NamedHead, state: MailboxState | TreeState) -> None:
 
 @given(st.integers(0, 2**32), st.integers(1, 80))
 @settings(max_examples=60)
-def test_any_mailbox_is_the_same_again(seed: int, steps: int) -> None:
+def test_any_mailbox_is_read_back_unchanged(seed: int, steps: int) -> None:
     world = histories.World(random.Random(seed))
     world.run(steps)
     for node in world.nodes:
@@ -70,7 +70,7 @@ def test_any_mailbox_is_the_same_again(seed: int, steps: int) -> None:
 
 @given(st.integers(2, 4), st.integers(1, 60), st.randoms(use_true_random=False))
 @settings(max_examples=60)
-def test_any_tree_is_the_same_again(size: int, steps: int, rng: random.Random) -> None:
+def test_any_tree_is_read_back_unchanged(size: int, steps: int, rng: random.Random) -> None:
     clock = tree_histories.Clock()
     nodes = [tree_histories.Node(name, clock) for name in "abcd"[:size]]
     for _ in range(steps):
@@ -88,7 +88,7 @@ def rows(count: int) -> Iterable[Row]:
 
 
 @pytest.mark.parametrize("count", [0, 1, ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 3 * ROWS_AT_ONCE])
-def test_rows_come_some_at_a_time(count: int) -> None:
+def test_rows_are_read_in_batches(count: int) -> None:
     shown = MailboxState(uidnext=count + 1, context=dict(CONTEXT), risen=3)
     changes = read(HEAD, *write_mailbox(HEAD, shown, rows(count)))
     assert len(changes) == max(1, -(-count // ROWS_AT_ONCE))
@@ -99,7 +99,7 @@ def test_rows_come_some_at_a_time(count: int) -> None:
         assert len(change.rows) <= ROWS_AT_ONCE
 
 
-def test_rows_are_taken_while_the_object_is_written() -> None:
+def test_rows_are_consumed_while_the_checkpoint_is_written() -> None:
     taken = 0
 
     def counted() -> Iterable[Row]:
@@ -114,7 +114,7 @@ def test_rows_are_taken_while_the_object_is_written() -> None:
     assert 0 < taken < 15 * ROWS_AT_ONCE
 
 
-def test_a_checkpoint_that_is_damaged_is_refused() -> None:
+def test_damaged_checkpoint_is_refused() -> None:
     good = b"".join(write_mailbox(HEAD, MailboxState(uidnext=9, context=dict(CONTEXT)), rows(3)))
     assert read(HEAD, good)
     for at in range(len(good)):
@@ -123,16 +123,16 @@ def test_a_checkpoint_that_is_damaged_is_refused() -> None:
                 read(HEAD, bad)
 
 
-def hostile(head: NamedHead, first: object, *changes: Merge | TreeMerge | bytes) -> None:
-    """Sealed as it should be, whatever it holds."""
+def read_sealed(head: NamedHead, first: object, *changes: Merge | TreeMerge | bytes) -> None:
+    """Read a correctly sealed checkpoint of arbitrary content."""
     frames = [first if isinstance(first, bytes) else msgpack.packb(first)]
     frames += [change if isinstance(change, bytes) else pack_change(change) for change in changes]
     read(head, *seal(ContainerKind.CHECKPOINT, frames))
 
 
-def test_the_examples_of_what_is_refused_are_sound_otherwise() -> None:
-    hostile(HEAD, (HEAD, CONTEXT), MERGE)
-    hostile(TREE_HEAD, (TREE_HEAD, CONTEXT), TREE_MERGE)
+def test_base_of_the_invalid_examples_is_valid() -> None:
+    read_sealed(HEAD, (HEAD, CONTEXT), MERGE)
+    read_sealed(TREE_HEAD, (TREE_HEAD, CONTEXT), TREE_MERGE)
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_the_examples_of_what_is_refused_are_sound_otherwise() -> None:
         ((HEAD, (("dc1.x", 9), ("dc2.y", 2))), "its context does not cover one of its messages"),
     ],
 )
-def test_a_head_that_cannot_be_is_refused(first: object, problem: str) -> None:
+def test_invalid_head_is_refused(first: object, problem: str) -> None:
     with pytest.raises(UnreadableError, match=f"mail/a: damaged: .*{problem}"):
-        hostile(HEAD, first, MERGE)
+        read_sealed(HEAD, first, MERGE)
 
 
 def with_row(**values: object) -> Merge:
@@ -205,12 +205,12 @@ def with_row(**values: object) -> Merge:
         ((with_row(uid=2), with_row(guid=b"i" * 16)), "not in order"),
     ],
 )
-def test_a_mailbox_that_cannot_be_is_refused(changes: tuple[Merge | bytes, ...], problem: str) -> None:
+def test_invalid_mailbox_is_refused(changes: tuple[Merge | bytes, ...], problem: str) -> None:
     with pytest.raises(UnreadableError, match=f"mail/a: damaged: .*{problem}"):
-        hostile(HEAD, (HEAD, CONTEXT), *changes)
+        read_sealed(HEAD, (HEAD, CONTEXT), *changes)
 
 
-def of_folders(*folders: FolderState) -> TreeMerge:
+def with_folders(*folders: FolderState) -> TreeMerge:
     return TREE_MERGE._replace(folders=folders, subscriptions=())
 
 
@@ -220,21 +220,21 @@ def of_folders(*folders: FolderState) -> TreeMerge:
         ((), "no state"),
         ((MERGE,), "does not belong to a tree"),
         ((TREE_MERGE._replace(context=(DOT,)),), "does not belong to a tree"),
-        ((of_folders(FOLDER._replace(name="")),), "out of range"),
-        ((of_folders(FOLDER._replace(uidvalidity=0)),), "out of range"),
-        ((of_folders(FOLDER._replace(user="bob")),), "another user"),
+        ((with_folders(FOLDER._replace(name="")),), "out of range"),
+        ((with_folders(FOLDER._replace(uidvalidity=0)),), "out of range"),
+        ((with_folders(FOLDER._replace(user="bob")),), "another user"),
         ((TREE_MERGE._replace(subscriptions=(SUBSCRIPTION._replace(user="bob"),)),), "another user"),
-        ((TREE_MERGE, of_folders(FOLDER._replace(deleted=True))), "twice"),
-        ((TREE_MERGE, of_folders(FOLDER._replace(mailbox_id=b"o" * 16))), "twice"),
+        ((TREE_MERGE, with_folders(FOLDER._replace(deleted=True))), "twice"),
+        ((TREE_MERGE, with_folders(FOLDER._replace(mailbox_id=b"o" * 16))), "twice"),
         ((TREE_MERGE, TREE_MERGE._replace(folders=())), "twice"),
     ],
 )
-def test_a_tree_that_cannot_be_is_refused(changes: tuple[TreeMerge, ...], problem: str) -> None:
+def test_invalid_tree_is_refused(changes: tuple[TreeMerge, ...], problem: str) -> None:
     with pytest.raises(UnreadableError, match=f"mail/a: damaged: .*{problem}"):
-        hostile(TREE_HEAD, (TREE_HEAD, CONTEXT), *changes)
+        read_sealed(TREE_HEAD, (TREE_HEAD, CONTEXT), *changes)
 
 
-def test_a_name_says_whose_and_of_when() -> None:
+def test_checkpoint_name_has_user_mailbox_and_time() -> None:
     head = HEAD._replace(time=1_795_228_205_123 << 16)
     name = checkpoint_name(HOME, head)
     assert name == (
@@ -246,7 +246,7 @@ def test_a_name_says_whose_and_of_when() -> None:
 
 
 @given(st.text(min_size=1, max_size=320), st.text(max_size=400), st.integers(1, 2**62 - 1), st.integers(1, 2**62 - 1))
-def test_every_name_can_be_one(user: str, origin: str, modseq: int, time: int) -> None:
+def test_any_user_and_origin_make_a_valid_name(user: str, origin: str, modseq: int, time: int) -> None:
     name = checkpoint_name(HOME, NamedHead(user, b"m" * 16, 7, Dot(origin, modseq), modseq, time))
     assert name.isascii()
     levels = name.split("/")

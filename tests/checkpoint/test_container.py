@@ -44,7 +44,7 @@ def compressed(plain: bytes, how: int = zstandard.COMPRESSOBJ_FLUSH_FINISH) -> b
 
 
 @given(FRAMES, st.lists(st.integers(0, 3000), max_size=5))
-def test_what_is_sealed_is_read_again_however_it_is_cut(frames: list[bytes], cuts: list[int]) -> None:
+def test_sealed_frames_are_read_back_from_pieces_of_any_size(frames: list[bytes], cuts: list[int]) -> None:
     data = sealed(*frames)
     bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     assert unseal(*(data[start:end] for start, end in pairwise(bounds))) == frames
@@ -52,7 +52,7 @@ def test_what_is_sealed_is_read_again_however_it_is_cut(frames: list[bytes], cut
 
 
 @given(FRAMES, st.data())
-def test_what_is_damaged_anywhere_is_refused(frames: list[bytes], data: st.DataObject) -> None:
+def test_damage_at_any_byte_is_refused(frames: list[bytes], data: st.DataObject) -> None:
     good = sealed(*frames)
     at = data.draw(st.integers(0, len(good) - 1))
     bad = bytearray(good)
@@ -61,7 +61,7 @@ def test_what_is_damaged_anywhere_is_refused(frames: list[bytes], data: st.DataO
         unseal(bytes(bad))
 
 
-def test_every_single_byte_of_a_whole_object_counts() -> None:
+def test_lost_added_and_flipped_bytes_are_refused() -> None:
     good = sealed(b"a head", bytes(range(200)), b"the end")
     for at in range(len(good)):
         for bad in (good[:at], good[:at] + good[at + 1 :], good[:at] + b"\x00" + good[at:], good + good[:at]):
@@ -74,7 +74,7 @@ def test_every_single_byte_of_a_whole_object_counts() -> None:
                 unseal(flipped)
 
 
-def test_the_error_says_which_and_what_to_do() -> None:
+def test_errors_name_the_object_and_the_remedy() -> None:
     newer = with_checksum(HEAD[:-2] + (7).to_bytes(2) + compressed(bytes(4)))
     with pytest.raises(
         UnreadableError, match=r"^mail/a: has format 7, .* reads format 1; use the version that wrote it"
@@ -107,12 +107,12 @@ def test_the_error_says_which_and_what_to_do() -> None:
         (with_checksum(HEAD + b"no zstd at all"), "damaged: zstd"),
     ],
 )
-def test_what_was_sealed_wrongly_is_refused(data: bytes, problem: str) -> None:
+def test_wrongly_sealed_data_are_refused(data: bytes, problem: str) -> None:
     with pytest.raises(UnreadableError, match=problem):
         unseal(data)
 
 
-def test_a_window_larger_than_ours_is_refused() -> None:
+def test_too_large_zstd_window_is_refused() -> None:
     parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=25)
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     data = compressor.compress(bytes(4)) + compressor.flush()
@@ -120,7 +120,7 @@ def test_a_window_larger_than_ours_is_refused() -> None:
         unseal(with_checksum(HEAD + data))
 
 
-def test_what_unpacks_to_far_more_is_refused_after_a_frame_of_it() -> None:
+def test_zstd_bomb_is_refused_after_one_frame() -> None:
     compressor = zstandard.ZstdCompressor().compressobj()
     bomb = compressor.compress(FRAME_BYTES_MAX.to_bytes(4) + bytes(4 * FRAME_BYTES_MAX)) + compressor.flush()
     reader = Unsealer("mail/a", ContainerKind.CHECKPOINT)
@@ -131,12 +131,12 @@ def test_what_unpacks_to_far_more_is_refused_after_a_frame_of_it() -> None:
 
 
 @pytest.mark.parametrize("frame", [b"", bytes(FRAME_BYTES_MAX + 1)])
-def test_a_frame_that_could_not_be_read_again_is_not_sealed(frame: bytes) -> None:
+def test_empty_or_too_large_frame_is_not_sealed(frame: bytes) -> None:
     with pytest.raises(ValueError, match="a frame has 1 to"):
         sealed(frame)
 
 
-def test_sealing_takes_frames_as_they_come() -> None:
+def test_frames_are_consumed_while_they_are_sealed() -> None:
     taken = 0
 
     def frames() -> Iterator[bytes]:

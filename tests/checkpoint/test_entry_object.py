@@ -44,7 +44,7 @@ changes = st.one_of(
 )
 
 
-def of(*some: Change) -> bytes:
+def packed(*some: Change) -> bytes:
     return b"".join(write_entry(Entry(DOT, (), 1, 1, "ann", b"m" * 16, 9, some)))
 
 
@@ -57,29 +57,29 @@ def read(data: bytes, max_changes: int = 100, max_bytes: int = 1 << 20) -> tuple
 
 @given(st.lists(changes, max_size=5))
 def test_changes_are_read_as_they_were_written(some: list[Change]) -> None:
-    assert read(of(*some)) == tuple(some)
+    assert read(packed(*some)) == tuple(some)
 
 
-def test_what_is_larger_than_was_said_is_not_read_to_its_end() -> None:
+def test_object_larger_than_its_entry_is_refused() -> None:
     three = (MailDel(UidSet.of([1])),) * 3
-    assert read(of(*three), max_changes=3) == three
+    assert read(packed(*three), max_changes=3) == three
     with pytest.raises(UnreadableError, match=r"it: damaged: it is larger than its entry; delete it$"):
-        read(of(*three), max_changes=2)
+        read(packed(*three), max_changes=2)
     with pytest.raises(UnreadableError, match="larger"):
-        read(of(MERGE), max_bytes=100)
+        read(packed(MERGE), max_bytes=100)
 
 
-@pytest.mark.parametrize("end", range(1, len(of(MERGE)), 9))
-def test_what_is_cut_short_is_not_taken(end: int) -> None:
+@pytest.mark.parametrize("end", range(1, len(packed(MERGE)), 9))
+def test_truncated_object_is_refused(end: int) -> None:
     with pytest.raises(UnreadableError):
-        read(of(MERGE)[:end])
+        read(packed(MERGE)[:end])
 
 
 @given(st.builds(Dot, st.builds("{}.{}".format, sids, sids), numbers))
-def test_a_name_names_one_entry(dot: Dot) -> None:
+def test_object_name_gives_the_dot_back(dot: Dot) -> None:
     assert dot_of(entry_name("mail", dot)) == dot
 
 
 @pytest.mark.parametrize("name", ["", "7", "a/7", "mail/entries/dc1.b3/x", "mail/entries/dc1.b3/²", "mail/entries/a/"])
-def test_other_names_name_none(name: str) -> None:
+def test_other_object_names_give_no_dot(name: str) -> None:
     assert dot_of(name) is None

@@ -37,18 +37,18 @@ def some_heads(count: int) -> list[NamedHead]:
 
 
 @pytest.mark.parametrize("count", [0, 1, HEADS_AT_ONCE, 3 * HEADS_AT_ONCE + 1])
-def test_a_manifest_is_the_same_again(count: int) -> None:
+def test_manifest_is_read_back_unchanged(count: int) -> None:
     heads = some_heads(count)
     assert read(MANIFEST.name, *write_manifest(MANIFEST, heads)) == (MANIFEST, heads)
 
 
-def test_trees_and_mailboxes_of_all_users_are_in_it() -> None:
+def test_manifest_lists_trees_and_mailboxes_of_several_users() -> None:
     heads = [HEAD, HEAD._replace(user="bob", uidvalidity=0, mailbox_id=tree_id("bob"))]
     heads.sort(key=lambda head: head.mailbox_id)
     assert read(MANIFEST.name, *write_manifest(MANIFEST, heads)) == (MANIFEST, heads)
 
 
-def test_a_manifest_that_is_damaged_is_refused() -> None:
+def test_damaged_manifest_is_refused() -> None:
     good = b"".join(write_manifest(MANIFEST, some_heads(9)))
     for at in range(len(good)):
         for bad in (good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :], good[:at]):
@@ -80,25 +80,25 @@ FIRST = (MANIFEST.home, MANIFEST.made_ms, MANIFEST.context)
         ([FIRST, (HEAD,), (HEAD._replace(mailbox_id=b"a" * 16),)], "not in order"),
     ],
 )
-def test_a_manifest_that_cannot_be_is_refused(frames: list[object], problem: str) -> None:
+def test_invalid_manifest_is_refused(frames: list[object], problem: str) -> None:
     packed = (frame if isinstance(frame, bytes) else msgpack.packb(frame) for frame in frames)
     with pytest.raises(UnreadableError, match=f"damaged: .*{problem}"):
         read(MANIFEST.name, *seal(ContainerKind.MANIFEST, packed))
 
 
-def test_a_name_says_of_which_node_and_when() -> None:
+def test_manifest_name_has_node_and_time() -> None:
     assert MANIFEST.name == "mail/manifests/dc1/20261121T023005.123Z.manifest"
     assert MANIFEST.name.startswith(manifests_of("mail", "dc1") + "/")
     assert MANIFEST.name.startswith(manifests_of("mail") + "/")
 
 
 @given(st.integers(0, DATE_MAX_MS - 1))
-def test_dates_are_exact(ms: int) -> None:
+def test_dates_in_names_are_exact(ms: int) -> None:
     assert ms_of(date(ms)) == ms
 
 
 @given(st.permutations([1, 2, 3, 1_000_000, 1_795_228_205_123, DATE_MAX_MS - 1]))
-def test_the_newest_comes_first_whoever_made_it(times: list[int]) -> None:
+def test_manifests_of_all_nodes_are_sorted_newest_first(times: list[int]) -> None:
     names = [Manifest(Home("mail", f"dc{ms % 3}"), ms, ()).name for ms in times]
     assert [made_ms(name) for name in newest_first(names)] == sorted(times, reverse=True)
 
@@ -106,6 +106,6 @@ def test_the_newest_comes_first_whoever_made_it(times: list[int]) -> None:
 @pytest.mark.parametrize(
     "name", ["", "mail/manifests/dc1/README", "mail/manifests/dc1/20269921T023005.123Z.manifest", MANIFEST.name + "#1"]
 )
-def test_what_is_no_manifest_is_left_alone(name: str) -> None:
+def test_other_objects_are_not_taken_for_manifests(name: str) -> None:
     assert made_ms(name) is None
     assert newest_first([name, MANIFEST.name]) == [MANIFEST.name]

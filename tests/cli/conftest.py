@@ -20,7 +20,7 @@ def served(tmp_path: Path) -> Iterator[ServedNode]:
 
 @pytest.fixture
 def invoke() -> Invoke:
-    """Run the command line in this process, with what is typed."""
+    """Run the command line in this process, with `typed` as its input."""
 
     def run(*arguments: object, typed: str = "") -> Result:
         return CliRunner().invoke(cli, [str(argument) for argument in arguments], input=typed, prog_name="replicator")

@@ -21,7 +21,7 @@ from tests.one_node import HookedMail, Names, one_node
 
 @dataclass
 class ServedNode:
-    """The node, seen from another thread."""
+    """A node that runs in another thread."""
 
     port: int
     mail: HookedMail

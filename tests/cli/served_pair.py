@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass
 class ServedPair:
-    """Nodes dc1, which is served, and dc2, seen from another thread."""
+    """Nodes dc1, which has an HTTP door, and dc2, both in another thread."""
 
     url: str
     nodes: Cluster
@@ -31,7 +31,7 @@ class ServedPair:
     ended: trio.Event
 
     def do(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
-        """In the nodes' thread."""
+        """Run work in the nodes' thread."""
         return trio.from_thread.run(work, self.nodes, trio_token=self.token)
 
 

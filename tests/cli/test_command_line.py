@@ -29,21 +29,21 @@ def test_unknown_command(invoke: Invoke, arguments: list[str], advice: str) -> N
     assert advice in result.stderr
 
 
-def test_unknown_option_of_the_whole_is_said_to_be_one(invoke: Invoke) -> None:
+def test_unknown_option_before_the_command_is_reported(invoke: Invoke) -> None:
     result = invoke("--versoin")
     assert (result.exit_code, "No such option" in result.stderr) == (2, True)
 
 
-def in_a_process(before: str) -> subprocess.CompletedProcess[str]:
-    """`replicator --version` in a process of its own, where something is done before."""
+def run_in_process(before: str) -> subprocess.CompletedProcess[str]:
+    """Run `replicator --version` in a process of its own, after the statements of `before`."""
     code = f"import os, signal, sys\n{before}\nfrom replicator.cli import main\nmain()"
     command = [sys.executable, "-c", code, "--version"]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("module", ["click", "replicator.cli.group", "importlib.metadata"])
-def test_an_interrupt_while_it_is_being_loaded(module: str) -> None:
-    done = in_a_process(
+def test_interrupt_while_modules_load_aborts_quietly(module: str) -> None:
+    done = run_in_process(
         "class Interrupts:\n"
         "    def find_spec(self, name, path, target=None):\n"
         f"        if name == {module!r}:\n"
@@ -54,18 +54,18 @@ def test_an_interrupt_while_it_is_being_loaded(module: str) -> None:
     assert (done.returncode, done.stdout, done.stderr.split()) == (1, "", ["Aborted!"])
 
 
-def test_an_interrupt_when_all_is_done() -> None:
-    done = in_a_process("import atexit\natexit.register(os.kill, os.getpid(), signal.SIGINT)")
+def test_interrupt_at_exit_is_ignored() -> None:
+    done = run_in_process("import atexit\natexit.register(os.kill, os.getpid(), signal.SIGINT)")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("mail-replicator ")
 
 
 @pytest.mark.parametrize("url", ["https://127.0.0.1:1080", "http://", "http://h:0", "http://h:99999", "http://h/path"])
-def test_a_url_of_another_form_is_refused(invoke: Invoke, url: str) -> None:
+def test_invalid_url_is_refused(invoke: Invoke, url: str) -> None:
     result = invoke("status", "--url", url)
     assert result.exit_code == 2
     assert "--url" in result.stderr
 
 
-def test_failure_is_one_line_whatever_it_quotes() -> None:
+def test_error_message_is_one_line() -> None:
     assert str(CommandError("a\nb")) == "a b"

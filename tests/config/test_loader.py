@@ -75,7 +75,7 @@ def problems(directory: Path, text: str) -> list[str]:
     return [line.removeprefix(f"{directory / 'node.toml'}:") for line in str(caught.value).split("\n")]
 
 
-def test_the_example_says_what_the_defaults_say(tmp_path: Path) -> None:
+def test_example_states_the_defaults(tmp_path: Path) -> None:
     config = load(tmp_path, EXAMPLE)
     assert config == default_config(
         "dc1",
@@ -96,7 +96,7 @@ def test_the_example_says_what_the_defaults_say(tmp_path: Path) -> None:
     assert config.mastership == MastershipConfig(Scope.MAILBOX, 1.0, 4.0)
 
 
-def test_a_node_alone_needs_its_id_only(tmp_path: Path) -> None:
+def test_single_node_needs_only_its_id(tmp_path: Path) -> None:
     config = load(tmp_path, 'node.id = "only"')
     assert config == default_config("only", tmp_path)
     assert config.durability.copies == 1
@@ -161,9 +161,7 @@ def test_every_key_can_differ_from_its_default(tmp_path: Path) -> None:
     assert config.tls.ca == tmp_path / "ca.pem"
 
 
-def test_relative_paths_start_at_the_file_not_at_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_start_at_the_configuration_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "n.toml").write_text('node.id = "x"')
     monkeypatch.chdir(tmp_path)
@@ -248,15 +246,15 @@ def test_relative_paths_start_at_the_file_not_at_the_working_directory(
         ('node.id = "a"\n\nnode.id = "b"', "3: invalid TOML: Cannot overwrite a value"),
     ],
 )
-def test_each_problem_has_its_line_and_what_to_do(tmp_path: Path, text: str, problem: str) -> None:
+def test_each_problem_is_reported_with_line_and_remedy(tmp_path: Path, text: str, problem: str) -> None:
     assert any(line.startswith(problem) for line in problems(tmp_path, text)), problems(tmp_path, text)
 
 
-def test_an_open_string_at_the_end_is_on_the_last_line(tmp_path: Path) -> None:
+def test_unterminated_string_is_reported_on_the_last_line(tmp_path: Path) -> None:
     assert problems(tmp_path, 'a = 1\nb = """x\n')[0].startswith("3: invalid TOML")
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once_in_file_order(tmp_path: Path) -> None:
     text = """\
     [node]
     id = "Bad"
@@ -275,14 +273,14 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) 
     assert lines == ["2", "7", "8", "9", "11", "12"]
 
 
-def test_a_ca_is_needed_between_machines(tmp_path: Path) -> None:
+def test_links_between_machines_need_a_ca(tmp_path: Path) -> None:
     (tmp_path / "x.pem").touch()
     text = '[node]\nid = "a"\n[listen]\npeer = "0.0.0.0:1"\n[tls]\ncertificate = "x.pem"\nkey = "x.pem"\n'
     assert problems(tmp_path, text)[0].startswith("4: peer: ")
     assert load(tmp_path, f'{text}ca = "x.pem"').tls is not None
 
 
-def test_any_free_port_is_another_one_each_time(tmp_path: Path) -> None:
+def test_port_0_may_be_used_twice(tmp_path: Path) -> None:
     config = load(tmp_path, 'node.id = "a"\nlisten.imap = "localhost:0"\nlisten.lmtp = "localhost:0"')
     assert config.listen.imap == config.listen.lmtp == Address("localhost", 0)
 
@@ -291,20 +289,20 @@ def test_any_free_port_is_another_one_each_time(tmp_path: Path) -> None:
     ("content", "problem"),
     [(b"a = '\xff'", "1: not UTF-8"), (b"# \n" * 400_000, " larger than")],
 )
-def test_what_is_no_text_file_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+def test_binary_or_huge_file_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
     file = tmp_path / "node.toml"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=problem):
         load_config(file)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml: the configuration cannot be read: No such file"):
         load_config(tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize("kind", ["directory", "loop", "pipe"])
-def test_a_passwd_file_that_a_node_cannot_read(tmp_path: Path, kind: str) -> None:
+def test_unreadable_passwd_file_is_reported(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "p"
     match kind:
         case "directory":
@@ -321,7 +319,7 @@ def test_a_passwd_file_that_a_node_cannot_read(tmp_path: Path, kind: str) -> Non
     assert load_config(file).users.passwd_file == path  # commands that ask a running node need not read it
 
 
-def test_a_passwd_file_may_come_later(tmp_path: Path) -> None:
+def test_passwd_file_may_be_created_later(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text('node.id = "a"')
     assert load_config(file, serving=True) == default_config("a", tmp_path)
@@ -337,7 +335,7 @@ def test_a_passwd_file_may_come_later(tmp_path: Path) -> None:
     ("url", "parent"),
     [("file:wrong/checkpoints", "wrong"), ("file:{dir}/wrong/checkpoints", "wrong"), ("file:p/checkpoints", "p")],
 )
-def test_no_tree_of_directories_is_made_for_checkpoints(tmp_path: Path, url: str, parent: str) -> None:
+def test_missing_parent_of_the_checkpoint_directory_is_reported(tmp_path: Path, url: str, parent: str) -> None:
     (tmp_path / "p").write_text("")  # no directory
     file = tmp_path / "node.toml"
     file.write_text(f'[node]\nid = "a"\n\n[checkpoint]\nurl = "{url.format(dir=tmp_path)}"\n')
@@ -349,10 +347,10 @@ def test_no_tree_of_directories_is_made_for_checkpoints(tmp_path: Path, url: str
 
 
 @pytest.mark.parametrize("url", ["file:there/checkpoints", "file:a/checkpoints", "file:my%20dir", "s3://mail/x/y"])
-def test_a_directory_for_checkpoints_may_come_later(tmp_path: Path, url: str) -> None:
+def test_checkpoint_directory_may_be_created_later(tmp_path: Path, url: str) -> None:
     (tmp_path / "there").mkdir()
     file = tmp_path / "node.toml"
-    file.write_text(f'node.id = "a"\ncheckpoint.url = "{url}"\n')  # whose node.data, "a", is not there yet either
+    file.write_text(f'node.id = "a"\ncheckpoint.url = "{url}"\n')  # node.data, "a", does not exist yet either
     assert load_config(file, serving=True) == load_config(file)
 
 

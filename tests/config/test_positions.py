@@ -71,18 +71,18 @@ def test_each_key_has_its_line() -> None:
     assert ("fake",) not in lines
 
 
-def test_what_has_no_line_of_its_own_is_on_the_line_around_it() -> None:
+def test_key_without_a_line_gets_that_of_its_table() -> None:
     lines = key_lines(EVERYTHING)
     assert line_of(lines, ("other", "inline", "b", "c")) == 36
     assert line_of(lines, ("peer", 1, "absent")) == 26
     assert line_of(lines, ("absent",)) == 1
 
 
-def test_a_string_that_ends_in_quotes_ends_there() -> None:
+def test_end_of_a_string_that_ends_in_quotes_is_found() -> None:
     assert key_lines('a = ["""x"""", "]"]\nb = ["""y""""", \'[\']\nc = 1') == {("a",): 1, ("b",): 2, ("c",): 3}
 
 
-def test_dates_numbers_and_windows_line_ends() -> None:
+def test_dates_numbers_and_windows_line_ends_are_scanned() -> None:
     text = "a = 1979-05-27T07:32:00.5Z\r\nb = -1.5e+3\r\n[c]\r\nd = 0x_1f\r\n".replace("0x_1f", "0x1f")
     assert key_lines(text) == {("a",): 1, ("b",): 2, ("c",): 3, ("c", "d"): 4}
 
@@ -94,7 +94,7 @@ NAMES = st.sampled_from(["a", "b", '"x.y"', "'#'", "c-d", "1"])
 
 
 @given(st.lists(st.tuples(NAMES, VALUES), unique_by=lambda pair: pair[0], min_size=1), st.data())
-def test_agrees_with_the_parser_however_the_file_is_written(pairs: list[tuple[str, str]], data: st.DataObject) -> None:
+def test_key_lines_agree_with_the_toml_parser(pairs: list[tuple[str, str]], data: st.DataObject) -> None:
     text, expected = "", {}
     for name, value in pairs:
         text += data.draw(st.sampled_from(["", "\n", "# x = [\n", "   \n\t"]))

@@ -68,7 +68,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
 
 @given(st.data())
 @settings(deadline=None)
-def test_what_is_written_is_read_back(data: st.DataObject) -> None:
+def test_written_configuration_is_read_back(data: st.DataObject) -> None:
     with TemporaryDirectory() as name:
         directory = Path(name)
         for pem in ("c", "k", "ca"):
@@ -79,7 +79,7 @@ def test_what_is_written_is_read_back(data: st.DataObject) -> None:
         assert load_config(file) == config
 
 
-def test_the_text_is_for_people(tmp_path: Path) -> None:
+def test_written_configuration_is_readable(tmp_path: Path) -> None:
     config = default_config("dc1", tmp_path, listen=ListenConfig(imap=Address("127.0.0.1", 1143)))
     text = config_text(config, tmp_path)
     assert 'data = "dc1" ' in text

@@ -1,4 +1,4 @@
-"""What an inventory is to have, as `store.db.queries` says it, row by row."""
+"""The expected tables of an inventory, which `store.db.queries` reads row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repair plans for tests: written as `resync.plan` says, of rows that a test gives."""
+"""Repair plans for tests, written from given rows in the format of `resync.plan`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCHEMA = pa.schema([pa.field(one.name, TYPES[one.type], one.nullable) for one in
 def planned(
     user: str | None, mailbox: bytes, uidvalidity: int | None, heads: Mapping[str, Head], relation: str = "forked"
 ) -> Row:
-    """A row of `mailboxes`."""
+    """Return a row of the table `mailboxes`."""
     rows = [{"node": sid, "origin": head and head[0], "seq": head and head[1]} for sid, head in sorted(heads.items())]
     return {
         "mailbox": mailbox, "user": user, "uidvalidity": uidvalidity, "relation": relation,
@@ -43,7 +43,7 @@ def write_plan(
     taken_ms: int = 0,
     schema: pa.Schema = SCHEMA,
 ) -> Path:
-    """By master. Where it was written."""
+    """Write a plan, given its rows by master. Return its directory."""
     to.mkdir(exist_ok=True)
     for master, some in rows.items():
         folder = to / "mailboxes" / f"master={master}"

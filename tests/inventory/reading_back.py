@@ -1,4 +1,4 @@
-"""Inventories written in this process, and read back with nothing of ours but the layout."""
+"""Inventories that are written in this process, and read back by their layout alone."""
 
 from __future__ import annotations
 
@@ -24,62 +24,62 @@ ORDER = Order("node.db", "/nowhere", None, "/nowhere", False, "mail", "dc1", "dc
 
 
 @dataclass
-class Taken:
-    """What came of it. `told`: by the process."""
+class WrittenInventory:
+    """An inventory as it was read back, and the events of its writing."""
 
     tables: dict[str, Rows]
     manifest: InventoryManifest
-    told: list[Event]
+    events: list[Event]
 
     @property
     def unreadable(self) -> set[tuple[str, str]]:
-        return {(event.table, event.key) for event in self.told if isinstance(event, Unreadable)}
+        return {(event.table, event.key) for event in self.events if isinstance(event, Unreadable)}
 
 
 @dataclass
 class Listener:
-    """Takes events, and does something at those of a kind."""
+    """Record events, and call `action` at each event of type `at`."""
 
     at: type[object] | None = None
-    what: Callable[[], object] = lambda: None
+    action: Callable[[], object] = lambda: None
     events: list[Event] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
         if self.at is not None and isinstance(event, self.at):
-            self.what()
+            self.action()
 
 
 def dc7(names: Sequence[MailboxName]) -> list[str | None]:
-    """All mailboxes have a master, trees none."""
+    """Return dc7 as the master of each mailbox, and None for trees."""
     return ["dc7" if uidvalidity else None for _, _, uidvalidity in names]
 
 
 def empty_disk(_directory: Path) -> os.statvfs_result:
-    """See `room.LookAt`."""
+    """Return the state of an empty disk."""
     return disk(free_bytes=1 << 50, all_bytes=1 << 50)
 
 
 def disk(free_bytes: int, all_bytes: int) -> os.statvfs_result:
-    """In blocks of 1 KiB, and with more room for root."""
+    """Return the state of a disk with blocks of 1 KiB, on which root has more space than others."""
     blocks, free = all_bytes >> 10, free_bytes >> 10
     return os.statvfs_result((4096, 1024, blocks, blocks, free, 0, 0, 0, 0, 255))
 
 
-def take(
+def write_and_read(
     connection: sqlite3.Connection, to: Path, listener: Listener | None = None, look_at: LookAt = empty_disk
-) -> Taken:
-    """Write one, and read it."""
+) -> WrittenInventory:
+    """Write an inventory of the database, and read it back."""
     target: Target = Directory(to, look_at)
     target.prepare(overwrite=False)
     listener = listener or Listener()
     InventoryWriter(connection, target, listener, dc7).write(ORDER)
     files = {str(path.relative_to(to)): path.read_bytes() for path in to.rglob("*") if path.is_file()}
-    return Taken(*read_back(files), listener.events)
+    return WrittenInventory(*read_back(files), listener.events)
 
 
 def read_back(files: dict[str, bytes]) -> tuple[dict[str, Rows], InventoryManifest]:
-    """The tables of an inventory, by the names of its files; nothing else is there."""
+    """Return the tables and the manifest of an inventory, given its files. Assert that it has no others."""
     manifest = manifest_from(files.pop(MANIFEST))
     tables: dict[str, Rows] = {}
     for table, columns in TABLES.items():

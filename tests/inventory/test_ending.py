@@ -1,4 +1,4 @@
-"""However an inventory ends, what it has written is all there and the node says so, or is removed."""
+"""Ends of inventories: all files are there and the node reports success, or the files are removed."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def database(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def written(database: Path, to: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has written all of an inventory, and waits for the node's word."""
+def finished_writer(database: Path, to: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process until it has written a whole inventory and waits for the node's confirmation."""
     pipe = subprocess.PIPE
     with subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, env=environment()) as process:
         assert process.stdin is not None
@@ -69,13 +69,13 @@ def written(database: Path, to: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_the_process_removes_what_its_node_does_not_know_of(database: Path, tmp_path: Path) -> None:
-    """A node that is killed is like that. What others have put there stays, and the directory then, too."""
+def test_process_removes_files_that_its_node_has_not_confirmed(database: Path, tmp_path: Path) -> None:
+    """A killed node confirms nothing. Foreign files stay, and so does their directory."""
     (tmp_path / "to").mkdir()
-    with written(database, tmp_path / "to") as process:
+    with finished_writer(database, tmp_path / "to") as process:
         for name in ("letter.txt", "heads/part-00001.parquet"):
             (tmp_path / "to" / name).touch()
-        for number in (signal.SIGTERM, signal.SIGINT):  # as a service manager, or a terminal, tells all processes
+        for number in (signal.SIGTERM, signal.SIGINT):  # a service manager or a terminal sends them to all processes
             process.send_signal(number)
         assert process.stdin is not None
         process.stdin.close()
@@ -85,8 +85,8 @@ def test_the_process_removes_what_its_node_does_not_know_of(database: Path, tmp_
     }  # fmt: skip
 
 
-def test_the_process_leaves_what_its_node_knows_of(database: Path, tmp_path: Path) -> None:
-    with written(database, tmp_path / "to") as process:
+def test_process_keeps_files_that_its_node_has_confirmed(database: Path, tmp_path: Path) -> None:
+    with finished_writer(database, tmp_path / "to") as process:
         assert process.stdin is not None
         process.stdin.write(KEEP)
         process.stdin.close()
@@ -95,7 +95,7 @@ def test_the_process_leaves_what_its_node_knows_of(database: Path, tmp_path: Pat
 
 
 async def run_cancelled(tmp_path: Path, scope: trio.CancelScope) -> tuple[bool, bool]:
-    """Whether the task was cancelled, and whether it says that it is done."""
+    """Run the task. Return whether it was cancelled, and whether it reports that it is done."""
     (tmp_path / "node").mkdir()
     async with one_node(tmp_path / "node") as mail:
         options = InventoryOptions(to=str(tmp_path / "new" / "to"), endpoint=None, overwrite=False)
@@ -105,8 +105,8 @@ async def run_cancelled(tmp_path: Path, scope: trio.CancelScope) -> tuple[bool, 
         return scope.cancelled_caught, job.status.taken_ms is not None
 
 
-def test_cancelled_means_that_nothing_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it was there, and the node had not heard so."""
+def test_cancelled_task_leaves_no_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inventory was complete, but the node had not heard of that."""
     scope, found, lines_of = trio.CancelScope(), set[str](), inventory._lines
 
     async def cancelling(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes, None]:
@@ -124,7 +124,7 @@ def test_cancelled_means_that_nothing_is_there(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "new").exists()
 
 
-def test_what_is_done_cannot_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_task_cannot_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scope, note = trio.CancelScope(), InventoryTask._note
 
     def cancelling(job: InventoryTask, event: Event) -> None:
@@ -137,14 +137,14 @@ def test_what_is_done_cannot_be_cancelled(tmp_path: Path, monkeypatch: pytest.Mo
     assert files_of(tmp_path / "new" / "to") == ALL
 
 
-def test_what_others_have_put_in_the_place_of_a_file_stays(tmp_path: Path) -> None:
+def test_discard_spares_foreign_files_in_place_of_its_own(tmp_path: Path) -> None:
     target = Directory(tmp_path / "to")
     target.prepare(overwrite=False)
     for number in range(3):
         with target.writing(part_name("heads", number)) as file:
             file.write(b"ours")
     (tmp_path / "to" / part_name("heads", 0)).unlink()
-    (tmp_path / "to" / part_name("heads", 0)).write_bytes(b"theirs")  # may well have the inode of ours
+    (tmp_path / "to" / part_name("heads", 0)).write_bytes(b"theirs")  # may get the inode of the removed file
     (tmp_path / "to" / part_name("heads", 1)).unlink()
     with suppress(ZeroDivisionError), target.writing(part_name("heads", 3)) as file:
         aside = tmp_path / "to" / "heads" / ".part-00003.parquet.unfinished"
@@ -155,7 +155,7 @@ def test_what_others_have_put_in_the_place_of_a_file_stays(tmp_path: Path) -> No
     assert files_of(tmp_path / "to") == {part_name("heads", 0), "heads/.part-00003.parquet.unfinished"}
 
 
-def test_one_that_is_begun_anew_by_another_is_not_said_to_be_whole(tmp_path: Path) -> None:
+def test_overwritten_inventory_is_not_completed(tmp_path: Path) -> None:
     first, second = Directory(tmp_path / "to"), Directory(tmp_path / "to")
     first.prepare(overwrite=False)
     with first.writing(part_name("heads", 0)) as file:
@@ -175,8 +175,8 @@ def test_one_that_is_begun_anew_by_another_is_not_said_to_be_whole(tmp_path: Pat
     assert files_of(tmp_path / "to") == {MANIFEST, part_name("heads", 0)}
 
 
-def test_nothing_is_begun_after_the_end(tmp_path: Path) -> None:
-    """The writer goes on for a moment while another thread removes what it has written."""
+def test_no_file_is_begun_after_discard(tmp_path: Path) -> None:
+    """The writer may go on for a moment while another thread removes its files."""
     (tmp_path / "to").mkdir()
     target = Directory(tmp_path / "to")
     target.prepare(overwrite=False)

@@ -1,4 +1,4 @@
-"""An inventory is of one moment, whatever the writer does meanwhile, and is whole or is none."""
+"""Inventories as snapshots: each shows one moment of the database, and is complete or does not exist."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from replicator.store.inventory.targets import Directory
 from replicator.store.inventory.writing import InventoryWriter
 from resync.inventory import InventoryManifest
 from tests.inventory import expected
-from tests.inventory.reading_back import ORDER, Listener, take
+from tests.inventory.reading_back import ORDER, Listener, write_and_read
 from tests.store.harness import INBOX, expunging, flagging, guid, open_store, save, saving
 from tests.store.memory_node import MemoryNode
 
 SMALL_DISK_BYTES = 64 << 10
 
 
-async def test_what_is_written_meanwhile_is_not_in_it(tmp_path: Path) -> None:
+async def test_later_changes_are_not_in_the_inventory(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
         for number in range(4):
             await save(store, number)
@@ -46,7 +46,7 @@ async def test_what_is_written_meanwhile_is_not_in_it(tmp_path: Path) -> None:
         def write() -> None:
             listener = Listener(Begun, partial(trio.from_thread.run, change))
             with closing(schema.open_reader(tmp_path / "node.db")) as connection:
-                taken = take(connection, tmp_path / "to", listener)
+                taken = write_and_read(connection, tmp_path / "to", listener)
             assert taken.tables == before
             assert taken.manifest.context == context
 
@@ -61,17 +61,15 @@ async def test_rows_fill_files_and_row_groups(tmp_path: Path, monkeypatch: pytes
         for number in range(10):
             await save(store, number)
     with closing(schema.open_reader(tmp_path / "node.db")) as connection:
-        take(connection, tmp_path / "to")
+        write_and_read(connection, tmp_path / "to")
     files = sorted((tmp_path / "to" / "messages").iterdir())
     groups = [pq.ParquetFile(file).metadata for file in files]
     assert [[one.row_group(at).num_rows for at in range(one.num_row_groups)] for one in groups] == [[3, 3], [3, 1]]
     assert {one.row_group(0).column(0).compression for one in groups} == {"ZSTD"}
 
 
-async def test_rows_that_are_large_fill_row_groups_and_files_sooner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Contexts have as many origins as there were runs of nodes: memory must not grow with that."""
+async def test_large_rows_fill_row_groups_and_files_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A context has an origin for each run of each node, and memory must not grow with their number."""
     monkeypatch.setattr(tables, "BATCH_ROWS", 1)
     monkeypatch.setattr(parquet, "GROUP_ROWS", 4)
     monkeypatch.setattr(parquet, "FILE_ROWS", 12)
@@ -79,16 +77,16 @@ async def test_rows_that_are_large_fill_row_groups_and_files_sooner(
         for number in range(10):
             await save(store, number)
     with closing(schema.open_reader(tmp_path / "node.db")) as connection:
-        rows = take(connection, tmp_path / "one").tables["messages"]
+        rows = write_and_read(connection, tmp_path / "one").tables["messages"]
         one_row = Converter("messages").batch(connection.execute(SOURCES["messages"].select).fetchmany(1)).nbytes
         monkeypatch.setattr(parquet, "GROUP_BYTES", one_row + 1)
-        assert take(connection, tmp_path / "to").tables["messages"] == rows
+        assert write_and_read(connection, tmp_path / "to").tables["messages"] == rows
     files = [pq.ParquetFile(file).metadata for file in sorted((tmp_path / "to" / "messages").iterdir())]
     assert [[one.row_group(at).num_rows for at in range(one.num_row_groups)] for one in files] == [[2, 2, 2], [2, 2]]
 
 
-def test_heads_are_read_and_asked_for_a_few_at_a_time(tmp_path: Path) -> None:
-    """Each may have a large context."""
+def test_heads_and_masters_are_read_in_batches(tmp_path: Path) -> None:
+    """Each head may have a large context."""
     node, asked = MemoryNode("dc1.a"), list[int]()
     node.write(saving(b"text", guid(1)))
     columns = "user, uidvalidity, uidnext, highestmodseq, context, messages, unseen, size_bytes, fingerprint, risen"
@@ -110,8 +108,8 @@ def test_heads_are_read_and_asked_for_a_few_at_a_time(tmp_path: Path) -> None:
     node.connection.close()
 
 
-def test_an_error_that_ends_the_transaction_is_what_is_told(tmp_path: Path) -> None:
-    """As SQLite does where the disk fails (`sqlite3VdbeHalt`): there is nothing to commit then."""
+def test_error_that_ends_the_transaction_is_reported(tmp_path: Path) -> None:
+    """SQLite ends the transaction when the disk fails (`sqlite3VdbeHalt`), so there is nothing to commit."""
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1)))
 
@@ -120,11 +118,11 @@ def test_an_error_that_ends_the_transaction_is_what_is_told(tmp_path: Path) -> N
         raise sqlite3.OperationalError("disk I/O error")
 
     with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
-        take(node.connection, tmp_path / "to", Listener(Begun, fails))
+        write_and_read(node.connection, tmp_path / "to", Listener(Begun, fails))
     node.connection.close()
 
 
-def test_directories_that_are_made_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_directories_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
     monkeypatch.setattr(targets, "_sync", synced.append)
     Directory(tmp_path / "new" / "newer" / "newest").prepare(overwrite=False)
@@ -132,7 +130,7 @@ def test_directories_that_are_made_survive_a_power_cut(tmp_path: Path, monkeypat
     assert [(tmp_path / "new" / "newer" / "newest").stat().st_mode & 0o777] == [0o700]
 
 
-def test_what_stands_there_is_not_written_over(tmp_path: Path) -> None:
+def test_only_an_incomplete_inventory_is_overwritten(tmp_path: Path) -> None:
     to = tmp_path / "to"
     Directory(to).prepare(overwrite=False)
     Directory(to).prepare(overwrite=False)  # empty
@@ -157,14 +155,14 @@ def test_what_stands_there_is_not_written_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["others", "heads/others"])
-def test_a_directory_that_is_not_a_tables_is_among_other_things(tmp_path: Path, name: str) -> None:
+def test_foreign_directory_is_not_overwritten(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir(parents=True)
     (tmp_path / name / "part-00000.parquet").touch()
     with pytest.raises(TargetError, match=f"holds other things, such as '{name}'"):
         Directory(tmp_path).prepare(overwrite=True)
 
 
-def test_nothing_is_written_behind_a_link(tmp_path: Path) -> None:
+def test_nothing_is_written_through_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "to").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "to" / "heads").symlink_to(tmp_path / "elsewhere")
@@ -172,26 +170,26 @@ def test_nothing_is_written_behind_a_link(tmp_path: Path) -> None:
         Directory(tmp_path / "to").prepare(overwrite=True)
 
 
-async def test_one_that_was_cut_off_at_its_end_can_be_begun_anew(
+async def test_inventory_interrupted_at_its_end_can_be_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the end of the process: nothing of it can tidy up."""
+    """The process has died, so that it could not remove its files."""
     async with open_store(tmp_path) as store:
         await save(store, 1)
     with closing(schema.open_reader(tmp_path / "node.db")) as connection:
         with monkeypatch.context() as patch, suppress(ZeroDivisionError):
             patch.setattr(Path, "unlink", lambda *_, **__: None)
             patch.setattr(InventoryManifest, "to_json", lambda _: 1 // 0)
-            take(connection, tmp_path / "to")
+            write_and_read(connection, tmp_path / "to")
         assert (tmp_path / "to" / ".inventory.json.unfinished").exists()
         with pytest.raises(TargetError, match="`--overwrite`"):
             Directory(tmp_path / "to").prepare(overwrite=False)
         Directory(tmp_path / "to").prepare(overwrite=True)
-        assert take(connection, tmp_path / "to").tables["messages"]
+        assert write_and_read(connection, tmp_path / "to").tables["messages"]
 
 
-def test_of_two_that_begin_at_once_one_is_whole(tmp_path: Path) -> None:
-    """Both have found the place empty."""
+def test_second_of_two_simultaneous_inventories_is_refused(tmp_path: Path) -> None:
+    """Both inventories have found the place empty."""
     one, other = Directory(tmp_path / "to"), Directory(tmp_path / "to")
     one.prepare(overwrite=False)
     other.prepare(overwrite=False)
@@ -209,7 +207,7 @@ def test_of_two_that_begin_at_once_one_is_whole(tmp_path: Path) -> None:
     assert (tmp_path / "to" / name).read_bytes() == b"one"
 
 
-def test_a_file_is_there_when_it_is_whole(tmp_path: Path) -> None:
+def test_file_appears_only_when_complete(tmp_path: Path) -> None:
     target = Directory(tmp_path / "to")
     target.prepare(overwrite=False)
     aside: list[str] = []
@@ -222,8 +220,8 @@ def test_a_file_is_there_when_it_is_whole(tmp_path: Path) -> None:
     assert (target.files, target.size_bytes) == (0, 0)
 
 
-def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
-    """Also in a directory that others may look into: names of users are in them."""
+def test_files_are_private_to_their_owner(tmp_path: Path) -> None:
+    """Others may read the directory, and the files have names of users."""
     (tmp_path / "to").mkdir()
     (tmp_path / "to").chmod(0o755)
     target, before = Directory(tmp_path / "to"), os.umask(0)
@@ -248,13 +246,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is left out: mounting it needs root")
-async def test_a_disk_that_is_full_leaves_no_inventory(tmp_path: Path, small_disk: Path) -> None:
+async def test_full_disk_leaves_no_inventory(tmp_path: Path, small_disk: Path) -> None:
     async with open_store(tmp_path) as store:
         await save(store, 1)
     (small_disk / "ballast").write_bytes(bytes(SMALL_DISK_BYTES - (12 << 10)))
     with closing(schema.open_reader(tmp_path / "node.db")) as connection:
         with pytest.raises(OSError, match="No space left on device"):
-            take(connection, small_disk / "to")
+            write_and_read(connection, small_disk / "to")
         assert list(small_disk.rglob("*")) == [small_disk / "ballast"]  # noqa: ASYNC240
         (small_disk / "ballast").unlink()
-        assert take(connection, small_disk / "to").tables["messages"]
+        assert write_and_read(connection, small_disk / "to").tables["messages"]

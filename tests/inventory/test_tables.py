@@ -1,4 +1,4 @@
-"""What is in an inventory is what the database shows; what is damaged there is told, and all else is in it."""
+"""Tables of an inventory, which hold what the database shows except for damaged rows, and those are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from replicator.store.inventory.screening import KEYS, key_of
 from replicator.store.log import sequencer
 from resync.inventory import TABLES
 from tests.inventory import expected
-from tests.inventory.reading_back import take
+from tests.inventory.reading_back import write_and_read
 from tests.store.harness import INBOX, guid, saving
 from tests.store.memory_cluster import Cluster
 from tests.store.memory_cluster import save as save_something
@@ -40,15 +40,15 @@ AFTER_MERGES = (
     "UPDATE by_uid SET claim_seq = 77 WHERE uid % 4 = 0",
     "UPDATE chain SET risen = 5 WHERE uidvalidity > 0 AND uidnext % 2",
 )
-WRONG = (
+INVALID_VALUES = (
     "CAST(x'41ff42' AS TEXT)", "x'ff'", "'text'", "1.5", "x''", "CAST(x'00' AS TEXT)", "x'81a141'", "-9e99",
     "CAST(zeroblob(16) AS TEXT)", "x'81a14193cf0000000000000001a164c301'", "x'81a14193cfffffffffffffffffa164c3'",
 )  # fmt: skip
 
 
 @contextmanager
-def small(*, batch: int, group: int, file: int) -> Iterator[None]:
-    """Batches, row groups and files of so few rows that a few dozen fill several."""
+def small_limits(*, batch: int, group: int, file: int) -> Iterator[None]:
+    """Limit batches, row groups and files to so few rows that a few dozen rows fill several."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "BATCH_ROWS", batch)
         patch.setattr(parquet, "GROUP_ROWS", group)
@@ -56,8 +56,8 @@ def small(*, batch: int, group: int, file: int) -> Iterator[None]:
         yield
 
 
-def history(rng: random.Random, steps: int) -> MemoryNode:
-    """One of three nodes, which has seen some of what they all did."""
+def random_node(rng: random.Random, steps: int) -> MemoryNode:
+    """Return one of three nodes, which has applied some of the changes of all."""
     cluster = Cluster(3)
     for _ in range(steps):
         match rng.randrange(6):
@@ -74,12 +74,12 @@ def history(rng: random.Random, steps: int) -> MemoryNode:
 
 @given(st.integers(0, 80), st.randoms(use_true_random=False))
 @settings(max_examples=15)
-def test_an_inventory_is_what_the_node_shows(steps: int, rng: random.Random) -> None:
-    node = history(rng, steps)
+def test_inventory_equals_what_the_node_shows(steps: int, rng: random.Random) -> None:
+    node = random_node(rng, steps)
     for statement in AFTER_MERGES:
         node.connection.execute(statement)
-    with TemporaryDirectory() as directory, small(batch=rng.randint(1, 9), group=rng.randint(1, 9), file=16):
-        taken = take(node.connection, Path(directory) / "to")
+    with TemporaryDirectory() as directory, small_limits(batch=rng.randint(1, 9), group=rng.randint(1, 9), file=16):
+        taken = write_and_read(node.connection, Path(directory) / "to")
     assert taken.tables == expected.tables(node.connection)
     assert taken.manifest.context == queries.log_context(node.connection)
     assert not taken.manifest.unreadable
@@ -88,15 +88,15 @@ def test_an_inventory_is_what_the_node_shows(steps: int, rng: random.Random) -> 
 
 @given(st.integers(20, 60), st.integers(1, 4), st.randoms(use_true_random=False))
 @settings(max_examples=25)
-def test_damaged_rows_are_told_and_the_others_are_there(steps: int, damages: int, rng: random.Random) -> None:
-    node = history(rng, steps)
+def test_damaged_rows_are_reported_and_the_others_written(steps: int, damages: int, rng: random.Random) -> None:
+    node = random_node(rng, steps)
     whole = expected.tables(node.connection)
-    damaged = [damaged_row(node.connection, rng) for _ in range(damages)]
-    with TemporaryDirectory() as directory, small(batch=rng.randint(1, 9), group=4, file=16):
-        taken = take(node.connection, Path(directory) / "to")
+    damaged = [damage_random_row(node.connection, rng) for _ in range(damages)]
+    with TemporaryDirectory() as directory, small_limits(batch=rng.randint(1, 9), group=4, file=16):
+        taken = write_and_read(node.connection, Path(directory) / "to")
     for table, rows in taken.tables.items():
         left = [row for row in whole[table] if row in rows]
-        # A value that could be right is nothing that an inventory can know.
+        # An inventory cannot recognize a damaged value that is valid.
         changed = [row for row in rows if row not in left]
         assert len(changed) <= damaged.count(table)
         assert len(rows) + taken.manifest.unreadable.get(table, 0) == len(whole[table])
@@ -104,8 +104,8 @@ def test_damaged_rows_are_told_and_the_others_are_there(steps: int, damages: int
     node.connection.close()
 
 
-def damaged_row(connection: sqlite3.Connection, rng: random.Random) -> str | None:
-    """The table of which a column of a row, but none of its key, has become something else."""
+def damage_random_row(connection: sqlite3.Connection, rng: random.Random) -> str | None:
+    """Damage one column of one row, but not of its key. Return the table."""
     table = rng.choice(list(DATABASE_TABLES))
     name = DATABASE_TABLES[table]
     columns = [row for row in connection.execute(f"PRAGMA table_info({name})").fetchall() if not row[5]]
@@ -114,7 +114,7 @@ def damaged_row(connection: sqlite3.Connection, rng: random.Random) -> str | Non
     if not rows:
         return None
     where = " AND ".join(f"{column} = ?" for column in key)
-    statement = f"UPDATE {name} SET {rng.choice(columns)[1]} = {rng.choice(WRONG)} WHERE {where}"
+    statement = f"UPDATE {name} SET {rng.choice(columns)[1]} = {rng.choice(INVALID_VALUES)} WHERE {where}"
     connection.execute(statement, rng.choice(rows))
     return table
 
@@ -155,14 +155,14 @@ def some_mail(count: int = 5) -> MemoryNode:
         ("heads", "head_origin", "x'642e61'"),
     ],
 )
-def test_a_value_that_cannot_be(tmp_path: Path, table: str, column: str, value: str) -> None:
-    """Of the third of five messages; what is told is that row, and that row only."""
+def test_invalid_value_leaves_out_only_its_row(tmp_path: Path, table: str, column: str, value: str) -> None:
+    """The row is the third of five messages, or a head. It alone is reported."""
     node = some_mail()
     name = DATABASE_TABLES[table]
     where = "uid = 3" if table != "heads" else "id = (SELECT MAX(id) FROM chain)"
-    before = take(node.connection, tmp_path / "before")
+    before = write_and_read(node.connection, tmp_path / "before")
     assert node.connection.execute(f"UPDATE {name} SET {column} = {value} WHERE {where}").rowcount == 1
-    after = take(node.connection, tmp_path / "after")
+    after = write_and_read(node.connection, tmp_path / "after")
     key = "mailbox" if table == "heads" else "uid"
     gone = [row for row in before.tables[table] if row not in after.tables[table]]
     assert [row for row in before.tables[table] if row not in gone] == after.tables[table]
@@ -177,48 +177,48 @@ def test_a_value_that_cannot_be(tmp_path: Path, table: str, column: str, value: 
     node.connection.close()
 
 
-def test_a_key_that_is_no_text_ends_nothing(tmp_path: Path) -> None:
-    """Rows are read on from the one before; those behind it are there."""
+def test_rows_after_an_invalid_key_are_read(tmp_path: Path) -> None:
+    """Reading resumes after the last valid key, so that the inventory has the rows after the invalid one."""
     node = some_mail()
     for name in (b"a", b"b\xff", b"b\xfe", b"c"):
         node.connection.execute("INSERT INTO subscription VALUES ('alice', CAST(? AS TEXT), 1, 5, 'dc1')", (name,))
-    with small(batch=1, group=2, file=4):
-        taken = take(node.connection, tmp_path / "to")
+    with small_limits(batch=1, group=2, file=4):
+        taken = write_and_read(node.connection, tmp_path / "to")
     assert [row["name"] for row in taken.tables["subscriptions"]] == ["a", "c"]
     assert taken.unreadable == {("subscriptions", rf"user 'alice', name 'b\udc{byte}'") for byte in ("ff", "fe")}
     node.connection.close()
 
 
-def test_only_so_many_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_named_damaged_rows_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "TOLD_MAX", 2)
     node = some_mail(7)
     node.connection.execute("UPDATE by_uid SET flags = 'x' WHERE uid > 2")
-    with small(batch=3, group=10, file=10):
-        taken = take(node.connection, tmp_path / "to")
+    with small_limits(batch=3, group=10, file=10):
+        taken = write_and_read(node.connection, tmp_path / "to")
     assert ([row["uid"] for row in taken.tables["messages"]], len(taken.unreadable)) == ([1, 2], 2)
-    assert [event for event in taken.told if isinstance(event, LeftOut)] == [
-        LeftOut("messages", 2), LeftOut("messages", 1),  # of a batch each
+    assert [event for event in taken.events if isinstance(event, LeftOut)] == [
+        LeftOut("messages", 2), LeftOut("messages", 1),  # one for each batch
     ]  # fmt: skip
     assert taken.manifest.unreadable == {"messages": 5}
     node.connection.close()
 
 
-def test_a_page_that_is_damaged_ends_it(tmp_path: Path) -> None:
+def test_damaged_page_ends_the_inventory(tmp_path: Path) -> None:
     node = some_mail()
-    rows = take(node.connection, tmp_path / "whole").tables["messages"]
+    rows = write_and_read(node.connection, tmp_path / "whole").tables["messages"]
     assert rows
     node.connection.execute("PRAGMA writable_schema = ON")
     node.connection.execute("UPDATE sqlite_master SET rootpage = 9999 WHERE name = 'by_uid'")
     node.connection.execute("PRAGMA writable_schema = RESET")
     with pytest.raises(sqlite3.DatabaseError) as raised:
-        take(node.connection, tmp_path / "to")
+        write_and_read(node.connection, tmp_path / "to")
     assert is_damage(raised.value)
     assert not (tmp_path / "to" / "inventory.json").exists()
     assert not list((tmp_path / "to").rglob("messages/*"))
     node.connection.close()
 
 
-def test_flags_of_one_kind_are_unpacked_once_and_mean_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_of_one_kind_are_unpacked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from replicator.store.inventory import flags  # noqa: PLC0415
 
     unpacked: list[bytes] = []
@@ -249,11 +249,11 @@ def test_flags_of_one_kind_are_unpacked_once_and_mean_what_they_say(monkeypatch:
     ]
     assert found == [row.flags for row in rows]
     of_one = [blob for blob in unpacked if blob[0] == 0x81]
-    assert len(of_one) == 2  # set, and not
+    assert len(of_one) == 2  # one that is set, and one that is not
     node.connection.close()
 
 
-def test_the_document_has_the_columns() -> None:
+def test_documented_columns_are_those_of_inventory_tables() -> None:
     document = (Path(__file__).parents[2] / "docs" / "inventory.md").read_text(encoding="utf-8")
     sections = {part.partition("\n")[0]: part for part in document.split("\n### ")[1:]}
     rows = re.compile(r"^\| `(\w+)` \| (\w+) \|", re.MULTILINE)

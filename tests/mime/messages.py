@@ -1,4 +1,4 @@
-"""Generated message texts, right and wrong in every way that matters to what is cut out of them."""
+"""Generated messages, valid and malformed in every way that matters to the splitter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FLAWS = [
     b"\r\n\r\n",
     b"\xff",
 ]
-_TEXT_PIECES = [
+_FRAGMENTS = [
     b"--b",
     b"--",
     b"-",
@@ -44,14 +44,14 @@ _TEXT_PIECES = [
     b"QUJD",
     b"x" * 80,
 ]
-TEXTS = st.lists(st.one_of(st.sampled_from(_TEXT_PIECES), st.binary(max_size=5)), max_size=30).map(b"".join)
+FRAGMENTS = st.lists(st.one_of(st.sampled_from(_FRAGMENTS), st.binary(max_size=5)), max_size=30).map(b"".join)
 
 CONTENT_TYPES = [b"text/plain", b"application/octet-stream", b"text", b"message/rfc822", b"message/delivery-status"]
 
 
 @st.composite
 def base64_texts(draw: st.DrawFn) -> bytes:
-    """Base64 as it is, and with what is no base64 put somewhere into it."""
+    """Generate base64 that is valid, or has flaws anywhere."""
     data = draw(
         st.one_of(st.binary(max_size=40), st.integers(0, 400).map(lambda size: bytes(i * 7 % 256 for i in range(size))))
     )
@@ -66,7 +66,7 @@ def base64_texts(draw: st.DrawFn) -> bytes:
     return lines
 
 
-BODIES = st.one_of(TEXTS, base64_texts())
+CONTENTS = st.one_of(FRAGMENTS, base64_texts())
 
 
 @st.composite
@@ -90,21 +90,21 @@ def headers(draw: st.DrawFn, content_type: bytes, *, is_whole: bool = False) -> 
 @st.composite
 def leaves(draw: st.DrawFn) -> bytes:
     header = draw(headers(draw(st.sampled_from([*CONTENT_TYPES[:3], b""]))))
-    return header + draw(base64_texts() if b"base64" in header.lower() and draw(st.integers(0, 3)) else BODIES)
+    return header + draw(base64_texts() if b"base64" in header.lower() and draw(st.integers(0, 3)) else CONTENTS)
 
 
 @st.composite
 def multiparts(draw: st.DrawFn, inner: st.SearchStrategy[bytes]) -> bytes:
     boundary, end = draw(BOUNDARIES), draw(LINE_ENDS)
-    told = draw(BOUNDARIES) if draw(st.integers(0, 9)) == 0 else boundary
+    declared = draw(BOUNDARIES) if draw(st.integers(0, 9)) == 0 else boundary
     kind = draw(st.sampled_from([b"mixed", b"digest", b"alternative"]))
-    text = draw(headers(b'multipart/%b; boundary="%b"' % (kind, told)))
-    text += draw(TEXTS) if draw(st.integers(0, 3)) == 0 else b""
+    message = draw(headers(b'multipart/%b; boundary="%b"' % (kind, declared)))
+    message += draw(FRAGMENTS) if draw(st.integers(0, 3)) == 0 else b""
     for part in draw(st.lists(inner, max_size=3)):
         before = draw(st.sampled_from([end, end, b"", b"\n"]))
-        text += before + b"--" + boundary + draw(st.sampled_from([b"", b"", b"", b" ", b"\t \t", b"x"])) + end + part
-    text += draw(st.sampled_from([end + b"--" + boundary + b"--" + end, end + b"--" + boundary + b"--", end, b""]))
-    return text + (draw(TEXTS) if draw(st.integers(0, 3)) == 0 else b"")
+        message += before + b"--" + boundary + draw(st.sampled_from([b"", b"", b"", b" ", b"\t \t", b"x"])) + end + part
+    message += draw(st.sampled_from([end + b"--" + boundary + b"--" + end, end + b"--" + boundary + b"--", end, b""]))
+    return message + (draw(FRAGMENTS) if draw(st.integers(0, 3)) == 0 else b"")
 
 
 @st.composite
@@ -117,11 +117,11 @@ def _around(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
 
 
 MESSAGES = st.recursive(leaves(), _around, max_leaves=6)
-"""Whole message texts."""
+"""Whole messages."""
 
 
 @st.composite
-def cuts(draw: st.DrawFn, text: bytes) -> list[bytes]:
-    """The text in pieces of any sizes."""
-    places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    return [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
+def cuts(draw: st.DrawFn, octets: bytes) -> list[bytes]:
+    """Cut octets into pieces of any sizes."""
+    places = sorted(draw(st.lists(st.integers(0, len(octets)), max_size=8)))
+    return [octets[start:end] for start, end in zip([0, *places], [*places, len(octets)], strict=True)]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.mime.base64_lines import LINE_MAX, Coding, Decoder
-from tests.mime.messages import LINE_ENDS, TEXTS, base64_texts, cuts
+from tests.mime.messages import FRAGMENTS, LINE_ENDS, base64_texts, cuts
 
 
 def decoded(pieces: Iterable[bytes]) -> tuple[Coding | None, bytes, bytes]:
@@ -35,8 +35,8 @@ def written(data: bytes, width: int, end: bytes, *, is_closed: bool) -> bytes:
     return end.join(text[at : at + width] for at in range(0, len(text), width)) + (end if is_closed else b"")
 
 
-@given(st.data(), st.one_of(base64_texts(), TEXTS, st.binary()))
-def test_what_is_decoded_and_the_rest_are_the_text_however_it_comes(data: st.DataObject, text: bytes) -> None:
+@given(st.data(), st.one_of(base64_texts(), FRAGMENTS, st.binary()))
+def test_decoded_octets_and_the_rest_reproduce_the_text(data: st.DataObject, text: bytes) -> None:
     found = decoded(data.draw(cuts(text)))
     assert found == decoded([text]) == decoded([text[at : at + 1] for at in range(len(text))])
     coding, content, rest = found
@@ -57,7 +57,7 @@ WIDTHS = st.one_of(st.just(0), st.integers(1, LINE_MAX // 4).map(lambda fours: 4
     line_end=LINE_ENDS,
     is_closed=st.booleans(),
 )
-def test_what_is_right_is_decoded_whole_and_any_range_of_it_comes_back(
+def test_any_range_of_valid_base64_is_reproduced(
     data: st.DataObject, content: bytes, width: int, line_end: bytes, *, is_closed: bool
 ) -> None:
     text = written(content, width, line_end, is_closed=is_closed)
@@ -76,7 +76,7 @@ def test_what_is_right_is_decoded_whole_and_any_range_of_it_comes_back(
 
 @pytest.mark.parametrize("size", [768, 1000, 1999, 2000])
 @pytest.mark.parametrize("line_end", [b"\r\n", b"\n", b""])
-def test_a_single_line_has_any_length(size: int, line_end: bytes) -> None:
+def test_single_line_may_have_any_length(size: int, line_end: bytes) -> None:
     content = bytes(size)
     text = written(content, 0, line_end, is_closed=True)
     coding, *found = decoded([text[at : at + 1] for at in range(len(text))])
@@ -85,7 +85,7 @@ def test_a_single_line_has_any_length(size: int, line_end: bytes) -> None:
         assert encoded(coding, content, start, len(text)) == text[start:]
 
 
-def test_a_flaw_in_any_line_leaves_the_lines_before_it_decoded() -> None:
+def test_lines_before_a_flaw_are_decoded() -> None:
     content = random.Random(1).randbytes(57 * 50)
     text = written(content, 76, b"\r\n", is_closed=True)
     for line in range(50):
@@ -131,7 +131,7 @@ def test_a_flaw_in_any_line_leaves_the_lines_before_it_decoded() -> None:
         (b"", b"", b""),
     ],
 )
-def test_flaws(text: bytes, found: bytes, rest: bytes) -> None:
+def test_flaws_end_the_decoding(text: bytes, found: bytes, rest: bytes) -> None:
     for pieces in ([text], [text[at : at + 1] for at in range(len(text))]):
         coding, *octets = decoded(pieces)
         assert octets == [found, rest]
@@ -139,7 +139,7 @@ def test_flaws(text: bytes, found: bytes, rest: bytes) -> None:
         assert encoded(coding, found, 0, length) + rest == text
 
 
-def test_lines_are_as_long_as_mail_may_have_them() -> None:
+def test_lines_up_to_the_limit_of_mail_are_decoded() -> None:
     content = bytes(3000)
     for width, is_whole in ((LINE_MAX, True), (LINE_MAX + 4, False)):
         coding, found, _ = decoded([written(content, width, b"\r\n", is_closed=True)])
@@ -160,6 +160,6 @@ def test_lines_are_as_long_as_mail_may_have_them() -> None:
         (0, b"\n", False),
     ],
 )
-def test_there_are_no_other_codings(width: int, line_end: bytes, *, is_closed: bool) -> None:
+def test_invalid_codings_are_refused(width: int, line_end: bytes, *, is_closed: bool) -> None:
     with pytest.raises(ValueError, match="line"):
         Coding(width, line_end, is_closed)

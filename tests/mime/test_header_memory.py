@@ -1,4 +1,4 @@
-"""Headers of very many fields are found with little memory, in a process of their own, whose peak is measured."""
+"""Memory for a header of very many fields, measured as the peak of a process of its own."""
 
 from __future__ import annotations
 

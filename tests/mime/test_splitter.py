@@ -17,7 +17,7 @@ from replicator.mime.splitter import (
     Splitter,
 )
 from replicator.mime.structure import MAX_BOUNDARY, MAX_DEPTH, MAX_PARTS, Part, parse
-from tests.mime.messages import MESSAGES, TEXTS, cuts
+from tests.mime.messages import FRAGMENTS, MESSAGES, cuts
 
 MEGABYTE = 1_000_000
 
@@ -29,7 +29,7 @@ def events_of(pieces: Iterable[bytes], part_min: int) -> list[Event]:
 
 
 def bodies(events: Iterable[Event], part_min: int) -> list[tuple[int, int, bool]]:
-    """Where bodies were cut out, and whether they are base64. Checks that events come in order."""
+    """Return where each body was cut out, and whether it is base64. Assert that events come in order."""
     found: list[tuple[int, int, bool]] = []
     at = 0
     begun: tuple[int, bool] | None = None
@@ -59,16 +59,16 @@ def joined(events: Iterable[Event]) -> bytes:
     return b"".join(event.data for event in events if isinstance(event, Inline | BodyData))
 
 
-def cut_out(text: bytes, part_min: int = 1, step: int = 65536) -> list[bytes]:
-    events = events_of([text[at : at + step] for at in range(0, len(text), step)], part_min)
-    assert joined(events) == text
-    return [text[start:end] for start, end, _ in bodies(events, part_min)]
+def cut_out(message: bytes, part_min: int = 1, step: int = 65536) -> list[bytes]:
+    events = events_of([message[at : at + step] for at in range(0, len(message), step)], part_min)
+    assert joined(events) == message
+    return [message[start:end] for start, end, _ in bodies(events, part_min)]
 
 
 def should_be_cut(part: Part) -> Iterable[tuple[int, int, bool]]:
-    """Bodies of leaves that follow an empty line. What says that it is a multipart and shows no parts is doubtful."""
+    """Yield the bodies of leaves that follow an empty line, except for multiparts without parts."""
     if part.header.end == part.header.fields_end:
-        return  # where such a header ends is not sure, nor is what it says
+        return  # the end of such a header is uncertain, and so are its fields
     for child in part.children if part.nested is None else (part.nested,):
         yield from should_be_cut(child)
     declared = (part.header.value(b"content-type") or b"").lower().lstrip()
@@ -81,33 +81,33 @@ def should_be_cut(part: Part) -> Iterable[tuple[int, int, bool]]:
 
 
 @given(st.data(), MESSAGES, st.integers(1, 60))
-def test_the_bodies_of_leaves_are_cut_out_if_they_are_large(data: st.DataObject, text: bytes, part_min: int) -> None:
-    events = events_of(data.draw(cuts(text)), part_min)
-    assert joined(events) == text
-    expected = [body for body in should_be_cut(parse(text)) if body[1] - body[0] >= part_min]
+def test_large_bodies_of_leaves_are_cut_out(data: st.DataObject, message: bytes, part_min: int) -> None:
+    events = events_of(data.draw(cuts(message)), part_min)
+    assert joined(events) == message
+    expected = [body for body in should_be_cut(parse(message)) if body[1] - body[0] >= part_min]
     found = bodies(events, part_min)
-    if text[text.rfind(b"\n") + 1 :].startswith(b"--"):  # a last line without an end stays if it might be a delimiter
-        found = [body for body in found if body[1] < text.rfind(b"\n") - 1]
-        expected = [body for body in expected if body[1] < text.rfind(b"\n") - 1]
+    if message[message.rfind(b"\n") + 1 :].startswith(b"--"):  # an unfinished last line may be a delimiter
+        found = [body for body in found if body[1] < message.rfind(b"\n") - 1]
+        expected = [body for body in expected if body[1] < message.rfind(b"\n") - 1]
     assert found == expected
 
 
-@given(st.data(), st.one_of(MESSAGES, TEXTS, st.binary()), st.integers(1, 60))
-def test_events_do_not_depend_on_how_the_text_comes(data: st.DataObject, text: bytes, part_min: int) -> None:
-    whole = events_of([text], part_min)
-    assert joined(whole) == text
-    for pieces in (data.draw(cuts(text)), [text[at : at + 1] for at in range(len(text))]):
+@given(st.data(), st.one_of(MESSAGES, FRAGMENTS, st.binary()), st.integers(1, 60))
+def test_events_do_not_depend_on_the_pieces_of_input(data: st.DataObject, message: bytes, part_min: int) -> None:
+    whole = events_of([message], part_min)
+    assert joined(whole) == message
+    for pieces in (data.draw(cuts(message)), [message[at : at + 1] for at in range(len(message))]):
         events = events_of(pieces, part_min)
         assert bodies(events, part_min) == bodies(whole, part_min)
-        assert joined(events) == text
+        assert joined(events) == message
 
 
-def check_kinds(text: bytes) -> None:
-    """Without its bodies, it has the same structure."""
-    cut = joined(event for event in events_of([text], 1) if isinstance(event, Inline))
+def check_same_structure(message: bytes) -> None:
+    """Assert that the message has the same structure without its bodies."""
+    cut = joined(event for event in events_of([message], 1) if isinstance(event, Inline))
     kinds = [
         [(part.content_type, len(part.children), part.nested is None) for part in parse(raw).walk()]
-        for raw in (text, cut)
+        for raw in (message, cut)
     ]
     assert kinds[0] == kinds[1]
 
@@ -115,15 +115,15 @@ def check_kinds(text: bytes) -> None:
 MULTIPART = b"Content-Type: multipart/mixed; boundary=%b\r\n\r\n"
 
 
-def test_outer_boundaries_end_what_is_within() -> None:
+def test_outer_boundaries_end_inner_parts() -> None:
     outer, inner = MULTIPART % b"b", MULTIPART % b"bb"
-    text = (
+    message = (
         outer
         + b"--b\r\n"
         + inner
         + b"--bb\r\n\r\none\r\n--b\r\n\r\ntwo\r\n--bb\r\nand\r\n--b--\r\nafter\r\n--b\r\n\r\nno"
     )
-    assert cut_out(text) == [b"one", b"two\r\n--bb\r\nand"]
+    assert cut_out(message) == [b"one", b"two\r\n--bb\r\nand"]
     assert cut_out(outer + b"--b\r\n" + outer + b"--b\r\n\r\none\r\n--b--\r\n--b\r\n\r\nno\r\n--b--") == [b"one"]
 
 
@@ -131,7 +131,7 @@ def test_blanks_at_the_end_of_a_boundary_do_not_count() -> None:
     assert cut_out(MULTIPART % b'"b "' + b"--b\r\n\r\none\r\n--b \r\n\r\ntwo\r\n--b--") == [b"one", b"two"]
 
 
-def test_what_is_not_sure_stays() -> None:
+def test_uncertain_bodies_are_not_cut_out() -> None:
     assert cut_out(b"A: b\r\nno field\r\n\r\nbody") == []
     assert cut_out(b"A: b\r\n") == []
     assert cut_out(b"Content-Type: multipart/mixed; boundary=b\r\n\r\nbefore") == []
@@ -139,16 +139,16 @@ def test_what_is_not_sure_stays() -> None:
     assert cut_out(MULTIPART % b"b" + b"--b\r\nno field\r\n\r\nstays\r\n--b\r\n\r\none\r\n--b--") == [b"one"]
 
 
-def test_a_header_beyond_the_limit_stays_with_its_body() -> None:
+def test_body_after_a_too_long_header_is_not_cut_out() -> None:
     for length, expected in ((HEADER_MAX, [b"body", b"next"]), (HEADER_MAX + 1, [b"next"])):
         header = b"A: ".ljust(length - 4, b"b") + b"\r\n\r\n"
-        text = MULTIPART % b"b" + b"--b\r\n" + header + b"body\r\n--b\r\n\r\nnext\r\n--b--\r\n"
+        message = MULTIPART % b"b" + b"--b\r\n" + header + b"body\r\n--b\r\n\r\nnext\r\n--b--\r\n"
         for step in (1000, MEGABYTE):
-            assert cut_out(text, step=step) == expected
+            assert cut_out(message, step=step) == expected
 
 
-def test_what_follows_a_delimiter_with_too_many_blanks_stays() -> None:
-    """It may be a delimiter or not: what is within may have ended, and a part may have begun."""
+def test_content_after_a_delimiter_with_too_many_blanks_stays() -> None:
+    """The line may be a delimiter or not: an inner part may have ended, and a new one begun."""
     inner = MULTIPART % b"o" + b"--o\r\n" + MULTIPART % b"i" + b"--i\r\n\r\none\r\n--o%b\r\n" + MULTIPART % b"c"
     inner += b"--i\r\n\r\ntext\r\n--c\r\n\r\ntwo\r\n--i\r\n\r\nmore\r\n--o\r\n\r\nthree\r\n--o--\r\n"
     for blanks, expected in (
@@ -160,10 +160,10 @@ def test_what_follows_a_delimiter_with_too_many_blanks_stays() -> None:
     ):
         for step in (7, MEGABYTE):
             assert cut_out(inner % blanks, step=step) == expected
-        check_kinds(inner % blanks)
+        check_same_structure(inner % blanks)
 
 
-def test_a_boundary_beyond_the_limit_is_none() -> None:
+def test_too_long_boundary_does_not_count() -> None:
     for length, expected in ((MAX_BOUNDARY, b"one"), (MAX_BOUNDARY + 1, None)):
         boundary = b"b" * length
         body = b"--%b\r\n\r\none\r\n--%b--\r\n" % (boundary, boundary)
@@ -175,7 +175,7 @@ def flat(parts: int) -> bytes:
     return MULTIPART % b"b" + b"--b\r\n\r\nx\r\n" * parts + b"--b--"
 
 
-def test_what_has_too_many_parts_is_cut_no_more() -> None:
+def test_parts_beyond_the_limit_are_not_cut_out() -> None:
     assert cut_out(flat(MAX_PARTS)) == [b"x"] * MAX_PARTS
     assert cut_out(flat(MAX_PARTS + 5)) == [b"x"] * MAX_PARTS
 
@@ -189,14 +189,14 @@ def nested_messages(levels: int) -> bytes:
     return b"Content-Type: message/rfc822\r\n\r\n" * levels + b"Subject: x\r\n\r\nhello"
 
 
-def test_what_nests_too_deep_is_one_body_or_stays() -> None:
+def test_too_deep_parts_are_one_body_or_stay() -> None:
     assert cut_out(nested_multiparts(MAX_DEPTH)) == cut_out(nested_messages(MAX_DEPTH)) == [b"hello"]
     assert cut_out(nested_multiparts(MAX_DEPTH + 1)) == []  # without its delimiters it would be shown as text
     assert cut_out(nested_messages(MAX_DEPTH + 1)) == [b"Subject: x\r\n\r\nhello"]
 
 
 @pytest.mark.parametrize(
-    "text",
+    "message",
     [
         *(nested(MAX_DEPTH + more) for nested in (nested_multiparts, nested_messages) for more in (-1, 0, 1, 2)),
         *(flat(MAX_PARTS + more) for more in (-1, 0, 1, 5)),
@@ -204,8 +204,8 @@ def test_what_nests_too_deep_is_one_body_or_stays() -> None:
         b"Content-Type: multipart/digest; boundary=b\r\n\r\n" + b"--b\r\n\r\nA: b\r\n\r\nxyz\r\n" * 300,
     ],
 )
-def test_what_is_beyond_the_limits_has_the_same_structure_without_its_bodies(text: bytes) -> None:
-    check_kinds(text)
+def test_structure_survives_cuts_beyond_the_limits(message: bytes) -> None:
+    check_same_structure(message)
 
 
 HOSTILE: list[tuple[bytes, bytes]] = [
@@ -233,27 +233,27 @@ HOSTILE: list[tuple[bytes, bytes]] = [
 
 @pytest.mark.parametrize(("head", "unit"), HOSTILE)
 @pytest.mark.parametrize("step", [100, MEGABYTE])
-def test_a_megabyte_of_it_takes_linear_time(head: bytes, unit: bytes, step: int) -> None:
-    """Were it quadratic, this would not end today."""
+def test_hostile_megabyte_takes_linear_time(head: bytes, unit: bytes, step: int) -> None:
+    """In quadratic time this would take hours."""
     assert len(cut_out(head + unit * (MEGABYTE // len(unit)), 10, step)) <= MAX_PARTS
 
 
 @pytest.mark.parametrize(("head", "unit"), HOSTILE)
 @pytest.mark.parametrize("part_min", [1, 5000])
-def test_little_is_held(head: bytes, unit: bytes, part_min: int) -> None:
+def test_splitter_holds_few_octets(head: bytes, unit: bytes, part_min: int) -> None:
     splitter = Splitter(part_min)
-    text = head + unit * (200_000 // len(unit))
-    told = 0
-    for at in range(0, len(text), 1000):
-        told += len(joined(splitter.write(text[at : at + 1000])))
-        assert at + 1000 - told <= part_min + HEADER_MAX + MAX_BOUNDARY + BLANKS_MAX + 1000
+    message = head + unit * (200_000 // len(unit))
+    emitted = 0
+    for at in range(0, len(message), 1000):
+        emitted += len(joined(splitter.write(message[at : at + 1000])))
+        assert at + 1000 - emitted <= part_min + HEADER_MAX + MAX_BOUNDARY + BLANKS_MAX + 1000
 
 
-def test_a_body_passes() -> None:
-    """What is known to be of a large body is not held, but for a line end and what might be a delimiter."""
+def test_large_body_passes_through() -> None:
+    """The splitter holds nothing of a large body but a line end and a possible delimiter."""
     splitter = Splitter(10)
-    told = joined(splitter.write(MULTIPART % b"b" + b"--b\r\n\r\n0123456789\r"))
-    assert told.endswith(b"0123456789")
+    emitted = joined(splitter.write(MULTIPART % b"b" + b"--b\r\n\r\n0123456789\r"))
+    assert emitted.endswith(b"0123456789")
     assert joined(splitter.write(b"\n-")) == b""
     assert joined(splitter.write(b"x")) == b"\r\n-x"
     assert splitter.write(b"\r\n--b-") == []

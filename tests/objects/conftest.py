@@ -21,7 +21,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
 
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the test's server, and no others that the developer may have."""
+    """Set the credentials of the test's server, and remove others that the developer may have."""
     for name in os.environ:
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""What an object store holds: names, and the octets of an object."""
+"""Readers of an object store: the names of its objects, and the octets of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line to a server on which the first connections go wrong, each in its own way, and later ones do not."""
+"""A proxy to a server whose first connections fail, each in its own way, and whose later ones work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNAVAILABLE = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close
 
 @dataclass(frozen=True)
 class Fault:
-    """How many bytes pass before the connection breaks; `answer`: instead of passing any on."""
+    """The bytes that pass each way before the connection breaks, or an answer in place of the server's."""
 
     forth_bytes: int = 1 << 62
     back_bytes: int = 1 << 62
@@ -23,7 +23,7 @@ class Fault:
 
 
 class Line:
-    """A proxy on loopback. `connections` were made."""
+    """A proxy on loopback. `connections` counts those that clients have made."""
 
     def __init__(self, target: Address, faults: list[Fault]) -> None:
         self.target, self.faults, self.connections = target, faults, 0
@@ -54,7 +54,7 @@ class Line:
 
 
 def pass_on(source: socket.socket, sink: socket.socket | None, limit_bytes: int) -> None:
-    """To the end, or to the limit, where both connections end."""
+    """Forward bytes up to their end, or up to the limit, at which both connections end."""
     with suppress(OSError):
         while data := source.recv(1 << 16):
             if sink is not None:

@@ -25,7 +25,7 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_R
 
 @contextmanager
 def s3_server(directory: Path) -> Iterator[Address]:
-    """Serves the buckets in `directory`, one of them made for the test. Yields where."""
+    """Serve the buckets in `directory`, and make one for the test. Yield the server's address."""
     assert RCLONE is not None
     (directory / BUCKET).mkdir(parents=True)
     command = [RCLONE, "serve", "s3", "--config", "", "--addr", "127.0.0.1:0", "--auth-key", f"{KEY},{SECRET}"]
@@ -37,11 +37,11 @@ def s3_server(directory: Path) -> Iterator[Address]:
             line = process.stderr.readline()
             assert line, f"rclone ended: {said}"
             said += line
-        # What it goes on saying is read, or it would wait for that.
+        # Without a reader of its further output, rclone would block once the pipe is full.
         reader = threading.Thread(target=process.stderr.read)
         reader.start()
         yield Address("127.0.0.1", int(started[1]))
-        process.kill()  # asked to end, it would wait for connections that are kept for later
+        process.kill()  # on SIGTERM it would wait for connections that clients keep open
         reader.join()
     finally:
         process.kill()

@@ -51,7 +51,7 @@ def large() -> MailboxState:
 
 
 @pytest.mark.parametrize("mailbox", [MAILBOX, large()], ids=["small", "large"])
-async def test_another_node_reads_what_one_has_saved(
+async def test_another_node_reads_saved_checkpoints(
     archive: Archive, store: ObjectStore, mailbox: MailboxState
 ) -> None:
     await archive.save(HEAD, write_mailbox(HEAD, mailbox, mailbox.rows.values()))
@@ -69,7 +69,7 @@ async def test_another_node_reads_what_one_has_saved(
     assert states == {HEAD: mailbox, TREE_HEAD: TREE}
 
 
-async def test_nobody_elses_are_seen(archive: Archive, store: ObjectStore) -> None:
+async def test_objects_of_other_nodes_and_clusters_are_not_seen(archive: Archive, store: ObjectStore) -> None:
     for home in (Home("mail", "dc11"), Home("mail2", "dc1")):
         other = Archive(store, home)
         await other.save(HEAD, [b"x"])
@@ -81,7 +81,7 @@ async def test_nobody_elses_are_seen(archive: Archive, store: ObjectStore) -> No
     assert newest.home == Home("mail", "dc11")
 
 
-async def test_the_newest_manifest_that_is_whole_counts(
+async def test_newest_intact_manifest_counts(
     archive: Archive, store: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await archive.newest() is None
@@ -96,7 +96,7 @@ async def test_the_newest_manifest_that_is_whole_counts(
         [head async for head in archive.heads(cut_short)]
 
 
-async def test_a_manifest_that_is_not_finished_is_not_there(archive: Archive) -> None:
+async def test_unfinished_manifest_does_not_appear(archive: Archive) -> None:
     def breaks_off() -> Iterator[NamedHead]:
         for number in range(1, 5000):
             yield HEAD._replace(mailbox_id=number.to_bytes(16))
@@ -107,7 +107,7 @@ async def test_a_manifest_that_is_not_finished_is_not_there(archive: Archive) ->
     assert await archive.manifests() == []
 
 
-async def test_a_later_manifest_is_newer_whatever_the_clock_says(archive: Archive) -> None:
+async def test_later_manifest_is_newer_even_if_the_clock_went_back(archive: Archive) -> None:
     first = await publish(archive, {"dc1.x": 9}, [], now_ms=1_000_000)
     later = await publish(archive, {"dc1.x": 10}, [], now_ms=5)
     assert later.made_ms == first.made_ms + 1
@@ -115,7 +115,7 @@ async def test_a_later_manifest_is_newer_whatever_the_clock_says(archive: Archiv
     assert len(await archive.manifests("dc1")) == 2
 
 
-async def test_a_checkpoint_that_is_not_there_or_another_is_said_so(archive: Archive, store: ObjectStore) -> None:
+async def test_missing_or_misnamed_checkpoint_is_reported(archive: Archive, store: ObjectStore) -> None:
     with pytest.raises(ObjectMissingError, match=checkpoint_name(HOME, HEAD)):
         [change async for change in archive.changes(HOME, HEAD)]
     other = HEAD._replace(dot=Dot("dc1.x", 8))
@@ -124,7 +124,7 @@ async def test_a_checkpoint_that_is_not_there_or_another_is_said_so(archive: Arc
         [change async for change in archive.changes(HOME, other)]
 
 
-async def test_a_checkpoint_that_is_cut_short_is_not_taken_for_whole(archive: Archive) -> None:
+async def test_truncated_checkpoint_is_refused(archive: Archive) -> None:
     data = b"".join(write_mailbox(HEAD, MAILBOX, [ROW]))
     for length in (0, 40, len(data) - 1):
         await archive.save(HEAD, [data[:length]])
@@ -134,7 +134,7 @@ async def test_a_checkpoint_that_is_cut_short_is_not_taken_for_whole(archive: Ar
     assert len([change async for change in archive.changes(HOME, HEAD)]) == 1
 
 
-async def test_what_lies_beside_manifests_is_no_matter(archive: Archive, store: ObjectStore) -> None:
+async def test_foreign_objects_beside_manifests_are_ignored(archive: Archive, store: ObjectStore) -> None:
     made = await publish(archive, {}, [], now_ms=7)
     await store.put("mail/manifests/dc1/README", [b"of the operator"])
     await store.put("mail/manifests/dc9/20991231T000000.000Z.manifest", write_manifest(made, []))

@@ -1,4 +1,4 @@
-"""An inventory that goes to a bucket: file by file, and the end of it last."""
+"""Inventories that are written to a bucket, file by file, with the manifest last."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.store.memory_node import MemoryNode
 pytestmark = needs_rclone
 
 MARK = re.compile(r"\.inventory\.json\.[0-9a-f]{16}\.unfinished")
-"""What says whose the place is."""
+"""Name of the object that marks the inventory to which the place belongs."""
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def objects(store: ObjectStore) -> dict[str, bytes]:
     return found
 
 
-def test_it_is_there_whole_and_nothing_is_written_over_it(
+def test_complete_inventory_is_not_overwritten(
     node: MemoryNode, server: Address, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "GROUP_ROWS", 2)
@@ -79,7 +79,7 @@ def test_it_is_there_whole_and_nothing_is_written_over_it(
         target_of(url, endpoint, tmp_path).prepare(overwrite=True)
 
 
-def test_one_that_breaks_off_is_removed(node: MemoryNode, server: Address, url: str, tmp_path: Path) -> None:
+def test_failed_inventory_is_removed(node: MemoryNode, server: Address, url: str, tmp_path: Path) -> None:
     endpoint = f"http://{server.host}:{server.port}"
     broken = target_of(url, endpoint, tmp_path)
     store, before = ObjectStore(url, Environment(), endpoint), list[str]()
@@ -104,7 +104,7 @@ def test_one_that_breaks_off_is_removed(node: MemoryNode, server: Address, url: 
     assert trio.run(objects, store) == {"heads/part-00007.parquet": b"another's"}
 
 
-def test_what_a_killed_one_leaves_can_be_begun_anew(
+def test_remains_of_a_killed_inventory_are_overwritten_on_request(
     node: MemoryNode, server: Address, url: str, tmp_path: Path
 ) -> None:
     endpoint = f"http://{server.host}:{server.port}"
@@ -116,16 +116,16 @@ def test_what_a_killed_one_leaves_can_be_begun_anew(
     target.prepare(overwrite=True)
     [mark] = trio.run(objects, store)
     assert MARK.fullmatch(mark)
-    with pytest.raises(TargetError, match="`--overwrite`"):  # or one that was killed before its first file
+    with pytest.raises(TargetError, match="`--overwrite`"):  # as after a death before the first file
         target_of(url, endpoint, tmp_path).prepare(overwrite=False)
     InventoryWriter(node.connection, target, Listener(), dc7).write(ORDER)
     assert read_back(trio.run(objects, store))[0]["messages"]
 
 
-def test_two_that_begin_in_one_place_do_not_mix(
+def test_two_inventories_started_in_one_place_do_not_mix(
     node: MemoryNode, server: Address, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both have seen that it is empty."""
+    """Both inventories have found the place empty."""
     endpoint = f"http://{server.host}:{server.port}"
     store = ObjectStore(url, Environment(), endpoint)
     first, second = (Bucket(url, endpoint, tmp_path) for _ in range(2))
@@ -143,7 +143,7 @@ def test_two_that_begin_in_one_place_do_not_mix(
     assert (len(found), read_back(found)[0]) == (first.files, expected.tables(node.connection))
 
 
-def test_one_that_is_begun_anew_elsewhere_ends_and_leaves_that_alone(server: Address, url: str, tmp_path: Path) -> None:
+def test_overwritten_inventory_ends_and_leaves_the_newer_one_intact(server: Address, url: str, tmp_path: Path) -> None:
     endpoint = f"http://{server.host}:{server.port}"
     store = ObjectStore(url, Environment(), endpoint)
     first, second = (Bucket(url, endpoint, tmp_path) for _ in range(2))
@@ -163,7 +163,7 @@ def test_one_that_is_begun_anew_elsewhere_ends_and_leaves_that_alone(server: Add
     assert MANIFEST not in trio.run(objects, store)
 
 
-def test_a_server_that_refuses_is_told_with_what_to_look_at(server: Address, url: str, tmp_path: Path) -> None:
+def test_refusal_of_the_server_is_reported_with_what_to_check(server: Address, url: str, tmp_path: Path) -> None:
     denied = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     with faulty_line(server, Fault(answer=denied)) as line:
         prepare = partial(target_of(url, line.endpoint, tmp_path).prepare, overwrite=False)

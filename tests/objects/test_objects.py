@@ -1,4 +1,4 @@
-"""What directories and S3 have in common, against both."""
+"""Behaviour that directories and S3 share, tested on both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.objects.contents import names, read
 HARD_NAME = "mail/alice+work@example.org/%41 ü=&~#x/000-1_dc1.0.checkpoint"
 
 
-async def test_what_is_put_can_be_read_listed_and_deleted(store: ObjectStore) -> None:
+async def test_object_is_written_read_listed_and_deleted(store: ObjectStore) -> None:
     await store.put(HARD_NAME, [b"a mailbox", b"", b"'s state"])
     assert await read(store, HARD_NAME) == b"a mailbox's state"
     assert [info async for info in store.list()] == [ObjectInfo(HARD_NAME, 17)]
@@ -26,7 +26,7 @@ async def test_what_is_put_can_be_read_listed_and_deleted(store: ObjectStore) ->
         await read(store, HARD_NAME)
 
 
-async def test_an_object_of_many_parts_is_the_same_again(store: ObjectStore) -> None:
+async def test_object_of_many_parts_is_read_back_unchanged(store: ObjectStore) -> None:
     pieces = [os.urandom(3_000_000) for _ in range(2 * PART_BYTES // 3_000_000 + 1)]
     await store.put("large", iter(pieces))
     parts = [part async for part in store.get("large")]
@@ -34,19 +34,19 @@ async def test_an_object_of_many_parts_is_the_same_again(store: ObjectStore) -> 
     assert len(parts) > 2
 
 
-async def test_an_object_that_is_put_again_is_the_new_one(store: ObjectStore) -> None:
+async def test_second_put_replaces_the_object(store: ObjectStore) -> None:
     await store.put("a", [b"old and longer"])
     await store.put("a", [b"new"])
     assert await read(store, "a") == b"new"
 
 
-async def test_an_empty_object_is_one(store: ObjectStore) -> None:
+async def test_empty_object_exists(store: ObjectStore) -> None:
     await store.put("a", [])
     assert await read(store, "a") == b""
     assert await store.exists("a")
 
 
-async def test_what_exists_is_an_object(store: ObjectStore) -> None:
+async def test_only_objects_exist_and_not_their_prefixes(store: ObjectStore) -> None:
     assert not await store.exists(HARD_NAME)
     await store.put(HARD_NAME, [b"1"])
     assert await store.exists(HARD_NAME)
@@ -55,7 +55,7 @@ async def test_what_exists_is_an_object(store: ObjectStore) -> None:
     assert not await store.exists(HARD_NAME)
 
 
-async def test_a_prefix_is_of_whole_levels(store: ObjectStore) -> None:
+async def test_prefix_matches_whole_levels(store: ObjectStore) -> None:
     await store.put("mail/a", [b"1"])
     await store.put("mail/b/c", [b"1"])
     await store.put("mailbox/a", [b"1"])
@@ -64,7 +64,7 @@ async def test_a_prefix_is_of_whole_levels(store: ObjectStore) -> None:
     assert await names(store, "nothing") == set()
 
 
-async def test_more_objects_than_one_answer_lists_are_listed_and_deleted(store: ObjectStore) -> None:
+async def test_objects_beyond_one_answer_are_listed_and_deleted(store: ObjectStore) -> None:
     many = [f"many/{number:04}" for number in range(1050)]
     async with trio.open_nursery() as nursery:
         for number in range(10):
@@ -79,7 +79,7 @@ async def _put_all(store: ObjectStore, some: list[str]) -> None:
         await store.put(name, [b"x"])
 
 
-async def test_what_is_not_there_is_missing_and_can_be_deleted(store: ObjectStore) -> None:
+async def test_missing_object_can_be_deleted_but_not_read(store: ObjectStore) -> None:
     await store.put("a", [b"1"])
     with pytest.raises(
         ObjectMissingError, match=r"nothing: cannot read it: .*do the object and its bucket or directory exist"
@@ -90,12 +90,12 @@ async def test_what_is_not_there_is_missing_and_can_be_deleted(store: ObjectStor
 
 
 @pytest.mark.parametrize("name", ["a//b", "../a", "a/../b"])
-async def test_a_name_that_cannot_be_is_refused(store: ObjectStore, name: str) -> None:
+async def test_invalid_object_name_is_refused(store: ObjectStore, name: str) -> None:
     with pytest.raises(ObjectStoreError, match="cannot write it"):
         await store.put(name, [b"x"])
 
 
-def _cut_short(then: Callable[[], object]) -> Iterator[bytes]:
+def _interrupted_data(then: Callable[[], object]) -> Iterator[bytes]:
     for _ in range(3):
         yield bytes(PART_BYTES)
     then()
@@ -107,25 +107,23 @@ class OwnError(Exception):
 
 
 @pytest.mark.parametrize("error", [OwnError, OSError, ValueError])
-async def test_an_object_whose_data_fail_does_not_appear(store: ObjectStore, error: type[Exception]) -> None:
+async def test_object_whose_data_source_fails_does_not_appear(store: ObjectStore, error: type[Exception]) -> None:
     def fail() -> None:
         raise error("of the database")
 
     with pytest.raises(error, match=r"^of the database$"):
-        await store.put("a", _cut_short(fail))
+        await store.put("a", _interrupted_data(fail))
     assert await names(store) == set()
 
 
-async def test_an_object_whose_writing_is_cancelled_does_not_appear(store: ObjectStore) -> None:
+async def test_object_whose_writing_is_cancelled_does_not_appear(store: ObjectStore) -> None:
     with trio.CancelScope() as scope:
-        await store.put("a", _cut_short(lambda: trio.from_thread.run_sync(scope.cancel)))
+        await store.put("a", _interrupted_data(lambda: trio.from_thread.run_sync(scope.cancel)))
     assert scope.cancelled_caught
     assert await names(store) == set()
 
 
-async def test_a_file_and_its_directories_are_on_the_disk_before_put_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_put_syncs_the_file_and_its_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     fsync = os.fsync
 
@@ -140,7 +138,7 @@ async def test_a_file_and_its_directories_are_on_the_disk_before_put_returns(
     assert synced == [str(tmp_path / level) for level in (*made, *written)]
 
 
-async def test_a_full_or_forbidden_directory_is_named(tmp_path: Path) -> None:
+async def test_unusable_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "objects").write_bytes(b"a file")
     store = ObjectStore((tmp_path / "objects").as_uri(), Environment())
     with pytest.raises(ObjectStoreError, match=r"objects/a: cannot write it: .*may the node write to the directory\?"):

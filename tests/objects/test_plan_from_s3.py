@@ -1,4 +1,4 @@
-"""A repair plan that lies in a bucket."""
+"""A repair plan in a bucket."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.objects.s3_server import BUCKET, needs_rclone
 pytestmark = needs_rclone
 
 
-def test_it_is_read_as_from_a_directory(server: Address, tmp_path: Path) -> None:
+def test_plan_in_a_bucket_is_read_like_one_in_a_directory(server: Address, tmp_path: Path) -> None:
     rows = [planned("alice", bytes([number]) * 16, 7, {"dc1": None, "dc2": ("dc2.a", 3)}) for number in range(250)]
     directory = write_plan(tmp_path / "plan", ("dc1", "dc2"), {"dc1": rows[:200], "dc2": rows[200:]})
     url, endpoint = f"s3://{BUCKET}/{uuid4()}", f"http://{server.host}:{server.port}"

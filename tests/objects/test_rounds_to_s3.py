@@ -1,4 +1,4 @@
-"""Whole rounds of checkpoints to a real S3 server, over a line that fails now and then."""
+"""Rounds of checkpoints to a real S3 server over a line that fails now and then."""
 
 from pathlib import Path
 from uuid import uuid4
@@ -27,7 +27,7 @@ from tests.store.harness import save
     ],
     ids=["none", "503", "cut"],
 )
-async def test_a_round_to_s3(tmp_path: Path, server: Address, faults: tuple[Fault, ...]) -> None:
+async def test_round_to_s3_completes_despite_faults(tmp_path: Path, server: Address, faults: tuple[Fault, ...]) -> None:
     environment = Environment()
     with faulty_line(server, *faults) as line:
         objects = ObjectStore(f"s3://{BUCKET}/{uuid4()}", environment, line.endpoint)

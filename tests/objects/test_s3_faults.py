@@ -1,4 +1,4 @@
-"""What becomes of a call when the server or the line to it does not do its part."""
+"""Calls of the object store when the server, or the line to it, fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.objects.s3_server import BUCKET, SECRET, needs_rclone
 pytestmark = needs_rclone
 
 IMPATIENT = RetryPolicy(connect_s=1.0, silence_s=0.5, retries=1, retry_s=5.0)
-HOPELESS = RetryPolicy(retries=0)
+NO_RETRIES = RetryPolicy(retries=0)
 PREFIX = str(uuid4())
 
 
@@ -59,7 +59,7 @@ Call = Callable[[ObjectStore], Awaitable[None]]
 
 
 @CALLS
-async def test_a_server_that_is_busy_is_asked_again(server: Address, direct: ObjectStore, call: Call) -> None:
+async def test_call_to_a_busy_server_is_retried(server: Address, direct: ObjectStore, call: Call) -> None:
     await direct.put("a", [b"x"])
     with faulty_line(server, *[Fault(answer=UNAVAILABLE)] * 2) as line:
         await call(open_store(line.endpoint))
@@ -67,7 +67,7 @@ async def test_a_server_that_is_busy_is_asked_again(server: Address, direct: Obj
 
 
 @CALLS
-async def test_a_server_that_stays_busy_is_named(server: Address, call: Call) -> None:
+async def test_server_that_stays_busy_is_named(server: Address, call: Call) -> None:
     with faulty_line(server, *[Fault(answer=UNAVAILABLE)] * 9) as line:
         with pytest.raises(ObjectStoreError, match=rf"^s3://{BUCKET}/.*503.*is the server up"):
             await call(open_store(line.endpoint, IMPATIENT))
@@ -90,13 +90,13 @@ def slow_line(server: Address) -> Iterator[str]:
 
 
 @CALLS
-async def test_a_server_that_is_silent_is_given_up(silent_line: str, call: Call) -> None:
+async def test_silent_server_is_given_up(silent_line: str, call: Call) -> None:
     with pytest.raises(ObjectStoreError, match="is the server up"):
         await call(open_store(silent_line, IMPATIENT))
 
 
 @CALLS
-async def test_no_server_is_an_error(call: Call) -> None:
+async def test_missing_server_is_an_error(call: Call) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     with pytest.raises(ObjectStoreError, match="is the server up"):
@@ -104,43 +104,41 @@ async def test_no_server_is_an_error(call: Call) -> None:
 
 
 async def test_a_slow_line_is_no_error(slow_line: str) -> None:
-    text = os.urandom(1 << 20)
+    data = os.urandom(1 << 20)
     store = open_store(slow_line)
-    await store.put("slow", [text])
-    assert await read(store, "slow") == text
+    await store.put("slow", [data])
+    assert await read(store, "slow") == data
 
 
 @pytest.mark.parametrize("forth_bytes", [300, 100_000, PART_BYTES + 100_000])
-async def test_an_upload_that_breaks_off_leaves_no_object(
-    server: Address, direct: ObjectStore, forth_bytes: int
-) -> None:
+async def test_interrupted_upload_leaves_no_object(server: Address, direct: ObjectStore, forth_bytes: int) -> None:
     with faulty_line(server, *[Fault(forth_bytes=forth_bytes)] * 9) as line:
         with pytest.raises(ObjectStoreError, match="cannot write it"):
-            await open_store(line.endpoint, HOPELESS).put("broken off", [bytes(PART_BYTES)] * 3)
+            await open_store(line.endpoint, NO_RETRIES).put("broken off", [bytes(PART_BYTES)] * 3)
         assert line.connections
     assert "broken off" not in await names(direct)
 
 
-async def test_an_upload_that_breaks_off_once_is_gone_on_with(server: Address, direct: ObjectStore) -> None:
-    text = os.urandom(2 * PART_BYTES + 5)
+async def test_interrupted_upload_is_continued(server: Address, direct: ObjectStore) -> None:
+    data = os.urandom(2 * PART_BYTES + 5)
     with faulty_line(server, Fault(forth_bytes=100_000), Fault(forth_bytes=200_000)) as line:
-        await open_store(line.endpoint).put("whole", [text])
+        await open_store(line.endpoint).put("whole", [data])
         assert line.connections > 2
-    assert await read(direct, "whole") == text
+    assert await read(direct, "whole") == data
 
 
 @pytest.mark.parametrize("back_bytes", [100, 100_000, 3_000_000])
-async def test_an_answer_that_breaks_off_is_never_taken_for_whole(
+async def test_truncated_answer_is_never_taken_for_complete(
     server: Address, direct: ObjectStore, back_bytes: int
 ) -> None:
     await direct.put("large", [os.urandom(4_000_000)])
     with faulty_line(server, *[Fault(back_bytes=back_bytes)] * 9) as line:
         with pytest.raises(ObjectStoreError, match="cannot read it"):
-            await read(open_store(line.endpoint, HOPELESS), "large")
+            await read(open_store(line.endpoint, NO_RETRIES), "large")
         assert line.connections
 
 
-async def test_a_bucket_that_is_not_there_is_said_so(server: Address) -> None:
+async def test_missing_bucket_is_reported(server: Address) -> None:
     store = open_store(f"http://{server.host}:{server.port}", bucket="nowhere")
     with pytest.raises(ObjectMissingError, match="do the object and its bucket or directory exist"):
         await put_small(store)
@@ -148,7 +146,7 @@ async def test_a_bucket_that_is_not_there_is_said_so(server: Address) -> None:
         await list_all(store)
 
 
-def test_no_credentials_are_said_so() -> None:
+def test_missing_credentials_are_reported() -> None:
     asked_for_a_role = GenericError("Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token")
     error = open_store("http://127.0.0.1:1")._translated("read", "a", asked_for_a_role)
     assert "no credentials: set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION" in str(error)
@@ -156,7 +154,7 @@ def test_no_credentials_are_said_so() -> None:
 
 
 @CALLS
-async def test_wrong_credentials_are_said_so_and_not_shown(
+async def test_wrong_credentials_are_reported_but_not_shown(
     server: Address, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-right-one")

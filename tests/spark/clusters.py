@@ -1,4 +1,4 @@
-"""Random clusters: one mailbox each, several nodes that numbered apart, met, and were behind; some of them damaged."""
+"""Random clusters of one mailbox each, whose nodes fork, merge and lag behind; some of them are damaged."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NODES = ("a", "b", "c", "d")
 
 @dataclass
 class Shown:
-    """What one node's inventory says of a mailbox. `said` and `told` are its head's: how many rows, and their sum."""
+    """A mailbox as one node's inventory has it. Its head states a count of rows and a sum of their fingerprints."""
 
     state: MailboxState
     head: Dot | None
-    said: int
-    told: int
+    stated_count: int
+    stated_sum: int
 
     def numbers(self) -> tuple[int, int, int]:
         return self.state.uidnext, self.state.modseq, self.state.risen
@@ -38,20 +38,20 @@ class Cluster:
 
     mailbox: bytes
     shown: dict[str, Shown] = field(default_factory=dict)
-    masters: dict[str, str | None] = field(default_factory=dict)  # of each node, whom it takes for the master
-    lies: bool = False  # no history leads to a node's context and numbers
+    masters: dict[str, str | None] = field(default_factory=dict)  # node -> the master that the node knows
+    is_impossible: bool = False  # no history leads to some node's context and numbers
 
     def at(self, node: str) -> Shown:
         return self.shown.get(node) or Shown(MailboxState(), None, 0, 0)
 
-    def in_order(self, nodes: tuple[str, ...]) -> list[str]:
+    def merge_order(self, nodes: tuple[str, ...]) -> list[str]:
         return sorted(nodes, key=lambda node: (self.masters.get(node) != node, node))
 
     def relation(self, nodes: tuple[str, ...]) -> str:
         all_shown = [self.at(node) for node in nodes]
         contexts = [one.state.context for one in all_shown]
         for one in all_shown:
-            if one.said != len(one.state.rows):
+            if one.stated_count != len(one.state.rows):
                 return "damaged"
             for other in all_shown:
                 same_head = one.head is not None and one.head == other.head
@@ -66,9 +66,9 @@ class Cluster:
         return "equal" if all(one == contexts[0] for one in contexts) else "behind"
 
 
-def cluster(rng: random.Random, mailbox: bytes) -> Cluster:
+def random_cluster(rng: random.Random, mailbox: bytes) -> Cluster:
     if rng.random() < 0.1:
-        return made_up(rng, mailbox)
+        return impossible_cluster(rng, mailbox)
     world = World(rng)
     for _ in range(rng.choice((2, 8, 20, 40))):
         if rng.random() < 0.65:
@@ -82,7 +82,7 @@ def cluster(rng: random.Random, mailbox: bytes) -> Cluster:
     for name, node in zip(NODES, world.nodes, strict=False):
         if node.history and rng.random() < 0.95:
             head = node.history[-1].dot
-            found.shown[name] = Shown(node.state, head, len(node.state.rows), total(node.state))
+            found.shown[name] = Shown(node.state, head, len(node.state.rows), fingerprint_sum(node.state))
     master = rng.choice(NODES)
     found.masters = {name: rng.choice((master, master, name, None)) for name in found.shown}
     if rng.random() < 0.2 and found.shown:
@@ -93,27 +93,27 @@ def cluster(rng: random.Random, mailbox: bytes) -> Cluster:
 def random_clusters(count: int) -> list[Cluster]:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201
-    return [cluster(random.Random(seed + number), number.to_bytes(16)) for number in range(count)]
+    return [random_cluster(random.Random(seed + number), number.to_bytes(16)) for number in range(count)]
 
 
-def made_up(rng: random.Random, mailbox: bytes) -> Cluster:
-    """States that no history leads to: the rules say what becomes of them all the same."""
-    found = Cluster(mailbox, lies=True)
+def impossible_cluster(rng: random.Random, mailbox: bytes) -> Cluster:
+    """Return a cluster of states that no history leads to, but for which the rules of merges define a result too."""
+    found = Cluster(mailbox, is_impossible=True)
     common = rng.getrandbits(32)
     for name in rng.sample(NODES, rng.randint(1, 4)):
         context = {f"{origin}.x": rng.randint(1, 6) for origin in rng.sample("abc", rng.randint(1, 3))}
         state = MailboxState(1, rng.randint(0, 9), context, {}, rng.randrange(2))
         for guid in rng.sample(range(6), rng.randint(0, 6)):
-            state.put(_made_up_row(random.Random(common + guid) if rng.random() < 0.7 else rng, guid))
+            state.put(_unrelated_row(random.Random(common + guid) if rng.random() < 0.7 else rng, guid))
         state.uidnext = max(state.rows, default=0) + rng.randint(1, 9)
         head = Dot(f"{name}.x", rng.randint(1, 9))
-        found.shown[name] = Shown(state, head, len(state.rows), total(state))
+        found.shown[name] = Shown(state, head, len(state.rows), fingerprint_sum(state))
     found.masters = {name: rng.choice(NODES) for name in found.shown}
     return found
 
 
-def _made_up_row(rng: random.Random, guid: int) -> Row:
-    """Its UID and its placement are no other GUID's."""
+def _unrelated_row(rng: random.Random, guid: int) -> Row:
+    """Return a row whose UID and placement belong to no other GUID."""
     dot = Dot(f"{rng.choice('ab')}.x", guid + 1)
     claim = Dot(f"{rng.choice('abc')}.x", rng.randint(1, 6))
     flags = {flag: (rng.randint(1, 2), rng.choice("ab"), rng.random() < 0.5) for flag in rng.sample("xyz", 2)}
@@ -127,34 +127,34 @@ def _converge(nodes: list[Node]) -> None:
             nodes[0].meet(node)
 
 
-def total(state: MailboxState) -> int:
+def fingerprint_sum(state: MailboxState) -> int:
     return rows.add(0, *(row.fingerprint() for row in state.rows.values()))
 
 
 def _damage(rng: random.Random, cluster: Cluster) -> None:
-    """Something that a node has of the mailbox is not as it was; its head knows of it or does not."""
+    """Damage the mailbox at one node, in some cases with a head that states the new count and sum."""
     node = rng.choice(sorted(cluster.shown))
     shown = cluster.shown[node]
     before = shown.state
     state = MailboxState(before.uidnext, before.modseq, dict(before.context), dict(before.rows), before.risen)
-    cluster.shown[node] = damaged = Shown(state, shown.head, shown.said, shown.told)
+    cluster.shown[node] = damaged = Shown(state, shown.head, shown.stated_count, shown.stated_sum)
     choice = rng.randrange(5)
     if choice == 0 or not state.rows:
         state.uidnext += 1
-        cluster.lies = True
+        cluster.is_impossible = True
         return
     row = state.rows[rng.choice(sorted(state.rows))]
     if choice == 1:
-        damaged.told += 1
+        damaged.stated_sum += 1
     elif choice == 2:
         state.take(row.guid)
     else:
-        state.put(_bent(rng, row))
+        state.put(_damaged_row(rng, row))
     if choice > 1 and rng.random() < 0.5:
-        damaged.said, damaged.told = len(state.rows), total(state)
+        damaged.stated_count, damaged.stated_sum = len(state.rows), fingerprint_sum(state)
 
 
-def _bent(rng: random.Random, row: Row) -> Row:
+def _damaged_row(rng: random.Random, row: Row) -> Row:
     return rng.choice((
         row._replace(content_hash=b"?" * 32),
         row._replace(content_hash=b"?" * 32, flags={}),

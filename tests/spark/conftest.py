@@ -8,16 +8,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.job.settings import SETTINGS
-from tests.spark.java import IS_THERE, WHY_NOT
+from tests.spark.java import JAVA_INSTALLED, SKIP_REASON
 
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""To compile expressions takes longer than to evaluate them for so few rows; the end-to-end test does it."""
+"""Settings that interpret expressions: for so few rows, compiling takes longer. The end-to-end test compiles."""
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    if not IS_THERE:
-        pytest.skip(WHY_NOT)
+    if not JAVA_INSTALLED:
+        pytest.skip(SKIP_REASON)
     builder = SparkSession.builder.master("local[2]").appName("tests")
     here = {
         "spark.ui.enabled": "false",

@@ -1,4 +1,4 @@
-"""Whether Spark can run here."""
+"""A mark for tests that need Java, which Spark runs on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import shutil
 
 import pytest
 
-IS_THERE = shutil.which("java") is not None or "JAVA_HOME" in os.environ
-WHY_NOT = "audits on Spark are left out: Java is not installed: apt-get install openjdk-17-jre-headless"
-needs_java = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
+JAVA_INSTALLED = shutil.which("java") is not None or "JAVA_HOME" in os.environ
+SKIP_REASON = "audits on Spark are left out: Java is not installed: apt-get install openjdk-17-jre-headless"
+needs_java = pytest.mark.skipif(not JAVA_INSTALLED, reason=SKIP_REASON)

@@ -1,4 +1,4 @@
-"""Settings of a Spark session, for a part of a test."""
+"""Settings that a Spark session has for a part of a test."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-NEVER = {
+SHUFFLED_JOINS = {
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.adaptive.coalescePartitions.enabled": "false",
     "spark.sql.shuffle.partitions": "4",
 }
+"""Settings by which joins shuffle rows to four partitions and never broadcast a side."""
 
 
 @contextmanager

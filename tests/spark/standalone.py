@@ -1,7 +1,7 @@
 """A Spark cluster on this machine: a master and workers, each a process of its own, on the loopback interface.
 
-As on many machines, executors share nothing with the command that they work for but the files. Compiling less
-thoroughly (C1) halves what so little data costs.
+As in a cluster of several machines, executors share only files with the command that they work for. For so little
+data, compiling with C1 alone takes half the time.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from typing import Any
 
 import pyspark
 
-STARTS_S = 120.0
+START_TIMEOUT_S = 120.0
 DEPLOY = "org.apache.spark.deploy"
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 DIFF_TIMEOUT_S = 300.0
 
 
 def diff(places: Mapping[str, Path], to: Path, scratch: Path) -> tuple[int, dict[str, Any]]:
-    """`replicator diff` of inventories, by nodes, on two workers, both of which work. Exit code and summary."""
+    """Run `replicator diff` of the nodes' inventories on two workers. Return its exit code and its summary.
+
+    Assert that both workers ran tasks.
+    """
     events = scratch / "events"
     events.mkdir(parents=True)
     settings = {
         "spark.sql.shuffle.partitions": "4",
-        "spark.sql.adaptive.coalescePartitions.enabled": "false",  # so little would be the work of one
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",  # else one worker would get all of so little data
         "spark.driver.extraJavaOptions": QUICK,
         "spark.executor.extraJavaOptions": QUICK,
         "spark.executor.memory": "512m",
@@ -54,7 +57,7 @@ def diff(places: Mapping[str, Path], to: Path, scratch: Path) -> tuple[int, dict
 
 
 def _executors(events: Path) -> set[str]:
-    """Those that have ended tasks."""
+    """Return the executors that have ended tasks."""
     (log,) = events.iterdir()
     lines = (json.loads(line) for line in log.read_text().splitlines())
     return {line["Task Info"]["Executor ID"] for line in lines if line["Event"] == "SparkListenerTaskEnd"}
@@ -62,22 +65,25 @@ def _executors(events: Path) -> set[str]:
 
 @contextmanager
 def standalone(workers: int, scratch: Path) -> Iterator[str]:
-    """The master's URL. All ends with the block."""
+    """Run a master and workers until the block ends. Yield the master's URL."""
     with ExitStack() as processes:
-        says = r"Starting Spark master at (spark://\S+)"
-        master = _process("master", f"{DEPLOY}.master.Master", "--port", "0", says=says, scratch=scratch)
+        ready = r"Starting Spark master at (spark://\S+)"
+        master = _process("master", f"{DEPLOY}.master.Master", "--port", "0", ready=ready, scratch=scratch)
         url = processes.enter_context(master)
         for number in range(workers):
             options = ("--cores", "1", "--memory", "1g", "--work-dir", str(scratch / f"worker{number}"), url)
-            says = "Successfully registered with master"
-            worker = _process(f"worker{number}", f"{DEPLOY}.worker.Worker", *options, says=says, scratch=scratch)
+            ready = "Successfully registered with master"
+            worker = _process(f"worker{number}", f"{DEPLOY}.worker.Worker", *options, ready=ready, scratch=scratch)
             processes.enter_context(worker)
         yield url
 
 
 @contextmanager
-def _process(name: str, *command: str, says: str, scratch: Path) -> Iterator[str]:
-    """What its log has said, as far as the pattern `says` has a group. Workers end their executors with themselves."""
+def _process(name: str, *command: str, ready: str, scratch: Path) -> Iterator[str]:
+    """Run a process until the block ends. Yield what the group of `ready` matches in its log, or else the whole match.
+
+    A worker that ends takes its executors with it.
+    """
     program = Path(pyspark.__file__).parent / "bin" / "spark-class"
     quick = {"SPARK_DAEMON_JAVA_OPTS": QUICK, "SPARK_DAEMON_MEMORY": "256m"}
     environment = {**os.environ, **quick, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -88,7 +94,7 @@ def _process(name: str, *command: str, says: str, scratch: Path) -> Iterator[str
             [program, command[0], *where, *command[1:]], stdout=out, stderr=out, env=environment, cwd=scratch
         )
         try:
-            yield _said(process, log, says)
+            yield _wait_for(process, log, ready)
         finally:
             process.terminate()
             try:
@@ -98,8 +104,8 @@ def _process(name: str, *command: str, says: str, scratch: Path) -> Iterator[str
                 process.wait()
 
 
-def _said(process: subprocess.Popen[bytes], log: Path, pattern: str) -> str:
-    deadline = time.monotonic() + STARTS_S
+def _wait_for(process: subprocess.Popen[bytes], log: Path, pattern: str) -> str:
+    deadline = time.monotonic() + START_TIMEOUT_S
     while (found := re.search(pattern, log.read_text())) is None:
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()

@@ -1,4 +1,4 @@
-"""Summaries of audits to draw, and what a page says."""
+"""Summaries of audits, and a reader for the pages of reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def clean(nodes: int, mailboxes: int = 1502) -> Summary:
 
 
 def differing(nodes: int) -> Summary:
-    """All of its numbers differ, so that each is found in the page only where it is told."""
+    """Return a summary in which no number occurs twice, so that a number in the page has one source."""
     numbers = count(11_003, 7)
 
     def some(*names: str) -> dict[str, int]:
@@ -49,7 +49,7 @@ def parsed(page: str) -> ET.Element:
 
 
 def text_of(page: str) -> str:
-    """What stands on the page for everybody to read: not what is only in drawings."""
+    """Return the text that every reader of a page gets, which excludes the text in drawings."""
     body = parsed(page).find("body")
     assert body is not None
     for parent in list(body.iter()):
@@ -58,6 +58,6 @@ def text_of(page: str) -> str:
     return " ".join(body.itertext())
 
 
-def sick(unreadable: int, index: int) -> tuple[NodeSummary, ...]:
+def damaged_nodes(unreadable: int, index: int) -> tuple[NodeSummary, ...]:
     one, *rest = clean(3).nodes
     return (replace(one, unreadable=unreadable, index={"missing": index} if index else {}), *rest)

@@ -1,4 +1,4 @@
-"""A whole audit: what is planted is in the plan, in the summary and in the report, and nothing else."""
+"""A whole audit, whose plan, summary and report have the planted differences and no others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spark.job.jobs import place_of
 from spark.reading import inventories
 from spark.reading.inventories import InventoryError
 from spark.report.summary import NodeSummary, PairSummary, UserSummary
-from tests.spark.clusters import total
+from tests.spark.clusters import fingerprint_sum
 from tests.spark.writing import Record, head_record, message_record, pointers, write
 
 SAME, BEHIND, FORKED, LACKING = (bytes([number]) * 16 for number in range(1, 5))
@@ -76,7 +76,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def head(mailbox: bytes, one: MailboxState) -> Record:
     master = "b" if mailbox == FORKED else "a"
     last = max(one.rows.values(), key=lambda row: row.uid).dot
-    return head_record(mailbox, one, last, said=len(one.rows), told=total(one), master=master)
+    return head_record(mailbox, one, last, stated_count=len(one.rows), stated_sum=fingerprint_sum(one), master=master)
 
 
 def tree(node: str) -> Record:
@@ -113,7 +113,7 @@ def table(done: Path, name: str) -> list[dict[str, Any]]:
     return list(ds.dataset(done / name, partitioning="hive").to_table().to_pylist())
 
 
-def test_the_plan_says_which_mailboxes_differ_and_of_which_heads(done: Path) -> None:
+def test_plan_lists_differing_mailboxes_with_their_heads(done: Path) -> None:
     found = {row["mailbox"]: row for row in table(done, "mailboxes")}
     shared = {"user": "alice", "uidvalidity": 7, "uidvalidity_differs": False, "missing_on": []}
     assert found[BEHIND] == {
@@ -139,7 +139,7 @@ def test_the_plan_says_which_mailboxes_differ_and_of_which_heads(done: Path) -> 
     assert len(found) == 4
 
 
-def test_who_gives_the_plan_to_nodes_reads_it(done: Path) -> None:
+def test_apply_command_reads_the_plan(done: Path) -> None:
     found = Plan(str(done), None)
     named = {trees: list(found.mailboxes(found.manifest.mailboxes, trees=trees)) for trees in (True, False)}
     assert named[True] == [PlannedMailbox("bob", TREE.hex(), 0, {"a": Dot("a.t", 1), "b": Dot("b.t", 1)})]
@@ -150,7 +150,7 @@ def test_who_gives_the_plan_to_nodes_reads_it(done: Path) -> None:
     ]
 
 
-def test_the_plan_says_what_differs_of_messages_and_what_they_become(done: Path) -> None:
+def test_plan_lists_differing_messages_and_their_merged_rows(done: Path) -> None:
     found = {(row["mailbox"], row["guid"]): row for row in table(done, "messages")}
     nothing = {"missing_on": [], "expunged_on": [], "uid_conflict": False, "flags_differ": False, "damage": False,
                "only_modseq": False}  # fmt: skip
@@ -168,12 +168,12 @@ def test_the_plan_says_what_differs_of_messages_and_what_they_become(done: Path)
     assert len(found) == 6
 
 
-def test_the_plan_says_which_rows_of_indexes_are_wrong(done: Path) -> None:
+def test_plan_lists_wrong_index_rows(done: Path) -> None:
     (only,) = table(done, "indexes")
     assert only == {"mailbox": BEHIND, "guid": ONE.guid, "what": "missing", "uid": 1, "node": "b"}
 
 
-def test_the_manifest_counts_what_is_there(done: Path) -> None:
+def test_manifest_counts_the_rows_of_the_plan(done: Path) -> None:
     manifest = plan.manifest_from((done / plan.MANIFEST).read_bytes())
     assert manifest == plan.PlanManifest(
         "test", {sid: plan.Taken(f"{sid}.x", 0) for sid in "ab"}, {"a": 3, "b": 1}, 6, 1
@@ -186,7 +186,7 @@ def test_the_tables_have_the_columns_of_their_format(done: Path) -> None:
             assert ds.dataset(file).schema.names == [column.name for column in columns]
 
 
-def test_the_summary_counts_what_was_found(done: Path) -> None:
+def test_summary_counts_the_differences(done: Path) -> None:
     found = json.loads((done / audit.SUMMARY).read_bytes())
     assert found["relations"] == {"equal": 1, "behind": 2, "forked": 1}
     assert found["trees"] == {"equal": 1, "forked": 1}
@@ -204,22 +204,25 @@ def test_the_summary_counts_what_was_found(done: Path) -> None:
     ]
 
 
-def test_the_report_is_there(done: Path) -> None:
+def test_audit_writes_a_report(done: Path) -> None:
     assert "alice" in (done / audit.REPORT).read_text()
 
 
-def two(to: Path) -> dict[str, str]:
-    """Two nodes that show the same, but for four mailboxes: whose user or UIDVALIDITY differs, or that lost a row."""
+def contradictory_inventories(to: Path) -> dict[str, str]:
+    """Write the inventories of two nodes that contradict each other in four mailboxes.
+
+    The mailboxes differ in the user, in the head's UIDVALIDITY, in the folder's UIDVALIDITY, and by a lost row.
+    """
     found = {}
     for node in ("a", "b"):
-        is_far = node == "b"
+        is_second = node == "b"
         rows = {mailbox: [ONE, TWO] for mailbox in (SAME, USERS, CREATED, FOLDERS)} | {
-            LOST: [ONE] if is_far else [ONE, TWO]
+            LOST: [ONE] if is_second else [ONE, TWO]
         }
         shown = [message_record(mailbox, row) for mailbox, some in rows.items() for row in some]
         heads = {mailbox: dict(head(mailbox, AT_A[SAME])) for mailbox in rows}
         folders = {mailbox: dict(folder(mailbox, f"Folder {mailbox[0]}")) for mailbox in rows}
-        if is_far:
+        if is_second:
             heads[USERS]["user"], heads[CREATED]["uidvalidity"] = "mallory", 8
             folders[FOLDERS]["uidvalidity"] = 1031
         tables = {
@@ -232,9 +235,11 @@ def two(to: Path) -> dict[str, str]:
 
 
 @pytest.mark.long
-def test_what_contradicts_itself_is_damage_and_no_more_is_said(spark: SparkSession, tmp_path: Path) -> None:
-    """One mailbox of two users, or created with two UIDVALIDITYs; a lost row; a folder that is another at one head."""
-    found = audit.audit(spark, two(tmp_path), str(tmp_path / "out"), overwrite=False, tell=lambda _: None)
+def test_contradictory_rows_are_reported_as_damage_only(spark: SparkSession, tmp_path: Path) -> None:
+    """The cases are two users or two UIDVALIDITYs of one mailbox, a lost row, and two folders under one head."""
+    found = audit.audit(
+        spark, contradictory_inventories(tmp_path), str(tmp_path / "out"), overwrite=False, tell=lambda _: None
+    )
     assert (found.relations, found.trees, found.plan) == ({"equal": 2, "damaged": 3}, {"damaged": 1}, {})
     relations = {row["mailbox"]: row["relation"] for row in table(tmp_path / "out", "mailboxes")}
     assert relations == dict.fromkeys((USERS, CREATED, LOST, OTHER_TREE), "damaged")
@@ -246,13 +251,15 @@ def test_what_contradicts_itself_is_damage_and_no_more_is_said(spark: SparkSessi
 
 
 @pytest.mark.parametrize("name", ["my mail", "größe", "a#b", "a%20b"])
-def test_names_of_directories(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    given = {node: place_of(place) for node, place in two(tmp_path / name).items()}
+def test_inventories_are_read_from_directories_with_unusual_names(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    given = {node: place_of(place) for node, place in contradictory_inventories(tmp_path / name).items()}
     assert inventories.read(spark, given).nodes == ("a", "b")
 
 
-def test_what_is_no_audit_is_not_overwritten(spark: SparkSession, tmp_path: Path) -> None:
-    places = two(tmp_path)
+def test_overwrite_spares_a_directory_that_holds_no_audit(spark: SparkSession, tmp_path: Path) -> None:
+    places = contradictory_inventories(tmp_path)
     for to, why in (
         (tmp_path / "a", "holds folders, which does not belong to an audit"),
         (tmp_path / "mail", "holds no audit"),
@@ -265,7 +272,7 @@ def test_what_is_no_audit_is_not_overwritten(spark: SparkSession, tmp_path: Path
     assert list((tmp_path / "a" / "messages").iterdir())
 
 
-def test_a_former_audit_gives_way_once_the_inventories_are_whole(
+def test_overwrite_removes_a_former_audit_only_after_reading_inventories(
     spark: SparkSession, places: dict[str, str], done: Path, tmp_path: Path
 ) -> None:
     former = tmp_path / "audit"
@@ -280,7 +287,7 @@ def test_a_former_audit_gives_way_once_the_inventories_are_whole(
     assert not (done / audit.UNFINISHED).exists()
 
 
-def test_a_former_audit_is_kept_unless_its_place_is_asked_for(
+def test_former_audit_is_kept_without_overwrite(
     spark: SparkSession, places: dict[str, str], done: Path, tmp_path: Path
 ) -> None:
     before = (done / plan.MANIFEST).stat()
@@ -293,7 +300,7 @@ def test_a_former_audit_is_kept_unless_its_place_is_asked_for(
     assert (tmp_path / "letters").read_text() == "mine"
 
 
-def test_the_document_has_the_columns() -> None:
+def test_documented_columns_are_those_of_plan_tables() -> None:
     document = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
     sections = {part.partition("\n")[0]: part for part in document.split("\n### ")[1:]}
     told = {table: re.findall(r"^\| `(\w+)` \| (\w+) \|", text, re.MULTILINE) for table, text in sections.items()}

@@ -1,4 +1,4 @@
-"""The same damage, found by a check at the node and by the command that checks its inventory: both count the same."""
+"""A check at a node and a check of its inventory on Spark, which count the same damage."""
 
 from __future__ import annotations
 
@@ -32,17 +32,19 @@ NAMES = (
 
 @pytest.mark.long
 @needs_java
-async def test_inventories_show_the_damage_that_a_check_finds(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_spark_check_of_inventories_finds_what_a_node_check_finds(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     planted = [one for one in DAMAGES if one.name in NAMES]
     found: dict[str, Mapping[str, int]] = {"sound": {}}
     async with cluster(tmp_path / "nodes", autojump_clock, 2) as nodes:
         await fill(nodes)
         node = nodes["dc2"]
-        await node.store.read(partial(write, sid="sound", to=tmp_path / "sound"))
+        await node.store.read(partial(write_inventory, sid="sound", to=tmp_path / "sound"))
         for number, one in enumerate(planted):
             node.damage(*one.statements)
             sid = f"node{number}"
-            await node.store.read(partial(write, sid=sid, to=tmp_path / sid))
+            await node.store.read(partial(write_inventory, sid=sid, to=tmp_path / sid))
             found[sid] = (await check_at(node, repair=True)).damage
     given = [f"--inventory={sid}={tmp_path / sid}" for sid in found]
     done = replicator("check", "--spark", *given, *QUICK)
@@ -57,7 +59,7 @@ async def test_inventories_show_the_damage_that_a_check_finds(tmp_path: Path, au
     assert {kind for damage in found.values() for kind in damage} == {"by_guid", "chain"}
 
 
-def write(connection: sqlite3.Connection, sid: str, to: Path) -> None:
+def write_inventory(connection: sqlite3.Connection, sid: str, to: Path) -> None:
     target = Directory(to)
     target.prepare(overwrite=False)
     order = Order("node.db", str(to), None, str(to), overwrite=False, cluster="mail", node=sid, origin=f"{sid}.a")

@@ -1,4 +1,4 @@
-"""`replicator diff` as operators run them, on machines that may lack things."""
+"""`replicator diff` and `check --spark` as processes, on machines that may lack Java, memory or workers."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from tests.spark.commands import QUICK, replicator
 from tests.spark.java import needs_java
 from tests.spark.standalone import standalone
 from tests.spark.summaries import clean
-from tests.spark.writing import written
+from tests.spark.writing import write_clusters
 
 
 @pytest.fixture(scope="module")
 def inventories(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    places = written(random_clusters(30), NODES[:2], tmp_path_factory.mktemp("inventories"))
+    places = write_clusters(random_clusters(30), NODES[:2], tmp_path_factory.mktemp("inventories"))
     return [f"--inventory={node}={place}" for node, place in places.items()]
 
 
-def test_what_spark_submit_has_decided_is_not_passed_over(inventories: list[str], tmp_path: Path) -> None:
+def test_memory_option_is_refused_under_spark_submit(inventories: list[str], tmp_path: Path) -> None:
     arguments = ("diff", *inventories, "--out", str(tmp_path / "out"), "--memory", "2g")
     done = replicator(*arguments, environment={"PYSPARK_GATEWAY_PORT": "1"})
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "--memory and --scratch come too late under spark-submit" in done.stderr
 
 
-def test_an_inventory_that_is_not_there(inventories: list[str], tmp_path: Path) -> None:
+def test_missing_inventory_directory_is_reported(inventories: list[str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name in ("gone", "file"):
         done = replicator("diff", inventories[0], f"--inventory=b={tmp_path / name}", "--out", str(tmp_path / "out"))
@@ -42,7 +42,7 @@ def test_an_inventory_that_is_not_there(inventories: list[str], tmp_path: Path) 
     assert done.stderr == f"Error: cannot look at /{'x' * 300}, given as b's inventory: File name too long\n"
 
 
-def test_no_java(inventories: list[str], tmp_path: Path) -> None:
+def test_missing_java_is_reported(inventories: list[str], tmp_path: Path) -> None:
     done = replicator("diff", *inventories, "--out", str(tmp_path / "out"), environment={"JAVA_HOME": str(tmp_path)})
     assert done.returncode == 1
     assert done.stderr.startswith(
@@ -51,7 +51,7 @@ def test_no_java(inventories: list[str], tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_java_is_too_old(inventories: list[str], tmp_path: Path) -> None:
+def test_too_old_java_is_reported(inventories: list[str], tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_302\"' >&2\n")
@@ -70,7 +70,9 @@ def test_java_is_too_old(inventories: list[str], tmp_path: Path) -> None:
         pytest.param(["--master", "spark://nowhere"], "Invalid master URL: spark://nowhere", marks=pytest.mark.long),
     ],
 )
-def test_spark_does_not_start(inventories: list[str], tmp_path: Path, options: list[str], why: str) -> None:
+def test_failed_start_of_spark_is_reported_in_one_line(
+    inventories: list[str], tmp_path: Path, options: list[str], why: str
+) -> None:
     done = replicator("diff", *inventories, "--out", str(tmp_path / "out"), *options)
     assert done.returncode == 1
     assert done.stderr.startswith(f"Error: Spark: {why}")
@@ -79,8 +81,8 @@ def test_spark_does_not_start(inventories: list[str], tmp_path: Path, options: l
 
 @pytest.mark.long
 @needs_java
-def test_executors_are_not_waited_for_for_ever(inventories: list[str], tmp_path: Path) -> None:
-    """Also where the machine is set to ask for some only when there is work."""
+def test_wait_for_executors_ends_after_a_timeout(inventories: list[str], tmp_path: Path) -> None:
+    """Dynamic allocation, which requests executors only when there is work, is on."""
     (tmp_path / "spark-defaults.conf").write_text(
         "spark.dynamicAllocation.enabled true\nspark.dynamicAllocation.shuffleTracking.enabled true\n"
     )
@@ -98,7 +100,7 @@ def test_executors_are_not_waited_for_for_ever(inventories: list[str], tmp_path:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_clock_that_is_far_off_ends_no_audit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unrepresentable_inventory_time_is_printed_in_ms(capsys: pytest.CaptureFixture[str]) -> None:
     one, *others = clean(2).nodes
     _print(replace(clean(2), nodes=(replace(one, taken_ms=1 << 62), *others)), "/o")
     said = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Random clusters through one Spark job, against the rules in Python: relations, merges and kinds."""
+"""Relations, merges and kinds of random clusters in one Spark job, compared with the rules in Python."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from spark.audit.audit import keep
 from spark.comparison import mailboxes, merging, messages, sums, versions
 from spark.reading import inventories
 from tests.effort import examples
-from tests.spark.clusters import NODES, Cluster, cluster, random_clusters
-from tests.spark.writing import row_of, written
+from tests.spark.clusters import NODES, Cluster, random_cluster, random_clusters
+from tests.spark.writing import row_of, write_clusters
 
 Record: TypeAlias = dict[str, Any]
 
 
-class Done(NamedTuple):
-    """What Spark says of a set of inventories."""
+class SparkResult(NamedTuple):
+    """The results of Spark for a set of inventories."""
 
     nodes: tuple[str, ...]
     mailboxes: dict[bytes, Record]
@@ -33,23 +33,23 @@ class Done(NamedTuple):
     kinds: dict[bytes, dict[bytes, Record]]
 
 
-def test_two_nodes(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_follows_the_rules_for_two_nodes(spark: SparkSession, tmp_path: Path) -> None:
     clusters = with_each_kind(random_clusters(examples(150, 600)))
-    found = done(spark, written(clusters, NODES[:2], tmp_path))
+    found = run_on_spark(spark, write_clusters(clusters, NODES[:2], tmp_path))
     check_relations(clusters, found)
     check_merges(clusters, found)
     check_kinds_of_two(clusters, found)
 
 
-def test_many_nodes(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_follows_the_rules_for_many_nodes(spark: SparkSession, tmp_path: Path) -> None:
     clusters = random_clusters(examples(250, 1400))
-    found = done(spark, written(clusters, NODES, tmp_path))
+    found = run_on_spark(spark, write_clusters(clusters, NODES, tmp_path))
     check_relations(clusters, found)
     check_merges(clusters, found)
     check_kinds(clusters, found)
 
 
-def done(spark: SparkSession, places: dict[str, str]) -> Done:
+def run_on_spark(spark: SparkSession, places: dict[str, str]) -> SparkResult:
     read = inventories.read(spark, places)
     compared = sums.compared(read.tables, read.nodes).localCheckpoint()
     related = mailboxes.classified(compared, read.tables["heads"], read.tables["folders"], read.nodes).localCheckpoint()
@@ -64,7 +64,7 @@ def done(spark: SparkSession, places: dict[str, str]) -> Done:
         found[bytes(one["mailbox"])][bytes(one["guid"])] = one
     of_mailboxes = by_mailbox(related.select("mailbox", "user", "relation", "uidvalidity_differs", "missing_on"))
     heads = by_mailbox(merging.heads(related, folded))
-    return Done(read.nodes, of_mailboxes, heads, dict(rows), dict(found))
+    return SparkResult(read.nodes, of_mailboxes, heads, dict(rows), dict(found))
 
 
 def collected(frame: DataFrame) -> list[Record]:
@@ -75,7 +75,7 @@ def by_mailbox(frame: DataFrame) -> dict[bytes, Record]:
     return {bytes(one["mailbox"]): one for one in collected(frame)}
 
 
-def check_relations(clusters: Sequence[Cluster], found: Done) -> None:
+def check_relations(clusters: Sequence[Cluster], found: SparkResult) -> None:
     counts: dict[str, int] = defaultdict(int)
     for one in clusters:
         if not any(node in one.shown for node in found.nodes):
@@ -98,7 +98,7 @@ def check_relations(clusters: Sequence[Cluster], found: Done) -> None:
     )
 
 
-def check_merges(clusters: Sequence[Cluster], found: Done) -> None:
+def check_merges(clusters: Sequence[Cluster], found: SparkResult) -> None:
     renumbered = 0
     for one in clusters:
         if one.mailbox not in found.heads:
@@ -106,7 +106,7 @@ def check_merges(clusters: Sequence[Cluster], found: Done) -> None:
             assert one.mailbox not in found.rows
             continue
         assert one.relation(found.nodes) != "damaged"
-        merged = merge_all([one.at(node).state for node in one.in_order(found.nodes)])
+        merged = merge_all([one.at(node).state for node in one.merge_order(found.nodes)])
         said, expected = found.rows.get(one.mailbox, set()), {text(row) for row in merged.rows.values()}
         alike = set.intersection(*({text(row) for row in one.at(node).state.rows.values()} for node in found.nodes))
         assert said <= expected
@@ -132,7 +132,7 @@ def with_each_kind(clusters: list[Cluster]) -> list[Cluster]:
     missing -= set().union(*map(kinds_of_two, clusters))
     while missing:
         seed = random.SystemRandom().randrange(1 << 32)
-        more = cluster(random.Random(seed), len(clusters).to_bytes(16))
+        more = random_cluster(random.Random(seed), len(clusters).to_bytes(16))
         if found := missing & kinds_of_two(more):
             print(f"cluster {len(clusters)} of seed {seed}")  # noqa: T201
             clusters.append(more)
@@ -141,15 +141,15 @@ def with_each_kind(clusters: list[Cluster]) -> list[Cluster]:
 
 
 def has_kinds(one: Cluster) -> bool:
-    """Return False if contexts lie: then a resync does not go by kinds."""
-    return one.relation(NODES[:2]) != "damaged" and not one.lies
+    """Return False for a damaged or impossible cluster, in which a resync does not go by kinds."""
+    return one.relation(NODES[:2]) != "damaged" and not one.is_impossible
 
 
 def kinds_of_two(one: Cluster) -> set[DifferenceKind]:
     return set().union(*kinds(one.at("a").side(), one.at("b").side()).values()) if has_kinds(one) else set()
 
 
-def check_kinds_of_two(clusters: Sequence[Cluster], found: Done) -> None:
+def check_kinds_of_two(clusters: Sequence[Cluster], found: SparkResult) -> None:
     for one in filter(has_kinds, clusters):
         said = found.kinds.get(one.mailbox, {})
         assert {guid: as_kinds(kind) for guid, kind in said.items()} == kinds(one.at("a").side(), one.at("b").side())
@@ -172,8 +172,8 @@ def as_kinds(said: Record) -> frozenset[DifferenceKind]:
     return frozenset(kind for kind, holds in names.items() if holds)
 
 
-def check_kinds(clusters: Sequence[Cluster], found: Done) -> None:
-    """The rule of `resync.differing`, for each version and each node."""
+def check_kinds(clusters: Sequence[Cluster], found: SparkResult) -> None:
+    """Apply the rule of `resync.differing` to each version and each node."""
     for one in clusters:
         sides = {node: one.at(node).side() for node in found.nodes}
         said = found.kinds.get(one.mailbox, {})

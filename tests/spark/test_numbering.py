@@ -1,4 +1,4 @@
-"""Running numbers of mailboxes of all sizes; and what a fold costs: of each task, and of what is kept."""
+"""Running numbers within mailboxes of all sizes, and the cost of a fold: the work of each task, and the kept rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from resync.state import MailboxState
 from spark.audit import audit
 from spark.comparison import mailboxes, merging, messages, new_uids, sums, versions
 from spark.reading import inventories
-from tests.spark.clusters import total
-from tests.spark.settings import NEVER, settings
+from tests.spark.clusters import fingerprint_sum
+from tests.spark.settings import SHUFFLED_JOINS, settings
 from tests.spark.writing import head_record, message_record, write
 
 LARGE, SMALL = b"l" * 16, b"s" * 16
@@ -29,13 +29,13 @@ def sizes(frame: DataFrame) -> list[int]:
     return [one["count"] for one in frame.groupBy(spark_partition_id()).count().collect()]
 
 
-def test_each_mailbox_is_numbered_in_its_order(spark: SparkSession) -> None:
+def test_rows_are_numbered_in_order_within_each_mailbox(spark: SparkSession) -> None:
     rng = random.Random(5)
     counts = [300, 0, *(rng.randint(1, 9) for _ in range(40)), 200]
     rows = [(bytes([mailbox]), seq) for mailbox, count in enumerate(counts) for seq in rng.sample(range(1000), count)]
     rng.shuffle(rows)
     frame = spark.createDataFrame(rows, "mailbox binary, seq bigint")
-    with settings(spark, NEVER):
+    with settings(spark, SHUFFLED_JOINS):
         found = new_uids.numbered(frame, ["seq"], audit.keep).collect()
     expected: dict[bytes, list[int]] = {}
     for mailbox, seq in sorted(rows):
@@ -46,7 +46,7 @@ def test_each_mailbox_is_numbered_in_its_order(spark: SparkSession) -> None:
 
 
 def forked(tmp_path: Path, shown: dict[str, dict[bytes, int]]) -> dict[str, str]:
-    """Each node has got so many messages of its own in these mailboxes."""
+    """Write an inventory for each node, in which each mailbox has so many messages that no other node has."""
     places = {}
     for node, counts in shown.items():
         heads, messages = [], []
@@ -59,7 +59,16 @@ def forked(tmp_path: Path, shown: dict[str, dict[bytes, int]]) -> dict[str, str]
                 for uid in range(1, count + 1)
             }
             state = MailboxState(count + 1, count, {origin: count}, rows)
-            heads.append(head_record(mailbox, state, Dot(origin, count), said=count, told=total(state), master="a"))
+            heads.append(
+                head_record(
+                    mailbox,
+                    state,
+                    Dot(origin, count),
+                    stated_count=count,
+                    stated_sum=fingerprint_sum(state),
+                    master="a",
+                )
+            )
             messages += [message_record(mailbox, row) for row in rows.values()]
         write(tmp_path / node, node, {"heads": heads, "messages": messages})
         places[node] = str(tmp_path / node)
@@ -67,7 +76,7 @@ def forked(tmp_path: Path, shown: dict[str, dict[bytes, int]]) -> dict[str, str]
 
 
 def folded(spark: SparkSession, places: dict[str, str]) -> tuple[DataFrame, list[DataFrame]]:
-    """And what was kept on the way."""
+    """Return the merged messages, and the frames that were kept on the way."""
     read = inventories.read(spark, places)
     kept: list[DataFrame] = []
 
@@ -83,20 +92,20 @@ def folded(spark: SparkSession, places: dict[str, str]) -> tuple[DataFrame, list
 
 
 @pytest.fixture(scope="module")
-def joined(
+def merged(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[DataFrame, list[DataFrame]]]:
-    """Of a mailbox that is forked in all that it has, and of a small one: what they become, and what was kept."""
+    """Merge a mailbox in which all messages differ, and a small one. Yield the messages and the kept frames."""
     counts = {"a": {LARGE: COUNT, SMALL: 1}, "b": {LARGE: COUNT}, "c": {SMALL: 1}}
-    with settings(spark, NEVER):
+    with settings(spark, SHUFFLED_JOINS):
         yield folded(spark, forked(tmp_path_factory.mktemp("forked"), counts))
 
 
 @pytest.mark.long
-def test_what_needs_new_uids_in_one_mailbox_is_the_work_of_all_and_kept_as_often_as_it_has_steps(
-    joined: tuple[DataFrame, list[DataFrame]],
+def test_renumbering_a_large_mailbox_is_spread_over_partitions(
+    merged: tuple[DataFrame, list[DataFrame]],
 ) -> None:
-    found, kept = joined
+    found, kept = merged
     moved = found.where(f"given IS NOT NULL AND mailbox = X'{LARGE.hex()}'")
     given = sorted(one["uid"] for one in moved.collect())
     of_large = [frame.where(f"mailbox = X'{LARGE.hex()}'") for frame in kept if "mailbox" in frame.columns]
@@ -108,11 +117,11 @@ def test_what_needs_new_uids_in_one_mailbox_is_the_work_of_all_and_kept_as_often
     assert found.where("uid IS NOT NULL").count() == 2 * COUNT + 2
 
 
-def test_what_a_message_lacks_is_worked_out_once_and_not_for_each_node(
-    joined: tuple[DataFrame, list[DataFrame]], capsys: pytest.CaptureFixture[str]
+def test_missing_placements_are_computed_once_for_all_nodes(
+    merged: tuple[DataFrame, list[DataFrame]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It takes each two versions; of 20 nodes that is the difference between 400 steps a message and 8,000."""
-    found, _ = joined
+    """The computation compares every two versions: 400 steps a message of 20 nodes, or 8,000 if done for each node."""
+    found, _ = merged
     messages.kinds(found, ("a", "b", "c")).explain()
     named = re.findall(r"filter\(\[a,b,c\], lambdafunction\((.{30})", capsys.readouterr().out)
     assert len(named) >= 2

@@ -1,4 +1,4 @@
-"""Differences of each kind, planted in made-up inventories, through a whole audit: all are found, and nothing else."""
+"""A whole audit of generated inventories, in which differences of each kind are planted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.spark.running import audited
 
 
 @pytest.mark.long
-def test_all_that_is_planted_is_found_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
+def test_audit_finds_all_planted_differences_and_no_others(spark: SparkSession, tmp_path: Path) -> None:
     planted = generate(tmp_path / "inventories", Recipe(2000, large=400, sizes=(20, 60), planted_every=3))
     assert len(planted.kinds) == len(KINDS)
     said = audited(spark, planted.places, tmp_path / "plan")

@@ -1,4 +1,4 @@
-"""Each node's index of GUIDs against its messages."""
+"""Comparison of each node's index of GUIDs with its messages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pyspark.sql import SparkSession
 from resync.inventory import TABLES
 from spark.comparison import projections
 from spark.reading import inventories
-from tests.spark.clusters import cluster
+from tests.spark.clusters import random_cluster
 from tests.spark.writing import Record, message_record, pointers, write
 
 NODES = ("a", "b")
 
 
 def shown_by(node: str, mailboxes: int) -> list[Record]:
-    some = [cluster(random.Random(number), number.to_bytes(16)) for number in range(mailboxes)]
+    some = [random_cluster(random.Random(number), number.to_bytes(16)) for number in range(mailboxes)]
     return [
         message_record(one.mailbox, row)
         for one in some
@@ -59,7 +59,7 @@ def test_wrong_rows_of_the_index_are_found_by_kind(spark: SparkSession, tmp_path
     assert {(one["node"], one["what"]): one["count"] for one in projections.counted(damaged).collect()} == counts
 
 
-def test_an_index_as_it_should_be_has_no_damage(spark: SparkSession, tmp_path: Path) -> None:
+def test_correct_index_has_no_damage(spark: SparkSession, tmp_path: Path) -> None:
     messages = shown_by("a", 40)
     write(
         tmp_path / "a",

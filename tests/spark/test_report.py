@@ -1,4 +1,4 @@
-"""The report's page: whole, true to its numbers, and safe with any name. No Spark runs here."""
+"""The report's page: valid, with all numbers of its summary, and safe with any name. No Spark runs here."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def numbers_in(value: object) -> Iterator[int]:
                 yield from numbers_in(inner)
 
 
-class Balanced(HTMLParser):
-    """Whether HTML's own rules see the same elements as XML's."""
+class ElementRecorder(HTMLParser):
+    """Record the elements of a page by the rules of HTML, and assert that their tags are balanced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,9 +57,9 @@ class Balanced(HTMLParser):
 @pytest.mark.parametrize(
     "summary", [clean(0, 0), clean(1), clean(2, 0), clean(3), differing(1), differing(3), differing(12), differing(60)]
 )
-def test_a_page_is_whole_by_the_rules_of_html_and_of_xml(summary: Summary) -> None:
+def test_page_is_valid_html_and_valid_xml(summary: Summary) -> None:
     page = html(summary)
-    reader = Balanced()
+    reader = ElementRecorder()
     reader.feed(page)
     reader.close()
     assert not reader.open
@@ -77,7 +77,7 @@ def test_every_number_of_a_summary_is_in_its_page(nodes: int) -> None:
     assert not {f"{number:,}" for number in numbers} - shown
 
 
-def test_when_inventories_were_taken_and_how_much_older_they_are_is_told() -> None:
+def test_page_tells_times_and_ages_of_inventories() -> None:
     text = text_of(html(differing(3)))
     assert all(
         when in text for when in ("2026-11-22 08:20:00 UTC", "2026-11-22 08:18:59 UTC", "1 min 1 s", "2 min 2 s")
@@ -85,7 +85,7 @@ def test_when_inventories_were_taken_and_how_much_older_they_are_is_told() -> No
 
 
 @pytest.mark.parametrize("nodes", [3, 12])
-def test_names_stay_text_wherever_they_stand(nodes: int) -> None:
+def test_markup_in_names_is_escaped_everywhere(nodes: int) -> None:
     summary = differing(nodes)
     rename = {node.node: f"{node.node}{HOSTILE}" for node in summary.nodes}
     evil = replace(
@@ -94,7 +94,7 @@ def test_names_stay_text_wherever_they_stand(nodes: int) -> None:
         nodes=tuple(replace(node, node=rename[node.node], index={HOSTILE: 1}) for node in summary.nodes),
         pairs=tuple(PairSummary(rename[pair.one], rename[pair.other], pair.unequal) for pair in summary.pairs),
         relations={"equal": 1, "damaged": 0, f"relation{HOSTILE}": 1},
-        trees={},  # without damage, nodes whose rows are damaged are named in what to do next
+        trees={},  # without damaged trees, the next steps name nodes with damaged rows
         kinds={**summary.kinds, f"kind{HOSTILE}": 1},
         worst=(UserSummary(f"user{HOSTILE}", 1, 1),),
         plan={rename[sid]: some for sid, some in summary.plan.items()},
@@ -114,14 +114,14 @@ def test_names_stay_text_wherever_they_stand(nodes: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(st.characters(exclude_categories=()), min_size=1))
-def test_any_name_can_be_shown_and_what_cannot_be_seen_is_spelled_out(name: str) -> None:
+def test_invisible_characters_of_names_are_spelled_out(name: str) -> None:
     page = html(replace(clean(2), worst=(UserSummary(name, 1, 2),)))
     named = [one.text for one in parsed(page).iter("th") if one.get("scope") == "row"]
     assert visible(name) in named
     assert visible(name).isprintable()
 
 
-def test_a_page_needs_nothing_from_elsewhere() -> None:
+def test_page_loads_nothing_from_elsewhere() -> None:
     page = html(differing(12))
     root = parsed(page)
     assert not re.findall(r"https?:|//|url\(|@import", page)
@@ -132,7 +132,7 @@ def test_a_page_needs_nothing_from_elsewhere() -> None:
     assert policy.get("content") == "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def test_each_drawing_has_words_or_its_number_beside_it() -> None:
+def test_each_drawing_has_a_text_alternative() -> None:
     root = parsed(html(differing(12)))
     beside = {drawing: one for one in root.iter() for drawing in one}
     drawings = list(root.iter("svg"))
@@ -145,7 +145,7 @@ def test_each_drawing_has_words_or_its_number_beside_it() -> None:
     assert {drawing.get("class") for drawing in drawings} == {"heat", "parts", "bar"}
 
 
-def test_a_table_of_pairs_says_of_both_directions_the_same_and_of_a_missing_pair_that_it_was_not_compared() -> None:
+def test_table_of_pairs_is_symmetric_and_marks_pairs_not_compared() -> None:
     summary = replace(clean(3), pairs=(PairSummary("dc1", "dc2", 31), PairSummary("dc3", "dc1", 0)))
     table = parsed(html(summary)).find(".//div[@class='scroll matrix']/table/tbody")
     assert table is not None
@@ -159,12 +159,12 @@ def test_a_table_of_pairs_says_of_both_directions_the_same_and_of_a_missing_pair
 @pytest.mark.parametrize(
     ("unequal", "level"), [(0, 0), (1, 1), (10, 1), (11, 2), (100, 2), (101, 3), (1000, 3), (1001, 4), (10_000, 4)]
 )
-def test_a_colour_says_how_large_a_part_of_the_mailboxes_is_not_alike(unequal: int, level: int) -> None:
+def test_colour_of_a_pair_follows_its_share_of_unequal_mailboxes(unequal: int, level: int) -> None:
     root = parsed(html(replace(clean(2, 10_000), pairs=(PairSummary("dc1", "dc2", unequal),))))
     assert [one.get("class") for one in root.iterfind(".//tbody/tr/td[b]")] == [f"level{level}"] * 2
 
 
-def test_each_relation_has_its_own_mailboxes_and_trees_beside_it() -> None:
+def test_each_relation_shows_its_counts_of_mailboxes_and_trees() -> None:
     summary = replace(clean(2), relations={"equal": 1471, "forked": 31}, trees={"equal": 8, "behind": 1})
     heads = [list(one.itertext()) for one in parsed(html(summary)).iterfind(".//ul[@class='terms']/li/div")]
     assert heads == [
@@ -175,7 +175,7 @@ def test_each_relation_has_its_own_mailboxes_and_trees_beside_it() -> None:
     ]
 
 
-def test_a_heat_map_has_each_pair_of_sixty_nodes_on_both_sides_and_the_furthest_apart_first() -> None:
+def test_heat_map_shows_all_pairs_and_a_table_lists_the_worst_first() -> None:
     summary = replace(
         clean(60), pairs=(*clean(60).pairs[:-2], PairSummary("dc58", "dc60", 2), PairSummary("dc59", "dc60", 200))
     )
@@ -191,13 +191,13 @@ def test_a_heat_map_has_each_pair_of_sixty_nodes_on_both_sides_and_the_furthest_
     assert list(listed[0].itertext()) == ["dc59", "dc60", "86.68 %", "200"]
 
 
-def test_words_that_a_later_version_counts_are_told_too() -> None:
+def test_kinds_and_relations_of_a_later_version_are_shown() -> None:
     summary = replace(clean(2), kinds={"recoloured": 4711}, relations={"sleeping": 4712})
     text = text_of(html(summary))
     assert all(word in text for word in ("recoloured", "4,711", "sleeping", "4,712"))
 
 
-def test_bars_are_as_long_as_their_numbers_and_what_is_little_is_seen() -> None:
+def test_bars_are_proportional_and_small_shares_stay_visible() -> None:
     def widths(drawing: ET.Element) -> list[float]:
         return [float(one.get("width", "")) for one in drawing if one.get("class") != "rail"]
 

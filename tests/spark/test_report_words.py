@@ -1,4 +1,4 @@
-"""What the report says in words: the verdict, what to do next, shares and times."""
+"""Words of the report: the verdict, the next steps, shares and times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark.report.markup import moment, share, span
 from spark.report.page import html
 from spark.report.summary import Summary
 from spark.report.verdict import sentence, steps
-from tests.spark.summaries import clean, parsed, sick
+from tests.spark.summaries import clean, damaged_nodes, parsed
 
 SOME = {"equal": 1471, "behind": 20, "forked": 11}
 ALL_SAME = "All 3 nodes show the same 1,502 mailboxes"
@@ -33,14 +33,14 @@ ALL_SAME = "All 3 nodes show the same 1,502 mailboxes"
         ),
         (replace(clean(3), trees={"equal": 7, "behind": 2}), "2 of 9 folder trees differ between the 3 nodes."),
         (
-            replace(clean(3), relations=SOME, trees={"damaged": 1}, nodes=sick(5, 1)),
+            replace(clean(3), relations=SOME, trees={"damaged": 1}, nodes=damaged_nodes(5, 1)),
             (
                 "31 of 1,502 mailboxes and 1 of 1 folder tree differ between the 3 nodes; "
                 "and 5 rows could not be read and 1 index row is wrong."
             ),
         ),
-        (replace(clean(3), nodes=sick(0, 1200)), f"{ALL_SAME}, but 1,200 index rows are wrong."),
-        (replace(clean(3), nodes=sick(1, 0)), f"{ALL_SAME}, but 1 row could not be read."),
+        (replace(clean(3), nodes=damaged_nodes(0, 1200)), f"{ALL_SAME}, but 1,200 index rows are wrong."),
+        (replace(clean(3), nodes=damaged_nodes(1, 0)), f"{ALL_SAME}, but 1 row could not be read."),
         (replace(clean(1), relations={"damaged": 2}), "2 of 1,502 mailboxes differ from what the node has seen."),
     ],
 )
@@ -61,17 +61,17 @@ def test_the_verdict_is_one_plain_sentence(summary: Summary, said: str) -> None:
         (replace(clean(3), trees={"behind": 2}), ["apply DIR", "inventory", "diff"]),
         (replace(clean(3), relations={"damaged": 2}), ["check --repair", "inventory", "diff"]),
         (replace(clean(3), trees={"damaged": 1, "forked": 1}), ["check --repair", "apply DIR", "inventory", "diff"]),
-        (replace(clean(3), nodes=sick(0, 1)), ["check --repair", "inventory", "diff"]),
+        (replace(clean(3), nodes=damaged_nodes(0, 1)), ["check --repair", "inventory", "diff"]),
     ],
 )
-def test_what_to_do_next_follows_from_what_was_found(summary: Summary, commands: list[str]) -> None:
+def test_next_steps_follow_from_the_differences(summary: Summary, commands: list[str]) -> None:
     assert [one for step in steps(summary) for one in re.findall("`replicator ([^`]*)`", step)] == commands
 
 
-def test_a_node_whose_rows_are_damaged_is_named_and_where_nobody_knows_all_are_asked() -> None:
-    assert "at dc1, where" in next(iter(steps(replace(clean(3), nodes=sick(1, 0)))))
+def test_next_steps_name_the_damaged_node_or_else_every_node() -> None:
+    assert "at dc1, where" in next(iter(steps(replace(clean(3), nodes=damaged_nodes(1, 0)))))
     assert "at every node: what nodes show of 2 mailboxes" in next(
-        iter(steps(replace(clean(3), nodes=sick(1, 0), relations={"damaged": 2})))
+        iter(steps(replace(clean(3), nodes=damaged_nodes(1, 0), relations={"damaged": 2})))
     )
 
 
@@ -86,7 +86,7 @@ def test_a_node_whose_rows_are_damaged_is_named_and_where_nobody_knows_all_are_a
         (1, 10**6, "under 0.01 %"),
     ],
 )
-def test_a_share_is_rounded_to_all_or_nothing_only_if_it_is_so(part: int, whole: int, said: str) -> None:
+def test_inexact_share_is_never_rounded_to_0_or_100_percent(part: int, whole: int, said: str) -> None:
     assert share(part, whole) == said
 
 
@@ -105,5 +105,5 @@ def test_spans_have_their_two_largest_units(ms: int, said: str) -> None:
     assert span(ms) == said
 
 
-def test_a_clock_that_is_far_off_breaks_no_page() -> None:
+def test_unrepresentable_time_is_shown_in_ms() -> None:
     assert moment(1 << 62) == "4,611,686,018,427,387,904 ms after 1970"

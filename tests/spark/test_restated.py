@@ -1,4 +1,4 @@
-"""A function of Spark's that restates a rule names it, and the rule names the function."""
+"""References between the rules and the functions that restate them on Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ON_SPARK = re.compile(r"`(spark\.comparison\.[\w.]+)`")
 
 
 def documented(folder: str) -> Iterator[tuple[str, str]]:
-    """The dotted names of functions and methods, with their docstrings."""
+    """Yield the dotted names of functions and methods, with their docstrings."""
     for path in sorted((ROOT / folder).rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for node in ast.parse(path.read_text("utf-8")).body:
@@ -23,7 +23,7 @@ def documented(folder: str) -> Iterator[tuple[str, str]]:
                     yield f"{module}.{inside}{function.name}", ast.get_docstring(function) or ""
 
 
-def test_rules_and_what_restates_them_name_each_other() -> None:
+def test_rules_and_their_restatements_name_each_other() -> None:
     restating = {(rule, name) for name, text in documented("spark/comparison") for rule in RESTATES.findall(text)}
     restated = {
         (name, other)

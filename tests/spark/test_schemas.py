@@ -22,20 +22,20 @@ from spark.schemas import NODE, PLAN, SCHEMAS, STAGES
 READ = {
     f"inventories.{table}": StructType([*schema, StructField(NODE, StringType())]) for table, schema in SCHEMAS.items()
 }
-LEFT_BEHIND = {f"plans.{table}": schema for table, schema in PLAN.items()}
+PLANS = {f"plans.{table}": schema for table, schema in PLAN.items()}
 TWO_STEPS = MailboxCounts({}, {}, steps=2, dots=0)
 
 
 @pytest.fixture(scope="module")
 def read(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Inventories:
-    """Of three nodes, whose mailboxes differ in all ways."""
+    """Read the inventories of three nodes whose mailboxes differ in all ways."""
     made = generate(tmp_path_factory.mktemp("inventories"), Recipe(600, sizes=(20, 30), planted_every=2))
     assert len(made.kinds) == len(KINDS)
     return inventories.read(spark, made.places)
 
 
 def stages(read: Inventories, counts: MailboxCounts | None, keep: Keep) -> dict[str, DataFrame]:
-    """Put the stages together as an audit does. Nothing is computed but by `keep`, and for `counts` if they lack."""
+    """Put the stages together as an audit does. Only `keep` computes anything, and the summary if `counts` is None."""
     heads, rows, folders, guids = (read.tables[table] for table in ("heads", "messages", "folders", "guids"))
     compared = keep(sums.compared(read.tables, read.nodes))
     classified = keep(mailboxes.classified(compared, heads, folders, read.nodes))
@@ -68,17 +68,17 @@ def columns(schemas: Mapping[str, StructType]) -> list[str]:
 
 def test_each_stage_yields_the_names_and_types_of_its_schema(read: Inventories, spark: SparkSession) -> None:
     def without_rows(frame: DataFrame) -> DataFrame:
-        return spark.createDataFrame([], frame.schema)  # a plan that nothing cuts would double at each stage
+        return spark.createDataFrame([], frame.schema)  # without that, the query plan would double at each stage
 
     of_inventories = {f"inventories.{table}": frame for table, frame in read.tables.items()}
     found = of_inventories | stages(read, TWO_STEPS, without_rows)
-    assert columns({name: frame.schema for name, frame in found.items()}) == columns({**READ, **STAGES, **LEFT_BEHIND})
+    assert columns({name: frame.schema for name, frame in found.items()}) == columns({**READ, **STAGES, **PLANS})
 
 
 @pytest.mark.long
-def test_no_stage_yields_nulls_that_its_schema_does_not_have(read: Inventories, spark: SparkSession) -> None:
-    """Also within lists and structs. Of inventories, reading looks for them."""
+def test_no_stage_yields_nulls_that_its_schema_forbids(read: Inventories, spark: SparkSession) -> None:
+    """Nulls within lists and structs count too. Inventories are excluded: reading them checks for nulls."""
     for name, frame in stages(read, None, keep).items():
         rows = frame.collect()
         assert rows
-        spark.createDataFrame(rows, {**STAGES, **LEFT_BEHIND}[name], verifySchema=True)
+        spark.createDataFrame(rows, {**STAGES, **PLANS}[name], verifySchema=True)

@@ -1,4 +1,4 @@
-"""Level one: what it finds in inventories of real databases, and that it moves no rows of equal mailboxes."""
+"""Comparison of mailboxes by sums: its results for real databases, and the rows that it moves."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from spark.comparison import mailboxes, sums, versions
 from spark.reading import inventories
 from spark.reading.inventories import Inventories
 from tests.inventory.reading_back import dc7
-from tests.spark.clusters import total
-from tests.spark.settings import NEVER, settings
+from tests.spark.clusters import fingerprint_sum
+from tests.spark.settings import SHUFFLED_JOINS, settings
 from tests.spark.writing import head_record, message_record, write
 from tests.store.memory_cluster import Cluster
 
@@ -35,7 +35,7 @@ def classified(read: Inventories) -> DataFrame:
     return mailboxes.classified(compared(read), read.tables["heads"], read.tables["folders"], read.nodes)
 
 
-def test_mailboxes_are_equal_where_the_digests_of_the_nodes_are(spark: SparkSession, tmp_path: Path) -> None:
+def test_mailboxes_are_equal_exactly_where_digests_are_equal(spark: SparkSession, tmp_path: Path) -> None:
     rng = random.Random(11)
     cluster = Cluster(3)
     for step in range(150):
@@ -62,8 +62,8 @@ def test_mailboxes_are_equal_where_the_digests_of_the_nodes_are(spark: SparkSess
     assert set(found.values()) == {True, False}
 
 
-def two_nodes(tmp_path: Path, messages: tuple[int, int], said: int | None = None) -> dict[str, str]:
-    """With so many messages of one mailbox; and what their heads say of that."""
+def two_nodes(tmp_path: Path, messages: tuple[int, int], stated_count: int | None = None) -> dict[str, str]:
+    """Write inventories of two nodes with so many messages in one mailbox. Their heads state `stated_count`."""
     places = {}
     for node, count in zip("ab", messages, strict=True):
         head = Dot("a.x", count)
@@ -73,7 +73,12 @@ def two_nodes(tmp_path: Path, messages: tuple[int, int], said: int | None = None
         }
         state = MailboxState(count + 1, count, {"a.x": count}, rows)
         record = head_record(
-            b"m" * 16, state, head, said=count if said is None else said, told=total(state), master="a"
+            b"m" * 16,
+            state,
+            head,
+            stated_count=count if stated_count is None else stated_count,
+            stated_sum=fingerprint_sum(state),
+            master="a",
         )
         write(
             tmp_path / node,
@@ -84,15 +89,13 @@ def two_nodes(tmp_path: Path, messages: tuple[int, int], said: int | None = None
     return places
 
 
-def test_heads_that_miscount_in_the_same_way_are_damaged(spark: SparkSession, tmp_path: Path) -> None:
-    read = inventories.read(spark, two_nodes(tmp_path, (3, 3), said=4))
+def test_heads_with_the_same_wrong_count_are_damaged(spark: SparkSession, tmp_path: Path) -> None:
+    read = inventories.read(spark, two_nodes(tmp_path, (3, 3), stated_count=4))
     related = classified(read)
     assert [one["relation"] for one in related.collect()] == ["damaged"]
 
 
-def test_folders_of_a_tree_that_has_no_head_are_damaged_also_if_they_are_so_everywhere(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_folders_without_a_tree_head_are_damaged_even_if_all_nodes_agree(spark: SparkSession, tmp_path: Path) -> None:
     folder = {
         "mailbox": b"m" * 16, "user": "bob", "name": "INBOX", "uidvalidity": 7, "deleted": False, "time": 1, "sid": "a",
     }  # fmt: skip
@@ -102,7 +105,7 @@ def test_folders_of_a_tree_that_has_no_head_are_damaged_also_if_they_are_so_ever
     assert [(one["is_tree"], one["relation"]) for one in related.collect()] == [(True, "damaged")]
 
 
-def test_rows_are_added_up_before_they_travel(
+def test_rows_are_summed_before_the_shuffle(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compared(inventories.read(spark, two_nodes(tmp_path, (3, 2)))).explain()
@@ -114,13 +117,13 @@ def test_rows_are_added_up_before_they_travel(
 
 
 @pytest.mark.long
-def test_a_very_large_mailbox_is_the_work_of_all(spark: SparkSession, tmp_path: Path) -> None:
-    """Also where its plan has not been sent to all, so that its rows have met it in one place."""
+def test_large_mailbox_is_spread_over_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    """The rows are spread also if a join with an unbroadcast plan has brought them into one partition."""
     read = inventories.read(spark, two_nodes(tmp_path, (200, 0)))
     related = classified(read).localCheckpoint()
     summary = mailboxes.summary(related)._replace(dots=versions.PLANS_BYTES_MAX // versions.DOT_BYTES)
     of = related, read.tables["messages"], read.nodes, summary
-    with settings(spark, NEVER):
+    with settings(spark, SHUFFLED_JOINS):
         touched = versions._touched(versions._with_plans(*of), 2)
         for found in (touched, versions.gathered(*of, keep)):
             sizes = [row["count"] for row in found.groupBy(spark_partition_id()).count().collect()]
@@ -129,7 +132,7 @@ def test_a_very_large_mailbox_is_the_work_of_all(spark: SparkSession, tmp_path: 
 
 
 @pytest.mark.long
-def test_what_is_the_same_everywhere_stays_where_it_is(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_equal_at_all_nodes_are_not_gathered(spark: SparkSession, tmp_path: Path) -> None:
     read = inventories.read(spark, two_nodes(tmp_path, (200, 197)))
     related = classified(read).localCheckpoint()
     gathered = versions.gathered(related, read.tables["messages"], read.nodes, mailboxes.summary(related), keep)
@@ -137,10 +140,8 @@ def test_what_is_the_same_everywhere_stays_where_it_is(spark: SparkSession, tmp_
 
 
 @pytest.mark.long
-def test_contexts_are_sent_to_all_if_they_are_small(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also few mailboxes' contexts may be of very many origins."""
+def test_small_contexts_are_broadcast(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The limit counts dots, since even a few mailboxes may have contexts of very many origins."""
     read = inventories.read(spark, two_nodes(tmp_path, (2, 1)))
     related = classified(read).localCheckpoint()
     summary = mailboxes.summary(related)

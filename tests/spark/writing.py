@@ -43,15 +43,24 @@ def write(to: Path, node: str, tables: Mapping[str, Sequence[Record]], cluster: 
     (to / MANIFEST).write_bytes(InventoryManifest(cluster, node, f"{node}.x", 0, {}, counts).to_json())
 
 
-def written(clusters: Sequence[Cluster], nodes: Iterable[str], to: Path) -> dict[str, str]:
-    """One inventory a node, with all mailboxes in it."""
+def write_clusters(clusters: Sequence[Cluster], nodes: Iterable[str], to: Path) -> dict[str, str]:
+    """Write one inventory for each node, with all mailboxes. Return the places, by node."""
     found = {}
     for node in nodes:
         heads, shown = [], []
         for one in clusters:
             if at := one.shown.get(node):
                 master = one.masters.get(node)
-                heads.append(head_record(one.mailbox, at.state, at.head, said=at.said, told=at.told, master=master))
+                heads.append(
+                    head_record(
+                        one.mailbox,
+                        at.state,
+                        at.head,
+                        stated_count=at.stated_count,
+                        stated_sum=at.stated_sum,
+                        master=master,
+                    )
+                )
                 shown += [message_record(one.mailbox, row) for _, row in sorted(at.state.rows.items())]
         write(to / node, node, {"heads": heads, "messages": shown, "guids": pointers(shown)})
         found[node] = str(to / node)
@@ -59,15 +68,15 @@ def written(clusters: Sequence[Cluster], nodes: Iterable[str], to: Path) -> dict
 
 
 def head_record(
-    mailbox: bytes, state: MailboxState, head: Dot | None, *, said: int, told: int, master: str | None
+    mailbox: bytes, state: MailboxState, head: Dot | None, *, stated_count: int, stated_sum: int, master: str | None
 ) -> Record:
-    """`said`, `told`: how many rows there are, and the sum of their fingerprints, as the head has it."""
-    chain = Chain(mailbox, "alice", 7, state.uidnext, state.modseq, head, dict(state.context), said)
-    chain.risen, chain.fingerprint = state.risen, told
+    """Return a head that states this count of rows and this sum of their fingerprints."""
+    chain = Chain(mailbox, "alice", 7, state.uidnext, state.modseq, head, dict(state.context), stated_count)
+    chain.risen, chain.fingerprint = state.risen, stated_sum
     return {
         "mailbox": mailbox, "user": "alice", "uidvalidity": 7, "risen": state.risen,
         "uidnext": state.uidnext, "highestmodseq": state.modseq, "head_origin": head and head.origin,
-        "head_seq": head and head.seq, "context": sorted(state.context.items()), "messages": said,
+        "head_seq": head and head.seq, "context": sorted(state.context.items()), "messages": stated_count,
         "digest": chain.digest(), "master": master,
     }  # fmt: skip
 
@@ -84,12 +93,12 @@ def message_record(mailbox: bytes, row: Row) -> Record:
 
 
 def pointers(messages: Iterable[Record]) -> list[Record]:
-    """The index as it should be."""
+    """Return the correct index of GUIDs for these messages."""
     return [{column.name: one[column.name] for column in TABLES["guids"]} for one in messages]
 
 
 def row_of(one: Mapping[str, Any]) -> Row:
-    """What `message_record` gave, of a row of a DataFrame."""
+    """Return the row of which `message_record` made this row of a DataFrame."""
     flags = {flag["flag"]: (flag["time"], flag["sid"], flag["set"]) for flag in one["flags"]}
     dot, claim = Dot(one["origin"], one["seq"]), Dot(one["claim_origin"], one["claim_seq"])
     return Row(

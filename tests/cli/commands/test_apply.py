@@ -34,7 +34,7 @@ NO_SETTLE = ("--settle", "0s")
 
 
 async def _fork(nodes: Cluster) -> None:
-    """INBOX has forked, and nobody joins it unless he is told. The rest comes by the log."""
+    """Fork INBOX, and create a folder with mail at dc2, which dc1 will get by the log."""
     await nodes["dc1"].save("common")
     await nodes.converged()
     nodes.isolate("dc2")
@@ -45,7 +45,7 @@ async def _fork(nodes: Cluster) -> None:
     await nodes["dc2"].save("work", "Work")
 
 
-async def _meet(nodes: Cluster) -> None:
+async def _relink(nodes: Cluster) -> None:
     nodes.rejoin("dc2")
     await nodes.linked()
     one, other = nodes.all()
@@ -53,7 +53,7 @@ async def _meet(nodes: Cluster) -> None:
 
 
 async def _rows(nodes: Cluster) -> list[Row]:
-    """The folder tree last."""
+    """Return a plan's row for each mailbox and for the folder tree, which comes last."""
     shown = [
         {chain.id: chain for chain in await node.store.read(partial(queries.chains_of, user=None))}
         for node in nodes.all()
@@ -69,17 +69,17 @@ async def _rows(nodes: Cluster) -> list[Row]:
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedPair]:
-    """Two nodes that have forked."""
+    """Two nodes with a forked INBOX, which the fork scheduler does not merge."""
     monkeypatch.setattr(ForkScheduler, "_note_commit", lambda *_: None)
     with served_pair(tmp_path / "pair") as made:
         made.do(_fork)
-        made.do(_meet)
+        made.do(_relink)
         yield made
 
 
 @pytest.fixture
 def plan(pair: ServedPair, tmp_path: Path) -> Path:
-    """Of INBOX, which has forked, and of the tree and another mailbox, which are equal."""
+    """A plan of INBOX, which has forked, and of the tree and another mailbox, which are equal."""
     [*mailboxes, tree] = pair.do(_rows)
     return write_plan(tmp_path / "plan", NODES, {"dc1": mailboxes, "dc2": [tree]})
 
@@ -102,10 +102,12 @@ def one_row(**changes: object) -> Row:
     return {**planned(USER, b"\1" * 16, 7, NOTHING), **changes}
 
 
-# ---- applied -----------------------------------------------------------------------------------------------------
+# ---- valid plans ---------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_is_applied_and_the_next_time_all_is_equal(pair: ServedPair, plan: Path, invoke: Invoke) -> None:
+def test_apply_makes_mailboxes_equal_and_a_second_run_changes_nothing(
+    pair: ServedPair, plan: Path, invoke: Invoke
+) -> None:
     before = [digests(pair, sid) for sid in NODES]
     told = invoke("apply", plan, "--dry-run", "--url", pair.url, *NO_SETTLE)
     assert (told.exit_code, told.stderr) == (1, "")
@@ -125,7 +127,7 @@ def test_a_plan_is_applied_and_the_next_time_all_is_equal(pair: ServedPair, plan
     }  # fmt: skip
 
 
-def test_what_is_not_equal_is_listed(
+def test_unrepaired_mailboxes_are_listed_with_the_reason(
     pair: ServedPair, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [inbox] = [row for row in pair.do(_rows) if len({head["origin"] for head in row["heads"]}) == 2]
@@ -147,7 +149,7 @@ def test_what_is_not_equal_is_listed(
     assert (report["done"], report["left_out"], report["outcomes"]) == (3, 2, {"damaged": 2, "moved": 1})
 
 
-def test_batches_and_the_masters_that_were_asked_for(
+def test_apply_sends_batches_and_obeys_only_master(
     pair: ServedPair, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "HEADS_MAX", 14)
@@ -166,20 +168,20 @@ def test_batches_and_the_masters_that_were_asked_for(
     sent.clear()
     report = document(invoke("apply", plan, "--url", pair.url, "--json", *NO_SETTLE))
     assert (report["done"], report["outcomes"]) == (253, {"equal": 252, "repaired": 1})
-    assert (sent[:-1], sent[-1]) == ([7] * 36 + [1], 0), "in the end the texts are waited for"
+    assert (sent[:-1], sent[-1]) == ([7] * 36 + [1], 0), "a last, empty batch waits for the bodies"
     assert report["texts_lacking"] == 0
     wrong = invoke("apply", plan, "--only-master", "dc9", "--url", pair.url)
     assert (wrong.exit_code, "dc9 is not a master in this plan; its masters are: dc1, dc2" in wrong.stderr) == (2, True)
 
 
-def test_trees_of_all_masters_come_first(pair: ServedPair, tmp_path: Path) -> None:
+def test_folder_trees_of_all_masters_are_applied_first(pair: ServedPair, tmp_path: Path) -> None:
     [*mailboxes, tree] = pair.do(_rows)
     plan = Plan(str(write_plan(tmp_path / "plan", NODES, {"dc1": mailboxes, "dc2": [tree]})), None)
     found = [one.uidvalidity for one in command._planned(plan, NODES) if isinstance(one, PlannedMailbox)]
     assert (len(found), found[0]) == (3, 0)
 
 
-def test_an_interrupt_ends_it_at_the_node_and_it_can_be_run_again(
+def test_interrupt_cancels_apply_at_the_node_and_a_second_run_succeeds(
     pair: ServedPair, plan: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_client: NodeClient, _task: TaskKind[ApplyStatus]) -> ApplyStatus:
@@ -194,10 +196,10 @@ def test_an_interrupt_ends_it_at_the_node_and_it_can_be_run_again(
     assert (again.exit_code, again.stderr) == (0, "")
 
 
-def test_an_interrupt_while_it_begins_ends_it_at_the_node(
+def test_interrupt_while_apply_starts_cancels_it_at_the_node(
     pair: ServedPair, plan: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second one is not waited with."""
+    """A second interrupt ends the command at once."""
     start = NodeClient.start
 
     def interrupted(client: NodeClient, task: TaskKind[ApplyStatus], options: dict[str, object]) -> ApplyStatus:
@@ -220,7 +222,7 @@ def test_an_interrupt_while_it_begins_ends_it_at_the_node(
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_it_waits_until_what_was_on_its_way_has_arrived(
+def test_apply_waits_until_the_plan_is_older_than_settle(
     pair: ServedPair, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
@@ -234,7 +236,7 @@ def test_it_waits_until_what_was_on_its_way_has_arrived(
     assert (wrong.exit_code, "expected a duration" in wrong.stderr) == (2, True)
 
 
-def test_a_node_that_does_something_else(pair: ServedPair, plan: Path, invoke: Invoke) -> None:
+def test_apply_fails_while_another_task_runs(pair: ServedPair, plan: Path, invoke: Invoke) -> None:
     with NodeClient(parse_url(pair.url)) as client:
         client.start(RESYNC, {"user": USER, "rate": 1})
         result = invoke("apply", plan, "--url", pair.url, *NO_SETTLE)
@@ -244,10 +246,10 @@ def test_a_node_that_does_something_else(pair: ServedPair, plan: Path, invoke: I
     assert "apply failed after 0 of 3" in result.stderr
 
 
-# ---- plans that cannot be ----------------------------------------------------------------------------------------
+# ---- invalid plans -------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_of_others(pair: ServedPair, invoke: Invoke, tmp_path: Path) -> None:
+def test_plan_of_another_cluster_or_other_nodes_is_refused(pair: ServedPair, invoke: Invoke, tmp_path: Path) -> None:
     cluster = write_plan(tmp_path / "cluster", NODES, {}, cluster="other")
     result = invoke("apply", cluster, "--url", pair.url)
     assert (result.exit_code, "belongs to cluster 'mail', but the plan to 'other'" in result.stderr) == (1, True)
@@ -279,7 +281,7 @@ FILE = "mailboxes/master=dc1/part-0.zstd.parquet"
         (SCHEMA, one_row(heads=[{"node": "dc1", "origin": "dc1.a", "seq": None}]), "is not a head: a head has a node"),
     ],
 )
-def test_files_that_are_no_plans(
+def test_invalid_plan_files_are_refused(
     served: ServedNode, invoke: Invoke, tmp_path: Path, *, schema: pa.Schema, row: Row, why: str
 ) -> None:
     fields = [pa.field(field.name, field.type) for field in schema]
@@ -288,7 +290,7 @@ def test_files_that_are_no_plans(
     assert (result.exit_code, why in result.stderr, result.stderr.count("\n")) == (1, True, 1), result.stderr
 
 
-CANNOT_BE: dict[str, Row] = {
+INVALID_ROWS: dict[str, Row] = {
     "a number from 0": one_row(uidvalidity=1 << 33),
     "no colon, space or control": one_row(user="a b"),
     "\\x1b[2J": one_row(user="\x1b[2J"),
@@ -299,22 +301,22 @@ CANNOT_BE: dict[str, Row] = {
 }
 
 
-def test_rows_that_cannot_be_are_told_and_end_nothing(pair: ServedPair, invoke: Invoke, tmp_path: Path) -> None:
+def test_invalid_rows_are_reported_and_the_others_applied(pair: ServedPair, invoke: Invoke, tmp_path: Path) -> None:
     *mailboxes, tree = pair.do(_rows)
-    plan = write_plan(tmp_path / "plan", NODES, {"dc1": [tree, mailboxes[0], *CANNOT_BE.values(), *mailboxes[1:]]})
+    plan = write_plan(tmp_path / "plan", NODES, {"dc1": [tree, mailboxes[0], *INVALID_ROWS.values(), *mailboxes[1:]]})
     result = invoke("apply", plan, "--url", pair.url, "--json", *NO_SETTLE)
     assert (result.exit_code, result.stderr) == (1, "")
     report = document(result)
     assert (report["state"], report["outcomes"]) == ("done", {"failed": 5, "repaired": 1, "equal": 2})
     told = json.dumps(report["undone"])
-    assert [why for why in CANNOT_BE if json.dumps(why)[1:-1] not in told] == []
+    assert [why for why in INVALID_ROWS if json.dumps(why)[1:-1] not in told] == []
     assert "\x1b" not in invoke("apply", plan, "--url", pair.url, *NO_SETTLE).stdout
 
 
-def test_what_the_node_does_not_take_ends_it_with_a_report(
+def test_refusal_by_the_node_ends_apply_with_a_report(
     pair: ServedPair, plan: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one of another version might."""
+    """A node of another version might do so."""
     monkeypatch.setattr("replicator.http.planned.PLANNED_MAX", 1)
     result = invoke("apply", plan, "--url", pair.url, *NO_SETTLE)
     assert (result.exit_code, "Usage" in result.stderr) == (1, False)
@@ -322,7 +324,7 @@ def test_what_the_node_does_not_take_ends_it_with_a_report(
 
 
 @pytest.mark.parametrize("number", ["1e999", "1" + "0" * 400, "NaN", "-1"])
-def test_times_that_cannot_be(pair: ServedPair, plan: Path, invoke: Invoke, number: str) -> None:
+def test_invalid_times_in_the_manifest_are_refused(pair: ServedPair, plan: Path, invoke: Invoke, number: str) -> None:
     manifest = (plan / MANIFEST).read_text()
     (plan / MANIFEST).write_text(manifest.replace('"taken_ms": 0', f'"taken_ms": {number}', 1))
     result = invoke("apply", plan, "--url", pair.url)
@@ -330,8 +332,10 @@ def test_times_that_cannot_be(pair: ServedPair, plan: Path, invoke: Invoke, numb
     assert f"{plan}/plan.json: " in result.stderr
 
 
-def test_files_that_go_meanwhile(pair: ServedPair, plan: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when an audit takes the plan's place."""
+def test_files_that_disappear_during_apply_are_reported(
+    pair: ServedPair, plan: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That happens when a new audit overwrites the plan."""
 
     def settle(*_arguments: object) -> None:
         for file in plan.rglob("*.parquet"):
@@ -344,7 +348,7 @@ def test_files_that_go_meanwhile(pair: ServedPair, plan: Path, invoke: Invoke, m
     assert "has disappeared: is the plan being made again?" in result.stderr
 
 
-def test_nothing_is_sent_of_a_plan_that_is_not_whole(
+def test_nothing_of_an_incomplete_plan_is_sent(
     pair: ServedPair, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "PLANNED_MAX", 1)
@@ -359,7 +363,7 @@ def test_nothing_is_sent_of_a_plan_that_is_not_whole(
     assert invoke("apply", plan, "--only-master", "dc1", "--url", pair.url, *NO_SETTLE).exit_code == 0
 
 
-def test_what_is_not_there_or_not_whole(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+def test_missing_or_incomplete_plan_is_refused(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     def refused(why: str) -> None:
         result = invoke("apply", plan, "--url", served.url, *NO_SETTLE)
         assert (result.exit_code, result.stdout, why in result.stderr) == (1, "", True), result.stderr
@@ -385,7 +389,9 @@ def test_what_is_not_there_or_not_whole(served: ServedNode, invoke: Invoke, tmp_
     refused(f"{plan}/{FILE} cannot be read as Parquet")
 
 
-def test_without_pyarrow(served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apply_without_pyarrow_says_how_to_install_it(
+    served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = write_plan(tmp_path / "plan", NODES, {})
     monkeypatch.delitem(sys.modules, "replicator.cli.plans.plan_rows", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)

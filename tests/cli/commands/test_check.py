@@ -17,7 +17,7 @@ from tests.store.damaging import damage
 
 @pytest.fixture
 def filled(served: ServedNode) -> ServedNode:
-    """Two messages in alice's INBOX."""
+    """A node with two messages in alice's INBOX."""
     with NodeClient(parse_url(served.url)) as client:
         for text in (b"one", b"two"):
             client.save("alice", "INBOX", text, frozenset(), None)
@@ -30,7 +30,7 @@ def document(result: Result) -> dict[str, Any]:
     return found
 
 
-def test_a_node_that_is_whole(filled: ServedNode, invoke: Invoke) -> None:
+def test_check_and_scrub_find_nothing_at_a_sound_node(filled: ServedNode, invoke: Invoke) -> None:
     checked = invoke("check", "--url", filled.url)
     assert (checked.exit_code, checked.stderr) == (0, "")
     assert checked.stdout.endswith(" rows read: 0 damaged; 0 repaired\n")
@@ -38,7 +38,7 @@ def test_a_node_that_is_whole(filled: ServedNode, invoke: Invoke) -> None:
     assert (scrubbed.exit_code, scrubbed.stdout) == (0, "2 bodies read: 0 damaged; 0 repaired\n")
 
 
-def test_damage_is_shown_then_mended(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+def test_check_shows_damage_and_repairs_it_on_request(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     damage(tmp_path / "served" / "node.db", "DELETE FROM by_uid WHERE uid = 2")
     found = invoke("check", "--url", filled.url)
     assert found.exit_code == 1
@@ -52,7 +52,7 @@ def test_damage_is_shown_then_mended(filled: ServedNode, invoke: Invoke, tmp_pat
     assert invoke("check", "--url", filled.url).exit_code == 0
 
 
-def test_the_report_as_json(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+def test_check_reports_as_json(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     damage(tmp_path / "served" / "node.db", "UPDATE chain SET messages = 9 WHERE uidvalidity > 0")
     result = invoke("check", "--repair", "--json", "--url", filled.url)
     report = document(result)
@@ -65,7 +65,7 @@ def test_the_report_as_json(filled: ServedNode, invoke: Invoke, tmp_path: Path) 
     ]  # fmt: skip
 
 
-def test_a_text_that_no_node_has(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+def test_scrub_reports_a_body_that_no_node_has(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     damage(tmp_path / "served" / "node.db", "UPDATE content SET body = x'00' WHERE id = 1")
     result = invoke("scrub", "--json", "--url", filled.url)
     assert (result.exit_code, document(result)["damage"]) == (1, {"content": 1})
@@ -73,7 +73,7 @@ def test_a_text_that_no_node_has(filled: ServedNode, invoke: Invoke, tmp_path: P
     assert "no reachable node has it" in " ".join(shown.stdout.split())
 
 
-def test_whose_mail_a_damaged_text_is(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+def test_scrub_names_the_messages_of_a_damaged_body(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     with NodeClient(parse_url(filled.url)) as client:
         for _ in range(2):
             client.save("bob", "INBOX", b"one", frozenset(), None)
@@ -95,7 +95,7 @@ def test_whose_mail_a_damaged_text_is(filled: ServedNode, invoke: Invoke, tmp_pa
     assert "3 more" in lines[start + 5]
 
 
-def test_an_interrupt_ends_it(filled: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_cancels_the_check(filled: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_client: NodeClient, _task: TaskKind[CheckStatus]) -> CheckStatus:
         raise KeyboardInterrupt
 
@@ -104,7 +104,7 @@ def test_an_interrupt_ends_it(filled: ServedNode, invoke: Invoke, monkeypatch: p
     assert (result.exit_code, result.stderr) == (1, "Error: check cancelled\n")
 
 
-def test_one_at_a_time(filled: ServedNode, invoke: Invoke) -> None:
+def test_scrub_is_refused_while_a_check_runs(filled: ServedNode, invoke: Invoke) -> None:
     with NodeClient(parse_url(filled.url)) as client:
         client.start(CHECK, {"rate": 1})
         result = invoke("scrub", "--url", filled.url)

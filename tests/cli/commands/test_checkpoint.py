@@ -13,7 +13,7 @@ IN_2100_MS = 4_102_444_800_000
 EARLIER = "the manifest of 1970-01-01 00:01:20 UTC"
 
 
-def test_what_was_written_and_whom_the_log_waits_for(served: ServedNode, invoke: Invoke) -> None:
+def test_checkpoint_tells_what_was_written_and_who_must_settle(served: ServedNode, invoke: Invoke) -> None:
     served.report.written_ms = IN_2100_MS
     result = invoke("checkpoint", "--url", served.url)
     assert (result.exit_code, result.stdout.splitlines()) == (
@@ -26,7 +26,7 @@ def test_what_was_written_and_whom_the_log_waits_for(served: ServedNode, invoke:
     )
 
 
-def test_nothing_is_said_to_be_written_where_nothing_was(served: ServedNode, invoke: Invoke) -> None:
+def test_checkpoint_tells_that_nothing_was_written(served: ServedNode, invoke: Invoke) -> None:
     kept = "log entries that it covers are kept until dc2 confirms to show all of it; nodes do so every 10 seconds"
     assert invoke("checkpoint", "--url", served.url).stdout.splitlines() == [
         f"nothing has changed since {EARLIER}, which lists 4 mailboxes and trees",
@@ -45,7 +45,7 @@ def test_nothing_is_said_to_be_written_where_nothing_was(served: ServedNode, inv
     ]
 
 
-def test_whom_the_log_waits_for_since_when_and_until_when(served: ServedNode, invoke: Invoke) -> None:
+def test_checkpoint_tells_why_and_until_when_log_entries_are_kept(served: ServedNode, invoke: Invoke) -> None:
     served.report.checkpoint = replace(served.report.checkpoint, waits_for=("dc1", "dc2", "dc3", "dc9"))
     away = "has not been reached since dc1 was started at 1970-01-01 00:00:01 UTC"
     assert invoke("checkpoint", "--url", served.url).stdout.splitlines()[1:] == [
@@ -57,7 +57,7 @@ def test_whom_the_log_waits_for_since_when_and_until_when(served: ServedNode, in
     ]
 
 
-def test_what_takes_longer_than_an_answer_can_wait(
+def test_checkpoint_that_takes_long_is_told_to_be_unfinished(
     served: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "CHECKPOINT_WAIT_S", 0.0)
@@ -67,19 +67,19 @@ def test_what_takes_longer_than_an_answer_can_wait(
     assert shown == "not finished yet: 1 checkpoint written so far, 100 B; the node continues by itself\n"
 
 
-def test_as_json(served: ServedNode, invoke: Invoke) -> None:
+def test_checkpoint_reports_as_json(served: ServedNode, invoke: Invoke) -> None:
     served.report.written_ms = IN_2100_MS
     document = json.loads(invoke("checkpoint", "--json", "--url", served.url).stdout)
     assert (document["outcome"], document["saved"], document["waits_for"]) == ("written", 3, ["dc2"])
     assert document["error"] is None
 
 
-def test_there_is_nothing_yet(served: ServedNode, invoke: Invoke) -> None:
+def test_checkpoint_of_an_empty_node_has_nothing_to_write(served: ServedNode, invoke: Invoke) -> None:
     served.report.checkpoint = CheckpointStatus()
     assert invoke("checkpoint", "--url", served.url).stdout == "nothing to write yet\n"
 
 
-def test_a_store_that_fails(served: ServedNode, invoke: Invoke) -> None:
+def test_failing_object_store_is_reported(served: ServedNode, invoke: Invoke) -> None:
     served.report.checkpoint = CheckpointStatus(error="s3://mail: cannot write it; is the server up?")
     result = invoke("checkpoint", "--url", served.url)
     assert (result.exit_code, "is the server up?" in result.stderr) == (1, True)

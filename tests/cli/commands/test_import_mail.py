@@ -25,7 +25,7 @@ def maildir(tmp_path: Path) -> Path:
     return root
 
 
-def test_maildir_goes_in_with_folders_flags_and_dates(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
+def test_maildir_is_imported_with_folders_flags_and_dates(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
     result = invoke("import", "alice", maildir, "--url", served.url)
     assert (result.exit_code, result.stdout) == (
         0,
@@ -39,7 +39,7 @@ def test_maildir_goes_in_with_folders_flags_and_dates(served: ServedNode, invoke
     assert {message.received_ms for message in messages} == {(1000 + n) * 1000 for n in range(20)}
 
 
-def test_import_again_goes_on_where_it_ended(
+def test_second_import_continues_where_the_first_ended(
     served: ServedNode, invoke: Invoke, maildir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "MESSAGES_PAGE", 7)
@@ -60,15 +60,15 @@ def test_import_again_goes_on_where_it_ended(
     assert served.texts("alice", "INBOX").count(b"twin\r\n") == 2
 
 
-def test_mbox_goes_into_the_mailbox_named(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+def test_mbox_is_imported_into_the_named_mailbox(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     file = put(tmp_path, "mbox", b"".join(FROM + b"a: b\n\n%d\n\n" % number for number in range(30)))
     result = invoke("import", "bob", file, "--mailbox", "Old/Übung", "--url", served.url)
     assert result.exit_code == 0
     assert served.texts("bob", "Old/Übung") == [b"a: b\r\n\r\n%d\r\n" % number for number in range(30)]
 
 
-def together(count: int) -> Hook:
-    """The first changes wait until so many are under way at once."""
+def barrier(count: int) -> Hook:
+    """Return a hook that holds the first changes back until so many are under way at once."""
     begun, gathered = 0, trio.Event()
 
     async def wait(_user: str) -> None:
@@ -81,18 +81,18 @@ def together(count: int) -> Hook:
     return wait
 
 
-def test_inbox_in_any_case_is_where_subfolders_are_not_below(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
+def test_subfolders_are_not_put_below_inbox_in_any_case(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
     assert invoke("import", "alice", maildir, "--mailbox", "inbox", "--url", served.url).exit_code == 0
     assert served.texts("alice", "INBOX")
     assert served.texts("alice", "Sent")
 
 
-def test_folders_go_in_side_by_side(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
-    served.mail.before_change = together(2)
+def test_folders_are_imported_in_parallel(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
+    served.mail.before_change = barrier(2)
     assert invoke("import", "alice", maildir, "--url", served.url).exit_code == 0
 
 
-def test_maildir_goes_by_date_then_name(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+def test_maildir_is_imported_by_date_then_name(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     root = make_maildir(tmp_path / "Maildir")
     for place, name, text, mtime_s in (("cur", "b", b"2", 10), ("new", "a", b"1", 10), ("new", "c", b"0", 9)):
         put(root / place, name, text + b"\n", mtime_s=mtime_s)
@@ -100,7 +100,7 @@ def test_maildir_goes_by_date_then_name(served: ServedNode, invoke: Invoke, tmp_
     assert served.texts("alice", "INBOX") == [b"0\r\n", b"1\r\n", b"2\r\n"]
 
 
-def test_messages_that_fail_are_named_and_the_others_go_in(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
+def test_failing_messages_are_named_and_the_others_imported(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
     broken = put(maildir / "cur", "broken:2,a", b"text\n")
     put(maildir, "dovecot-keywords", b"0 (no)flag\n")
     gone = maildir / "new" / "gone"
@@ -111,7 +111,7 @@ def test_messages_that_fail_are_named_and_the_others_go_in(served: ServedNode, i
     assert "21 imported, 0 already there, 0 empty and skipped, 1 failed, 0 not tried\n" in result.stdout
 
 
-def test_message_too_large_is_named_and_the_others_go_in(
+def test_too_large_message_is_named_and_the_others_imported(
     served: ServedNode, invoke: Invoke, maildir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "BODY_BYTES_MAX", 1 << 20)
@@ -122,7 +122,7 @@ def test_message_too_large_is_named_and_the_others_go_in(
     assert "21 imported, 0 already there, 0 empty and skipped, 1 failed, 0 not tried\n" in result.stdout
 
 
-def test_messages_without_a_byte_are_left_out(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
+def test_empty_messages_are_left_out(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
     put(maildir / "new", "empty", b"")
     result = invoke("import", "alice", maildir, "--url", served.url)
     assert (result.exit_code, result.stderr) == (0, "")
@@ -150,7 +150,9 @@ def test_full_disk_ends_the_import(served: ServedNode, invoke: Invoke, tmp_path:
     assert " 0 not tried" not in result.stdout
 
 
-def test_unknown_user_and_unreachable_node_are_said_at_once(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
+def test_unknown_user_and_unreachable_node_are_reported_at_once(
+    served: ServedNode, invoke: Invoke, maildir: Path
+) -> None:
     unknown = invoke("import", "eve", maildir, "--url", served.url)
     assert (unknown.exit_code, unknown.stdout) == (1, "")
     assert unknown.stderr.startswith(f"Error: {served.url}: there is no user 'eve'")

@@ -29,7 +29,7 @@ from tests.store.damaging import damage
 
 @pytest.fixture
 def filled(served: ServedNode) -> ServedNode:
-    """Two messages in alice's INBOX."""
+    """A node with two messages in alice's INBOX."""
     with NodeClient(parse_url(served.url)) as client:
         for text in (b"one", b"two"):
             client.save("alice", "INBOX", text, frozenset({"\\Seen"}), None)
@@ -48,7 +48,7 @@ def files_of(directory: Path) -> dict[str, bytes]:
 
 
 def writers(parent: int | None = None) -> list[psutil.Process]:
-    """The processes that write inventories for a node."""
+    """Return the processes that write inventories for a node."""
     return [child for child in psutil.Process(parent).children() if _writes(child)]
 
 
@@ -56,18 +56,18 @@ def _writes(process: psutil.Process) -> bool:
     try:
         return "replicator.store.inventory" in " ".join(process.cmdline())
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return False  # it has ended meanwhile
+        return False  # the process has ended meanwhile
 
 
 def awaited_writer(parent: int | None = None) -> psutil.Process:
-    """The one that is to come."""
+    """Wait for the process that writes an inventory, and return it."""
     for _ in range(10_000):
         if found := writers(parent):
             return found[0]
     raise AssertionError("there is none")
 
 
-def test_what_the_node_shows(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+def test_inventory_holds_what_the_node_shows(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     to = tmp_path / "to"
     result = invoke("inventory", "--to", to, "--url", filled.url)
     assert (result.exit_code, result.stderr) == (0, "")
@@ -88,7 +88,7 @@ def test_what_the_node_shows(filled: ServedNode, invoke: Invoke, tmp_path: Path)
     assert not writers()
 
 
-def test_a_row_that_is_damaged(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+def test_damaged_row_is_reported_and_left_out(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     damage(tmp_path / "served" / "node.db", "UPDATE by_uid SET flags = 'x' WHERE uid = 2")
     result = invoke("inventory", "--to", tmp_path / "to", "--url", filled.url)
     assert result.exit_code == 1
@@ -104,14 +104,14 @@ def test_a_row_that_is_damaged(filled: ServedNode, invoke: Invoke, tmp_path: Pat
     assert (one["table"], one["what"]) == ("messages", "has invalid values in flags")
 
 
-def test_its_process_is_killed_half_way(
+def test_killed_writing_process_is_reported_and_can_be_started_again(
     filled: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killing(_job: InventoryTask, _name: object) -> None:
         for process in writers():
             process.kill()
             while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                pass  # so that the answer meets a broken pipe
+                pass  # so that the node's answer meets a broken pipe
 
     with monkeypatch.context() as patch:
         patch.setattr(InventoryTask, "_master_of", killing)
@@ -119,7 +119,7 @@ def test_its_process_is_killed_half_way(
     assert (result.exit_code, result.stdout) == (1, "")
     assert "inventory failed: the process that writes the inventory was killed by SIGKILL" in result.stderr
     assert f"the incomplete inventory stays in {tmp_path / 'to'}: start again with `--overwrite`" in result.stderr
-    assert list((tmp_path / "to").iterdir()) == []  # it was made, and no file was begun before the masters are known
+    assert list((tmp_path / "to").iterdir()) == []  # the node begins no file before it knows the masters
     (tmp_path / "to" / "heads").mkdir()
     (tmp_path / "to" / "heads" / "part-00007.parquet").touch()
     refused = invoke("inventory", "--to", tmp_path / "to", "--url", filled.url)
@@ -128,10 +128,10 @@ def test_its_process_is_killed_half_way(
     assert len(read_back(files_of(tmp_path / "to"))[0]["messages"]) == 2
 
 
-def test_its_process_cannot_be_started(
+def test_writing_process_that_cannot_start_is_reported(
     served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without memory for it, or descriptors, the operating system refuses in the same way."""
+    """A missing program stands for other refusals of the operating system, such as a lack of memory."""
     monkeypatch.setattr(inventory, "COMMAND", (str(tmp_path / "missing"),))
     result = invoke("inventory", "--to", tmp_path / "to", "--url", served.url)
     assert (result.exit_code, result.stdout) == (1, "")
@@ -139,14 +139,14 @@ def test_its_process_cannot_be_started(
     assert result.stderr.startswith(f"Error: {why}"), result.stderr
 
 
-def test_an_interrupt_ends_its_process(
+def test_interrupt_ends_the_writing_process(
     filled: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, silent_server: str
 ) -> None:
     begun: list[psutil.Process] = []
 
     def interrupted(_client: NodeClient, _task: object) -> None:
         begun.append(awaited_writer())
-        begun[0].suspend()  # so that it does not end by itself when the node leaves it
+        begun[0].suspend()  # otherwise it would end by itself when the node closes its input
         raise KeyboardInterrupt
 
     monkeypatch.setattr(inventory, "REMOVAL_S", 0)
@@ -156,13 +156,13 @@ def test_an_interrupt_ends_its_process(
     assert not begun[0].is_running()
 
 
-def test_a_node_that_is_killed_takes_its_process_along(tmp_path: Path, silent_server: str) -> None:
+def test_writing_process_ends_when_its_node_is_killed(tmp_path: Path, silent_server: str) -> None:
     with Cluster(tmp_path, ["alice"], size=1, copies=1) as cluster:
         [node] = cluster.nodes
         pid = node.pid
         node.ask("POST", "/api/v1/inventory", {"to": "s3://b/p", "endpoint": silent_server})
         process = awaited_writer(pid)
-        os.kill(pid, signal.SIGKILL)  # and nothing else
+        os.kill(pid, signal.SIGKILL)  # only the node, not the writing process
         process.wait(timeout=20)
         node.kill()
         node.start()
@@ -177,8 +177,8 @@ def test_a_node_that_is_killed_takes_its_process_along(tmp_path: Path, silent_se
         process.wait(timeout=20)
 
 
-def test_it_ends_when_nobody_is_there_to_hear_of_it(silent_server: str, tmp_path: Path) -> None:
-    """Half-way: it waits for the server."""
+def test_writing_process_ends_when_its_input_closes(silent_server: str, tmp_path: Path) -> None:
+    """The process is half-way, waiting for the server, when its input closes."""
     order = replace(ORDER, to="s3://b/p", endpoint=silent_server, scratch=str(tmp_path))
     pipe = subprocess.PIPE
     with subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, env=environment()) as process:
@@ -191,7 +191,9 @@ def test_it_ends_when_nobody_is_there_to_hear_of_it(silent_server: str, tmp_path
             process.kill()
 
 
-def test_where_it_goes(served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_of_an_inventory_is_checked(
+    served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for to, why in (
         ("relative", "not an absolute path"),
         ("http://x/y", "neither a directory nor s3://"),
@@ -215,7 +217,9 @@ def test_where_it_goes(served: ServedNode, invoke: Invoke, tmp_path: Path, monke
     )  # fmt: skip
 
 
-def test_without_pyarrow(served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inventory_without_pyarrow_says_how_to_install_it(
+    served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "without" / "pyarrow").mkdir(parents=True)
     missing = "raise ModuleNotFoundError(\"No module named 'pyarrow'\", name='pyarrow')"
     (tmp_path / "without" / "pyarrow" / "__init__.py").write_text(missing)
@@ -225,7 +229,7 @@ def test_without_pyarrow(served: ServedNode, invoke: Invoke, tmp_path: Path, mon
     assert not (tmp_path / "to").exists()
 
 
-def test_one_task_at_a_time(served: ServedNode, invoke: Invoke, silent_server: str) -> None:
+def test_check_is_refused_while_an_inventory_runs(served: ServedNode, invoke: Invoke, silent_server: str) -> None:
     with NodeClient(parse_url(served.url)) as client:
         client.start(INVENTORY, {"to": "s3://b/p", "endpoint": silent_server})
         result = invoke("check", "--url", served.url)

@@ -16,12 +16,12 @@ def test_the_master_is_shown_and_moved(served: ServedNode, invoke: Invoke) -> No
     assert json.loads(again.stdout) == {"master": "dc1"}
 
 
-def test_a_master_that_is_not_known_is_not_made_up(served: ServedNode, invoke: Invoke) -> None:
+def test_unknown_master_is_shown_as_unknown(served: ServedNode, invoke: Invoke) -> None:
     served.report.master = None
     assert "does not know the master yet" in invoke("master", "show", "alice", "INBOX", "--url", served.url).stdout
 
 
-def test_what_cannot_be_moved_is_said(served: ServedNode, invoke: Invoke) -> None:
+def test_refused_move_of_a_master_is_reported(served: ServedNode, invoke: Invoke) -> None:
     unreachable = invoke("master", "move", "alice", "INBOX", "dc9", "--url", served.url)
     assert (unreachable.exit_code, "dc9 cannot be reached" in unreachable.stderr) == (1, True)
     nobody = invoke("master", "show", "nobody", "INBOX", "--url", served.url)

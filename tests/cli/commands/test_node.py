@@ -11,7 +11,7 @@ from replicator.streams import Tls
 from tests.cli.conftest import Invoke
 
 
-def test_event_is_one_line_whatever_a_peer_sends() -> None:
+def test_event_is_logged_in_one_line() -> None:
     record = logging.LogRecord(
         "door", logging.INFO, __file__, 1, "from %s", ("a\r\n2026-01-01 b\x1b[31m\x9bc ü",), None
     )
@@ -20,7 +20,7 @@ def test_event_is_one_line_whatever_a_peer_sends() -> None:
     )
 
 
-def test_a_passwd_file_that_cannot_be_is_a_mistake_in_the_configuration(tmp_path: Path, invoke: Invoke) -> None:
+def test_unusable_passwd_file_is_a_configuration_error(tmp_path: Path, invoke: Invoke) -> None:
     config = tmp_path / "dc1.toml"
     config.write_text('[node]\nid = "dc1"\n[users]\npasswd_file = "."\n')
     result = invoke("node", "--config", config)
@@ -28,6 +28,6 @@ def test_a_passwd_file_that_cannot_be_is_a_mistake_in_the_configuration(tmp_path
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_peer_that_cannot_be_reached_is_told_with_its_reason(host: str) -> None:
+async def test_unreachable_peer_is_reported_with_the_reason(host: str) -> None:
     with pytest.raises(OSError, match=r"^Connection refused$"):
         await Tls(None).dial(PeerConfig("dc2", Address(host, 1)))

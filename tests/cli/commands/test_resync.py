@@ -28,8 +28,8 @@ async def _two_saved(nodes: Cluster) -> None:
     await nodes.converged()
 
 
-async def _part(nodes: Cluster) -> None:
-    """dc2 goes on alone."""
+async def _diverge(nodes: Cluster) -> None:
+    """Isolate dc2, and change mail and folders there."""
     nodes.isolate("dc2")
     await nodes.linked(["dc1"], ["dc2"])
     await nodes["dc2"].save("at dc2")
@@ -37,7 +37,7 @@ async def _part(nodes: Cluster) -> None:
     await nodes["dc2"].mail.create_folder("alice", "[new]")
 
 
-async def _meet(nodes: Cluster) -> None:
+async def _relink(nodes: Cluster) -> None:
     nodes.rejoin("dc2")
     await nodes.linked()
 
@@ -51,11 +51,11 @@ def pair(tmp_path: Path) -> Iterator[ServedPair]:
 
 @pytest.fixture
 def apart(pair: ServedPair, monkeypatch: pytest.MonkeyPatch) -> ServedPair:
-    """dc2 has more than dc1, and nobody brings it."""
-    pair.do(_part)
+    """A pair in which dc2 has changes that no mechanism sends to dc1."""
+    pair.do(_diverge)
     monkeypatch.setattr(Sender, "_send", _never)
     monkeypatch.setattr(ForkScheduler, "_look_after", _never)
-    pair.do(_meet)
+    pair.do(_relink)
     return pair
 
 
@@ -65,7 +65,7 @@ def document(result: Result) -> dict[str, object]:
     return found
 
 
-def test_nothing_differs(pair: ServedPair, invoke: Invoke) -> None:
+def test_resync_of_equal_nodes_finds_nothing(pair: ServedPair, invoke: Invoke) -> None:
     one = invoke("resync", "alice", "INBOX", "--url", pair.url)
     assert (one.exit_code, one.stderr) == (0, "")
     assert one.stdout.startswith("2 mailboxes and trees, ")
@@ -74,7 +74,7 @@ def test_nothing_differs(pair: ServedPair, invoke: Invoke) -> None:
     assert everything.stdout == "The digests of all mailboxes and trees compared with dc2: nothing differs\n"
 
 
-def test_what_differs_is_told_and_then_made_equal(apart: ServedPair, invoke: Invoke) -> None:
+def test_resync_reports_differences_and_then_makes_nodes_equal(apart: ServedPair, invoke: Invoke) -> None:
     told = invoke("resync", "--user", "alice", "--peer", "dc2", "--dry-run", "--url", apart.url)
     assert told.exit_code == 1
     lines = [" ".join(line.split()) for line in told.stdout.splitlines()]
@@ -87,7 +87,7 @@ def test_what_differs_is_told_and_then_made_equal(apart: ServedPair, invoke: Inv
     assert sorted(apart.do(lambda nodes: nodes["dc1"].texts()).values()) == ["at dc2", "two"]
 
 
-def test_the_report_as_json(apart: ServedPair, invoke: Invoke) -> None:
+def test_resync_reports_as_json(apart: ServedPair, invoke: Invoke) -> None:
     result = invoke("resync", "--all", "--json", "--url", apart.url)
     report = document(result)
     assert (result.exit_code, report["state"], report["peers"], report["mended"]) == (0, "done", ["dc2"], 2)
@@ -104,7 +104,7 @@ def test_the_report_as_json(apart: ServedPair, invoke: Invoke) -> None:
     ]  # fmt: skip
 
 
-def test_an_interrupt_ends_it(pair: ServedPair, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_cancels_the_resync(pair: ServedPair, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_client: NodeClient, _task: TaskKind[ResyncStatus]) -> ResyncStatus:
         raise KeyboardInterrupt
 
@@ -113,20 +113,20 @@ def test_an_interrupt_ends_it(pair: ServedPair, invoke: Invoke, monkeypatch: pyt
     assert (result.exit_code, result.stderr) == (1, "Error: resync cancelled\n")
 
 
-def test_a_node_without_others(served: ServedNode, invoke: Invoke) -> None:
+def test_resync_fails_without_other_nodes(served: ServedNode, invoke: Invoke) -> None:
     result = invoke("resync", "--all", "--url", served.url)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("Error: resync failed: no other node can be reached from dc1")
 
 
 @pytest.mark.parametrize("mailbox", ["inbox", "Inbox"])
-def test_inbox_in_any_case(pair: ServedPair, invoke: Invoke, mailbox: str) -> None:
+def test_inbox_is_found_in_any_case(pair: ServedPair, invoke: Invoke, mailbox: str) -> None:
     result = invoke("resync", "alice", mailbox, "--url", pair.url)
     assert (result.exit_code, result.stderr) == (0, "")
     assert "2 mailboxes and trees" in result.stdout
 
 
-def test_what_is_not_there(pair: ServedPair, invoke: Invoke) -> None:
+def test_unknown_folder_or_user_is_reported(pair: ServedPair, invoke: Invoke) -> None:
     failed = "Error: resync failed: there is no"
     result = invoke("resync", "alice", "Nowhere", "--url", pair.url)
     assert (result.exit_code, result.stdout) == (1, "")
@@ -136,13 +136,13 @@ def test_what_is_not_there(pair: ServedPair, invoke: Invoke) -> None:
         assert (result.exit_code, result.stdout, result.stderr.startswith(failed)) == (1, "", True)
 
 
-def test_the_node_itself(pair: ServedPair, invoke: Invoke) -> None:
+def test_resync_refuses_the_node_itself_as_peer(pair: ServedPair, invoke: Invoke) -> None:
     result = invoke("resync", "--all", "--peer", "dc1", "--url", pair.url)
     assert (result.exit_code, result.stdout, "dc1 is the node itself" in result.stderr) == (2, "", True)
 
 
 @pytest.mark.parametrize("user", ["a" * 70_000, "\udcff", "a:b"])
-def test_a_name_that_nobody_can_have(pair: ServedPair, invoke: Invoke, user: str) -> None:
+def test_invalid_user_name_is_refused(pair: ServedPair, invoke: Invoke, user: str) -> None:
     result = invoke("resync", user, "INBOX", "--url", pair.url)
     assert (result.exit_code, "user" in result.stderr, len(result.stderr) < 1000) == (2, True, True)
 

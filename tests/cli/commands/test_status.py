@@ -47,7 +47,7 @@ def other(tmp_path: Path) -> Iterator[ServedNode]:
 
 
 @pytest.mark.parametrize(("digest", "agree"), [("d1" * 16, True), ("ee" * 16, False)])
-def test_nodes_side_by_side_and_whether_they_agree(
+def test_status_compares_nodes_side_by_side(
     served: ServedNode,
     other: ServedNode,
     invoke: Invoke,
@@ -63,7 +63,7 @@ def test_nodes_side_by_side_and_whether_they_agree(
     assert [node["status"]["sid"] for node in document["nodes"]] == ["dc1", "dc2"]
 
 
-def test_nodes_that_do_not_reach_each_other_never_show_the_same(
+def test_nodes_that_cannot_reach_each_other_never_count_as_equal(
     served: ServedNode, other: ServedNode, invoke: Invoke
 ) -> None:
     served.report.component = ("dc1",)
@@ -75,9 +75,7 @@ def test_nodes_that_do_not_reach_each_other_never_show_the_same(
     assert (document["agree"], document["parted"]) == (False, [["dc1", "dc2"]])
 
 
-def test_a_node_that_makes_fewer_copies_than_it_should_is_named(
-    served: ServedNode, other: ServedNode, invoke: Invoke
-) -> None:
+def test_node_with_too_few_copies_is_named(served: ServedNode, other: ServedNode, invoke: Invoke) -> None:
     urls = ("--url", served.url, "--url", other.url)
     assert "copies" not in invoke("status", *urls).stdout
     served.report.copies_reachable = 1
@@ -92,7 +90,7 @@ def test_a_node_that_makes_fewer_copies_than_it_should_is_named(
     assert [node["status"]["when_short"] for node in document["nodes"]] == ["refuse", "proceed"]
 
 
-def test_a_peer_that_fell_off_the_log_is_named(served: ServedNode, invoke: Invoke) -> None:
+def test_peer_that_the_log_no_longer_covers_is_named(served: ServedNode, invoke: Invoke) -> None:
     assert "dc3 lacks" not in invoke("status", "--url", served.url).stdout
     served.report.needs_sync = True
     shown = words(invoke("status", "--url", served.url).stdout)
@@ -104,14 +102,14 @@ def test_a_peer_that_fell_off_the_log_is_named(served: ServedNode, invoke: Invok
     assert [link["needs_sync"] for link in document["nodes"][0]["status"]["links"]] == [False, True]
 
 
-def test_texts_that_a_node_lacks_are_counted(served: ServedNode, invoke: Invoke) -> None:
+def test_bodies_that_a_node_lacks_are_counted(served: ServedNode, invoke: Invoke) -> None:
     assert "lacks" not in invoke("status", "--url", served.url).stdout
     served.report.texts_lacking = 1
     shown = words(invoke("status", "--url", served.url).stdout)
     assert "dc1 lacks 1 body of messages that it shows. It fetches them from other nodes, newest first" in shown
 
 
-def test_what_a_disk_has_no_room_for_is_told(served: ServedNode, invoke: Invoke) -> None:
+def test_status_tells_what_a_full_disk_keeps_out(served: ServedNode, invoke: Invoke) -> None:
     lack = NoRoom("/srv/mail", 4096, "dc2.1 7", "alice", 4_000_000, 1_000)
     served.report.no_room = (lack, replace(lack, entry="dc2.1 8"))
     shown = words(invoke("status", "--url", served.url).stdout)
@@ -120,19 +118,19 @@ def test_what_a_disk_has_no_room_for_is_told(served: ServedNode, invoke: Invoke)
     assert "(and 1 more)" in shown
 
 
-def test_why_a_node_serves_nobody_is_told(served: ServedNode, invoke: Invoke) -> None:
+def test_status_tells_why_a_node_does_not_serve(served: ServedNode, invoke: Invoke) -> None:
     served.report.not_serving = ("it is new",)
     assert "dc1 turns clients away: it is new" in words(invoke("status", "--url", served.url).stdout)
 
 
-def test_what_a_transfer_has_left_is_told(served: ServedNode, invoke: Invoke) -> None:
+def test_status_tells_what_a_state_transfer_has_postponed(served: ServedNode, invoke: Invoke) -> None:
     assert "differently" not in invoke("status", "--url", served.url).stdout
     served.report.postponed = 2
     shown = words(invoke("status", "--url", served.url).stdout)
     assert "dc1 still shows 2 mailboxes or folder trees differently from a peer after a state transfer." in shown
 
 
-def test_entries_that_wait_for_too_long_are_told_with_the_reason(served: ServedNode, invoke: Invoke) -> None:
+def test_overdue_entries_are_shown_with_the_reason(served: ServedNode, invoke: Invoke) -> None:
     assert "too long" not in invoke("status", "--url", served.url).stdout
     served.report.overdue = ("predecessor 7 of dc2.1 is missing at this node",)
     shown = words(invoke("status", "--url", served.url).stdout)
@@ -142,7 +140,7 @@ def test_entries_that_wait_for_too_long_are_told_with_the_reason(served: ServedN
     )
 
 
-def test_what_a_peer_lacks_that_was_not_heard_from_is_not_made_up(served: ServedNode, invoke: Invoke) -> None:
+def test_backlog_of_an_unheard_peer_is_shown_as_unknown(served: ServedNode, invoke: Invoke) -> None:
     served.report.is_lag_known = False
     assert "dc1 dc3 never up - - - -" in words(invoke("status", "--url", served.url).stdout)
     document = json.loads(invoke("status", "--url", served.url, "--json").stdout)
@@ -150,7 +148,7 @@ def test_what_a_peer_lacks_that_was_not_heard_from_is_not_made_up(served: Served
     assert [link["lag_entries"], link["lag_bytes"], link["lag_s"]] == [None, None, None]
 
 
-def test_node_that_does_not_answer_is_said_and_the_others_are_shown(
+def test_unreachable_node_is_named_and_the_others_are_shown(
     served: ServedNode, other: ServedNode, invoke: Invoke
 ) -> None:
     result = invoke("status", "--url", served.url, "--url", "http://127.0.0.1:1", "--url", other.url)
@@ -160,7 +158,7 @@ def test_node_that_does_not_answer_is_said_and_the_others_are_shown(
     assert result.stderr == "Error: http://127.0.0.1:1: no answer (Connection refused); is the node running?\n"
 
 
-def test_node_is_called_by_its_id_if_its_configuration_is_given(invoke: Invoke, tmp_path: Path) -> None:
+def test_node_given_by_its_configuration_is_called_by_its_id(invoke: Invoke, tmp_path: Path) -> None:
     config = write_config(tmp_path, ListenConfig(http=Address("127.0.0.1", 1)))
     result = invoke("status", "--config", config)
     assert "dc1 no answer" in words(result.stdout)
@@ -177,14 +175,12 @@ def test_nodes_are_asked_at_once(invoke: Invoke) -> None:
         with first, second:
             assert [each.recv(4) for each in (first, second)] == [b"GET ", b"GET "]
             assert b"\r\n\r\n" in first.recv(1 << 16)
-            with pytest.raises(BlockingIOError):  # no end of the stream: it was not given up before the other was asked
+            with pytest.raises(BlockingIOError):  # the stream is open, as the command still waits
                 first.recv(1, socket.MSG_DONTWAIT)
         asking.join()
 
 
-def test_silent_node_is_not_waited_for_long(
-    served: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_for_a_silent_node_is_short(served: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replicator.cli.commands.status.ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -193,7 +189,7 @@ def test_silent_node_is_not_waited_for_long(
     assert "dc1 1m 30s" in words(result.stdout)
 
 
-def test_mailboxes_of_a_user_with_their_master_and_where_they_differ(
+def test_status_shows_mailboxes_with_their_master_and_digests(
     served: ServedNode, other: ServedNode, invoke: Invoke
 ) -> None:
     served.report.master, other.report.master, other.report.digest = None, "dc3", "ee" * 16
@@ -203,15 +199,13 @@ def test_mailboxes_of_a_user_with_their_master_and_where_they_differ(
     assert [box["user"] for box in document["nodes"][0]["mailboxes"]] == ["bob"]
 
 
-def test_states_that_look_alike_at_their_start_are_shown_as_different(
-    served: ServedNode, other: ServedNode, invoke: Invoke
-) -> None:
+def test_digests_with_one_prefix_are_shown_as_different(served: ServedNode, other: ServedNode, invoke: Invoke) -> None:
     other.report.digest = "d1" * 15 + "d2"
     result = invoke("status", "--url", served.url, "--url", other.url, "--user", "bob")
     assert "dc1: d1d1d1d1, dc2: d1d1d1d1" in words(result.stdout)
 
 
-def test_user_that_there_is_not_is_said_once(served: ServedNode, other: ServedNode, invoke: Invoke) -> None:
+def test_unknown_user_is_reported_once(served: ServedNode, other: ServedNode, invoke: Invoke) -> None:
     result = invoke("status", "--url", served.url, "--url", other.url, "--user", "nobody")
     assert result.exit_code == 1
     assert "dc1 1m 30s" in words(result.stdout)
@@ -220,7 +214,7 @@ def test_user_that_there_is_not_is_said_once(served: ServedNode, other: ServedNo
 
 
 @pytest.mark.parametrize("columns", [80, None])
-def test_tables_fit_and_lines_end_where_their_text_ends(
+def test_tables_fit_the_terminal_without_trailing_blanks(
     served: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, columns: int | None
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -249,14 +243,14 @@ def test_every_column_is_explained(served: ServedNode, other: ServedNode, invoke
     assert columns - set(explained) == {"messages", "unseen"}
 
 
-def test_configuration_without_http_door(invoke: Invoke, tmp_path: Path) -> None:
+def test_configuration_without_http_door_is_refused(invoke: Invoke, tmp_path: Path) -> None:
     config = write_config(tmp_path, ListenConfig())
     result = invoke("status", "--config", config)
     assert result.exit_code == 2
     assert "no HTTP door" in result.stderr
 
 
-def test_configuration_that_is_wrong_is_quoted_with_its_line(invoke: Invoke, tmp_path: Path) -> None:
+def test_wrong_configuration_is_quoted_with_its_line(invoke: Invoke, tmp_path: Path) -> None:
     config = tmp_path / "dc1.toml"
     config.write_text('[node]\nid = "dc1"\ndate = "dc1"\n')
     result = invoke("status", "--config", config)
@@ -268,7 +262,7 @@ def test_status_of_nothing_is_wrong_usage(invoke: Invoke) -> None:
     assert invoke("status").exit_code == 2
 
 
-def test_numbers_that_people_read() -> None:
+def test_sizes_and_spans_are_readable() -> None:
     assert [size(n) for n in (0, 1023, 1536, 5 << 20, 3 << 40)] == ["0 B", "1023 B", "1.5 KiB", "5 MiB", "3.0 TiB"]
     assert [ago(0, seconds * 1000) for seconds in (59, 125, 7_199, 90_061)] == ["59s", "2m 5s", "1h 59m", "1d 1h"]
     assert ago(5_000, 0) == "0s"

@@ -19,7 +19,7 @@ NOW_S = 1_800_000_000.0
 
 @pytest.fixture
 def node(served: ServedNode) -> ServedNode:
-    """alice has had three messages, and expunged two of them."""
+    """A node at which alice had three messages and expunged two of them."""
 
     async def fill() -> None:
         folder = await served.mail.folder("alice", "INBOX")
@@ -31,7 +31,7 @@ def node(served: ServedNode) -> ServedNode:
     return served
 
 
-def test_it_comes_back(node: ServedNode, invoke: Invoke) -> None:
+def test_undelete_restores_expunged_messages_once(node: ServedNode, invoke: Invoke) -> None:
     result = invoke("undelete", "alice", "inbox", "--url", node.url)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.endswith("2 messages (12 bytes) restored; left out: none\n")
@@ -48,19 +48,19 @@ def test_a_dry_run_changes_nothing(node: ServedNode, invoke: Invoke) -> None:
     assert node.texts("alice", "INBOX") == [b"mail 1"]
 
 
-def test_what_was_expunged_before_stays(node: ServedNode, invoke: Invoke) -> None:
+def test_messages_expunged_before_since_stay_expunged(node: ServedNode, invoke: Invoke) -> None:
     result = invoke("undelete", "alice", "INBOX", "--since", "2099-01-01", "--url", node.url)
     assert (result.exit_code, result.stdout) == (0, "0 messages (0 bytes) restored; left out: none\n")
 
 
-def test_what_is_left_is_told_in_the_report(node: ServedNode, invoke: Invoke) -> None:
-    async def put_back_and_lose() -> None:
+def test_messages_without_a_body_are_left_out_and_reported(node: ServedNode, invoke: Invoke) -> None:
+    async def lose_body() -> None:
         [(gone,)] = await node.mail.store.read(
             lambda reader: reader.execute("SELECT content_hash FROM expunged WHERE uid = 3").fetchall()
         )
         await node.mail.store.write(lambda tx: tx.connection.execute("DELETE FROM content WHERE hash = ?", (gone,)))
 
-    trio.from_thread.run(put_back_and_lose, trio_token=node.token)
+    trio.from_thread.run(lose_body, trio_token=node.token)
     result = invoke("undelete", "alice", "INBOX", "--json", "--url", node.url)
     report = json.loads(result.stdout)
     assert (result.exit_code, report["state"], report["restored"], report["textless"]) == (1, "done", 1, 1)
@@ -76,13 +76,13 @@ def test_what_is_left_is_told_in_the_report(node: ServedNode, invoke: Invoke) ->
     trio.from_thread.run(forget, trio_token=node.token)
 
 
-def test_a_folder_that_never_was(node: ServedNode, invoke: Invoke) -> None:
+def test_folder_that_never_existed_is_reported(node: ServedNode, invoke: Invoke) -> None:
     result = invoke("undelete", "alice", "Nowhere", "--url", node.url)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "Error: undelete failed: this node knows no folder 'Nowhere' of alice, present or past\n"
 
 
-def test_an_interrupt_ends_it(node: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_cancels_the_undelete(node: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_client: NodeClient, _task: TaskKind[UndeleteStatus]) -> UndeleteStatus:
         raise KeyboardInterrupt
 
@@ -111,7 +111,7 @@ def test_wrong_usage(invoke: Invoke, arguments: list[str]) -> None:
     assert invoke("undelete", *arguments, "--url", "http://127.0.0.1:1").exit_code == 2
 
 
-def test_a_name_that_no_folder_can_have(node: ServedNode, invoke: Invoke) -> None:
+def test_invalid_folder_name_is_refused(node: ServedNode, invoke: Invoke) -> None:
     result = invoke("undelete", "alice", "a//b", "--url", node.url)
     assert (result.exit_code, "empty levels" in result.stderr) == (2, True)
 
@@ -121,11 +121,11 @@ def test_a_name_that_no_folder_can_have(node: ServedNode, invoke: Invoke) -> Non
     [
         ("90m", NOW_S - 5400),
         ("3d", NOW_S - 3 * 86400),
-        ("2026-11-20", datetime(2026, 11, 20).timestamp()),  # noqa: DTZ001 - local time is what is meant
+        ("2026-11-20", datetime(2026, 11, 20).timestamp()),  # noqa: DTZ001 - local time is intended
         ("2026-11-20T10:00", datetime(2026, 11, 20, 10).timestamp()),  # noqa: DTZ001
         ("2026-11-20T10:00+00:00", 1_795_168_800.0),
         ("1960-01-01", 0.0),
     ],
 )
-def test_times(text: str, time_s: float) -> None:
+def test_since_takes_ages_and_dates(text: str, time_s: float) -> None:
     assert parse_since(text, NOW_S) == int(time_s * 1000)

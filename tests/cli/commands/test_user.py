@@ -17,7 +17,7 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-async def test_user_is_added_gets_another_password_and_goes(config: Path, invoke: Invoke) -> None:
+async def test_user_is_added_changed_and_deleted(config: Path, invoke: Invoke) -> None:
     directory = UserDirectory(config.parent / "users.passwd")
     assert invoke("user", "add", "ann@example.org", "--config", config, typed="first\n").exit_code == 0
     assert await directory.verify("ann@example.org", "first")
@@ -29,7 +29,7 @@ async def test_user_is_added_gets_another_password_and_goes(config: Path, invoke
     assert invoke("user", "list", "--config", config).stdout == ""
 
 
-def test_what_cannot_be_done_is_said(config: Path, invoke: Invoke) -> None:
+def test_impossible_changes_of_users_are_refused(config: Path, invoke: Invoke) -> None:
     for arguments, typed, words in [
         (("add", "ann"), "", "no password"),
         (("add", "a:b"), "secret\n", "no colon"),
@@ -46,7 +46,7 @@ def test_what_cannot_be_done_is_said(config: Path, invoke: Invoke) -> None:
     assert (louder.exit_code, "already exists" in louder.stderr) == (1, True)
 
 
-def test_names_are_in_lower_case(config: Path, invoke: Invoke) -> None:
+def test_user_names_become_lower_case(config: Path, invoke: Invoke) -> None:
     assert "user ann added" in invoke("user", "add", "Ann", "--config", config, typed="x\n").stderr
     assert invoke("user", "list", "--config", config).stdout == "ann\n"
     assert "password of ann set" in invoke("user", "passwd", "aNN", "--config", config, typed="y\n").stderr

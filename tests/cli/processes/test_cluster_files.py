@@ -35,7 +35,7 @@ def test_new_cluster_knows_all_its_nodes_and_users(tmp_path: Path) -> None:
         assert stat.S_IMODE((directory / name).stat().st_mode) == 0o600
 
 
-def test_cluster_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+def test_existing_cluster_is_left_unchanged(tmp_path: Path) -> None:
     first = prepare(tmp_path, 11)
     assert [node.sid for node in first] == [f"dc{number}" for number in range(1, 12)]
     before = snapshot(tmp_path)
@@ -45,7 +45,7 @@ def test_cluster_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
         prepare(tmp_path, 3)
 
 
-def test_directory_of_other_files_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_directory_of_other_files_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("words")
     with pytest.raises(
         CommandError, match=r"this directory has other files \(thesis.txt\) and no cluster; use another --dir"
@@ -54,7 +54,7 @@ def test_directory_of_other_files_is_refused_and_left_as_it_is(tmp_path: Path) -
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_directories_for_a_cluster(tmp_path: Path) -> None:
+def test_empty_interrupted_and_existing_clusters_are_accepted(tmp_path: Path) -> None:
     check_directory(tmp_path / "none")
     check_directory(tmp_path)
     (tmp_path / "users.passwd").write_text("")  # a first run that was interrupted, or users brought along
@@ -69,7 +69,7 @@ def test_single_node_needs_no_other(tmp_path: Path) -> None:
     assert (node.config.peers, node.config.durability.copies) == ((), 1)
 
 
-def test_ports_that_are_taken_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_in_use_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server((HOST, 0)) as other:
         taken = other.getsockname()[1]
         monkeypatch.setattr("replicator.cli.processes.cluster_files.FIRST_PORTS", dict.fromkeys(FIRST_PORTS, taken))
@@ -80,7 +80,7 @@ def test_ports_that_are_taken_are_left_out(tmp_path: Path, monkeypatch: pytest.M
     assert min(ports) > taken
 
 
-def test_passwords_are_shown_as_long_as_they_hold(tmp_path: Path) -> None:
+def test_passwords_are_shown_until_they_are_changed(tmp_path: Path) -> None:
     prepare(tmp_path, 1)
     passwd_file = tmp_path / "users.passwd"
     set_password(passwd_file, "alice", "another")
@@ -96,7 +96,7 @@ def test_broken_configuration_is_not_replaced(tmp_path: Path) -> None:
         prepare(tmp_path, None)
 
 
-def test_directory_that_cannot_be_is_said(tmp_path: Path) -> None:
+def test_impossible_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CommandError, match="--dir"):
         prepare(tmp_path / "file" / "below", 1)

@@ -1,4 +1,4 @@
-"""Real processes, real signals. Every wait is for a line or an end, and pytest's caller bounds them all."""
+"""`cluster run` and `node` as real processes with real signals. Each wait is for a line of output or for an end."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Running:
 
 @pytest.fixture
 def running() -> Iterator[list[Running]]:
-    """What a test starts and puts here is gone afterwards."""
+    """A list for the processes that a test starts. They and their children are killed after the test."""
     started: list[Running] = []
     yield started
     for each in started:
@@ -75,7 +75,7 @@ def start(running: list[Running], *arguments: object) -> Running:
     return running[-1]
 
 
-def test_cluster_runs_ends_and_comes_back_with_its_mail(tmp_path: Path, running: list[Running]) -> None:
+def test_cluster_stops_and_starts_again_with_its_mail(tmp_path: Path, running: list[Running]) -> None:
     cluster = start(running, "cluster", "run", "--nodes", 2, "--dir", tmp_path)
     cluster.read_until("^Ctrl-C stops")
     passwords = dict(line.split() for line in (tmp_path / "passwords.txt").read_text().splitlines())
@@ -86,8 +86,8 @@ def test_cluster_runs_ends_and_comes_back_with_its_mail(tmp_path: Path, running:
     subprocess.run(deliver[1].replace("python3", sys.executable, 1), shell=True, check=True)
     twice = start(running, "cluster", "run", "--dir", tmp_path)
     assert (twice.finish(), "is already running" in twice.seen) == (1, True)
-    os.killpg(cluster.process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
-    os.kill(cluster.process.pid, signal.SIGINT)  # as make does then
+    os.killpg(cluster.process.pid, signal.SIGINT)  # as a terminal sends it on Ctrl-C
+    os.kill(cluster.process.pid, signal.SIGINT)  # as make then sends it once more
     assert cluster.finish() == 0
     assert "killed" not in cluster.seen
     assert re.findall(r"(\w+): the node is stopping$", cluster.seen, re.MULTILINE) == ["SIGTERM", "SIGTERM"]
@@ -103,7 +103,7 @@ def test_cluster_runs_ends_and_comes_back_with_its_mail(tmp_path: Path, running:
     assert again.finish() == 0
 
 
-def test_under_nohup_it_outlives_the_terminal(tmp_path: Path, running: list[Running]) -> None:
+def test_cluster_under_nohup_outlives_the_terminal(tmp_path: Path, running: list[Running]) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the process inherits
     try:
         cluster = start(running, "cluster", "run", "--nodes", 1, "--dir", tmp_path)
@@ -119,7 +119,7 @@ def test_under_nohup_it_outlives_the_terminal(tmp_path: Path, running: list[Runn
     assert cluster.finish() == 0
 
 
-def test_no_node_outlives_a_cluster_that_is_killed(tmp_path: Path, running: list[Running]) -> None:
+def test_no_node_outlives_a_killed_cluster(tmp_path: Path, running: list[Running]) -> None:
     cluster = start(running, "cluster", "run", "--nodes", 2, "--dir", tmp_path)
     cluster.read_until("^Ctrl-C stops")
     nodes = cluster.children()
@@ -132,7 +132,7 @@ def test_no_node_outlives_a_cluster_that_is_killed(tmp_path: Path, running: list
     assert not alive
 
 
-def test_node_that_dies_is_said_and_the_others_go_on(tmp_path: Path, running: list[Running]) -> None:
+def test_death_of_a_node_is_reported_and_the_others_go_on(tmp_path: Path, running: list[Running]) -> None:
     cluster = start(running, "cluster", "run", "--nodes", 2, "--dir", tmp_path)
     cluster.read_until("^Ctrl-C stops")
     first, second = cluster.children()
@@ -166,7 +166,7 @@ def test_node_ends_cleanly_on_a_signal(node: ClusterNode, running: list[Running]
     assert process.finish() == 0
 
 
-def test_node_counts_for_prometheus(node: ClusterNode, running: list[Running]) -> None:
+def test_node_serves_metrics_for_prometheus(node: ClusterNode, running: list[Running]) -> None:
     process = start(running, "node", "--config", node.file)
     process.read_until("^ready$")
     listen = node.config.listen
@@ -190,8 +190,8 @@ def test_node_counts_for_prometheus(node: ClusterNode, running: list[Running]) -
     assert process.finish() == 0
 
 
-def test_node_ends_cleanly_on_a_signal_that_comes_before_it_is_one(tmp_path: Path, running: list[Running]) -> None:
-    """The configuration is a pipe: the signal comes while the process waits for its text."""
+def test_node_ends_cleanly_on_a_signal_during_its_start(tmp_path: Path, running: list[Running]) -> None:
+    """The configuration is a pipe, so the signal comes while the process waits to read it."""
     file = tmp_path / "dc1.toml"
     os.mkfifo(file)
     process = start(running, "node", "--config", file)
@@ -203,13 +203,13 @@ def test_node_ends_cleanly_on_a_signal_that_comes_before_it_is_one(tmp_path: Pat
     assert "ready" not in process.seen.splitlines()
 
 
-def own_node() -> psutil.Process:
-    """The node that runs as a child of this process, which may have other children from other tests."""
+def child_node() -> psutil.Process:
+    """Return the node that is a child of this process, which may have other children from other tests."""
     [child] = [child for child in psutil.Process().children() if "--until-stdin-closes" in child.cmdline()]
     return child
 
 
-async def test_second_signal_kills_unless_it_is_the_first_once_more(
+async def test_second_signal_kills_unless_it_follows_at_once(
     node: ClusterNode, mock_clock: trio.testing.MockClock
 ) -> None:
     said: list[str] = []
@@ -217,7 +217,7 @@ async def test_second_signal_kills_unless_it_is_the_first_once_more(
     ready, ended = trio.Event(), []
 
     def started(_: Sequence[NodeProcess]) -> None:
-        children.append(own_node())
+        children.append(child_node())
         ready.set()
 
     async def run() -> None:
@@ -242,14 +242,14 @@ async def test_second_signal_kills_unless_it_is_the_first_once_more(
     assert said[-1].endswith("the node has stopped, killed by SIGKILL")
 
 
-async def test_node_that_does_not_end_is_killed_in_the_end(
+async def test_node_that_does_not_end_is_killed_after_a_timeout(
     node: ClusterNode, mock_clock: trio.testing.MockClock
 ) -> None:
     said: list[str] = []
     ending = trio.Event()
 
     def started(_: Sequence[NodeProcess]) -> None:
-        own_node().suspend()
+        child_node().suspend()
         os.kill(os.getpid(), signal.SIGTERM)
 
     async with trio.open_nursery() as nursery:
@@ -264,7 +264,7 @@ async def test_node_that_does_not_end_is_killed_in_the_end(
     assert any("not stopped within 20 s: killing the node" in line for line in said)
 
 
-def test_node_says_which_port_is_taken(node: ClusterNode, running: list[Running]) -> None:
+def test_node_names_the_port_in_use(node: ClusterNode, running: list[Running]) -> None:
     imap = node.config.listen.imap
     assert imap is not None
     with socket.create_server((imap.host, imap.port)):
@@ -275,9 +275,7 @@ def test_node_says_which_port_is_taken(node: ClusterNode, running: list[Running]
     assert "ready" not in process.seen.splitlines()
 
 
-def test_data_directory_in_use_or_unusable_is_no_mistake_of_the_configuration(
-    node: ClusterNode, running: list[Running]
-) -> None:
+def test_unusable_data_directory_is_no_configuration_error(node: ClusterNode, running: list[Running]) -> None:
     data = node.config.node.data
     data.mkdir()
     with (data / "node.db.lock").open("wb") as lock:
@@ -291,16 +289,14 @@ def test_data_directory_in_use_or_unusable_is_no_mistake_of_the_configuration(
     assert (process.finish(), "File exists; check `node.data`" in process.seen) == (1, True)
 
 
-def test_disk_that_gives_no_database_is_no_mistake_of_the_configuration(
-    node: ClusterNode, running: list[Running]
-) -> None:
+def test_damaged_database_is_no_configuration_error(node: ClusterNode, running: list[Running]) -> None:
     node.config.node.data.mkdir()
     (node.config.node.data / "node.db").write_bytes(b"no database" * 1000)
     process = start(running, "node", "--config", node.file)
     assert (process.finish(), "the database is damaged: file is not a database; run `" in process.seen) == (1, True)
 
 
-def test_node_with_a_broken_configuration(tmp_path: Path, running: list[Running]) -> None:
+def test_node_with_a_broken_configuration_does_not_start(tmp_path: Path, running: list[Running]) -> None:
     file = tmp_path / "dc1.toml"
     file.write_text("[node]\n")
     process = start(running, "node", "--config", file)

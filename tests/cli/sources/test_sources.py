@@ -57,7 +57,7 @@ def test_maildir_subfolders_become_folders(tmp_path: Path) -> None:
         ("1.host:2,", set()),
     ],
 )
-def test_maildir_flags(name: str, flags: set[str]) -> None:
+def test_maildir_names_give_flags(name: str, flags: set[str]) -> None:
     assert parse_flags(name, {"a": "$Label1"}) == flags
 
 
@@ -74,7 +74,7 @@ def test_line_ends_become_crlf_and_nothing_else_changes(tmp_path: Path) -> None:
     assert only(read_source(root, "INBOX").messages).text() == b"a\r\nb\r\nc\rd\r\n\r\n\x00\xff\r\n"
 
 
-def test_mbox_messages_flags_and_dates(tmp_path: Path) -> None:
+def test_mbox_messages_have_flags_and_dates(tmp_path: Path) -> None:
     file = put(
         tmp_path,
         "mail.mbox",
@@ -95,13 +95,13 @@ def test_mbox_messages_flags_and_dates(tmp_path: Path) -> None:
     assert (two.flags, two.received_ms) == (frozenset(), 1704067200000)
 
 
-def test_mbox_is_not_parted_by_sentences(tmp_path: Path) -> None:
+def test_mbox_is_not_split_at_sentences_that_begin_with_from(tmp_path: Path) -> None:
     body = b"a: b\n\nFrom me to you\n\nFrom here on Monday\nFrom x Thu Nov 17 00:49:30 1994\nend\n"
     file = put(tmp_path, "mbox", FROM + body)
     assert only(read_source(file, "INBOX").messages).text() == body.replace(b"\n", b"\r\n")
 
 
-def test_mbox_with_crlf(tmp_path: Path) -> None:
+def test_mbox_with_crlf_is_read(tmp_path: Path) -> None:
     one = (FROM + b"a: b\n\n>From x\n\n").replace(b"\n", b"\r\n")
     messages = read_source(put(tmp_path, "mbox", one + one), "INBOX").messages
     assert [message.text() for message in messages] == [b"a: b\r\n\r\nFrom x\r\n"] * 2
@@ -132,7 +132,7 @@ def test_mbox_written_by_the_standard_library_reads_back(
 
 
 @pytest.mark.parametrize("content", [b"Subject: a message alone\n\n", b"\x00\x01", b"From nobody\n"])
-def test_what_is_no_mail_is_said(tmp_path: Path, content: bytes) -> None:
+def test_file_without_mail_is_reported(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(SourceError, match="neither a Maildir"):
         read_source(put(tmp_path, "file", content), "INBOX")
     with pytest.raises(SourceError, match="neither a Maildir"):

@@ -1,4 +1,4 @@
-"""Checkpoints of what a real database shows, and the log after them."""
+"""Checkpoints of a real database, and the entries of the log after them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def change_at_random(store: Store, rng: random.Random) -> None:
 
 
 def checkpoints(connection: sqlite3.Connection) -> dict[NamedHead, bytes]:
-    """Of all that the database shows."""
+    """Return the checkpoints of all mailboxes and trees that the database shows."""
     made: dict[NamedHead, bytes] = {}
     for chain in list(queries.chains_of(connection, None)):
         assert chain.head is not None
@@ -80,7 +80,7 @@ def log(connection: sqlite3.Connection, chain_id: bytes) -> list[Entry]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_a_checkpoint_and_the_log_after_it_are_what_the_log_is(tmp_path: Path, seed: int) -> None:
+async def test_checkpoint_and_later_entries_give_the_state_of_the_log(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     async with open_store(tmp_path) as store:
         await change_at_random(store, rng)
