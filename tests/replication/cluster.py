@@ -121,13 +121,13 @@ class Node:
     async def flag(self, *uids: int, name: str = "INBOX", added: Iterable[str] = ("\\Seen",)) -> None:
         await self.mail.store_flags(await self.view(name), UidSet.of(uids), added=frozenset(added))
 
-    async def texts(self, name: str = "INBOX", user: str = USER) -> dict[int, str]:
+    async def bodies(self, name: str = "INBOX", user: str = USER) -> dict[int, str]:
         """UID -> text, all that a client would see."""
         view = await self.view(name, user)
         shown = list(view.messages.items())
         return {uid: (await read_all(await self.mail.read_body(message))).decode() for uid, message in shown}
 
-    async def text_of(self, uid: int) -> str:
+    async def body_of(self, uid: int) -> str:
         """The text of a message in INBOX."""
         return (await read_all(await self.mail.read_body((await self.view()).messages[uid]))).decode()
 

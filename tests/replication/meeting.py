@@ -58,9 +58,9 @@ async def meeting(nodes: Cluster, change: Callable[[], Awaitable[object]]) -> No
         nodes.network.road("dc2", "dc1").release()
 
 
-async def texts(nodes: Cluster, name: str = INBOX) -> list[str]:
+async def bodies(nodes: Cluster, name: str = INBOX) -> list[str]:
     """The same at all nodes."""
     await nodes.converged()
-    found = [await node.texts(name) for node in nodes.all()]
+    found = [await node.bodies(name) for node in nodes.all()]
     assert all(each == found[0] for each in found)
     return sorted(found[0].values())

@@ -12,7 +12,7 @@ async def test_a_message_saved_at_one_node_is_read_at_all(tmp_path: Path) -> Non
         assert await nodes["dc1"].save("Subject: x\r\n\r\nhello\r\n") == 1
         await nodes.converged()
         for node in nodes.all():
-            assert await node.texts() == {1: "Subject: x\r\n\r\nhello\r\n"}
+            assert await node.bodies() == {1: "Subject: x\r\n\r\nhello\r\n"}
 
 
 async def test_all_nodes_change_one_mailbox_at_once(tmp_path: Path) -> None:

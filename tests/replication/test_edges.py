@@ -98,12 +98,12 @@ async def test_uids_mean_what_they_meant_where_they_were_seen(tmp_path: Path, au
         operation = ExpungeRequest(MailboxKey("alice", key, inbox.uidvalidity), UidSet.of([2]), head)
         with pytest.raises(UnavailableError):
             await nodes["dc2"].coordinator.submit(operation)
-        assert (await nodes["dc2"].texts())[2] == "rival"
+        assert (await nodes["dc2"].bodies())[2] == "rival"
         nodes.rejoin("dc1")
         await nodes.linked()
         await nodes.converged()
         await nodes["dc2"].coordinator.submit(operation)
-        assert sorted((await nodes["dc2"].texts()).values()) == ["mine", "rival", "x"]
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["mine", "rival", "x"]
 
 
 async def test_a_folder_that_cannot_be_deleted_keeps_its_mail(
@@ -124,7 +124,7 @@ async def test_a_folder_that_cannot_be_deleted_keeps_its_mail(
             patch.setattr(node.coordinator, "submit", fail)
             with pytest.raises(UnavailableError):
                 await node.mail.delete_folder("alice", "Work")
-        assert list((await node.texts("Work")).values()) == ["kept"]
+        assert list((await node.bodies("Work")).values()) == ["kept"]
 
 
 async def test_a_deleted_folder_whose_last_mail_goes_is_gone_for_all(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -146,8 +146,8 @@ async def test_inbox_can_move_below_itself_and_no_folder_too_deep(tmp_path: Path
         node = nodes["dc1"]
         await node.save("old")
         await node.mail.rename_folder("alice", INBOX, "INBOX/old")
-        assert list((await node.texts("INBOX/old")).values()) == ["old"]
-        assert await node.texts() == {}
+        assert list((await node.bodies("INBOX/old")).values()) == ["old"]
+        assert await node.bodies() == {}
         await node.mail.create_folder("alice", "/".join(["a"] * 20))
         with pytest.raises(InvalidNameError):
             await node.mail.rename_folder("alice", "a", "/".join(["b"] * 20))

@@ -12,9 +12,9 @@ from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.gc.expunged import Kept
 from replicator.tasks import UndeleteOptions
 from tests.replication.cluster import Node
+from tests.simulation.bodies import holds_bodies
 from tests.simulation.ledger import Ledger
 from tests.simulation.machine import Machine
-from tests.simulation.texts import holds_bodies
 from tests.store.harness import connection_of
 
 SKEW_S = 600.0  # of clocks, and of stamps given out by clocks that were ahead

@@ -181,7 +181,7 @@ class History:
         the entry: it is one of the losses against which the other copies protect.
         """
         since = began - self.unnoticed_s
-        texts = [text for text in self._texts_of(dot) if text == saves or not self.has_lost_disks]
+        texts = [text for text in self._bodies_of(dot) if text == saves or not self.has_lost_disks]
         have = {*self.holders(dot), *showing(self.chain_of[dot], dot)}
         holders = {sid for sid in have if holds_bodies(sid, texts)}
         holders |= {sid for at, sid, held in self._losses if at >= since and held.get(dot.origin, 0) >= dot.seq}
@@ -193,7 +193,7 @@ class History:
         if not self.holders(dot):
             self.lost.add(dot)
 
-    def _texts_of(self, dot: Dot) -> list[bytes]:
+    def _bodies_of(self, dot: Dot) -> list[bytes]:
         """Return the bodies of the entry's messages that no client has expunged."""
         brought = self.brought.get(dot, {})
         return [text for number, text in brought.items() if not self.expunged.get((dot, number))]

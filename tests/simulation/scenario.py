@@ -34,9 +34,9 @@ async def save(machine: Machine, *texts: str) -> list[int]:
     return [await machine.call(lambda node, text=text: node.save(text)) for text in texts]  # type: ignore[misc]
 
 
-async def texts(machine: Machine) -> list[str]:
+async def bodies(machine: Machine) -> list[str]:
     """Return the texts of INBOX, sorted."""
-    return sorted((await machine.call(lambda node: node.texts())).values())
+    return sorted((await machine.call(lambda node: node.bodies())).values())
 
 
 async def reach(world: World, *sids: str, at: Iterable[Machine] | None = None) -> None:

@@ -18,7 +18,7 @@ from tests.simulation.disk import DiskFault
 from tests.simulation.machine import Machine, NodeGoneError
 from tests.simulation.plan import Plan
 from tests.simulation.readers import Reader
-from tests.simulation.scenario import have, reach, running, save, texts
+from tests.simulation.scenario import bodies, have, reach, running, save
 from tests.simulation.world import World
 
 THREE = ("dc1", "dc2", "dc3")
@@ -42,7 +42,7 @@ async def test_yesterdays_copy_of_a_disk_loses_nothing_and_names_nothing_twice(
         await save(world["dc1"], "on the restored disk")
         await world.heal()
         for sid in THREE:
-            assert await texts(world[sid]) == [
+            assert await bodies(world[sid]) == [
                 "after the copy",
                 "and another",
                 "before the copy",
@@ -77,7 +77,7 @@ async def test_a_reported_mail_survives_the_loss_of_all_disks_but_one_of_its_cop
             world[sid].restore(None)
         await world.heal()
         for sid in world.sids:
-            assert await texts(world[sid]) == ["reported"]
+            assert await bodies(world[sid]) == ["reported"]
 
 
 async def test_a_lost_disk_serves_nobody_before_its_node_has_met_the_others(
@@ -138,7 +138,7 @@ async def test_a_full_disk_refuses_and_goes_on_reading_and_is_well_again_when_th
             except DiskFullError:
                 refused += 1
         assert refused >= 5
-        assert "first" in await texts(world["dc1"])
+        assert "first" in await bodies(world["dc1"])
         world["dc1"].disk.fault = None
         await save(world["dc1"], "there is room")
 
@@ -153,7 +153,7 @@ async def test_a_disk_that_takes_nothing_does_not_end_its_node_as_a_term_ends(
         await world["dc3"].stop()
         await reach(world, "dc1", "dc2")
         assert world["dc1"].is_up
-        assert await texts(world["dc1"]) == ["first"]
+        assert await bodies(world["dc1"]) == ["first"]
 
 
 async def test_when_all_lose_their_power_at_once_what_was_reported_is_there(
@@ -177,7 +177,7 @@ async def test_when_all_lose_their_power_at_once_what_was_reported_is_there(
         await world.heal()
         assert len(reported) > 20
         for sid in THREE:
-            assert set(reported) <= set(await texts(world[sid]))
+            assert set(reported) <= set(await bodies(world[sid]))
 
 
 async def test_an_older_copy_of_a_disk_shows_a_mailbox_only_as_its_clients_know_it_from_before(
@@ -262,7 +262,7 @@ async def test_a_copy_of_a_node_that_runs_ends_and_may_take_its_place_when_that_
         await save(world[sid], "at the copy")
         await world.heal()
         there = ["at the copy", "before", *(f"meanwhile {number}" for number in range(5))]
-        assert [await texts(world[each]) for each in THREE] == [there] * 3
+        assert [await bodies(world[each]) for each in THREE] == [there] * 3
         assert world[sid].node.store.origin != original
 
 
@@ -291,11 +291,11 @@ async def test_a_copy_that_a_part_of_the_cluster_took_for_the_node_ends_when_the
         assert [link for link in links_of(world, "dc1") if link.sid == "dc2"] == links
         await world.heal()
         there = ["at the copy", "at the node", "before", "beside the copy", "beside the node"]
-        assert [await texts(world[sid]) for sid in THREE] == [there] * 3
+        assert [await bodies(world[sid]) for sid in THREE] == [there] * 3
         await take_place(world, copy)
         await save(world["dc1"], "in its place")
         await world.heal()
-        assert [await texts(world[sid]) for sid in THREE] == [[*there, "in its place"]] * 3
+        assert [await bodies(world[sid]) for sid in THREE] == [[*there, "in its place"]] * 3
 
 
 async def test_what_a_copy_alone_has_taken_is_there_when_it_takes_the_place_of_the_node(
@@ -314,7 +314,7 @@ async def test_what_a_copy_alone_has_taken_is_there_when_it_takes_the_place_of_t
         await end(copy, original)
         await take_place(world, copy)
         await world.heal()
-        assert [await texts(world[sid]) for sid in THREE] == [["at the copy", "at the node", "before"]] * 3
+        assert [await bodies(world[sid]) for sid in THREE] == [["at the copy", "at the node", "before"]] * 3
 
 
 # ---- the network
@@ -331,7 +331,7 @@ async def test_all_apart_take_mail_and_all_of_it_is_everywhere_afterwards(
             assert await save(world[sid], f"alone at {sid}") == [2]
         await world.heal()
         for sid in THREE:
-            assert await texts(world[sid]) == ["alone at dc1", "alone at dc2", "alone at dc3", "together"]
+            assert await bodies(world[sid]) == ["alone at dc1", "alone at dc2", "alone at dc3", "together"]
 
 
 async def test_the_smaller_side_refuses_where_copies_are_asked_for(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -343,7 +343,7 @@ async def test_the_smaller_side_refuses_where_copies_are_asked_for(tmp_path: Pat
             await save(world["dc1"], "refused")
         world.mend_roads()
         await world.heal()
-        assert await texts(world["dc1"]) == ["taken"]
+        assert await bodies(world["dc1"]) == ["taken"]
 
 
 async def test_silence_in_one_direction_is_a_cut_for_both(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -357,7 +357,7 @@ async def test_silence_in_one_direction_is_a_cut_for_both(tmp_path: Path, autoju
         await save(world["dc2"], "at the others")
         await world.heal()
         for sid in THREE:
-            assert await texts(world[sid]) == ["at the one that is not heard", "at the others", "first"]
+            assert await bodies(world[sid]) == ["at the one that is not heard", "at the others", "first"]
 
 
 async def test_in_a_line_changes_go_by_the_node_in_between(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -368,7 +368,7 @@ async def test_in_a_line_changes_go_by_the_node_in_between(tmp_path: Path, autoj
         began = trio.current_time()
         await save(world["dc1"], "by dc2")
         assert trio.current_time() - began < 1
-        assert await texts(world["dc3"]) == ["by dc2", "makes dc3 the master"]
+        assert await bodies(world["dc3"]) == ["by dc2", "makes dc3 the master"]
 
 
 async def test_a_link_that_flaps_costs_time_and_nothing_else(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -388,7 +388,7 @@ async def test_a_link_that_flaps_costs_time_and_nothing_else(tmp_path: Path, aut
                 await save(world["dc2"], f"dc2 {number}")
             nursery.cancel_scope.cancel()
         await world.heal()
-        assert len(await texts(world["dc1"])) == 40
+        assert len(await bodies(world["dc1"])) == 40
 
 
 # ---- branches that are not joined yet
@@ -414,7 +414,7 @@ async def test_a_copy_is_of_what_its_client_sees_where_the_master_shows_another_
         assert 2 in (await dc2.view()).messages, "nothing is joined yet"
         await dc1.mail.copy(inbox, UidSet.of([2]), await dc1.mail.folder(USER, "Work"))
         await world.heal()
-        assert sorted((await world["dc3"].node.texts("Work")).values()) == ["makes dc2 the master", "seen"]
+        assert sorted((await world["dc3"].node.bodies("Work")).values()) == ["makes dc2 the master", "seen"]
 
 
 # ---- nodes and clocks
@@ -435,7 +435,7 @@ async def test_a_master_that_stands_still_for_three_minutes_is_replaced_and_come
             world["dc1"].thaw()
         await world.heal()
         for sid in THREE:
-            assert await texts(world[sid]) == ["at another", "at the one that stands still", "makes dc1 the master"]
+            assert await bodies(world[sid]) == ["at another", "at the one that stands still", "makes dc1 the master"]
 
 
 @pytest.mark.parametrize("seed", ["0", "4", "11", "18"])
@@ -466,7 +466,7 @@ async def test_a_master_that_stood_still_numbers_nothing_of_its_past(
         await world.settle()
         assert not world.history.merges
         for sid in THREE:
-            shown = await world[sid].call(lambda node: node.texts())
+            shown = await world[sid].call(lambda node: node.bodies())
             assert {text: [uid] for uid, text in shown.items()} == told
 
 
@@ -532,7 +532,7 @@ async def test_a_clock_that_is_six_minutes_off_parts_a_node_from_the_others_unti
         await save(world["dc1"], "without dc3")
         world["dc3"].clock.set(0)
         await world.settle()
-        assert await texts(world["dc3"]) == ["without dc3"]
+        assert await bodies(world["dc3"]) == ["without dc3"]
 
 
 async def test_a_request_is_answered_in_time_whatever_happens(tmp_path: Path, autojump_clock: MockClock) -> None:

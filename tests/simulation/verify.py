@@ -27,10 +27,10 @@ from resync.entry import FolderCreate, FolderDelete, FolderRename, FolderSubscri
 from resync.row import Row
 from tests.attachments.memory import MemoryFiles
 from tests.replication.cluster import Node
+from tests.simulation.bodies import holds_bodies
 from tests.simulation.cache import Cache
 from tests.simulation.forgetting import forget_all
 from tests.simulation.history import FlagChange, History, Placement, TreeChange
-from tests.simulation.texts import holds_bodies
 from tests.simulation.watch import uidvalidity_of
 from tests.store.harness import connection_of
 

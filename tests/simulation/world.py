@@ -29,6 +29,7 @@ from tests.replication.cluster import LOOPBACK
 from tests.replication.network import Network
 from tests.replication.sharing import shared
 from tests.simulation import settling
+from tests.simulation.bodies import holds_bodies
 from tests.simulation.cache import Cache
 from tests.simulation.coming_back import ComingBack
 from tests.simulation.history import History
@@ -38,7 +39,6 @@ from tests.simulation.machine import Machine
 from tests.simulation.plan import Plan
 from tests.simulation.scheduler import deterministic
 from tests.simulation.story import Story
-from tests.simulation.texts import holds_bodies
 from tests.simulation.verify import check_wire, verify
 from tests.simulation.watch import Watch
 from tests.store.harness import connection_of

@@ -84,7 +84,7 @@ def test_what_differs_is_told_and_then_made_equal(apart: ServedPair, invoke: Inv
     done = invoke("resync", "--user", "alice", "--url", apart.url)
     assert (done.exit_code, done.stdout.count("adopted here")) == (0, 2)
     assert done.stdout.endswith("; 2 equal now\n")
-    assert sorted(apart.do(lambda nodes: nodes["dc1"].texts()).values()) == ["at dc2", "two"]
+    assert sorted(apart.do(lambda nodes: nodes["dc1"].bodies()).values()) == ["at dc2", "two"]
 
 
 def test_the_report_as_json(apart: ServedPair, invoke: Invoke) -> None:

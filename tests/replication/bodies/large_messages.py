@@ -35,7 +35,7 @@ async def save(node: Node, text: bytes, user: str = USER) -> int:
     return (await node.mail.save(await node.mail.folder(user, "INBOX"), NewMessage(text))).uid
 
 
-async def texts(node: Node, user: str = USER) -> dict[int, bytes]:
+async def bodies(node: Node, user: str = USER) -> dict[int, bytes]:
     view = await node.view("INBOX", user)
     return {uid: await read_all(await node.mail.read_body(row)) for uid, row in list(view.messages.items())}
 

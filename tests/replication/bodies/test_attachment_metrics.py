@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from protocol.commands import FetchPart, Parts
-from tests.replication.bodies.large_messages import LOGO, answering, garble, message, save, texts
+from tests.replication.bodies.large_messages import LOGO, answering, bodies, garble, message, save
 from tests.replication.cluster import HEARTBEAT_S, Node, cluster
 from tests.replication.metrics import value
 from tests.replication.tasks.running import scrub
@@ -63,7 +63,7 @@ async def test_damage_is_counted_until_it_is_healed(
 
         answering(monkeypatch, slow, delay_s=5)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(texts, node)
+            nursery.start_soon(bodies, node)
             await trio.sleep(3)
             assert await figures(node, *names) == [1, 1, 0]
             assert (await node.report.node_status()).attachments_to_heal == 1

@@ -23,6 +23,7 @@ from replicator.store.store import Store
 from replicator.tasks import CheckOptions, CheckStatus
 from tests.replication.bodies.large_messages import (
     LOGO,
+    bodies,
     contents,
     found,
     garble,
@@ -30,7 +31,6 @@ from tests.replication.bodies.large_messages import (
     keep_apart,
     message,
     save,
-    texts,
 )
 from tests.replication.cluster import USER, Node, cluster
 from tests.replication.tasks.running import scrub
@@ -45,7 +45,7 @@ async def test_a_large_message_is_in_parts_at_every_node(tmp_path: Path, autojum
         assert await save(nodes["dc2"], message(1)) == 1
         await nodes.converged()
         for node in nodes.all():
-            assert await texts(node) == {1: message(1)}
+            assert await bodies(node) == {1: message(1)}
             assert [file.read_bytes() for file in contents(node)] == [LOGO]
             await held(node)
 
@@ -60,7 +60,7 @@ async def test_a_large_message_reaches_the_master_over_as_many_nodes_as_it_takes
         assert await save(nodes["dc3"], message(1)) == 2
         await nodes.converged()
         for node in nodes.all():
-            assert (await texts(node))[2] == message(1)
+            assert (await bodies(node))[2] == message(1)
             await held(node)
 
 
@@ -79,7 +79,7 @@ async def test_a_part_travels_once(tmp_path: Path, autojump_clock: MockClock, mo
             await save(nodes["dc1"], message(number))
         await nodes.converged()
         for node in nodes.all():
-            assert await texts(node) == {number: message(number) for number in range(1, 6)}
+            assert await bodies(node) == {number: message(number) for number in range(1, 6)}
             assert len(contents(node)) == 1
             await held(node)
     assert sorted(chunks) == sorted((sid, start) for sid in ("dc2", "dc3") for start in (0, 1 << 17, 1 << 18))
@@ -136,7 +136,7 @@ async def test_a_damaged_part_comes_from_a_neighbour(tmp_path: Path, autojump_cl
         await save(nodes["dc1"], message(1))
         await nodes.converged()
         harm(nodes["dc3"])
-        assert await texts(nodes["dc3"]) == {1: message(1)}
+        assert await bodies(nodes["dc3"]) == {1: message(1)}
         if harm is not lose_all:
             await trio.sleep(1)
             assert [file.read_bytes() for file in contents(nodes["dc3"])] == [LOGO]
@@ -151,7 +151,7 @@ async def test_a_part_that_is_kept_apart_goes_to_other_nodes(tmp_path: Path, aut
             await keep_apart(nodes[sid])
         lose_content(nodes["dc3"])
         for node in nodes.all():
-            assert await texts(node) == {1: message(1)}
+            assert await bodies(node) == {1: message(1)}
 
 
 async def test_a_check_tells_of_parts_that_are_not_there(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -198,7 +198,7 @@ async def test_what_no_node_has_whole_is_told(tmp_path: Path, autojump_clock: Mo
         for node in nodes.all():
             garble(node)
         with pytest.raises(ContentUnavailableError):
-            await texts(nodes["dc3"])
+            await bodies(nodes["dc3"])
         status = await scrub(nodes["dc3"])
         assert (status.damage, status.unrepaired) == ({"content": 2}, 2)
         assert sorted(whose(status)) == [(USER, "INBOX", 1), ("bob", "INBOX", 1)]
@@ -248,5 +248,5 @@ async def test_a_peer_whose_parts_give_another_message_is_not_believed(
         await save(nodes["dc1"], message(1))
         await nodes.converged()
         await trio.sleep(60)
-        assert await texts(nodes["dc2"]) == {1: message(1)}
+        assert await bodies(nodes["dc2"]) == {1: message(1)}
         await held(nodes["dc2"])

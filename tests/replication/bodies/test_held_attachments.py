@@ -21,7 +21,7 @@ from replicator.mailstore import NewMessage
 from replicator.replication import timing
 from replicator.replication.links import link
 from replicator.store.attachments.construction import Holding, Replacement
-from tests.replication.bodies.large_messages import LOGO, answering, contents, found, full, held, message, save, texts
+from tests.replication.bodies.large_messages import LOGO, answering, bodies, contents, found, full, held, message, save
 from tests.replication.cluster import USER, Node, cluster
 from tests.replication.metrics import value
 from tests.replication.slow_disk import delay_writes
@@ -72,7 +72,7 @@ async def test_what_the_writer_still_writes_when_its_client_goes_is_held(
             await trio.sleep(1)
             closed.opened.set()
         uid = await save(node, message(1))  # tries again
-        assert (await texts(node))[uid] == message(1)
+        assert (await bodies(node))[uid] == message(1)
         await held(node)
 
 
@@ -101,10 +101,10 @@ async def test_a_message_without_its_parts_is_no_copy(
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         with pytest.raises(MailError):
             await save(nodes["dc1"], message(1))
-        assert await texts(nodes["dc2"]) == {}
+        assert await bodies(nodes["dc2"]) == {}
         busy.clear()
         await nodes.converged()
-        assert await texts(nodes["dc2"]) == {1: message(1)}
+        assert await bodies(nodes["dc2"]) == {1: message(1)}
 
 
 async def test_a_message_whose_parts_are_lost_is_no_copy_while_anyone_waits_for_one(
@@ -142,7 +142,7 @@ async def test_a_link_that_breaks_while_parts_come_ends_no_node(
         nodes.network.mend(("dc1", "dc2"))
         await nodes.linked()
         await nodes.converged()
-        assert await texts(nodes["dc2"]) == {1: message(1)}
+        assert await bodies(nodes["dc2"]) == {1: message(1)}
 
 
 async def test_a_disk_without_room_for_parts_breaks_no_link(
@@ -158,7 +158,7 @@ async def test_a_disk_without_room_for_parts_breaks_no_link(
             await trio.sleep(30)
             assert nodes["dc1"].coordinator.mastership.masters.term == term
         await nodes.converged()
-        assert await texts(nodes["dc3"]) == {1: b"first", 2: message(1)}
+        assert await bodies(nodes["dc3"]) == {1: b"first", 2: message(1)}
 
 
 async def test_a_master_without_room_for_parts_hands_the_mailbox_on(
@@ -203,7 +203,7 @@ async def test_a_new_delivery_takes_the_place_of_a_damaged_part(
         (file,) = contents(node)
         harm(file)
         await save(node, message(2))
-        assert await texts(node) == {1: message(1), 2: message(2)}
+        assert await bodies(node) == {1: message(1), 2: message(2)}
 
 
 async def test_a_message_that_is_delivered_again_brings_its_parts_back(
@@ -218,7 +218,7 @@ async def test_a_message_that_is_delivered_again_brings_its_parts_back(
             holders.rmdir()
             holders.parent.rmdir()
         uid = await save(node, message(1))
-        assert (await texts(node))[uid] == message(1)
+        assert (await bodies(node))[uid] == message(1)
         await held(node)
 
 
@@ -232,7 +232,7 @@ async def test_a_text_that_is_delivered_again_whole_takes_the_place_of_one_whose
         nodes.content = ContentConfig(inline_max_bytes=1 << 20)
         await nodes.start("dc1")
         await save(nodes["dc1"], message(1))
-        assert await texts(nodes["dc1"]) == {1: message(1), 2: message(1)}
+        assert await bodies(nodes["dc1"]) == {1: message(1), 2: message(1)}
 
 
 async def test_a_text_that_is_damaged_here_is_replaced_by_one_that_is_delivered(
@@ -245,7 +245,7 @@ async def test_a_text_that_is_damaged_here_is_replaced_by_one_that_is_delivered(
         node.damage("UPDATE content SET body = x'00'")
         for text in (b"a mail", message(2)):
             await save(node, text)
-        assert await texts(node) == {1: b"a mail", 2: message(2), 3: b"a mail", 4: message(2)}
+        assert await bodies(node) == {1: b"a mail", 2: message(2), 3: b"a mail", 4: message(2)}
 
 
 async def test_what_is_held_is_let_go_in_time_or_left_to_a_sweep(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -312,7 +312,7 @@ async def test_damage_is_mended_once_however_often_it_is_read(
 
         monkeypatch.setattr(attachments, "replace", counting)
         for _ in range(3):
-            assert await texts(nodes["dc2"]) == {1: message(1)}
+            assert await bodies(nodes["dc2"]) == {1: message(1)}
         await trio.sleep(60)
         assert len(mended) == 1
 
@@ -331,8 +331,8 @@ async def test_one_message_for_many_is_held_once_and_stays(tmp_path: Path, autoj
             await mail.save(await mail.folder("bob", "INBOX"), NewMessage(text))
         await nodes.converged()
         for node in nodes.all():
-            assert await texts(node, "bob") == {1: b"first", 2: message(1), 3: message(1)}
-            assert await texts(node) == {1: b"first", 2: message(1), 3: message(1)}
+            assert await bodies(node, "bob") == {1: b"first", 2: message(1), 3: message(1)}
+            assert await bodies(node) == {1: b"first", 2: message(1), 3: message(1)}
             await held(node)
 
 
@@ -346,9 +346,9 @@ async def test_a_directory_that_is_removed_under_a_node_is_made_again(
         shutil.rmtree(node.config.node.data / "attachments")
         await save(node, message(2))
         await nodes.converged()
-        assert (await texts(node))[2] == message(2)
+        assert (await bodies(node))[2] == message(2)
         assert await scrubbed(node) == await scrubbed(node) == 0
-        assert await texts(node) == {1: message(1), 2: message(2)}
+        assert await bodies(node) == {1: message(1), 2: message(2)}
         await held(node)
 
 

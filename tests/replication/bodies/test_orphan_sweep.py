@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from replicator.replication import timing
 from replicator.replication.bodies.orphan_sweep import OrphanSweep
 from replicator.store.attachments.files import StepOutcome
-from tests.replication.bodies.large_messages import LOGO, contents, held, message, save, texts
+from tests.replication.bodies.large_messages import LOGO, bodies, contents, held, message, save
 from tests.replication.cluster import Node, cluster
 
 
@@ -39,7 +39,7 @@ async def test_what_a_crash_has_left_goes_some_time_after_the_start(tmp_path: Pa
         await sweep(node)
         assert len(contents(node)) == 1
         await held(node)
-        assert await texts(node) == {1: message(1)}
+        assert await bodies(node) == {1: message(1)}
 
 
 @pytest.mark.parametrize(

@@ -50,10 +50,10 @@ async def test_a_text_is_healed_from_another_node(tmp_path: Path, autojump_clock
         await nodes.converged()
         for sid in ("dc1", "dc3"):
             await damage(nodes[sid], how)
-        assert await nodes["dc3"].texts() == {1: TEXT}
+        assert await nodes["dc3"].bodies() == {1: TEXT}
         nodes.isolate("dc3")
-        assert await nodes["dc3"].texts() == {1: TEXT}  # kept: nobody can be asked now
-        assert await nodes["dc1"].texts() == {1: TEXT}
+        assert await nodes["dc3"].bodies() == {1: TEXT}  # kept: nobody can be asked now
+        assert await nodes["dc1"].bodies() == {1: TEXT}
 
 
 async def test_a_text_that_nobody_has_is_missed_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -71,7 +71,7 @@ async def test_a_text_that_nobody_has_is_missed_alone(tmp_path: Path, autojump_c
         # Mended, so that the databases are whole when the nodes stop.
         for node in nodes.all():
             await node.store.write(lambda tx: replace_body(tx.connection, StoredBody.of(TEXT.encode())))
-        assert (await nodes["dc1"].texts())[1] == TEXT
+        assert (await nodes["dc1"].bodies())[1] == TEXT
 
 
 async def test_a_text_that_a_peer_sends_wrong_is_asked_of_the_next(
@@ -82,7 +82,7 @@ async def test_a_text_that_a_peer_sends_wrong_is_asked_of_the_next(
         await nodes.converged()
         await damage(nodes["dc3"], lose)
         monkeypatch.setattr("replicator.replication.bodies.peer_fetch.read_body", wrong_at_first())
-        assert await nodes["dc3"].texts() == {1: TEXT}
+        assert await nodes["dc3"].bodies() == {1: TEXT}
 
 
 def wrong_at_first() -> Callable[..., bytes]:
@@ -101,9 +101,9 @@ async def test_a_text_is_read_although_there_is_no_room_to_keep_it(tmp_path: Pat
         connection.execute("VACUUM")
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")
-        assert await nodes["dc3"].texts() == {1: text}
+        assert await nodes["dc3"].bodies() == {1: text}
         connection.execute(f"PRAGMA max_page_count = {pages + 1000}")
-        assert await nodes["dc3"].texts() == {1: text}
+        assert await nodes["dc3"].bodies() == {1: text}
 
 
 async def test_a_neighbour_that_does_not_answer_keeps_no_text_away(
@@ -123,4 +123,4 @@ async def test_a_neighbour_that_does_not_answer_keeps_no_text_away(
         for sid in ("dc1", "dc2"):
             silent = nodes[sid]
             await damage(nodes["dc3"], lose)
-            assert await nodes["dc3"].texts() == {1: TEXT}
+            assert await nodes["dc3"].bodies() == {1: TEXT}

@@ -72,8 +72,8 @@ async def test_after_its_time_a_message_is_forgotten_and_its_text_is_gone(
         await trio.sleep(ROUND_S + 2)
         for node in nodes.all():
             assert (await kept(node), await is_kept(node, "gone")) == (0, False)
-            assert await node.texts() == {3: "stays"}
-            assert await node.texts("Archive") == {1: "copied"}
+            assert await node.bodies() == {3: "stays"}
+            assert await node.bodies("Archive") == {1: "copied"}
             for options in (CheckOptions(), ScrubOptions()):
                 assert (await check(node, options)).damage == {}
 
@@ -88,7 +88,7 @@ async def test_parts_go_with_the_last_text_that_has_them(tmp_path: Path, autojum
         await trio.sleep(KEEP_S + ROUND_S + 1)
         for each in nodes.all():
             assert len(contents(each)) == 1
-            assert (await each.texts())[2].encode() == message(2)
+            assert (await each.bodies())[2].encode() == message(2)
         await node.expunge(2)
         await nodes.converged()
         await trio.sleep(KEEP_S + ROUND_S + 1)
@@ -141,7 +141,7 @@ async def test_a_text_that_comes_after_its_message_was_forgotten_goes(
         await trio.sleep(KEEP_S + 4 * ROUND_S)
         assert not await is_kept(node, "late")
         assert contents(node) == []
-        assert await node.texts() == {1: "stays"}
+        assert await node.bodies() == {1: "stays"}
 
 
 @asynccontextmanager
@@ -209,7 +209,7 @@ async def test_what_an_end_has_interrupted_goes_after_a_start(tmp_path: Path, au
         await nodes.start("dc1")
         await trio.sleep(ROUND_S + 1)
         assert not await is_kept(nodes["dc1"], "gone")
-        assert list((await nodes["dc1"].texts()).values()) == ["again"]
+        assert list((await nodes["dc1"].bodies()).values()) == ["again"]
 
 
 async def test_a_round_goes_in_slices(
@@ -250,7 +250,7 @@ async def test_a_node_that_was_away_for_longer_does_not_look_for_what_is_gone_fo
         await nodes.linked()
         await nodes.converged()
         node, away = nodes["dc1"], nodes[late]
-        assert await away.texts() == {1: "before", 3: "stays"}
+        assert await away.bodies() == {1: "before", 3: "stays"}
         brought = [entry for logged in await away.store.log_after(0) if len((entry := logged.entry).changes) == 1]
         adds = [entry.changes[0] for entry in brought if isinstance(entry.changes[0], MailAdd)]
         assert [add.copied for add in adds] == [False, True, False], "that one came without its text"
@@ -328,7 +328,7 @@ async def test_an_undelete_of_what_was_kept_here_alone(tmp_path: Path, autojump_
             await tasks.wait("undelete")
             nursery.cancel_scope.cancel()
         await nodes.converged()
-        assert await nodes["dc2"].texts() == {2: "mail"}
+        assert await nodes["dc2"].bodies() == {2: "mail"}
 
 
 async def test_what_is_kept_is_counted(tmp_path: Path, autojump_clock: MockClock) -> None:

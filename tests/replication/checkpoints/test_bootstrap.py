@@ -188,7 +188,7 @@ async def test_a_manifest_that_goes_while_it_is_read_leaves_the_node_to_the_log(
         assert two.store.context == one.store.context
         assert bool(two.store.collected) != is_log_there
         assert await two.save("more", user="user8") == 2
-        assert await one.texts(user="user8") == await two.texts(user="user8") == {1: "text", 2: "more"}
+        assert await one.bodies(user="user8") == await two.bodies(user="user8") == {1: "text", 2: "more"}
 
 
 @contextmanager

@@ -86,7 +86,7 @@ async def test_a_node_that_was_away_for_longer_than_the_log_is_kept(
         await nodes.linked()
         await nodes.converged()
         await trio.sleep(SAID_S)
-        assert sorted((await nodes["dc3"].texts()).values()) == [f"two have it {number}" for number in range(5)]
+        assert sorted((await nodes["dc3"].bodies()).values()) == [f"two have it {number}" for number in range(5)]
         await nodes["dc3"].save("it takes mail again")
         await nodes.converged()
         for node in nodes.all():
@@ -133,7 +133,7 @@ async def test_forks_are_joined_from_checkpoints(tmp_path: Path, autojump_clock:
         nodes.rejoin("dc3")
         await nodes.linked()
         await nodes.converged()
-        texts = sorted((await nodes["dc2"].texts()).values())
+        texts = sorted((await nodes["dc2"].bodies()).values())
         assert texts == [*(f"before {number}" for number in range(5)), "here", "there"]
         for node in nodes.all():
             await check(node)
@@ -158,11 +158,11 @@ async def test_a_peer_whose_entries_go_while_it_is_linked_asks_anew(
         with caplog.at_level(logging.WARNING):
             await checkpoint(nodes["dc1"])
             assert await log_entries(nodes["dc1"]) == 0
-            assert len(await nodes["dc2"].texts()) < 40
+            assert len(await nodes["dc2"].bodies()) < 40
             nodes.network.road("dc1", "dc2").bytes_per_s = None
             await nodes.converged()
         assert "dc2 lacks entries that have left this node's log" in caplog.text
-        assert len(await nodes["dc2"].texts()) == 61
+        assert len(await nodes["dc2"].bodies()) == 61
 
 
 async def test_no_store_keeps_a_node_from_serving(tmp_path: Path, autojump_clock: MockClock) -> None:

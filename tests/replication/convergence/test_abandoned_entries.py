@@ -65,7 +65,7 @@ async def test_mail_on_a_lost_branch_is_there_once_and_nothing_waits(
         await nodes.converged()
         for node in nodes.all():
             assert not await node.waiting()
-            assert sorted((await node.texts()).values()) == ["before", "kept"]
+            assert sorted((await node.bodies()).values()) == ["before", "kept"]
             (message,) = [message for message in await node.messages() if message.guid == bytes([20]) * 16]
             assert message.flags == {"\\Seen", "$Later"}
             assert abandoned(node) == 2
@@ -93,7 +93,7 @@ async def test_a_folder_on_a_lost_branch_is_there_with_its_mail(tmp_path: Path, 
         await nodes.converged()
         for node in nodes.all():
             assert not await node.waiting()
-            assert await node.texts("Lost") == {1: "in it"}
+            assert await node.bodies("Lost") == {1: "in it"}
 
 
 async def test_entries_wait_while_a_folder_of_theirs_cannot_be_created(
@@ -150,8 +150,8 @@ async def test_what_was_seen_and_expunged_long_ago_does_not_come_back_with_a_los
         await take_in(nodes, (merge, []))
         await trio.sleep(BOUND_S)
         await nodes.converged()
-        assert sorted((await nodes["dc2"].texts()).values()) == ["kept", "kept"]
-        assert list((await nodes["dc2"].texts("Work")).values()) == ["moved"]
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["kept", "kept"]
+        assert list((await nodes["dc2"].bodies("Work")).values()) == ["moved"]
         assert abandoned(nodes["dc2"]) == 1
 
 
@@ -173,7 +173,7 @@ async def test_what_a_lost_merge_took_away_stays_away(tmp_path: Path, autojump_c
         await take_in(nodes, (branch, texts), (other, [b"other"]), (merge, []), (gone, []))
         await trio.sleep(BOUND_S)
         await nodes.converged()
-        assert sorted((await nodes["dc2"].texts()).values()) == ["before", "kept", "other"]
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["before", "kept", "other"]
 
 
 async def test_nothing_is_given_up_while_a_node_is_away_that_may_have_what_is_missing(
@@ -191,7 +191,7 @@ async def test_nothing_is_given_up_while_a_node_is_away_that_may_have_what_is_mi
         await take_in(nodes, (mail, [b"kept"]))
         await trio.sleep(2 * BOUND_S)
         assert await nodes["dc1"].waiting() == 1
-        assert await nodes["dc1"].texts() == {1: "before"}
+        assert await nodes["dc1"].bodies() == {1: "before"}
 
 
 async def test_a_node_that_can_replay_a_branch_takes_over_from_a_master_that_cannot(
@@ -219,7 +219,7 @@ async def test_a_node_that_can_replay_a_branch_takes_over_from_a_master_that_can
         await trio.sleep(2 * timing.OVERDUE_S)
         await nodes.converged()
         assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2"
-        assert sorted((await nodes["dc3"].texts()).values()) == ["first", "on a branch", "second"]
+        assert sorted((await nodes["dc3"].bodies()).values()) == ["first", "on a branch", "second"]
         assert not await nodes["dc1"].waiting()
 
 
@@ -235,7 +235,7 @@ async def test_lost_branches_know_nothing_of_each_others_uids(tmp_path: Path, au
         await take_in(nodes, (one, [b"one"]), (two, [b"two"]), (gone, []))
         await trio.sleep(BOUND_S)
         await nodes.converged()
-        assert sorted((await nodes["dc2"].texts()).values()) == ["before", "one", "two"]
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["before", "one", "two"]
 
 
 async def test_a_folder_that_a_lost_branch_has_deleted_stays_away(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -52,7 +52,7 @@ async def ahead_of_the_log(tmp_path: Path, clock: MockClock, monkeypatch: pytest
             reconcile = nodes["dc2"].coordinator.reconciliation.reconcile
             assert await reconcile(TREE, "dc1") is Outcome.ADOPTED
             assert await reconcile(await key_of(nodes["dc1"], "Work"), "dc1") is Outcome.ADOPTED
-            assert await nodes["dc2"].texts("Work") == {1: "lost"}
+            assert await nodes["dc2"].bodies("Work") == {1: "lost"}
             await nodes.stop("dc1")
             shutil.rmtree(nodes.data("dc1"))
             shutil.copytree(tmp_path / "backup", nodes.data("dc1"))
@@ -67,7 +67,7 @@ async def test_all_nodes_become_as_the_one_that_shows_it(
         await nodes.linked()
         await nodes.converged()
         for node in nodes.all():
-            assert await node.texts("Work") == {1: "lost"}
+            assert await node.bodies("Work") == {1: "lost"}
 
 
 async def test_a_node_that_starts_shows_what_its_peers_show_ahead_of_their_logs(
@@ -75,4 +75,4 @@ async def test_a_node_that_starts_shows_what_its_peers_show_ahead_of_their_logs(
 ) -> None:
     async with ahead_of_the_log(tmp_path, autojump_clock, monkeypatch) as nodes:
         await nodes.start("dc1")
-        assert await nodes["dc1"].texts("Work") == {1: "lost"}
+        assert await nodes["dc1"].bodies("Work") == {1: "lost"}

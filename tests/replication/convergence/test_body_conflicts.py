@@ -61,7 +61,7 @@ async def plant(
         await nodes[author].save(RIGHT)
         await nodes[author].save("last")
         await until(lambda: have_the_same(nodes))
-    texts = {sid: await nodes[sid].text_of(2) for sid in nodes.nodes}
+    texts = {sid: await nodes[sid].body_of(2) for sid in nodes.nodes}
     assert texts == dict.fromkeys(nodes.nodes, RIGHT) | dict.fromkeys(wrong, WRONG)
 
 
@@ -80,7 +80,7 @@ async def assert_put_right(nodes: Cluster, text: str = RIGHT, besides: Sequence[
     """At all nodes, in what they show, in their logs, and for their checks."""
     await nodes.converged()
     for node in nodes.all():
-        assert await node.texts() == {1: "first", 2: text, 3: "last"}
+        assert await node.bodies() == {1: "first", 2: text, 3: "last"}
         assert await hashes_in_log(node, 2) == [text_of(text.encode()).content_hash]
         checked = await check_at(node, repair=True)
         assert (checked.damage, checked.unproven) == ({}, 0)
@@ -142,7 +142,7 @@ async def test_sessions_are_sent_away_and_the_other_text_is_kept_for_a_while(
         assert await node.store.read(partial(read_body, content_hash=wrong.content_hash)) == wrong.octets
         kept = "SELECT content_hash FROM expunged WHERE mailbox = x''"
         assert await node.store.read(lambda reader: reader.execute(kept).fetchall()) == [(wrong.content_hash,)]
-        assert await node.text_of(2) == RIGHT
+        assert await node.body_of(2) == RIGHT
 
 
 async def test_no_text_is_replaced_by_one_that_nobody_has(
@@ -156,7 +156,7 @@ async def test_no_text_is_replaced_by_one_that_nobody_has(
         status = await resync_at(nodes["dc3"], ResyncOptions(USER, "INBOX"))
         assert [one.done for one in status.differences] == [None, None]
         assert "unavailable now" in str(status.differences[0].why_not)
-        assert await nodes["dc3"].text_of(2) == WRONG
+        assert await nodes["dc3"].body_of(2) == WRONG
         stored = StoredBody.of(RIGHT.encode())
         for sid in ("dc1", "dc2"):
             await nodes[sid].store.write(lambda tx: replace_body(tx.connection, stored))
@@ -180,7 +180,7 @@ async def test_what_a_checkpoint_holds_of_it_is_void(
         await checkpoint(node)
         checked = await check_at(node, repair=True)
         assert (checked.damage, checked.unproven) == ({}, 0)
-        assert await node.text_of(2) == RIGHT
+        assert await node.body_of(2) == RIGHT
 
 
 async def test_what_else_differs_is_mended_too(
@@ -199,7 +199,7 @@ async def test_what_else_differs_is_mended_too(
         assert status.unmended == 0, status.differences
         await nodes.converged()
         for node in nodes.all():
-            assert await node.text_of(2) == RIGHT
+            assert await node.body_of(2) == RIGHT
             assert (await check_at(node, repair=True)).damage == {}
 
 
@@ -215,7 +215,7 @@ async def test_a_row_that_names_another_text_than_its_entry_is_damage_that_a_che
         node.damage(f"UPDATE by_uid SET content_hash = x'{wrong.content_hash.hex()}' WHERE uid = 2")
         checked = await check_at(node, repair=True)
         assert (checked.damage, checked.unrepaired) == ({"by_uid": 1}, 0)
-        assert await node.text_of(2) == RIGHT
+        assert await node.body_of(2) == RIGHT
         await nodes.converged()
         await node.store.write(
             lambda tx: tx.connection.execute("DELETE FROM content WHERE hash = ?", (wrong.content_hash,))

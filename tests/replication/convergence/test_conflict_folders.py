@@ -60,7 +60,7 @@ async def gathered(*nodes: Node) -> None:
 async def shown(node: Node) -> dict[str, tuple[int, dict[int, str]]]:
     """Name -> UIDVALIDITY and mail."""
     return {
-        folder.name: (folder.uidvalidity, await node.texts(folder.name)) for folder in await node.mail.folders(USER)
+        folder.name: (folder.uidvalidity, await node.bodies(folder.name)) for folder in await node.mail.folders(USER)
     }
 
 
@@ -370,7 +370,7 @@ async def test_mail_that_moves_to_what_its_folder_became_is_there_once_however_o
         copy = CopyRequest(source, destination, UidSet.of([1]), (message.guid,), (message.guid,))
         replies = [await here.coordinator.submit(copy) for _ in range(2)]
         assert here.coordinator.mastership.known_master(destination) == "dc2"
-        assert await there.texts("Work") == {1: "makes dc2 the master", 2: "moves"}
+        assert await there.bodies("Work") == {1: "makes dc2 the master", 2: "moves"}
         assert replies[0] == replies[1]
 
 

@@ -39,7 +39,7 @@ class Session:
         assert "t OK" in (await self.client.run(f"UID STORE {uid} +FLAGS (\\Deleted)"))[-1]
         assert "t OK" in (await self.client.run("EXPUNGE"))[-1]
 
-    async def texts(self) -> dict[int, str]:
+    async def bodies(self) -> dict[int, str]:
         """UID -> text of all messages."""
         lines = await self.client.run("UID FETCH 1:* (UID BODY.PEEK[])")
         answer = "\n".join(lines)
@@ -90,7 +90,7 @@ async def test_two_mails_of_one_uid_are_both_found_under_new_uids(
             assert await here.append("y") == 2
             await trio.sleep(1)
             assert await there.append("z") == 2
-            assert (await here.texts(), await there.texts()) == ({1: "x", 2: "y"}, {1: "x", 2: "z"})
+            assert (await here.bodies(), await there.bodies()) == ({1: "x", 2: "y"}, {1: "x", 2: "z"})
             await heal(nodes)
             if uid is UidConflict.UIDVALIDITY:
                 for one in (here, there):
@@ -99,14 +99,14 @@ async def test_two_mails_of_one_uid_are_both_found_under_new_uids(
                 for one in (here, there):
                     said = await one.client.run("NOOP")
                     assert said[:2] == ["* 2 EXPUNGE", "* 3 EXISTS"]
-                    texts = await one.texts()
+                    texts = await one.bodies()
                     assert texts.pop(1) == "x"
                     assert (sorted(texts), sorted(texts.values())) == ([3, 4], ["y", "z"])
         found = []
         for node in nodes.all():
             async with session(node) as again:
                 assert (again.uidvalidity > here.uidvalidity) == (uid is UidConflict.UIDVALIDITY)
-                found.append((again.uidvalidity, again.uidnext, await again.texts()))
+                found.append((again.uidvalidity, again.uidnext, await again.bodies()))
         assert found[0] == found[1] == found[2]
         if uid is UidConflict.UIDVALIDITY:
             assert found[0][0] == here.uidvalidity + 1, "the gap"
@@ -132,7 +132,7 @@ async def test_a_mail_whose_uid_another_had_that_is_gone_is_found_under_a_new_ui
         for node in nodes.all():
             async with session(node) as again:
                 assert (again.uidvalidity > here.uidvalidity) == (uid is UidConflict.UIDVALIDITY)
-                found.append((again.uidvalidity, again.uidnext, await again.texts()))
+                found.append((again.uidvalidity, again.uidnext, await again.bodies()))
         assert found[0] == found[1] == found[2]
         assert found[0][2] == ({1: "x", 3: "y"} if uid is UidConflict.RENUMBER else {3: "x", 4: "y"})
 
@@ -146,7 +146,7 @@ async def test_flags_of_both_sides_leave_uids_and_uidvalidity_as_they_are(
         await nodes["dc1"].flag(1, added=["\\Flagged"])
         assert await here.append("y") == 2
         await heal(nodes)
-        assert await here.texts() == {1: "x", 2: "y"}
+        assert await here.bodies() == {1: "x", 2: "y"}
         for node in nodes.all():
             folder = await node.mail.folder("alice", INBOX)
             assert folder.uidvalidity == here.uidvalidity

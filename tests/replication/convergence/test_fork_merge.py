@@ -88,7 +88,7 @@ async def test_what_another_node_has_more_is_taken_over_without_the_log(
         await meet(nodes)
         await until(lambda: one.store.context == other.store.context)  # entries that come later change nothing
         await nodes.converged()
-        assert (await one.texts())[41] == "new"
+        assert (await one.bodies())[41] == "new"
 
 
 @pytest.mark.usefixtures("nobody_heals", "log_stands_still")
@@ -130,7 +130,7 @@ async def test_a_fork_is_joined_as_the_other_node_shows_it(
         nodes.isolate("dc1")
         await meet(nodes)
         await nodes.converged()
-        assert sorted((await nodes["dc3"].texts()).values()) == sorted([*map(str, range(30)), "one", "other"])
+        assert sorted((await nodes["dc3"].bodies()).values()) == sorted([*map(str, range(30)), "one", "other"])
 
 
 @pytest.mark.usefixtures("nobody_heals")
@@ -182,7 +182,7 @@ async def test_who_is_not_master_tells_the_master(tmp_path: Path, autojump_clock
         nodes.isolate("dc1")
         await meet(nodes)
         await nodes.converged()
-        assert sorted((await one.texts()).values()) == ["both", "one", "other"]
+        assert sorted((await one.bodies()).values()) == ["both", "one", "other"]
 
 
 @pytest.mark.usefixtures("nobody_heals")
@@ -235,7 +235,7 @@ async def test_a_branch_is_replayed_from_the_log_if_nobody_shows_it(
         await nodes.stop("dc2")
         await one.store.write(partial(receive, entry=entry, bodies=[StoredBody.of(b"other")]))
         await nodes.converged()
-        assert sorted((await one.texts()).values()) == ["both", "one", "other"]
+        assert sorted((await one.bodies()).values()) == ["both", "one", "other"]
 
 
 @pytest.mark.usefixtures("nobody_heals")

@@ -46,7 +46,7 @@ async def test_a_mailbox_without_its_row_is_refused_alone_and_comes_back_from_ot
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await filled(nodes)
-        shown = await nodes["dc2"].texts()
+        shown = await nodes["dc2"].bodies()
         nodes.isolate("dc1")
         alone = await restart_damaged(nodes, "dc1", LOST_CHAIN, *more)
         await nodes.linked(["dc1"], ["dc2", "dc3"])
@@ -62,7 +62,7 @@ async def test_a_mailbox_without_its_row_is_refused_alone_and_comes_back_from_ot
         await nodes.linked()
         assert await alone.save("together") == 4
         await nodes.converged()
-        assert await alone.texts() == shown | {4: "together"} == await nodes["dc2"].texts()
+        assert await alone.bodies() == shown | {4: "together"} == await nodes["dc2"].bodies()
 
 
 async def uncollected(nodes: Cluster, lost: str) -> Node:
@@ -87,7 +87,7 @@ async def test_a_mailbox_for_which_entries_wait_is_taken_over(
         await nodes["dc1"].save("later")
         await nodes["dc2"].mail.create_folder(USER, "Work")
         await nodes.converged()
-        assert await damaged.texts() == await nodes["dc1"].texts()
+        assert await damaged.bodies() == await nodes["dc1"].bodies()
         assert await damaged.waiting() == 0
 
 

@@ -54,7 +54,7 @@ async def heal(nodes: Cluster) -> None:
 async def shows(node: Node, name: str, texts: list[str]) -> None:
     """Return when a client would see these messages in the folder."""
     with trio.fail_after(60):
-        while sorted((await node.texts(name)).values()) != texts:  # noqa: ASYNC110 - in virtual time
+        while sorted((await node.bodies(name)).values()) != texts:  # noqa: ASYNC110 - in virtual time
             await trio.sleep(0.01)
 
 
@@ -68,7 +68,7 @@ async def test_a_uid_that_two_sides_gave_apart_goes_to_neither(tmp_path: Path, a
         assert await nodes["dc2"].save("z") == 2
         await heal(nodes)
         for node in nodes.all():
-            found = await node.texts()
+            found = await node.bodies()
             assert found[1] == "x"
             assert sorted(found) == [1, 3, 4]
             assert sorted(found.values()) == ["x", "y", "z"]
@@ -84,7 +84,7 @@ async def test_a_uid_whose_other_owner_was_expunged_is_not_used(tmp_path: Path, 
         await nodes["dc1"].save("y")
         await nodes["dc2"].expunge(await nodes["dc2"].save("z"))
         await heal(nodes)
-        assert await nodes["dc3"].texts() == {1: "x", 3: "y"}
+        assert await nodes["dc3"].bodies() == {1: "x", 3: "y"}
 
 
 async def test_flags_and_expunges_of_both_sides_count(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -139,7 +139,7 @@ async def test_what_a_master_had_not_shipped_when_it_died_comes_back_with_it(
         await nodes.linked()
         await nodes.converged()
         for node in nodes.all():
-            assert sorted((await node.texts()).values()) == ["meanwhile", "not shipped", "x"]
+            assert sorted((await node.bodies()).values()) == ["meanwhile", "not shipped", "x"]
 
 
 async def test_mail_for_a_folder_that_the_other_side_deletes_is_kept_there(
@@ -283,11 +283,11 @@ async def test_clients_write_while_a_merge_is_planned(tmp_path: Path, monkeypatc
         with trio.fail_after(30):
             assert await node.save("meanwhile") == 2
             assert await node.save("elsewhere", "INBOX", "bob") == 1
-        assert await node.texts() == {1: "mine", 2: "meanwhile"}
+        assert await node.bodies() == {1: "mine", 2: "meanwhile"}
         going_on.set()
         await nodes.converged()
         assert plans == [1, 2]
-        assert sorted((await node.texts()).values()) == ["meanwhile", "mine", "rival"]
+        assert sorted((await node.bodies()).values()) == ["meanwhile", "mine", "rival"]
 
 
 async def test_a_mailbox_that_never_rests_is_joined(
@@ -307,7 +307,7 @@ async def test_a_mailbox_that_never_rests_is_joined(
         await hear_of(node, rival(await node.view()))
         await nodes.converged()
         assert len(saved) == PLANS_MAX
-        assert sorted((await node.texts()).values()) == [*saved, "mine", "rival"]
+        assert sorted((await node.bodies()).values()) == [*saved, "mine", "rival"]
 
 
 async def test_nobody_joins_branches_in_a_term_that_has_ended(

@@ -72,7 +72,7 @@ async def test_an_ack_of_more_than_is_there_does_not_keep_that_away(tmp_path: Pa
         await nodes["dc1"].save("second")
         await nodes["dc1"].save("third")
         await equal_again(nodes, links, within_s=5)  # the LOG that follows a gap counts
-        assert sorted((await nodes["dc2"].texts()).values()) == ["first", "second", "third"]
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["first", "second", "third"]
 
 
 async def test_what_was_sent_and_did_not_come_is_sent_again(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -204,7 +204,7 @@ async def test_what_waits_for_too_long_is_told_and_taken_over(
         assert status.waiting_entries == 2
         assert not status.overdue
         await equal_again(nodes, links)
-        assert sorted((await nodes["dc2"].texts()).values()) == ["first", "second", "third"]
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["first", "second", "third"]
         said = f"2 entries of folder 'INBOX' of alice have waited for more than 30 s: predecessor {FAR} of "
         assert said in caplog.text
         await trio.sleep(10)

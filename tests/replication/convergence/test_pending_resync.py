@@ -48,9 +48,9 @@ async def test_what_was_left_is_not_settled_until_it_is_equal(
         await trio.sleep(2 * state_transfer.ROUNDS)
         for _ in range(2):
             three = nodes["dc3"]
-            assert await three.texts(user="ann") == {1: "before", 2: "after"}
+            assert await three.bodies(user="ann") == {1: "before", 2: "after"}
             with pytest.raises(NotReadyError):  # it is older than elsewhere
-                await three.texts(user="bob")
+                await three.bodies(user="bob")
             assert covers(three.store.context, written)
             assert not covers(three.store.settled(), written)
             assert (await three.report.node_status()).postponed == 1
@@ -64,7 +64,7 @@ async def test_what_was_left_is_not_settled_until_it_is_equal(
         await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
         assert re.search("folder 'INBOX' of bob is as dc[12] shows it now", caplog.text)
-        assert await nodes["dc3"].texts(user="bob") == {1: "before", 2: "after"}
+        assert await nodes["dc3"].bodies(user="bob") == {1: "before", 2: "after"}
         assert covers(nodes["dc3"].store.settled(), written)
         assert await nodes["dc3"].store.read(pending_resync.load) == []
 
@@ -84,7 +84,7 @@ async def test_while_the_node_is_away_that_had_it_another_one_is_asked(
         nodes.network.mend(("dc2", "dc3"))
         rest()
         await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
-        assert await nodes["dc3"].texts(user="bob") == {1: "before", 2: "after"}
+        assert await nodes["dc3"].bodies(user="bob") == {1: "before", 2: "after"}
         assert await nodes["dc3"].store.read(pending_resync.load) == [], "dc2 has settled all that dc1 had"
 
 
@@ -114,7 +114,7 @@ async def test_a_node_that_begins_with_checkpoints_of_one_that_lacks_something_g
         await nodes["dc1"].save("newer", user="bob")
         await nodes.converged()
         for node in nodes.all():
-            assert await node.texts(user="bob") == {1: "before", 2: "after", 3: "newer"}
+            assert await node.bodies(user="bob") == {1: "before", 2: "after", 3: "newer"}
 
 
 async def test_who_takes_over_from_a_node_that_lacks_something_gets_it_too(
@@ -134,8 +134,8 @@ async def test_who_takes_over_from_a_node_that_lacks_something_gets_it_too(
         await nodes.linked(["dc1"], ["dc2", "dc3"])
         await trio.sleep(2 * state_transfer.ROUNDS)
         two = nodes["dc2"]
-        assert await two.texts(user="ann") == {1: "before", 2: "after"}
-        assert await two.texts(user="bob") == {1: "before"}
+        assert await two.bodies(user="ann") == {1: "before", 2: "after"}
+        assert await two.bodies(user="bob") == {1: "before"}
         assert not covers(two.store.settled(), written)
         rest()
         nodes.network.mend(("dc1", "dc3"))
@@ -143,7 +143,7 @@ async def test_who_takes_over_from_a_node_that_lacks_something_gets_it_too(
         await trio.sleep(4 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
         for node in nodes.all():
-            assert await node.texts(user="bob") == {1: "before", 2: "after"}
+            assert await node.bodies(user="bob") == {1: "before", 2: "after"}
             assert covers(node.store.settled(), written)
 
 

@@ -17,7 +17,7 @@ from replicator.view import Message
 from tests.imap.client import Client, connected, services
 from tests.replication.cluster import USER, Cluster, Node, cluster
 from tests.replication.follower import Follower
-from tests.replication.meeting import behind_a_merge, fork, meeting, texts
+from tests.replication.meeting import behind_a_merge, bodies, fork, meeting
 
 
 @asynccontextmanager
@@ -124,13 +124,13 @@ async def test_a_command_that_meets_a_merge(
 
                 await meeting(nodes, run)
             assert [re.sub("COPYUID [0-9]+", "COPYUID _", line) for line in without_recent(answers)] == told
-            shown = await nodes["dc2"].texts()
+            shown = await nodes["dc2"].bodies()
             assert sorted(shown.values()) == (["both", "mine", "rival"] if kept else ["both", "rival"])
             if "Flagged" in command:
                 flagged = {shown[message.uid] for message in await nodes["dc2"].messages() if message.flags}
                 assert flagged == ({"both", "mine"} if "1:2" in command else {"mine"})
             else:
-                assert await texts(nodes, "Archive") == ["mine"]
+                assert await bodies(nodes, "Archive") == ["mine"]
 
 
 async def test_an_expunge_that_meets_a_merge(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -141,9 +141,9 @@ async def test_an_expunge_that_meets_a_merge(tmp_path: Path, autojump_clock: Moc
             assert (await client.run("STORE 2 +FLAGS.SILENT (\\Deleted)"))[-1] == "t OK Stored"
             async with behind_a_merge(nodes):
                 await meeting(nodes, partial(client.run, "EXPUNGE"))
-            assert await texts(nodes) == ["both", "rival"]  # which it had not seen when it said so
+            assert await bodies(nodes) == ["both", "rival"]  # which it had not seen when it said so
             assert (await client.run("EXPUNGE"))[-1] == "t OK Expunged"
-            assert await texts(nodes) == ["both"]
+            assert await bodies(nodes) == ["both"]
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ async def test_a_session_ends_when_uidvalidity_rises_and_changes_under_the_old_o
 
                 await meeting(nodes, run)
             assert [line[:5] for line in answers if not line.startswith("* OK [COPYUID")] == ["* BYE", ""]
-        assert await texts(nodes) == (["both", "rival"] if "MOVE" in command else ["both", "mine", "rival"])
-        assert await texts(nodes, "Archive") == copied
+        assert await bodies(nodes) == (["both", "rival"] if "MOVE" in command else ["both", "mine", "rival"])
+        assert await bodies(nodes, "Archive") == copied
         assert not [message for message in await nodes["dc2"].messages() if "\\Flagged" in message.flags]
 
 

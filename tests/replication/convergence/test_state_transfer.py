@@ -62,15 +62,15 @@ async def test_a_node_that_was_away_for_long_takes_over_what_the_others_show(
         await nodes.linked()
         await logs_agree(nodes)
         back = nodes["dc3"]
-        assert await back.texts() == await nodes["dc1"].texts()
-        assert len(await back.texts("Other")) == 30
-        assert await back.texts("New") == {1: "old"}
-        assert len(await back.texts(user="bob")) == 30
+        assert await back.bodies() == await nodes["dc1"].bodies()
+        assert len(await back.bodies("Other")) == 30
+        assert await back.bodies("New") == {1: "old"}
+        assert len(await back.bodies(user="bob")) == 30
         await filled(back)
         assert back.coordinator.bodies._backfill.lacking == 0
         assert await back.save("after") == 32
         await nodes.converged()
-        assert (await nodes["dc1"].texts())[32] == "after"
+        assert (await nodes["dc1"].bodies())[32] == "after"
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -89,7 +89,7 @@ async def test_a_new_node_takes_over_everything(tmp_path: Path, autojump_clock: 
             await nodes.start("dc3")
         await nodes.linked()
         await logs_agree(nodes)
-        assert len(await nodes["dc3"].texts(user="user1")) == 5
+        assert len(await nodes["dc3"].bodies(user="user1")) == 5
         await filled(nodes["dc3"])
 
 
@@ -106,7 +106,7 @@ async def test_a_user_of_a_new_node_waits_for_his_folders_and_not_for_everything
             assert (await nodes["dc2"].inbox()).mailbox_id == (await nodes["dc1"].inbox()).mailbox_id
         goes_on.set()
         await logs_agree(nodes)
-        assert await nodes["dc2"].texts() == {1: "text"}
+        assert await nodes["dc2"].bodies() == {1: "text"}
 
 
 @pytest.mark.parametrize("goes_on_meanwhile", [False, True])
@@ -181,7 +181,7 @@ async def test_a_text_is_fetched_whose_message_was_moved_before_its_first_folder
         await logs_agree(nodes)
         await filled(nodes["dc2"])
         nodes.isolate("dc2")
-        assert await nodes["dc2"].texts("Work") == {1: "other", 2: "moves"}
+        assert await nodes["dc2"].bodies("Work") == {1: "other", 2: "moves"}
 
 
 @pytest.mark.parametrize("uid", UidConflict)
@@ -210,10 +210,10 @@ async def test_both_sides_went_on_and_neither_has_its_log(
         await logs_agree(nodes)
         for node in nodes.all():
             wanted = ["both", *(f"{side} {number}" for number in range(10) for side in ("here", "there"))]
-            assert sorted((await node.texts()).values()) == sorted(wanted)
+            assert sorted((await node.bodies()).values()) == sorted(wanted)
             assert {folder.name for folder in await node.mail.folders(USER)} == {"INBOX", "Here", "There"}
-            assert sorted((await node.texts(user="bob")).values()) == ["both", "only there"]
-            assert sorted((await node.texts(user="carol")).values()) == ["both", "only here"]
+            assert sorted((await node.bodies(user="bob")).values()) == ["both", "only there"]
+            assert sorted((await node.bodies(user="carol")).values()) == ["both", "only here"]
             await filled(node)
 
 
@@ -247,15 +247,15 @@ async def test_a_transfer_that_is_cut_off_begins_again_and_serves_meanwhile(
         await until(lambda: taken == 30)
         status = await nodes["dc3"].report.node_status()
         assert 0 < status.transfer_done < status.transfer_total == 80
-        assert await nodes["dc3"].texts() == {1: "before"}
+        assert await nodes["dc3"].bodies() == {1: "before"}
         assert await nodes["dc3"].save("meanwhile") == 2
         await nodes.stop("dc3")
         await nodes.start("dc3")
         await nodes.linked()
         await logs_agree(nodes)
         assert taken < 81 + 30
-        assert all([await nodes["dc3"].texts(user=user) == {1: "text"} for user in users])
-        assert await nodes["dc1"].texts() == {1: "before", 2: "meanwhile"}
+        assert all([await nodes["dc3"].bodies(user=user) == {1: "text"} for user in users])
+        assert await nodes["dc1"].bodies() == {1: "before", 2: "meanwhile"}
 
 
 @pytest.mark.parametrize("comes", [True, False])
@@ -319,13 +319,13 @@ async def test_one_mailbox_that_cannot_be_joined_keeps_nothing_else_away(
         await nodes.linked()
         await trio.sleep(2 * state_transfer.ROUNDS)
         assert not any(node.coordinator.state_transfer.is_running for node in nodes.all())
-        assert await two.texts(user="bob") == {1: "more"}
+        assert await two.bodies(user="bob") == {1: "more"}
         await one.save("later", user="carol")
-        assert len(await one.texts()) == len(await two.texts()) == 2
+        assert len(await one.bodies()) == len(await two.bodies()) == 2
         is_hopeless = False
         await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
-        assert sorted((await two.texts()).values()) == ["both", "here", "there"]
+        assert sorted((await two.bodies()).values()) == ["both", "here", "there"]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -354,8 +354,8 @@ async def test_a_mailbox_that_is_damaged_at_the_peer_keeps_nothing_else_away(
         assert "folder 'INBOX' of bob could not be made equal to its state at dc1" in [
             record.message.partition(":")[0] for record in caplog.records if record.levelname == "ERROR"
         ]
-        assert await nodes["dc2"].texts(user="ann") == {1: "before", 2: "after"}
-        assert await nodes["dc2"].texts(user="bob") == {1: "before"}
+        assert await nodes["dc2"].bodies(user="ann") == {1: "before", 2: "after"}
+        assert await nodes["dc2"].bodies(user="bob") == {1: "before"}
         if restarts:
             await nodes.stop("dc2")
             await nodes.start("dc2")
@@ -365,7 +365,7 @@ async def test_a_mailbox_that_is_damaged_at_the_peer_keeps_nothing_else_away(
         await one.store.write(lambda tx: tx.connection.execute(insert, row).rowcount)
         await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
-        assert await nodes["dc2"].texts(user="bob") == {1: "before", 2: "after"}
+        assert await nodes["dc2"].bodies(user="bob") == {1: "before", 2: "after"}
 
 
 @pytest.mark.parametrize("guid", [7, "x", b"short", None])
@@ -395,11 +395,11 @@ async def test_a_row_with_a_garbled_guid_keeps_nothing_else_away(
         nodes.rejoin("dc2")
         await nodes.linked()
         await trio.sleep(2 * state_transfer.ROUNDS)
-        assert await two.texts(user="ann") == {1: "before", 2: "too", 3: "after"}
+        assert await two.bodies(user="ann") == {1: "before", 2: "too", 3: "after"}
         await nodes[sid].store.write(lambda tx: tx.connection.execute(garble, (right, of)).rowcount)
         await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
-        assert await two.texts(user="bob") == {1: "before", 2: "too", 3: "after"}
+        assert await two.bodies(user="bob") == {1: "before", 2: "too", 3: "after"}
 
 
 DAMAGES = {
@@ -428,7 +428,7 @@ async def test_what_is_damaged_here_is_taken_over_whole(
         nodes.rejoin("dc2")
         await nodes.linked()
         await logs_agree(nodes)
-        assert await two.texts() == {**{uid: f"{uid - 1}" for uid in range(1, 5)}, 5: "later"}
+        assert await two.bodies() == {**{uid: f"{uid - 1}" for uid in range(1, 5)}, 5: "later"}
         rows = [
             await node.store.read(lambda reader: list(queries.mailbox_rows(reader, folder.mailbox_id)))
             for node in nodes.all()
@@ -468,6 +468,6 @@ async def test_who_waits_for_a_master_takes_over_from_him_and_not_from_who_waits
         assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "who asks first masters it"
         began = trio.current_time()
         await nodes.converged()
-        texts = await nodes["dc3"].texts()
+        texts = await nodes["dc3"].bodies()
         assert sorted(texts.values()) == ["common", "of dc1", "of dc2", "of dc3"]
         assert trio.current_time() - began < state_transfer.ROUNDS * timing.STATE_TRANSFER_RETRY_S / 2

@@ -30,7 +30,7 @@ from replicator.replication.writes.prestage import Prestage
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached
 from replicator.store.store import Store
 from resync.entry import Entry
-from tests.replication.bodies.large_messages import answering, contents, full, message, save, texts
+from tests.replication.bodies.large_messages import answering, bodies, contents, full, message, save
 from tests.replication.cluster import Cluster, Node, cluster, until
 from tests.replication.slow_disk import delay_writes
 
@@ -127,7 +127,7 @@ async def test_what_comes_to_a_full_disk_in_vain_does_not_come_all_the_time(
             await trio.sleep(600)
             assert 5 < len(asked) < 20
         await trio.sleep(timing.COMPLETION_FULL_RETRY_MOST_S)
-        assert (await texts(nodes["dc2"]))[2] == parted(1)
+        assert (await bodies(nodes["dc2"]))[2] == parted(1)
 
 
 @pytest.mark.long
@@ -146,7 +146,7 @@ async def test_an_ill_disk_elsewhere_does_not_hold_up_the_log_for_ever(
             await trio.sleep(60 + 2 * timing.COMPLETION_FULL_RETRY_MOST_S)
             assert len(await nodes["dc2"].messages()) == 2
             patch.undo()
-            assert (await texts(nodes["dc2"]))[2] == parted(1)
+            assert (await bodies(nodes["dc2"]))[2] == parted(1)
 
 
 async def test_clocks_that_differ_along_a_line_make_no_entry_old(
@@ -168,7 +168,7 @@ async def test_clocks_that_differ_along_a_line_make_no_entry_old(
         monkeypatch.setattr(peer_fetch, "answer_fetch", losing)
         with trio.move_on_after(20) as scope:
             await save(nodes["dc1"], message(1))
-        has_text = message(1) in (await texts(nodes["dc1"])).values()
+        has_text = message(1) in (await bodies(nodes["dc1"])).values()
         lacking = (await nodes["dc3"].report.node_status()).texts_lacking
         monkeypatch.setattr(peer_fetch, "answer_fetch", answer)
         await nodes.converged()
@@ -240,7 +240,7 @@ async def test_a_part_comes_over_a_line_that_breaks_all_the_time(
             nodes.network.mend(("dc1", "dc2"))
             await nodes.linked()
         await nodes.converged()
-        assert (await texts(nodes["dc2"]))[2] == large
+        assert (await bodies(nodes["dc2"]))[2] == large
         assert len(asked) < 3 * len(set(asked))
 
 

@@ -91,16 +91,16 @@ async def test_a_wiped_node_shows_a_mailbox_whole_or_not_at_all(
         gate.shut()
         await nodes.start("dc3")
         await nodes.linked()
-        node, expected = nodes["dc3"], await nodes["dc1"].texts(user="ann")
-        assert await node.texts(user="ann") == expected
+        node, expected = nodes["dc3"], await nodes["dc1"].bodies(user="ann")
+        assert await node.bodies(user="ann") == expected
         assert await node.inbox("ann") == await nodes["dc1"].inbox("ann")
         (problem,) = await node.report.healthy()
         assert f"lacks {2 * MAILS + 2} entries that dc1, dc2 had when this node started" in problem
         nodes.isolate("dc3")
         await until(lambda: not node.coordinator.connections.links)
-        assert await node.texts(user="ann") == expected
+        assert await node.bodies(user="ann") == expected
         with pytest.raises(NotReadyError, match="yet to catch up"):
-            await node.texts(user="bob")
+            await node.bodies(user="bob")
         await trio.sleep(3 * TIMEOUT_S)
         with pytest.raises(NotReadyError):
             await node.save("too early", user="bob")
@@ -109,13 +109,13 @@ async def test_a_wiped_node_shows_a_mailbox_whole_or_not_at_all(
         await trio.sleep(3 * TIMEOUT_S)
         node = nodes["dc3"]
         with pytest.raises(NotReadyError, match="this node is new"):
-            await node.texts(user="ann")
+            await node.bodies(user="ann")
         nodes.rejoin("dc3")
         gate.open.set()
         await nodes.linked()
         await until(lambda: is_whole(node))
         assert not await node.report.healthy()
-        assert await node.texts(user="bob") == await nodes["dc1"].texts(user="bob")
+        assert await node.bodies(user="bob") == await nodes["dc1"].bodies(user="bob")
         await nodes.converged()
 
 
@@ -126,7 +126,7 @@ async def test_a_node_that_was_away_shows_nothing_old(tmp_path: Path, autojump_c
         gate.shut()
         await nodes.start("dc3")
         node = nodes["dc3"]
-        assert await node.texts(user="ann") == await nodes["dc1"].texts(user="ann")
+        assert await node.bodies(user="ann") == await nodes["dc1"].bodies(user="ann")
         assert not is_whole(node)
         assert await node.save("goes on", user="ann") == 2 * MAILS + 1
         gate.open.set()
@@ -139,7 +139,7 @@ async def test_a_node_that_was_away_for_a_moment_serves_at_once(tmp_path: Path, 
     async with with_mail(tmp_path, autojump_clock) as nodes:
         began = trio.current_time()
         await nodes.start("dc3")
-        assert len(await nodes["dc3"].texts(user="ann")) == MAILS
+        assert len(await nodes["dc3"].bodies(user="ann")) == MAILS
         assert trio.current_time() < began + TIMEOUT_S / 2 + SMALL_S, "its peers dial every other second"
         await nodes.linked()
         assert is_whole(nodes["dc3"])
@@ -153,7 +153,7 @@ async def test_a_node_that_reaches_nobody_serves_what_it_has(tmp_path: Path, aut
         node = nodes["dc3"]
         (problem,) = await node.report.healthy()
         assert "waits to hear what the other nodes have" in problem
-        assert len(await node.texts(user="ann")) == MAILS
+        assert len(await node.bodies(user="ann")) == MAILS
         assert trio.current_time() < began + TIMEOUT_S + SMALL_S
         assert not await node.report.healthy()
         nodes.rejoin("dc3")
@@ -167,7 +167,7 @@ async def test_a_node_that_loses_its_peers_while_it_catches_up_goes_on_alone(
         await come_back(nodes, gate)
         nodes.isolate("dc3")
         await until(lambda: is_whole(nodes["dc3"]))
-        assert len(await nodes["dc3"].texts(user="ann")) == MAILS
+        assert len(await nodes["dc3"].bodies(user="ann")) == MAILS
         gate.open.set()
         nodes.rejoin("dc3")
         await nodes.linked()
@@ -187,7 +187,7 @@ async def test_a_line_that_was_cut_and_is_back_keeps_nobody_waiting(
         nodes.rejoin("dc3")
         await nodes.linked()
         began = trio.current_time()
-        assert list((await nodes["dc3"].texts()).values()) == ["before"]
+        assert list((await nodes["dc3"].bodies()).values()) == ["before"]
         assert trio.current_time() == began
         assert not await nodes["dc3"].report.healthy()
         gate.open.set()
@@ -232,14 +232,14 @@ async def test_a_wiped_node_does_not_show_what_a_state_transfer_has_postponed(
         node = nodes["dc3"]
         await until(lambda: covers(node.store.context, nodes["dc1"].store.context))
         await trio.sleep(TIMEOUT_S)
-        assert await node.texts(user="bob") == await nodes["dc1"].texts(user="bob")
+        assert await node.bodies(user="bob") == await nodes["dc1"].bodies(user="bob")
         with pytest.raises(NotReadyError):
-            await node.texts(user="ann")
+            await node.bodies(user="ann")
         assert not node.coordinator.admission.begun.is_set()
         (problem,) = await node.report.healthy()
         assert "a state transfer has left mailboxes" in problem
         rest()
-        assert await node.texts(user="ann") == await nodes["dc1"].texts(user="ann")
+        assert await node.bodies(user="ann") == await nodes["dc1"].bodies(user="ann")
         await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         assert not await node.store.read(pending_resync.load)
         assert node.coordinator.admission.begun.is_set()
@@ -262,13 +262,13 @@ async def test_a_mailbox_whose_entries_wait_at_the_start_is_compared_before_it_i
         node = nodes["dc3"]
         await until(lambda: node.store.has_waiting(folder.mailbox_id))
         await nodes.linked()
-        assert len(await node.texts(user="bob")) == MAILS
+        assert len(await node.bodies(user="bob")) == MAILS
         assert not await node.report.healthy()
         with pytest.raises(NotReadyError):
-            await node.texts(user="ann")
+            await node.bodies(user="ann")
         rest()
         assert node.store.has_waiting(folder.mailbox_id)
-        assert await node.texts(user="ann") == await one.texts(user="ann")
+        assert await node.bodies(user="ann") == await one.bodies(user="ann")
 
 
 async def test_a_node_that_stood_still_gives_its_peers_the_time_to_come_back(
@@ -322,7 +322,7 @@ async def test_what_only_a_peer_had_that_is_gone_is_not_waited_for(
         await trio.sleep(TIMEOUT_S)
         assert not await node.report.healthy()
         assert node.coordinator.admission.begun.is_set()
-        assert list((await node.texts()).values()) == ["before"]
+        assert list((await node.bodies()).values()) == ["before"]
 
 
 async def test_a_log_with_a_wrong_number_keeps_no_node_waiting_for_ever(

@@ -24,7 +24,7 @@ from replicator.replication.writes import prestage, requests
 from replicator.replication.writes.requests import ChangeRequest
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
-from tests.replication.bodies.large_messages import answering, contents, found, held, message, save, texts
+from tests.replication.bodies.large_messages import answering, bodies, contents, found, held, message, save
 from tests.replication.cluster import Node, cluster, until
 
 LARGE = message(1, random.Random(5).randbytes(3 << 20))
@@ -47,9 +47,9 @@ async def test_small_changes_do_not_wait_for_a_large_message(
             with trio.fail_after(1):
                 await nodes["dc1"].save("small")
                 await nodes["dc2"].flag(1)
-            assert await nodes["dc2"].texts() == {1: "first", 2: "small"}
+            assert await nodes["dc2"].bodies() == {1: "first", 2: "small"}
         await nodes.converged()
-        assert (await texts(nodes["dc2"]))[3] == LARGE
+        assert (await bodies(nodes["dc2"]))[3] == LARGE
 
 
 @pytest.mark.parametrize("at", ["dc1", "dc2"])
@@ -75,7 +75,7 @@ async def test_the_entry_finds_its_parts_at_every_neighbour(
         assert len(asked) == 2 * len(set(asked)), "each chunk went to two nodes"
         await trio.sleep(2 * timing.PRESTAGE_LOOK_EVERY_S)
         for node in nodes.all():
-            assert (await texts(node))[2] == LARGE
+            assert (await bodies(node))[2] == LARGE
             await held(node)
 
 
@@ -118,7 +118,7 @@ async def test_who_does_not_take_it_gets_it_with_the_entry(
         for number in range(3):
             asked.append(await save(nodes["dc1"], message(number, random.Random(number).randbytes(2 << 20))))
         await nodes.converged()
-        assert list(await texts(nodes["dc2"])) == [1, *asked]
+        assert list(await bodies(nodes["dc2"])) == [1, *asked]
         await trio.sleep(2 * timing.PRESTAGE_LOOK_EVERY_S)
         await held(nodes["dc2"])
 
@@ -136,7 +136,7 @@ async def test_an_offer_that_takes_too_long_leaves_time_for_the_change(
         assert len(await nodes["dc2"].messages()) == 2
         nodes.network.road("dc1", "dc3").bytes_per_s = None
         await nodes.converged()
-        assert (await texts(nodes["dc3"]))[2] == LARGE
+        assert (await bodies(nodes["dc3"]))[2] == LARGE
 
 
 async def test_what_cannot_be_durable_any_more_is_not_numbered(
@@ -337,11 +337,11 @@ async def test_a_large_message_without_room_for_its_copies_is_refused_and_small_
             with trio.fail_after(2):
                 await nodes[at].save("small")
             for node in nodes.all():
-                assert await node.texts() == {1: "first", 2: "small"}, "and nothing was numbered before"
+                assert await node.bodies() == {1: "first", 2: "small"}, "and nothing was numbered before"
         await save(nodes[at], LARGE)
         await nodes.converged()
         for node in nodes.all():
-            assert (await texts(node))[3] == LARGE
+            assert (await bodies(node))[3] == LARGE
 
 
 async def test_one_without_room_for_a_large_message_does_not_matter_where_others_have_it(
@@ -353,7 +353,7 @@ async def test_one_without_room_for_a_large_message_does_not_matter_where_others
         with monkeypatch.context() as patch:
             patch.setattr(nodes["dc2"].store.attachments, "build", no_room)
             await save(nodes["dc1"], LARGE)
-            assert (await texts(nodes["dc3"]))[2] == LARGE
+            assert (await bodies(nodes["dc3"]))[2] == LARGE
         await nodes.converged()
         await held(nodes["dc2"])
 
