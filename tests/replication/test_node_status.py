@@ -348,9 +348,7 @@ async def test_metrics_follow_the_nodes_state(tmp_path: Path, autojump_clock: Mo
 
 @pytest.mark.long
 async def test_metric_for_a_peer_that_needs_sync_survives_a_restart(tmp_path: Path, autojump_clock: MockClock) -> None:
-    calm = MastershipConfig(
-        heartbeat_s=10.0, timeout_s=40.0
-    )  # few heartbeats in hours of virtual time: each costs real time
+    calm = MastershipConfig(heartbeat_s=10.0, timeout_s=40.0)  # hours of virtual time: each heartbeat costs real time
     async with cluster(tmp_path, autojump_clock, log=LogConfig(keep_s=3600.0), mastership=calm) as nodes:
         await nodes["dc3"].save("all have it")
         await nodes.converged()

@@ -19,7 +19,7 @@ from replicator.store.db import queries, schema
 from replicator.store.repair import damaged_database
 from replicator.store.repair.database_swap import replacement_of, take_place
 from replicator.store.store import Store
-from tests.replication.bodies.large_messages import bodies, contents, held, keep_apart, message, save
+from tests.replication.bodies.large_messages import bodies, check_holders, contents, keep_apart, message, save
 from tests.replication.cluster import USER, Cluster, cluster, until
 from tests.replication.log.truncating import forget_log
 from tests.replication.tasks.running import scrub
@@ -329,7 +329,7 @@ async def test_parts_that_lie_under_the_names_of_their_holders_are_found(
             assert sorted((await bodies(node)).values()) == [message(1, lost), message(2, alone), b"small"]
         await scrub(nodes["dc3"])
         assert len(contents(nodes["dc3"])) == 2
-        await held(nodes["dc3"])
+        await check_holders(nodes["dc3"])
 
 
 async def test_without_a_peer_nothing_is_touched(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -23,7 +23,7 @@ from replicator.replication.tasks.undelete import NO_BODY, PRESENT
 from replicator.replication.writes.requests import ChangeRequest
 from replicator.store.store import Store
 from replicator.tasks import UndeleteOptions, UndeleteStatus
-from tests.replication.bodies.large_messages import LOGO, answering, contents, found, message
+from tests.replication.bodies.large_messages import LOGO, answer_chunks, attachment_files, contents, message
 from tests.replication.cluster import EPOCH_MS, USER, Node, cluster, until
 from tests.replication.tasks.running import run_task
 
@@ -224,7 +224,7 @@ async def test_a_large_text_comes_over_a_slow_line(
         await nodes.converged()
         node.damage("DELETE FROM content", "DELETE FROM attachment")
         shutil.rmtree(node.config.node.data / "attachments")
-        answering(monkeypatch, lambda _: None, delay_s=20.0)
+        answer_chunks(monkeypatch, lambda _: None, delay_s=20.0)
         began = trio.current_time()
         assert (await undelete(node)).restored == 1
         assert trio.current_time() > began + timing.BODIES_PATIENCE_S
@@ -295,7 +295,7 @@ async def contents_of(node: Node) -> tuple[object, ...]:
     """All that it has of texts."""
     query = "SELECT hash, body FROM content ORDER BY hash"
     rows = await node.store.read(lambda reader: reader.execute(query).fetchall())
-    return rows, {path: path.read_bytes() for path in found(node, "*") if path.is_file()}
+    return rows, {path: path.read_bytes() for path in attachment_files(node, "*") if path.is_file()}
 
 
 async def test_a_master_that_moves_ends_nothing(
