@@ -311,18 +311,18 @@ async def test_damaged_attachment_is_repaired_once_however_often_it_is_read(
         await nodes.converged()
         (file,) = contents(nodes["dc2"])
         file.write_bytes(b"x" * len(LOGO))
-        attachments, mended = nodes["dc2"].store.attachments, list[object]()
+        attachments, repairs = nodes["dc2"].store.attachments, list[object]()
         replace = attachments.replace
 
         def counting(what: Holding | bytes) -> Replacement:
-            mended.append(what)
+            repairs.append(what)
             return replace(what)
 
         monkeypatch.setattr(attachments, "replace", counting)
         for _ in range(3):
             assert await bodies(nodes["dc2"]) == {1: message(1)}
         await trio.sleep(60)
-        assert len(mended) == 1
+        assert len(repairs) == 1
 
 
 async def test_one_message_for_several_users_keeps_its_attachments(tmp_path: Path, autojump_clock: MockClock) -> None:

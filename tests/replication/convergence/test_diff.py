@@ -19,11 +19,11 @@ from resync.differing import DifferenceKind
 from tests.replication.cluster import Cluster, Node, cluster
 from tests.replication.idle_parts import never, stop_the_log
 
-pytestmark = pytest.mark.usefixtures("nobody_heals")
+pytestmark = pytest.mark.usefixtures("no_healing")
 
 
 @pytest.fixture
-def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_healing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replicator.replication.convergence.fork_scheduler.ForkScheduler._work", never)
 
 

@@ -35,7 +35,7 @@ def log_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_healing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replicator.replication.convergence.fork_scheduler.ForkScheduler._work", never)
 
 
@@ -54,7 +54,7 @@ async def meet(nodes: Cluster) -> None:
     await nodes.linked()
 
 
-@pytest.mark.usefixtures("nobody_heals")
+@pytest.mark.usefixtures("no_healing")
 async def test_later_state_of_another_node_is_adopted_without_the_log(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +91,7 @@ async def test_later_state_of_another_node_is_adopted_without_the_log(
         assert (await one.bodies())[41] == "new"
 
 
-@pytest.mark.usefixtures("nobody_heals", "log_stopped")
+@pytest.mark.usefixtures("no_healing", "log_stopped")
 async def test_node_that_is_ahead_adopts_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("mine")
@@ -101,7 +101,7 @@ async def test_node_that_is_ahead_adopts_nothing(tmp_path: Path, autojump_clock:
         assert await nodes["dc2"].digests() == {}
 
 
-@pytest.mark.usefixtures("nobody_heals")
+@pytest.mark.usefixtures("no_healing")
 @pytest.mark.parametrize("uid", UidConflict)
 async def test_fork_is_merged_with_the_state_that_the_other_node_shows(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, uid: UidConflict
@@ -133,7 +133,7 @@ async def test_fork_is_merged_with_the_state_that_the_other_node_shows(
         assert sorted((await nodes["dc3"].bodies()).values()) == sorted([*map(str, range(30)), "one", "other"])
 
 
-@pytest.mark.usefixtures("nobody_heals")
+@pytest.mark.usefixtures("no_healing")
 async def test_merge_has_a_later_stamp_than_a_branch_learned_by_sync(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +187,7 @@ async def test_node_that_is_not_master_leaves_the_merge_to_the_master(
         assert sorted((await one.bodies()).values()) == ["both", "one", "other"]
 
 
-@pytest.mark.usefixtures("nobody_heals")
+@pytest.mark.usefixtures("no_healing")
 async def test_different_states_with_equal_contexts_are_reported_as_damage(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -240,7 +240,7 @@ async def test_branch_that_no_node_shows_is_replayed_from_the_log(
         assert sorted((await one.bodies()).values()) == ["both", "one", "other"]
 
 
-@pytest.mark.usefixtures("nobody_heals")
+@pytest.mark.usefixtures("no_healing")
 async def test_node_that_advances_during_the_comparison_is_not_damaged(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -286,7 +286,7 @@ async def _release_when(released: trio.Event, condition: Callable[[], bool]) -> 
     released.set()
 
 
-@pytest.mark.usefixtures("nobody_heals")
+@pytest.mark.usefixtures("no_healing")
 async def test_wrong_user_in_a_key_does_not_prevent_a_later_merge(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         one, other = nodes["dc1"], nodes["dc2"]

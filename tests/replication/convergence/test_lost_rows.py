@@ -125,7 +125,7 @@ async def test_node_does_not_start_without_its_origin_rows(tmp_path: Path, autoj
                 pass
 
 
-async def test_reduced_origin_counter_makes_the_node_unhealthy_without_ending_links(
+async def test_reduced_origin_counter_makes_the_node_unhealthy_but_ends_no_link(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:

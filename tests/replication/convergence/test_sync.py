@@ -57,7 +57,7 @@ def put_back(tx: Transaction, row: tuple[object, ...]) -> None:
 
 
 @pytest.fixture
-def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_healing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def join_nothing(_self: ForkMerger | Reconciliation, _key: MailboxKey) -> None:
         await trio.lowlevel.checkpoint()
 
@@ -65,7 +65,7 @@ def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reconciliation, "catch_up", join_nothing)
 
 
-@pytest.mark.usefixtures("nobody_heals")
+@pytest.mark.usefixtures("no_healing")
 @pytest.mark.parametrize("answer_bytes", [sync_server.ANSWER_BYTES, 1, 1000])
 async def test_each_side_of_a_fork_learns_what_the_other_shows(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, answer_bytes: int
@@ -95,7 +95,7 @@ async def test_each_side_of_a_fork_learns_what_the_other_shows(
         nodes.rejoin("dc1")
 
 
-@pytest.mark.usefixtures("nobody_heals")
+@pytest.mark.usefixtures("no_healing")
 async def test_mailbox_that_changes_during_sync_is_learned_as_it_is_at_the_end(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
