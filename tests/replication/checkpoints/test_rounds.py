@@ -318,7 +318,7 @@ def all_chains(connection: sqlite3.Connection) -> list[Chain]:
     return list(queries.chains_of(connection, None))
 
 
-async def is_interrupted(
+async def crash_in_second_round(
     tmp_path: Path,
     clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -359,7 +359,7 @@ async def test_crash_at_any_step_loses_nothing(
     for step in range(1, 40):
         directory = tmp_path / f"{step}"
         directory.mkdir()
-        if not await is_interrupted(directory, autojump_clock, monkeypatch, **{kind: step}):
+        if not await crash_in_second_round(directory, autojump_clock, monkeypatch, **{kind: step}):
             assert step > 5
             return
         objects = ObjectStore((directory / "objects").as_uri(), virtual_environment(autojump_clock, "again"))
