@@ -144,7 +144,7 @@ class HookedMail(ClusterMailStore):
         """Return the task runner, which the test has to run."""
         return tasks_of(self._store, self._coordinator, self._environment)
 
-    async def texts(self, user: str, name: str = "INBOX") -> list[bytes]:
+    async def bodies(self, user: str, name: str = "INBOX") -> list[bytes]:
         view = await self.open_mailbox(await self.folder(user, name))
         return [await read_all(await self.read_body(message)) for message in view.messages.values()]
 

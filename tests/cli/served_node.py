@@ -33,8 +33,8 @@ class ServedNode:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def texts(self, user: str, folder: str) -> list[bytes]:
-        return trio.from_thread.run(self.mail.texts, user, folder, trio_token=self.token)
+    def bodies(self, user: str, folder: str) -> list[bytes]:
+        return trio.from_thread.run(self.mail.bodies, user, folder, trio_token=self.token)
 
     def messages(self, user: str, folder: str) -> list[Message]:
         async def read() -> list[Message]:

@@ -121,7 +121,7 @@ async def test_folder_is_created_once_and_takes_mail(client: Conversation, mail:
     assert [(await get(client, path, method="PUT")).status for _ in range(2)] == [201, 200]
     target = f"/api/v1/users/ann@example.org/messages?mailbox={quote('Archive/Übung')}"
     assert (await post(client, target, b"a: b\r\n\r\n")).status == 201
-    assert await mail.texts("ann@example.org", "Archive/Übung") == [b"a: b\r\n\r\n"]
+    assert await mail.bodies("ann@example.org", "Archive/Übung") == [b"a: b\r\n\r\n"]
 
 
 async def test_messages_are_listed_by_content_in_pages(
@@ -231,7 +231,7 @@ async def test_what_a_web_page_can_send_is_not_a_message(
 ) -> None:
     answer = await post(client, "/api/v1/users/alice/messages", b"x", content_type)
     assert answer.status == 415
-    assert await mail.texts("alice") == []
+    assert await mail.bodies("alice") == []
 
 
 async def test_nothing_invites_other_origins(client: Conversation) -> None:
@@ -269,7 +269,7 @@ async def test_a_manifest_that_a_starting_node_has_just_found_is_not_new(
 @pytest.mark.parametrize("name", ["inbox", "InBox"])
 async def test_inbox_is_the_same_in_any_case(client: Conversation, mail: HookedMail, name: str) -> None:
     assert (await post(client, f"/api/v1/users/alice/messages?mailbox={name}", b"x")).status == 201
-    assert await mail.texts("alice") == [b"x"]
+    assert await mail.bodies("alice") == [b"x"]
     put = await get(client, f"/api/v1/users/alice/folders/{name}", method="PUT")
     assert (put.status, put.json["name"]) == (200, "INBOX")
     below = await get(client, f"/api/v1/users/alice/folders/{name}%2Ftaxes", method="PUT")

@@ -36,7 +36,7 @@ async def test_bytes_one_by_one(services: HttpServices, mail: HookedMail) -> Non
         for byte in POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n":
             await talk.stream.send_all(bytes([byte]))
         assert (await talk.answer()).status == 201
-    assert await mail.texts("alice") == [b"abc"]
+    assert await mail.bodies("alice") == [b"abc"]
 
 
 async def test_date_and_headers_that_every_answer_has(services: HttpServices) -> None:

@@ -42,7 +42,7 @@ async def test_a_large_message_goes_to_the_store_as_it_comes(
         await say(client, appending(LARGE) + b"b NOOP\r\n", size)
         assert (await client.until("a"))[-1].endswith(" 1] Appended")
         assert (await client.line()).startswith("b OK")
-    assert await mail.texts("alice") == [LARGE]
+    assert await mail.bodies("alice") == [LARGE]
     assert b"".join(sinks.written) == LARGE
     assert max(map(len, sinks.written)) <= BLOCK_BYTES
     assert (sinks.opened, sinks.open) == (1, 0)
@@ -120,7 +120,7 @@ async def test_nothing_may_follow_the_message(
         await client.send(appending(LARGE)[:-2] + rest)
         assert (await client.line()).startswith(answer)
         assert await client.run("NOOP") == ["t OK Nothing done"]
-    assert await mail.texts("alice") == []
+    assert await mail.bodies("alice") == []
     assert (sinks.opened, sinks.open) == (1, 0)
 
 
@@ -133,7 +133,7 @@ async def test_endless_text_behind_the_message_ends_the_connection(
         assert (await client.line()).startswith("a NO [TOOBIG] the command's text is longer than")
         assert (await client.line()).startswith("* BYE ")
         assert await client.line() == ""
-    assert await mail.texts("alice") == []
+    assert await mail.bodies("alice") == []
     assert (sinks.opened, sinks.open) == (1, 0)
 
 
@@ -160,7 +160,7 @@ async def test_a_store_that_stops_taking_a_message_is_what_the_client_hears_in_t
         assert await client.line() == answer
         assert (await client.line()).startswith("b OK")
     assert (sinks.opened, sinks.open, sinks.failures) == (1, 0, 1)
-    assert await mail.texts("alice") == []
+    assert await mail.bodies("alice") == []
 
 
 async def test_whoever_leaves_within_a_message_leaves_nothing(
@@ -173,7 +173,7 @@ async def test_whoever_leaves_within_a_message_leaves_nothing(
             await trio.testing.wait_all_tasks_blocked()
             assert sinks.open == 1
         assert sinks.open == 0
-    assert await mail.texts("alice") == []
+    assert await mail.bodies("alice") == []
 
 
 async def test_a_client_that_falls_silent_within_a_message_is_sent_away(
@@ -210,7 +210,7 @@ async def test_a_client_that_never_comes_to_an_end_is_sent_away(
         assert await client.line() == "* BYE Your message did not arrive in time; connect again"
         assert autojump_clock.current_time() < 72 * 60
     assert sinks.open == 0
-    assert await mail.texts("alice") == [LARGE]
+    assert await mail.bodies("alice") == [LARGE]
 
 
 async def test_whoever_may_log_in_no_more_by_the_end_of_the_message_saves_none(
@@ -224,7 +224,7 @@ async def test_whoever_may_log_in_no_more_by_the_end_of_the_message_saves_none(
         users.revoked = True
         await client.send(b"\r\n")
         assert (await client.line()).startswith("* BYE Your password was changed")
-    assert await mail.texts("alice") == []
+    assert await mail.bodies("alice") == []
     assert sinks.open == 0
 
 

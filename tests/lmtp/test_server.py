@@ -37,7 +37,7 @@ async def mail(tmp_path: Path) -> AsyncIterator[HookedMail]:
 
 async def bodies(mail: HookedMail, user: str) -> list[bytes]:
     """The messages without our trace headers, with those of several recipients."""
-    return [text.split(b"\r\n", 4)[4] for text in await mail.texts(user)]
+    return [text.split(b"\r\n", 4)[4] for text in await mail.bodies(user)]
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ async def test_a_real_client_delivers(port: int, mail: HookedMail) -> None:
     assert {address: code for address, (code, _) in refused.items()} == {"nobody@example.net": 550}
     view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
     assert [message.received_ms for message in view.messages.values()] == [NOW_MS]
-    [to_alice] = await mail.texts("alice")
+    [to_alice] = await mail.bodies("alice")
     assert to_alice.startswith(
         b"Return-Path: <sender@example.com>\r\n"
         b"Received: from mx.example ([127.0.0.1])\r\n"
@@ -129,7 +129,7 @@ async def test_each_recipient_has_a_reply_of_its_own(port: int, mail: HookedMail
         (451, b"4.3.0 1 of 2 nodes"),
         (250, b"2.0.0 <user2> INBOX uid 1 stored"),
     ]
-    assert [len(await mail.texts(user)) for user in ("alice", "bob", "user1", "user2")] == [1, 0, 0, 1]
+    assert [len(await mail.bodies(user)) for user in ("alice", "bob", "user1", "user2")] == [1, 0, 0, 1]
 
 
 class Client:
@@ -174,7 +174,7 @@ async def test_two_addresses_of_one_user_make_one_message_and_two_replies(
     client = await connect(LmtpServer(services), nursery)
     await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nRCPT TO:<alice+a@x>\r\nDATA\r\n")
     assert await client.ask(b"x\r\n.\r\n") == stored("alice") * 2
-    assert len(await mail.texts("alice")) == 1
+    assert len(await mail.bodies("alice")) == 1
 
 
 async def test_trace_headers_of_other_senders(services: LmtpServices, mail: HookedMail, nursery: trio.Nursery) -> None:
@@ -183,7 +183,7 @@ async def test_trace_headers_of_other_senders(services: LmtpServices, mail: Hook
     await client.ask(b".\r\n")
     await client.ask("MAIL FROM:<é@ü.org> SMTPUTF8\r\nRCPT TO:<alice>\r\nDATA\r\n".encode())
     await client.ask(b".\r\n")
-    first, second = (text.decode() for text in await mail.texts("alice"))
+    first, second = (text.decode() for text in await mail.bodies("alice"))
     assert first.startswith("Return-Path: <>\r\nReceived: from [IPv6:::1]\r\n\tby dc1.mail with LMTP id 5eed;\r\n")
     assert second.startswith("Return-Path: <é@ü.org>\r\n")
     assert "with UTF8LMTP id" in second
@@ -197,7 +197,7 @@ async def test_one_recipient_is_named_and_several_are_not(
         await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\n" + b"".join(b"RCPT TO:<%b>\r\n" % r.encode() for r in recipients))
         await client.ask(b"DATA\r\n")
         await client.ask(b".\r\n")
-    first, *others = await mail.texts("alice")
+    first, *others = await mail.bodies("alice")
     assert b"\tby dc1.mail with LMTP id 5eed\r\n\tfor <Alice+x@Example.org>;\r\n" in first
     assert not any(b"for <" in text for text in others)
 
@@ -219,7 +219,7 @@ async def test_a_return_path_that_was_there_is_replaced(
     client = await connect(LmtpServer(services), nursery)
     await client.ask(b"LHLO x\r\nMAIL FROM:<new@x>\r\nRCPT TO:<alice>\r\nDATA\r\n")
     await client.ask(sent + b".\r\n")
-    [text] = await mail.texts("alice")
+    [text] = await mail.bodies("alice")
     assert text.startswith(b"Return-Path: <new@x>\r\nReceived: ")
     assert await bodies(mail, "alice") == [kept]
 
@@ -257,7 +257,7 @@ async def test_every_message_and_every_refusal_is_an_event_of_the_log(
     await client.ask(b"LHLO x\r\nMAIL FROM:<s@x>\r\nRCPT TO:<nobody uid=1>\r\nRCPT TO:<nobody>\r\n")
     await client.ask(b"RCPT TO:<alice@x>\r\nRCPT TO:<bob>\r\nDATA\r\n")
     await client.ask(b"Subject: x\r\nMessage-Id:\r\n <1@x>\r\n\r\nMessage-ID: <2@x>\r\n.\r\n")
-    [text] = await mail.texts("alice")
+    [text] = await mail.bodies("alice")
     size = len(text)
     assert [record.getMessage() for record in caplog.records] == [
         'rejected code=501 from=<s@x> rcpt="TO:<nobody uid=1>" reason="write RCPT TO:<address>"',
@@ -294,7 +294,7 @@ async def test_a_message_that_does_not_end_is_given_up(
             await trio.sleep(200)
     assert await client.answer() == b"421 4.4.2 the message did not end in time; closing\r\n"
     assert autojump_clock.current_time() < 2 * 3600
-    assert len(await mail.texts("alice")) == 1
+    assert len(await mail.bodies("alice")) == 1
 
 
 async def test_a_client_that_leaves_within_a_message_stores_nothing(services: LmtpServices, mail: HookedMail) -> None:
@@ -303,7 +303,7 @@ async def test_a_client_that_leaves_within_a_message_stores_nothing(services: Lm
         await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
         await client.stream.send_all(b"half a message\r\n.\r")
         await client.stream.aclose()
-    assert await mail.texts("alice") == []
+    assert await mail.bodies("alice") == []
 
 
 async def test_quit_closes(services: LmtpServices, nursery: trio.Nursery) -> None:
@@ -364,7 +364,7 @@ async def test_a_store_that_stops_taking_a_message_is_what_each_recipient_hears(
     mail.sinks = None
     await client.ask(b"MAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
     assert await client.ask(b"x\r\n.\r\n") == stored("alice")
-    assert len(await mail.texts("bob")) == 0
+    assert len(await mail.bodies("bob")) == 0
 
 
 async def test_what_is_too_large_leaves_the_store_at_once(
@@ -379,7 +379,7 @@ async def test_what_is_too_large_leaves_the_store_at_once(
     assert sum(map(len, sinks.written)) <= 100_000 + TRACE_BYTES
     too_large = b"552 5.3.4 the message is larger than 100000 bytes\r\n"
     assert await client.ask(b".\r\nNOOP\r\n") == too_large * 2 + b"250 2.0.0 OK\r\n"
-    assert await mail.texts("alice") == []
+    assert await mail.bodies("alice") == []
 
 
 async def test_whoever_leaves_within_a_large_message_leaves_nothing(services: LmtpServices, mail: HookedMail) -> None:
@@ -392,7 +392,7 @@ async def test_whoever_leaves_within_a_large_message_leaves_nothing(services: Lm
         assert (sinks.opened, sinks.open) == (1, 1)
         await client.stream.aclose()
     assert (sinks.opened, sinks.open) == (1, 0)
-    assert await mail.texts("alice") == []
+    assert await mail.bodies("alice") == []
 
 
 async def test_a_sender_that_falls_silent_within_a_message_is_told_so(

@@ -39,9 +39,9 @@ async def test_round_to_s3_completes_despite_faults(tmp_path: Path, server: Addr
                 status = await node.log_truncation.checkpoint_now()
                 assert (status.saved, status.in_force) == (3, True)
                 assert await node.objects() == await node.listed()
-                await node.is_sound()
+                await node.assert_sound()
                 await save(store, 100)
-                await node.is_sound()
+                await node.assert_sound()
                 assert (await node.log_truncation.checkpoint_now()).saved == 1
                 assert await node.objects() == await node.listed()
             nursery.cancel_scope.cancel()

@@ -1,7 +1,7 @@
-"""A whole cluster in one process: real nodes, real databases; only the network between them is in memory.
+"""A whole cluster in one process, with real nodes and real databases, and a network in memory.
 
-By default in virtual time too: threads' work is then done on the event loop, so that trio's clock jumps only when
-nothing is left to do. Every node's database is checked when it stops.
+By default it runs in virtual time: the work of threads is done on the event loop, so that trio's clock jumps only when
+nothing is left to do. The database of every node is checked when the node stops.
 """
 
 import random
@@ -63,7 +63,7 @@ async def _at_once(work: Callable[[], T]) -> T:
 def virtual_environment(
     clock: MockClock, seed: str, ahead_s: float = 0, suspended_s: Callable[[], float] = lambda: 0.0
 ) -> Environment:
-    """Time is the test's, randomness comes from the seed, and no thread runs."""
+    """Return an environment with the test's clock, with randomness from the seed, and without threads."""
     return Environment(
         clock_ms=lambda: EPOCH_MS + int((clock.current_time() + ahead_s) * 1000),
         suspended_s=suspended_s,
@@ -93,7 +93,7 @@ class Node:
         return set(self.coordinator.mastership.table.component)
 
     async def digests(self) -> dict[str, str]:
-        """Of every mailbox and tree, by id."""
+        """Return the digest of every mailbox and tree, by id."""
         return await self.store.read(
             lambda reader: {chain.id.hex(): chain.digest().hex() for chain in queries.chains_of(reader, None)}
         )
@@ -102,7 +102,7 @@ class Node:
         return (await self.store.read(queries.log_counts))[1]
 
     def damage(self, *statements: str) -> None:
-        """Its database, while it runs."""
+        """Change the database by SQL while the node runs."""
         damage(self.config.node.data / "node.db", *statements)
 
     async def inbox(self, user: str = USER) -> Folder:
@@ -111,9 +111,9 @@ class Node:
     async def view(self, name: str = "INBOX", user: str = USER) -> MailboxView:
         return await self.mail.open_mailbox(await self.mail.folder(user, name))
 
-    async def save(self, text: str, name: str = "INBOX", user: str = USER) -> int:
-        """Save a message; its UID."""
-        return (await self.mail.save(await self.mail.folder(user, name), NewMessage(text.encode()))).uid
+    async def save(self, body: str, name: str = "INBOX", user: str = USER) -> int:
+        """Save a message and return its UID."""
+        return (await self.mail.save(await self.mail.folder(user, name), NewMessage(body.encode()))).uid
 
     async def expunge(self, *uids: int, name: str = "INBOX") -> None:
         await self.mail.expunge(await self.view(name), UidSet.of(uids))
@@ -121,31 +121,31 @@ class Node:
     async def flag(self, *uids: int, name: str = "INBOX", added: Iterable[str] = ("\\Seen",)) -> None:
         await self.mail.store_flags(await self.view(name), UidSet.of(uids), added=frozenset(added))
 
-    async def texts(self, name: str = "INBOX", user: str = USER) -> dict[int, str]:
-        """UID -> text, all that a client would see."""
+    async def bodies(self, name: str = "INBOX", user: str = USER) -> dict[int, str]:
+        """Return UID -> body of all messages that a client would see."""
         view = await self.view(name, user)
         shown = list(view.messages.items())
         return {uid: (await read_all(await self.mail.read_body(message))).decode() for uid, message in shown}
 
-    async def text_of(self, uid: int) -> str:
-        """The text of a message in INBOX."""
+    async def body_of(self, uid: int) -> str:
+        """Return the body of a message in INBOX."""
         return (await read_all(await self.mail.read_body((await self.view()).messages[uid]))).decode()
 
     async def messages(self, name: str = "INBOX") -> list[Message]:
         return list((await self.view(name)).messages.values())
 
 
-def _whole_line(stream: trio.abc.Stream) -> trio.abc.Stream:
+def _unchanged(stream: trio.abc.Stream) -> trio.abc.Stream:
     return stream
 
 
 def copy_of(sid: str) -> str:
-    """The name of the node's copy in the network."""
+    """Return the name that the node's copy has in the network."""
     return f"{sid}-copy"
 
 
 class Cluster:
-    """Nodes dc1, dc2, …"""
+    """Nodes dc1, dc2, … and the network between them."""
 
     def __init__(
         self,
@@ -167,11 +167,11 @@ class Cluster:
         self.peer_address = LOOPBACK
         self.mastership = MastershipConfig()
         self.clock_ahead_s: dict[str, float] = {}
-        self.suspended_s: defaultdict[str, float] = defaultdict(float)  # for how long each node's machine has slept
-        self.renamed: dict[tuple[str, str], str] = {}  # (who dials, whom) -> who has that address now
-        self.gave_way: dict[str, str] = {}  # who ended because another process runs as they do, and what they said
-        self.line: Callable[[trio.abc.Stream], trio.abc.Stream] = _whole_line  # of who dials
-        self.waits_when_new = False  # a node whose database is new, as it does without --new-cluster
+        self.suspended_s: defaultdict[str, float] = defaultdict(float)  # how long each node's machine has slept
+        self.renamed: dict[tuple[str, str], str] = {}  # (dialling node, peer) -> which node has the peer's address now
+        self.gave_way: dict[str, str] = {}  # nodes that ended because of a second process under their SID -> the error
+        self.line: Callable[[trio.abc.Stream], trio.abc.Stream] = _unchanged  # wraps the stream of the dialling node
+        self.waits_when_new = False  # a node with a new database waits for its cluster, as without --new-cluster
         self._clock = clock
         self._runs = 0
         self._nursery = nursery
@@ -180,7 +180,7 @@ class Cluster:
         return self.nodes[sid]
 
     def all(self) -> list[Node]:
-        """Those that run."""
+        """Return the nodes that run."""
         return list(self.nodes.values())
 
     def config(self, sid: str) -> Config:
@@ -200,7 +200,7 @@ class Cluster:
         return self.config(sid).node.data
 
     def erase(self, sid: str) -> None:
-        """Of a node that does not run: it comes back with a new disk."""
+        """Delete the database of a stopped node, which then starts with a new disk."""
         for path in self.data(sid).glob("node.db*"):
             path.unlink()
 
@@ -210,9 +210,9 @@ class Cluster:
             await self._nursery.start(self._run, sid, sid)
 
     async def start_copy(self, sid: str, *, cut_from: Sequence[str] = ()) -> Node:
-        """Start a copy of a node's directory beside it, with an address of its own, which nobody dials.
+        """Start a second process, on a copy of the node's directory. Nobody dials its address.
 
-        To the network it is `copy_of(sid)`; `cut_from`: those which it does not reach.
+        Its name in the network is `copy_of(sid)`. `cut_from`: the nodes that it does not reach.
         """
         name = copy_of(sid)
         self.network.cut(*((name, other) for other in cut_from))
@@ -221,7 +221,7 @@ class Cluster:
         return node
 
     async def stop(self, sid: str) -> None:
-        """End the node as a signal would; its database is checked."""
+        """End the node as a signal would, and check its database."""
         node = self.nodes.pop(sid)
         del self.network.accepting[sid]
         node.scope.cancel()
@@ -235,13 +235,13 @@ class Cluster:
         self.network.mend(*((sid, other) for other in self.sids if other != sid))
 
     async def make_line(self) -> None:
-        """Only neighbours by number keep their link."""
+        """Cut all links but those between neighbours by number."""
         neighbours = set(zip(self.sids, self.sids[1:], strict=False))
         self.network.cut(*(pair for pair in combinations(self.sids, 2) if pair not in neighbours))
         await self.linked()
 
     async def linked(self, *groups: Sequence[str]) -> None:
-        """Return when the nodes of each group, by default all that run, see each other, and agree on their masters."""
+        """Return when the nodes of each group (by default, all that run) see each other and agree on their masters."""
         expected = [set(group) for group in groups] or [set(self.nodes)]
         members = [(self[sid], group) for group in expected for sid in group]
         await until(lambda: all(map(self._has_its_links, self.all())))
@@ -256,7 +256,7 @@ class Cluster:
         return up == {sid for sid in self.nodes if sid != node.sid and not self.network.is_cut(node.sid, sid)}
 
     async def converged(self) -> dict[str, str]:
-        """Return when all nodes show the same and nothing waits; what they show."""
+        """Wait until all nodes show the same and no entry waits, and return their digests."""
         with trio.fail_after(120):
             while True:
                 found = [await node.digests() for node in self.all()]
@@ -351,9 +351,9 @@ async def cluster(
     content: ContentConfig | None = None,
     start: Sequence[str] = (),
 ) -> AsyncIterator[Cluster]:
-    """A cluster whose nodes are linked, in the virtual time of `clock`; None: in real time, with real threads.
+    """Run a cluster whose nodes are linked, in the virtual time of `clock`, or without one in real time with threads.
 
-    `start`: the nodes to start; all, if none is named.
+    `start`: the nodes to start; all if none is named.
     """
     async with trio.open_nursery() as nursery:
         made = Cluster(directory, clock, size, nursery, DurabilityConfig(min(copies, size), when_short))

@@ -12,14 +12,14 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture(autouse=True, scope="session")
 def nodes_share_work() -> Iterator[None]:
-    """The nodes of all clusters parse equal frames and rows once: heartbeats are most of what they say."""
+    """Let the nodes of all clusters parse equal frames and rows once: most frames are heartbeats."""
     with shared():
         yield
 
 
 @pytest.fixture
 def tmp_path(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is such a place: these clusters sync thousands of times, and disks are tested elsewhere."""
+    """Use a directory in memory if possible: clusters sync thousands of times, and disks are tested elsewhere."""
     if not os.access(MEMORY, os.W_OK):
         yield tmp_path
         return

@@ -1,4 +1,4 @@
-"""An IMAP client that believes what it is told, and sees to it that it may be told so (RFC 3501 section 7.4)."""
+"""An IMAP client that relies on untagged responses, and checks that they are legal (RFC 3501 section 7.4)."""
 
 import re
 
@@ -6,9 +6,9 @@ from tests.imap.client import Client
 
 
 class Follower:
-    """`uids` and `flags` are by sequence number; None is what it has not been told.
+    """`uids` and `flags` are by sequence number; None stands for a value that the server has not sent yet.
 
-    `ids_by_uid` is what UIDs mean at this node, shared by all its clients: EMAILIDs (RFC 8474).
+    `ids_by_uid`: UID -> EMAILID (RFC 8474) at this node, shared by all clients of the node.
     """
 
     def __init__(self, client: Client, ids_by_uid: dict[int, str]) -> None:
@@ -19,17 +19,17 @@ class Follower:
         self._ids_by_uid = ids_by_uid
 
     async def run(self, command: str) -> str:
-        """The tagged answer to a command."""
+        """Run a command and return its tagged response."""
         *told, answer = await self.client.run(command)
         self.hear(told, command)
         return answer
 
     async def look(self) -> None:
-        """Learn all there is."""
+        """Fetch UIDs, flags and EMAILIDs of all messages."""
         await self.run("FETCH 1:* (UID FLAGS EMAILID)")
 
     def hear(self, lines: list[str], command: str) -> None:
-        """Untagged responses, while this command runs."""
+        """Take in the untagged responses that came while this command ran."""
         grown = False
         for line in lines:
             if found := re.fullmatch(r"\* (\d+) EXISTS", line):
@@ -37,7 +37,7 @@ class Follower:
                 grown = True
             elif found := re.fullmatch(r"\* (\d+) EXPUNGE", line):
                 assert not command.startswith(("FETCH", "STORE", "SEARCH")), "RFC 3501 section 7.4.1"
-                assert not grown or command == "IDLE", "what has gone is told before what is new"
+                assert not grown or command == "IDLE", "an EXPUNGE came after an EXISTS"
                 del self.uids[int(found[1]) - 1], self.flags[int(found[1]) - 1]
             elif found := re.fullmatch(r"\* (\d+) FETCH \((.*)\)", line):
                 self._fetched(int(found[1]) - 1, found[2])
@@ -56,7 +56,7 @@ class Follower:
         if (found := re.search(r"UID (\d+)", items)) is None:
             return
         uid = int(found[1])
-        assert self.uids[position] in {None, uid}, "a sequence number that stands for another message"
+        assert self.uids[position] in {None, uid}, "a sequence number stands for another message"
         self.uids[position] = uid
         known = [each for each in self.uids if each is not None]
         assert known == sorted(set(known)), "RFC 3501 section 2.3.1.1"

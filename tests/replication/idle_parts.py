@@ -1,4 +1,4 @@
-"""Parts of nodes that do nothing, so that what differs stays so while a test looks at it."""
+"""Stops for parts of nodes, so that differences stay while a test looks at them."""
 
 import pytest
 import trio
@@ -9,11 +9,11 @@ async def never(*_arguments: object) -> None:
 
 
 def stop_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No node ships entries from now on."""
+    """Let no node ship entries from now on."""
     monkeypatch.setattr("replicator.replication.log.sender.Sender._send", never)
 
 
 def leave_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No node joins or takes over branches that it has found by itself."""
-    for what in ("_work", "_catch_up"):
-        monkeypatch.setattr(f"replicator.replication.convergence.fork_scheduler.ForkScheduler.{what}", never)
+    """Let no node join or take over branches that it has found by itself."""
+    for method in ("_work", "_catch_up"):
+        monkeypatch.setattr(f"replicator.replication.convergence.fork_scheduler.ForkScheduler.{method}", never)

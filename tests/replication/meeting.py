@@ -1,4 +1,4 @@
-"""Two nodes whose branches are being joined at one of them, while clients of the other go on with what they saw."""
+"""Two nodes with a fork: dc2 merges the branches while clients of dc1 go on with the branch that dc1 shows."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ from tests.replication.cluster import USER, Cluster, Node, until
 
 
 async def fork(nodes: Cluster, name: str = INBOX) -> None:
-    """dc1 and dc2 are apart, and each gives UID 2 to a mail of its own."""
+    """Cut the link; then dc1 and dc2 each give UID 2 to a mail of their own."""
     if name != INBOX:
         await nodes["dc1"].mail.create_folder(USER, name)
     assert await nodes["dc1"].save("both", name) == 1
@@ -30,7 +30,7 @@ async def become_master(node: Node, view: MailboxView) -> None:
 
 @asynccontextmanager
 async def behind_a_merge(nodes: Cluster, name: str = INBOX) -> AsyncIterator[MailboxView]:
-    """What dc1 shows: its own branch, while dc2 has joined both and is master of all. Then dc1 hears of that."""
+    """Yield what dc1 shows, its own branch, while dc2 masters all and has merged. At the end dc1 hears of the merge."""
     view, there = await nodes["dc1"].view(name), await nodes["dc2"].view(name)
     back = nodes.network.road("dc2", "dc1")
 
@@ -51,16 +51,16 @@ async def behind_a_merge(nodes: Cluster, name: str = INBOX) -> AsyncIterator[Mai
 
 
 async def meeting(nodes: Cluster, change: Callable[[], Awaitable[object]]) -> None:
-    """The change is under way, and its master has done with it, when dc1 hears of the merge."""
+    """Run the change, and let dc1 hear of the merge after the master has carried out the change."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(change)
         await trio.sleep(0.5)
         nodes.network.road("dc2", "dc1").release()
 
 
-async def texts(nodes: Cluster, name: str = INBOX) -> list[str]:
-    """The same at all nodes."""
+async def bodies(nodes: Cluster, name: str = INBOX) -> list[str]:
+    """Return the bodies in a folder, which must be the same at all nodes."""
     await nodes.converged()
-    found = [await node.texts(name) for node in nodes.all()]
+    found = [await node.bodies(name) for node in nodes.all()]
     assert all(each == found[0] for each in found)
     return sorted(found[0].values())

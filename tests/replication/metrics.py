@@ -1,4 +1,4 @@
-"""Metrics of a node, as they are read."""
+"""Values of a node's metrics."""
 
 from prometheus_client import CollectorRegistry
 

@@ -1,7 +1,6 @@
-"""The network between nodes, in memory: connections that can be cut, held up, slowed and delayed, and that keep what
-crossed.
+"""The network between nodes, in memory: connections can be cut, held up, slowed and delayed, and are recorded.
 
-A connection keeps its order, as TCP does; two connections do not keep it between them.
+A connection keeps the order of what it carries, as TCP does. Between two connections there is no order.
 """
 
 import math
@@ -18,22 +17,22 @@ from protocol.commands import EntryCommand
 from protocol.stream_codec import Decoder, Item, Request
 from protocol.values import Dot
 
-CAPACITY_BYTES = 1 << 16  # on the way in one direction, as in the buffers of two sockets
+CAPACITY_BYTES = 1 << 16  # of one direction, as in the buffers of two sockets
 
 Accept = Callable[[trio.abc.Stream], Awaitable[None]]
 
 
-class Changing(Protocol):
-    """Changes what is sent."""
+class Mutator(Protocol):
+    """A change to commands on their way."""
 
     def commands(self, data: bytes) -> bytes:
-        """What arrives of whole commands."""
+        """Return what arrives of these octets, which are whole commands."""
         ...
 
 
 @dataclass
-class OnePiece:
-    """Changes the first piece that matches; others that do, too, until a time."""
+class Replacement:
+    """A mutator that changes the first piece that matches, and until a given time all others that match."""
 
     pattern: bytes
     by: Callable[[re.Match[bytes]], bytes] | bytes
@@ -49,24 +48,24 @@ class OnePiece:
 
 @dataclass
 class Road:
-    """One direction between two nodes, for all connections that use it."""
+    """One direction between two nodes, with all connections that use it."""
 
     held: bool = False
     bytes_per_s: float | None = None
     delay_s: float = 0.0
-    jitter_s: float = 0.0  # at most so much more, drawn for each piece
+    jitter_s: float = 0.0  # the most that is added to the delay, drawn for each piece
     dice: random.Random = field(default_factory=lambda: random.Random(0))
     sent: list[bytearray] = field(default_factory=list)  # of each connection, from the first byte
     changed: trio.Event = field(default_factory=trio.Event)
-    mutator: Changing | None = None  # not on compressed connections
+    mutator: Mutator | None = None  # not on compressed connections
     spoils: list[re.Pattern[bytes]] = field(default_factory=list)  # each once, where it first matches
 
     def spoil(self, pattern: bytes) -> None:
-        """Change the last octet of the first that matches, once. Not for compressed connections."""
+        """Change the last octet of the first match, once. Does not work on compressed connections."""
         self.spoils.append(re.compile(pattern))
 
     def carried(self, data: bytes) -> bytes:
-        """What arrives of what is sent."""
+        """Return what arrives of the octets that were sent."""
         for spoil in list(self.spoils):
             if found := spoil.search(data):
                 at = found.end() - 1
@@ -75,7 +74,7 @@ class Road:
         return data
 
     def hold(self) -> None:
-        """What is sent waits: the other end hears nothing."""
+        """Keep back what is sent, so that the other end hears nothing."""
         self.held = True
 
     def release(self) -> None:
@@ -83,7 +82,7 @@ class Road:
         self.wake()
 
     def arrival(self) -> float:
-        """When a piece arrives that is sent now."""
+        """Return when a piece arrives that is sent now."""
         jitter_s = self.dice.uniform(0, self.jitter_s) if self.jitter_s else 0.0
         return trio.current_time() + self.delay_s + jitter_s
 
@@ -92,11 +91,11 @@ class Road:
         self.changed = trio.Event()
 
     def items(self) -> list[Item]:
-        """All that was sent, understood; not for compressed connections."""
+        """Return all that was sent, decoded. Does not work on compressed connections."""
         return [item for sent in self.sent for item in Decoder().feed(bytes(sent))]
 
     def entries(self) -> list[Dot]:
-        """The entries that were sent, each as often as it was."""
+        """Return the entries that were sent, each as often as it was sent."""
         commands = [item.command for item in self.items() if isinstance(item, Request)]
         headers = [command.entry for command in commands if isinstance(command, EntryCommand)]
         return [header.dot for header in headers if header is not None and header.change == 0]
@@ -110,9 +109,11 @@ class Pipe:
         self._pieces: deque[tuple[float, bytearray]] = deque()  # with the time of their arrival
         self._size_bytes = 0
         self._sent = bytearray()
-        self._finished_at: float | None = None  # by the sender: what is on the way still arrives
+        self._finished_at: float | None = (
+            None  # when the sender's end of the stream arrives, after all that it has sent
+        )
         self._cut = False
-        self._silent = False  # the receiver hears nothing any more, and never will
+        self._silent = False  # the receiver hears nothing for ever
         road.sent.append(self._sent)
 
     async def send(self, data: bytes) -> None:
@@ -171,7 +172,7 @@ class Pipe:
             self._pieces.append((arrival, bytearray(part)))
         self._size_bytes += len(part)
         self._sent += part
-        if was_empty:  # else the receiver waits for what comes before
+        if was_empty:  # else the receiver waits for an earlier piece
             self._road.wake()
 
     def _next_arrival(self) -> float:
@@ -179,7 +180,7 @@ class Pipe:
         return max(self._road.arrival(), earliest)
 
     def _take(self, size: int) -> bytes:
-        """At most so much of what has arrived."""
+        """Remove and return at most `size` octets of what has arrived."""
         taken, now = bytearray(), trio.current_time()
         while self._pieces and self._pieces[0][0] <= now and len(taken) < size:
             piece = self._pieces[0][1]
@@ -195,7 +196,7 @@ class Pipe:
         return self._due() <= trio.current_time()
 
     def _due(self) -> float:
-        """When there is something for the receiver, or has been."""
+        """Return when the next piece, or the end, is due at the receiver."""
         if self._silent or self._road.held:
             return math.inf
         first = self._pieces[0][0] if self._pieces else self._finished_at
@@ -203,7 +204,7 @@ class Pipe:
 
 
 class Connection(trio.abc.Stream):
-    """One end. Closing it lets what was sent arrive; cutting the link does not."""
+    """One end of a connection. What was sent before `aclose` still arrives; `cut` loses it."""
 
     def __init__(self, inward: Pipe, outward: Pipe) -> None:
         self._inward = inward
@@ -228,13 +229,13 @@ class Connection(trio.abc.Stream):
         self._outward.cut()
 
     def silence(self) -> None:
-        """As if the machine at this end had lost its power: neither end hears anything any more."""
+        """Let neither end hear anything any more, as if this machine had lost its power."""
         self._inward.silence()
         self._outward.silence()
 
 
 class Network:
-    """Who can connect to whom. Nodes are named by their SIDs."""
+    """All connections between nodes, and which links are cut. Nodes are named by their SIDs."""
 
     def __init__(self, nursery: trio.Nursery, seed: str = "network") -> None:
         self.accepting: dict[str, Accept] = {}
@@ -250,13 +251,15 @@ class Network:
             self._roads[sender, receiver] = Road(dice=drawn)
         return self._roads[sender, receiver]
 
-    def change(self, way: tuple[str, str], pattern: bytes, by: Callable[[re.Match[bytes]], bytes] | bytes) -> OnePiece:
-        """Change a piece of what is sent this way."""
-        self.road(*way).mutator = piece = OnePiece(pattern, by)
-        return piece
+    def change(
+        self, way: tuple[str, str], pattern: bytes, by: Callable[[re.Match[bytes]], bytes] | bytes
+    ) -> Replacement:
+        """Replace the first match of the pattern in what is sent this way."""
+        self.road(*way).mutator = replacement = Replacement(pattern, by)
+        return replacement
 
     async def connect(self, sid: str, peer: str) -> Connection:
-        """Raises OSError if the peer does not run or the link is cut."""
+        """Connect, or raise OSError if the peer does not run or the link is cut."""
         pair = frozenset({sid, peer})
         await trio.lowlevel.checkpoint()
         if self.is_cut(sid, peer) or peer not in self.accepting:
@@ -271,7 +274,7 @@ class Network:
         return frozenset({one, other}) in self._cut
 
     def cut(self, *pairs: tuple[str, str]) -> None:
-        """End these links, and let none be made."""
+        """End these links, and refuse new connections between these nodes."""
         for pair in map(frozenset, pairs):
             self._cut.add(pair)
             for connection in self._connections.pop(pair, []):
@@ -281,7 +284,7 @@ class Network:
         self._cut.difference_update(map(frozenset, pairs))
 
     def end_connections(self, sid: str, *, silently: bool = False) -> None:
-        """The node's process has gone, and its machine says so; silently: the machine has gone, too."""
+        """End connections as the machine of an ended process does; silently: as if the machine itself had gone."""
         for pair in [pair for pair in self._connections if sid in pair]:
             for connection in self._connections.pop(pair):
                 if silently:

@@ -19,12 +19,12 @@ from replicator.store.db.message_rows import row_from
 
 FRAMES = 2_000
 ROWS = 20_000
-"""Numbers of cached results, the latest ones."""
+"""Numbers of results in the caches, which keep the latest ones."""
 
 
 @contextmanager
 def shared() -> Iterator[None]:
-    """Share the work within the block."""
+    """Cache the work within the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_codec, "parse", lru_cache(FRAMES)(parse))
         patch.setattr(queries, "row_from", lru_cache(ROWS)(row_from))

@@ -1,4 +1,4 @@
-"""A node's disk that takes its time."""
+"""A slow disk."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def delay_writes(node: Node, wait: Callable[[], Awaitable[object]]) -> None:
-    """The writer waits before each batch from now on."""
+    """Make the node's writer await `wait` before each batch from now on."""
     writer = node.store._writer
     run = writer._run_in_thread
 

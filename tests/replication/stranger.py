@@ -1,4 +1,4 @@
-"""A peer that is played by the test, byte for byte."""
+"""A peer that the test plays, byte for byte."""
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ INBOX = MailboxKey("alice", b"i" * 16, 1_700_000_000)
 
 
 class Stranger:
-    """Plays dc1 towards dc2."""
+    """A peer that says to dc2 that it is dc1."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
@@ -51,7 +51,7 @@ class Stranger:
         self._keys: dict[int, MailboxKey] = {}
 
     async def send(self, command: Command, tag: str | None = None) -> None:
-        """Entries of one change get their digests."""
+        """Send a command. An entry of one change gets its digest."""
         if isinstance(command, Mbox):
             self._keys[command.number] = MailboxKey.of(command)
         if isinstance(command, EntryCommand):
@@ -62,7 +62,7 @@ class Stranger:
         await self.stream.send_all(self.encoder.response(tag, reply))
 
     async def next(self) -> Item | None:
-        """What comes next, None at the end of the connection. Heartbeats, LOG and SYNC are answered."""
+        """Return the next item, or None at the end of the connection. Answers PING, LOG and SYNC itself."""
         while True:
             while not self._items:
                 data = await self.stream.receive_some()
@@ -80,7 +80,7 @@ class Stranger:
                     return item
 
     async def next_command(self, kind: type[T]) -> T:
-        """The next command or reply of this kind; others are passed over."""
+        """Return the next command or reply of this kind, and skip all others."""
         with trio.fail_after(60):
             while (item := await self.next()) is not None:
                 found = (
@@ -91,7 +91,7 @@ class Stranger:
         raise AssertionError(f"the connection ended before a {kind.__name__}")
 
     async def next_log(self) -> Log:
-        """What the node asks for; the question is answered."""
+        """Return the node's next LOG, and answer it."""
         with trio.fail_after(60):
             while (item := await self.next()) is not None:
                 match item:
@@ -101,7 +101,7 @@ class Stranger:
         raise AssertionError("the connection ended before a LOG")
 
     async def ended(self) -> bool:
-        """Read on until the node ends the connection; False: it did not."""
+        """Read on until the node ends the connection; return False if it does not."""
         with trio.move_on_after(15):
             try:
                 while await self.next() is not None:
@@ -112,12 +112,12 @@ class Stranger:
         return False
 
     async def greet(self, **changes: object) -> Item | None:
-        """HELLO, and what comes for an answer."""
+        """Send HELLO and return what comes next."""
         await self.send(replace(HELLO, **changes), "hello")  # type: ignore[arg-type]
         return await self.next()
 
     async def send_entry(self, seq: int, *commands: EntryCommand, after: int | None = None) -> None:
-        """An entry of these changes, each with its header; its mailbox is number 1."""
+        """Send an entry of these changes, each with its header. Its mailbox is number 1."""
         headed = [replace(command, entry=header(seq, after, at, len(commands))) for at, command in enumerate(commands)]
         for command in sealed(headed, self._keys):
             await self.send(command)
@@ -132,19 +132,19 @@ INBOX_FIELDS = (INBOX.user, "INBOX", INBOX.mailbox_id, INBOX.uidvalidity)
 
 
 def header(seq: int, after: int | None = None, change: int = 0, changes: int = 1) -> EntryHeader:
-    """Of the entry `seq` of the stranger; its predecessor is the one before it, or `after`; 0: none."""
+    """Return the header of the stranger's entry `seq`. Its predecessor is entry `seq - 1`, or `after` (0: none)."""
     before = seq - 1 if after is None else after
     predecessors = (Dot(ORIGIN, before),) if before else ()
     return EntryHeader(Dot(ORIGIN, seq), predecessors, (EPOCH_MS + seq) << 16, seq, UNSEALED, change, changes)
 
 
 def text_of(octets: bytes) -> Text:
-    """With its hash."""
+    """Return a TEXT with its hash."""
     return Text(sha256(octets).digest(), octets)
 
 
 def sealed(commands: Sequence[EntryCommand], keys: Mapping[int, MailboxKey]) -> list[EntryCommand]:
-    """The changes of an entry, with its digest where it can be an entry and they have none."""
+    """Return the changes with the digest of their entry, unless they have one or make no entry."""
     headers = [command.entry for command in commands]
     digest, assembler = UNSEALED, EntryAssembler(keys.__getitem__)
     first = headers[0]
@@ -160,24 +160,24 @@ def sealed(commands: Sequence[EntryCommand], keys: Mapping[int, MailboxKey]) -> 
 
 
 def reasons(records: Iterable[logging.LogRecord]) -> list[str]:
-    """What the node has logged about connections that ended."""
+    """Return the node's log messages about connections that ended."""
     messages = [record.getMessage() for record in records]
     return [message for message in messages if message.startswith(("link to dc1 is down", "a connection ended"))]
 
 
 async def approach(nodes: Cluster) -> Stranger:
-    """A connection to dc2, before HELLO."""
+    """Connect to dc2, without HELLO."""
     return Stranger(await nodes.network.connect("dc1", "dc2"))
 
 
 @asynccontextmanager
 async def visit(nodes: Cluster) -> AsyncIterator[Stranger]:
-    """A link to dc2."""
+    """Yield a stranger with a link to dc2."""
     stranger = await approach(nodes)
     answer = await stranger.greet()
     assert isinstance(answer, Response)
     assert isinstance(answer.reply, Hello)
-    await stranger.send(Links(()))  # whoever dials speaks first: so he says that he likes the answer
+    await stranger.send(Links(()))  # the dialling side confirms the answer by speaking first
     yield stranger
     await trio.aclose_forcefully(stranger.stream)
 

@@ -7,15 +7,15 @@ from replicator.mailstore import NewMessage
 from tests.replication.cluster import cluster
 
 
-async def test_a_message_saved_at_one_node_is_read_at_all(tmp_path: Path) -> None:
+async def test_message_saved_at_one_node_is_read_at_all_nodes(tmp_path: Path) -> None:
     async with cluster(tmp_path, None) as nodes:
         assert await nodes["dc1"].save("Subject: x\r\n\r\nhello\r\n") == 1
         await nodes.converged()
         for node in nodes.all():
-            assert await node.texts() == {1: "Subject: x\r\n\r\nhello\r\n"}
+            assert await node.bodies() == {1: "Subject: x\r\n\r\nhello\r\n"}
 
 
-async def test_all_nodes_change_one_mailbox_at_once(tmp_path: Path) -> None:
+async def test_all_nodes_change_one_mailbox_concurrently(tmp_path: Path) -> None:
     async with cluster(tmp_path, None) as nodes:
 
         async def client(sid: str) -> None:

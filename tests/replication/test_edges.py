@@ -1,4 +1,4 @@
-"""What the promises of design section 3 mean where it is least convenient."""
+"""The promises of design section 3 in inconvenient situations."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tests.replication.stranger import visit
 SEEN = frozenset({"\\Seen"})
 
 
-async def test_a_change_that_was_made_already_is_ok_when_it_is_durable(
+async def test_change_without_effect_is_answered_when_the_earlier_one_is_durable(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes, trio.open_nursery() as nursery:
@@ -31,9 +31,9 @@ async def test_a_change_that_was_made_already_is_ok_when_it_is_durable(
             nodes.network.road(other, "dc1").hold()
         done: list[str] = []
 
-        async def flag(who: str) -> None:
+        async def flag(client: str) -> None:
             await node.mail.store_flags(view, UidSet.of([1]), added=SEEN)
-            done.append(who)
+            done.append(client)
 
         nursery.start_soon(flag, "first")
         nursery.start_soon(flag, "second, which finds nothing to do")
@@ -46,7 +46,7 @@ async def test_a_change_that_was_made_already_is_ok_when_it_is_durable(
         assert len(done) == 2
 
 
-async def test_the_third_copy_of_a_line_is_the_one_at_its_end(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_third_copy_may_be_two_links_away(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, copies=3) as nodes:
         await nodes.make_line()
         assert await nodes["dc1"].save("first") == 1
@@ -65,7 +65,7 @@ async def test_the_third_copy_of_a_line_is_the_one_at_its_end(tmp_path: Path, au
             assert saved == [2]
 
 
-async def test_a_node_that_is_far_behind_does_not_make_its_client_try_again(
+async def test_save_succeeds_at_a_node_that_never_applies_the_entry(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -82,8 +82,10 @@ async def test_a_node_that_is_far_behind_does_not_make_its_client_try_again(
                 assert await node.save("second") == 2
 
 
-async def test_uids_mean_what_they_meant_where_they_were_seen(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The master may show another mail under that UID: it waits until it has seen the asker's head."""
+async def test_expunge_waits_until_the_master_has_seen_the_clients_head(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The master may show another mail under that UID: it waits until it has seen the head of the asking node."""
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         await nodes["dc1"].save("x")
         await nodes.converged()
@@ -98,15 +100,15 @@ async def test_uids_mean_what_they_meant_where_they_were_seen(tmp_path: Path, au
         operation = ExpungeRequest(MailboxKey("alice", key, inbox.uidvalidity), UidSet.of([2]), head)
         with pytest.raises(UnavailableError):
             await nodes["dc2"].coordinator.submit(operation)
-        assert (await nodes["dc2"].texts())[2] == "rival"
+        assert (await nodes["dc2"].bodies())[2] == "rival"
         nodes.rejoin("dc1")
         await nodes.linked()
         await nodes.converged()
         await nodes["dc2"].coordinator.submit(operation)
-        assert sorted((await nodes["dc2"].texts()).values()) == ["mine", "rival", "x"]
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["mine", "rival", "x"]
 
 
-async def test_a_folder_that_cannot_be_deleted_keeps_its_mail(
+async def test_failed_folder_delete_keeps_the_mail(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -124,10 +126,10 @@ async def test_a_folder_that_cannot_be_deleted_keeps_its_mail(
             patch.setattr(node.coordinator, "submit", fail)
             with pytest.raises(UnavailableError):
                 await node.mail.delete_folder("alice", "Work")
-        assert list((await node.texts("Work")).values()) == ["kept"]
+        assert list((await node.bodies("Work")).values()) == ["kept"]
 
 
-async def test_a_deleted_folder_whose_last_mail_goes_is_gone_for_all(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_deleted_folder_disappears_with_its_last_message(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         node = nodes["dc1"]
         folder = await node.mail.create_folder("alice", "Work")
@@ -141,21 +143,21 @@ async def test_a_deleted_folder_whose_last_mail_goes_is_gone_for_all(tmp_path: P
             await node.mail.folder("alice", "Work")
 
 
-async def test_inbox_can_move_below_itself_and_no_folder_too_deep(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_inbox_renames_below_itself_and_too_deep_names_are_refused(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         await node.save("old")
         await node.mail.rename_folder("alice", INBOX, "INBOX/old")
-        assert list((await node.texts("INBOX/old")).values()) == ["old"]
-        assert await node.texts() == {}
+        assert list((await node.bodies("INBOX/old")).values()) == ["old"]
+        assert await node.bodies() == {}
         await node.mail.create_folder("alice", "/".join(["a"] * 20))
         with pytest.raises(InvalidNameError):
             await node.mail.rename_folder("alice", "a", "/".join(["b"] * 20))
 
 
-async def test_a_scope_that_no_node_can_mean_ends_the_link_and_not_the_node(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_too_long_scope_ends_the_link_and_not_the_node(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
         async with visit(nodes) as stranger:
             await stranger.send(Who(1, "user:" + "x" * SCOPE_MAX_BYTES, "dc1"), "a")

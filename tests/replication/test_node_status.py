@@ -1,4 +1,4 @@
-"""What a node says about itself."""
+"""Status, digests, health and metrics of a node."""
 
 import math
 import sqlite3
@@ -63,14 +63,14 @@ async def test_status_of_a_cluster_at_rest(tmp_path: Path, autojump_clock: MockC
                 assert (link.lag_entries, link.lag_bytes, link.lag_s) == (0, 0, 0)
 
 
-async def test_what_a_peer_numbers_itself_is_no_lag_of_it(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_own_entries_of_a_peer_do_not_count_as_its_lag(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await nodes["dc2"].save("text")
         await trio.testing.wait_all_tasks_blocked()
         assert (await link_to(nodes["dc1"], "dc2")).lag_entries == 0
 
 
-async def test_lag_of_a_peer_that_is_away(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_lag_of_an_unreachable_peer_grows(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("before")
         await nodes.converged()
@@ -96,7 +96,7 @@ async def test_lag_of_a_peer_that_is_away(tmp_path: Path, autojump_clock: MockCl
         assert (await link_to(nodes["dc1"], "dc3")).lag_entries == 0
 
 
-async def test_lag_of_a_peer_that_was_not_heard_from_since_the_start(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_lag_is_unknown_until_a_peer_is_heard_from(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await nodes["dc1"].save("text")
         await nodes.converged()
@@ -160,7 +160,7 @@ async def inbox_digest(node: Node) -> str:
 
 
 async def answer_to_mbox(node: Node, other: Node, link: PeerLink) -> Reply:
-    """What the node says when the other one tells it how INBOX looks there."""
+    """Return the node's reply to the other node's MBOX for INBOX."""
     view = await other.view()
     theirs = await other.store.read(partial(chains.load, chain_id=view.mailbox_id))
     assert theirs is not None
@@ -177,7 +177,7 @@ def link_between(node: Node, other: Node) -> PeerLink:
     return link
 
 
-async def come_and_go(node: Node) -> None:
+async def save_and_expunge(node: Node) -> None:
     await node.expunge(await node.save("more"))
 
 
@@ -185,12 +185,12 @@ CHANGES: dict[str, Callable[[Node], Awaitable[object]]] = {
     "mail": lambda node: node.save("more"),
     "flag": lambda node: node.flag(1, added=["\\Flagged"]),
     "expunge": lambda node: node.expunge(1),
-    "mail that is gone again": come_and_go,
+    "mail that is expunged at once": save_and_expunge,
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_digests_are_equal_exactly_while_nodes_show_the_same(
+async def test_digests_are_equal_while_nodes_show_the_same_and_only_then(
     tmp_path: Path, autojump_clock: MockClock, change: str
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -212,7 +212,7 @@ async def test_digests_are_equal_exactly_while_nodes_show_the_same(
         assert (await one.report.node_status()).digest == (await other.report.node_status()).digest
 
 
-def test_a_digest_is_of_all_that_is_shown_and_not_only_of_the_head() -> None:
+def test_digest_covers_every_field_of_a_chain() -> None:
     chain = Chain(b"i" * 16, USER, 7, 3, 5, Dot("dc1.a", 5), {"dc1.a": 5}, 2, 1, 100, 1234)
     others = [
         replace(chain, uidnext=4),
@@ -225,7 +225,7 @@ def test_a_digest_is_of_all_that_is_shown_and_not_only_of_the_head() -> None:
     assert len({chain.digest(), *(other.digest() for other in others)}) == 1 + len(others)
 
 
-async def test_a_digest_tells_uidvalidities_apart(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_digest_covers_uidvalidity(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         await node.save("text")
@@ -238,7 +238,7 @@ async def test_a_digest_tells_uidvalidities_apart(tmp_path: Path, autojump_clock
         assert await inbox_digest(node) == before.digest
 
 
-async def test_digests_are_had_without_reading_a_mailbox(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_digests_are_computed_without_reading_messages(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         node = nodes["dc1"]
         await node.save("text")
@@ -266,12 +266,12 @@ async def test_healthy_while_the_database_answers(tmp_path: Path, autojump_clock
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         assert await nodes["dc1"].report.healthy() == []
         report = nodes["dc1"].report
-    # Its database is closed.
+    # The database is closed now.
     (problem,) = await report.healthy()
     assert "the database does not answer" in problem
 
 
-async def test_not_healthy_while_the_disk_takes_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_not_healthy_while_the_disk_is_full(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node, connection = nodes["dc1"], connection_of(nodes["dc1"].store)
         await node.save("text")
@@ -297,7 +297,7 @@ async def test_not_healthy_while_the_disk_hangs(tmp_path: Path, autojump_clock: 
 
 
 def info(registry: CollectorRegistry) -> dict[str, str]:
-    """The one series there is, but for its term."""
+    """Return the labels of the one series of `replicator_info`, without its term."""
     (family,) = [family for family in registry.collect() if family.name == "replicator"]
     (sample,) = family.samples
     assert (sample.name, sample.value) == ("replicator_info", 1)
@@ -305,7 +305,7 @@ def info(registry: CollectorRegistry) -> dict[str, str]:
     return {name: text for name, text in sample.labels.items() if name != "term"}
 
 
-def test_each_help_stands_alone() -> None:
+def test_help_of_each_metric_is_a_whole_sentence() -> None:
     registry = CollectorRegistry()
     NodeMetrics(registry, "data")
     for door in (LmtpMetrics, ImapMetrics, HttpMetrics):
@@ -315,7 +315,7 @@ def test_each_help_stands_alone() -> None:
     assert [text for text in texts if not (text.endswith(".") and len(text.split()) > 4 and text[0] in CAPITALS)] == []
 
 
-async def test_metrics_follow(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_metrics_follow_the_nodes_state(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes, trio.open_nursery() as nursery:
         for node in nodes.all():
             nursery.start_soon(node.report.run, HEARTBEAT_S)
@@ -347,10 +347,8 @@ async def test_metrics_follow(tmp_path: Path, autojump_clock: MockClock) -> None
 
 
 @pytest.mark.long
-async def test_a_peer_that_fell_off_the_log_has_a_metric_also_after_a_restart(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    calm = MastershipConfig(heartbeat_s=10.0, timeout_s=40.0)  # hours go by: each heartbeat takes real time
+async def test_metric_for_a_peer_that_needs_sync_survives_a_restart(tmp_path: Path, autojump_clock: MockClock) -> None:
+    calm = MastershipConfig(heartbeat_s=10.0, timeout_s=40.0)  # hours of virtual time: each heartbeat costs real time
     async with cluster(tmp_path, autojump_clock, log=LogConfig(keep_s=3600.0), mastership=calm) as nodes:
         await nodes["dc3"].save("all have it")
         await nodes.converged()
@@ -375,7 +373,7 @@ async def test_a_peer_that_fell_off_the_log_has_a_metric_also_after_a_restart(
 
 
 async def needing_sync(node: Node) -> dict[str, float | None]:
-    """The metric, by peer, when it is fresh."""
+    """Return the metric by peer, after a refresh."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(node.report.run, HEARTBEAT_S)
         await trio.sleep(2 * HEARTBEAT_S)
@@ -383,7 +381,7 @@ async def needing_sync(node: Node) -> dict[str, float | None]:
     return {peer: value(node.registry, "peer_needs_sync", peer) for peer in ("dc2", "dc3")}
 
 
-async def test_texts_that_are_lacking_are_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_lacking_bodies_are_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes, trio.open_nursery() as nursery:
         node = nodes["dc1"]
         await node.save("one")
@@ -400,7 +398,7 @@ async def test_texts_that_are_lacking_are_counted(tmp_path: Path, autojump_clock
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_in_no_checkpoint_is_known(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_changes_since_the_last_checkpoint_are_reported(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         await node.save("one")

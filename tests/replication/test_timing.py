@@ -18,21 +18,21 @@ ASCENDING = {
     "a client's change ends before its node gives up waiting for a peer's reply to it":
         (t.REQUEST_TIMEOUT_S, t.STALLED_S, t.LINK_REPLY_S, t.LINK_REPLY_LARGE_S, t.LINK_REPLY_LONG_S),
     "the steps of a change fit into its time": (t.ROUTER_SOURCE_TIMEOUT_S, t.ROUTER_ASK_TIMEOUT_S, t.REQUEST_TIMEOUT_S),
-    "a client hears that a body does not come before its own request ends":
+    "a client hears that a body does not come, before the client's request ends":
         (t.BODIES_PATIENCE_S, t.REQUEST_TIMEOUT_S),
     "several neighbours can be asked while a client waits": (3 * t.PEER_FETCH_NEXT_AFTER_S, t.BODIES_PATIENCE_S),
-    "a chunk that this node's disk does not give can come from another node in time":
+    "a chunk that this node's disk does not return can come from another node in time":
         (t.ATTACHMENTS_READ_TIMEOUT_S, t.ATTACHMENTS_CHUNK_TIMEOUT_S),
-    "what a client may wait for is neither passed over nor removed":
+    "entries that a client may wait for are neither passed over nor removed":
         (t.REQUEST_TIMEOUT_S + t.TRANSFER_MAX_S, t.GAPS_PATIENCE_S + 1e-9, t.BOOTSTRAP_AGE_MIN_S),
-    "offered parts are kept until the slowest neighbour has them": (t.TRANSFER_MAX_S / 2, t.PRESTAGE_HELD_S),
+    "prestaged attachments are kept until the slowest neighbour has them": (t.TRANSFER_MAX_S / 2, t.PRESTAGE_HELD_S),
     "entries are overdue before they are abandoned": (t.OVERDUE_S, t.OVERDUE_PAUSE_MIN_S * 4, t.OVERDUE_ABANDON_S),
-    "a branch is joined, or taken for stuck, before its entries are overdue":
+    "a branch is merged, or taken for stuck, before its entries are overdue":
         (t.FORK_SCHEDULER_QUIET_S, t.FORK_SCHEDULER_GROWING_MAX_S, t.OVERDUE_S),
-    "an entry on its way comes by the log before it is taken over":
+    "an entry on its way comes by the log before its state is adopted":
         (t.FORK_SCHEDULER_PATIENCE_S, t.RECONCILIATION_LOG_FIRST_S),
     "adverts come back before an overdue entry is doubted": (t.ELECTIONS_REFRESH_S, t.OVERDUE_ABANDON_S),
-    "a rebuild waits for two looks for bodies": (2 * t.BACKFILL_RETRY_S, t.REBUILD_STUCK_S),
+    "a rebuild waits for two looks of the backfill": (2 * t.BACKFILL_RETRY_S, t.REBUILD_STUCK_S),
     "a rebuild waits for a link that is dialled again": (t.REDIAL_MAX_S, t.REBUILD_ALL_REACH_S, t.REBUILD_REACH_S),
     "statements of what is settled come several times in a round":
         (3 * t.SETTLED_SAY_EVERY_S, t.LOG_TRUNCATION_ROUND_EVERY_S),
@@ -42,7 +42,7 @@ ASCENDING = {
     "pauses between tries of branches grow": (t.FORK_MERGE_APART_S, t.FORK_MERGE_APART_MAX_S),
     "rounds of retention": (t.RETENTION_LEAST_S, t.RETENTION_MOST_S, t.RETENTION_UNNAMED_EVERY_S),
 }  # fmt: skip
-"""Why -> durations, each shorter than the next."""
+"""Reason -> durations, each shorter than the next."""
 
 
 @pytest.mark.parametrize("why", ASCENDING)
@@ -51,7 +51,7 @@ def test_durations_fit_together(why: str) -> None:
 
 
 def rows() -> Iterator[str]:
-    """The lines of the page: a table for each section of the module."""
+    """Yield the lines of the page: a table for each section of the module."""
     source = Path(t.__file__).read_text("utf-8")
     lines, body = source.splitlines(), ast.parse(source).body
     section = ""
@@ -73,10 +73,10 @@ def rows() -> Iterator[str]:
                     )
                 yield f"| `{name}` | {getattr(t, name):g} | {' '.join(text.split())} |"
             case ast.Assign(targets=[ast.Name(id=name)]), _:
-                raise AssertionError(f"{name} has no text")
+                raise AssertionError(f"{name} has no docstring")
 
 
-def test_the_page_lists_all_durations() -> None:
+def test_page_lists_all_durations() -> None:
     page = "\n".join([
         "# Durations of replication", "",
         "Generated from `replicator/replication/timing.py`. `mastership.timeout` and `mastership.heartbeat` are set by",

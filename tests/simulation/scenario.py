@@ -36,7 +36,7 @@ async def save(machine: Machine, *bodies: str) -> list[int]:
 
 async def bodies(machine: Machine) -> list[str]:
     """Return the bodies of all mails in INBOX, sorted."""
-    return sorted((await machine.call(lambda node: node.texts())).values())
+    return sorted((await machine.call(lambda node: node.bodies())).values())
 
 
 async def wait_for_component(world: World, *sids: str, at: Iterable[Machine] | None = None) -> None:

@@ -408,7 +408,7 @@ async def test_copy_takes_the_mail_its_client_sees_not_the_one_at_the_master(
         assert 2 in (await dc2.view()).messages, "nothing is joined yet"
         await dc1.mail.copy(inbox, UidSet.of([2]), await dc1.mail.folder(USER, "Work"))
         await world.heal()
-        assert sorted((await world["dc3"].node.texts("Work")).values()) == ["makes dc2 the master", "seen"]
+        assert sorted((await world["dc3"].node.bodies("Work")).values()) == ["makes dc2 the master", "seen"]
 
 
 # ---- nodes and clocks
@@ -460,7 +460,7 @@ async def test_stalled_master_numbers_no_request_without_a_new_term(
         await world.settle()
         assert not world.history.merges
         for sid in THREE:
-            shown = await world[sid].call(lambda node: node.texts())
+            shown = await world[sid].call(lambda node: node.bodies())
             assert {text: [uid] for uid, text in shown.items()} == told
 
 

@@ -243,7 +243,7 @@ def _check_stamp_order(connection: sqlite3.Connection, log: list[LogRow]) -> Non
         assert chain.context == found.context
 
 
-def _texts(connection: sqlite3.Connection, item: LogRow) -> list[bytes | Parts]:
+def _bodies(connection: sqlite3.Connection, item: LogRow) -> list[bytes | Parts]:
     """Those that came with the entry and are here."""
     texts = (read_body(connection, content_hash) for content_hash in item.brought())
     return [text for text in texts if text is not None]
@@ -252,7 +252,9 @@ def _texts(connection: sqlite3.Connection, item: LogRow) -> list[bytes | Parts]:
 def _check_replay(connection: sqlite3.Connection, log: list[LogRow]) -> None:
     node = MemoryNode("replay.0", now_ms=4_000_000_000_000)
     for start in range(0, len(log), REPLAYED_TOGETHER):
-        node.receive_together((item.entry, _texts(connection, item)) for item in log[start : start + REPLAYED_TOGETHER])
+        node.receive_together(
+            (item.entry, _bodies(connection, item)) for item in log[start : start + REPLAYED_TOGETHER]
+        )
     assert node.digests() == digests(connection)
     held = {content_hash for (content_hash,) in connection.execute("SELECT hash FROM content")}
     is_whole = all(content_hash in held for item in log for content_hash in item.brought())

@@ -53,7 +53,7 @@ def say(what: object) -> None:
     os.write(sys.stdout.fileno(), json.dumps(what).encode() + b"\n")
 
 
-def text_of(guid: bytes) -> bytes:
+def body_of(guid: bytes) -> bytes:
     """The text of a message follows from the second half of its GUID; copies with a new GUID keep that half."""
     number = int.from_bytes(guid[8:])
     if number % 8 == 0:
@@ -92,7 +92,7 @@ class Worker:
         guid = self._rng.randbytes(16)
         step = Step(self._number, "save", mailbox=mailbox, guids=[guid.hex()])
         say(asdict(step))
-        stored = StoredBody.of(text_of(guid))
+        stored = StoredBody.of(body_of(guid))
         placed = await self._store.write(
             lambda tx: sequencer.save(tx, MAILBOXES[mailbox], stored, guid=guid, received_ms=1, flags=())
         )

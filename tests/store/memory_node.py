@@ -16,7 +16,7 @@ from replicator.store.db.transaction import Commit, Logged, Transaction
 from replicator.store.db.writer import Writer, _Job
 from replicator.store.log import apply
 from resync.entry import Entry
-from tests.texts import stored_of
+from tests.bodies import stored_of
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from replicator.store.log import sequencer
 from replicator.store.store import Store
 from tests.effort import examples
 from tests.store.consistency import check
-from tests.store.crash_child import MAILBOXES, USER, Step, text_of
+from tests.store.crash_child import MAILBOXES, USER, Step, body_of
 
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", examples(30, 60)))
 SEED = int(os.environ.get("CRASH_SEED", "1"))
@@ -167,10 +167,10 @@ async def compare(path: Path, origin: str, rng: random.Random, truth: Truth) -> 
             assert view.highestmodseq >= truth.shown[mailbox][1]
             truth.compare(mailbox, {uid: (message.guid, message.flags) for uid, message in view.messages.items()})
             for message in view.messages.values():
-                assert await store.read(partial(read_body, content_hash=message.content_hash)) == text_of(message.guid)
+                assert await store.read(partial(read_body, content_hash=message.content_hash)) == body_of(message.guid)
         truth.asked.clear()
         guid = rng.randbytes(16)
-        stored = StoredBody.of(text_of(guid))
+        stored = StoredBody.of(body_of(guid))
         placed = await store.write(
             lambda tx: sequencer.save(tx, MAILBOXES[0], stored, guid=guid, received_ms=1, flags=())
         )

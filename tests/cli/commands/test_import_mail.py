@@ -32,8 +32,8 @@ def test_maildir_is_imported_with_folders_flags_and_dates(served: ServedNode, in
         "21 imported, 0 already there, 0 empty and skipped, 0 failed, 0 not tried\n",
     )
     assert result.stderr == ""
-    assert served.texts("alice", "INBOX") == [b"Subject: %d\r\n\r\nbody\r\n" % n for n in range(20)]
-    assert served.texts("alice", "Sent") == [b"sent\r\n"]
+    assert served.bodies("alice", "INBOX") == [b"Subject: %d\r\n\r\nbody\r\n" % n for n in range(20)]
+    assert served.bodies("alice", "Sent") == [b"sent\r\n"]
     messages = served.messages("alice", "INBOX")
     assert {message.flags for message in messages} == {frozenset({"\\Seen"})}
     assert {message.received_ms for message in messages} == {(1000 + n) * 1000 for n in range(20)}
@@ -57,14 +57,14 @@ def test_second_import_continues_where_the_first_ended(
         "stopped": None,
         "left": 0,
     }
-    assert served.texts("alice", "INBOX").count(b"twin\r\n") == 2
+    assert served.bodies("alice", "INBOX").count(b"twin\r\n") == 2
 
 
 def test_mbox_is_imported_into_the_named_mailbox(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     file = put(tmp_path, "mbox", b"".join(FROM + b"a: b\n\n%d\n\n" % number for number in range(30)))
     result = invoke("import", "bob", file, "--mailbox", "Old/Übung", "--url", served.url)
     assert result.exit_code == 0
-    assert served.texts("bob", "Old/Übung") == [b"a: b\r\n\r\n%d\r\n" % number for number in range(30)]
+    assert served.bodies("bob", "Old/Übung") == [b"a: b\r\n\r\n%d\r\n" % number for number in range(30)]
 
 
 def barrier(count: int) -> Hook:
@@ -83,8 +83,8 @@ def barrier(count: int) -> Hook:
 
 def test_subfolders_are_not_put_below_inbox_in_any_case(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
     assert invoke("import", "alice", maildir, "--mailbox", "inbox", "--url", served.url).exit_code == 0
-    assert served.texts("alice", "INBOX")
-    assert served.texts("alice", "Sent")
+    assert served.bodies("alice", "INBOX")
+    assert served.bodies("alice", "Sent")
 
 
 def test_folders_are_imported_in_parallel(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
@@ -97,7 +97,7 @@ def test_maildir_is_imported_by_date_then_name(served: ServedNode, invoke: Invok
     for place, name, text, mtime_s in (("cur", "b", b"2", 10), ("new", "a", b"1", 10), ("new", "c", b"0", 9)):
         put(root / place, name, text + b"\n", mtime_s=mtime_s)
     assert invoke("import", "alice", root, "--url", served.url).exit_code == 0
-    assert served.texts("alice", "INBOX") == [b"0\r\n", b"1\r\n", b"2\r\n"]
+    assert served.bodies("alice", "INBOX") == [b"0\r\n", b"1\r\n", b"2\r\n"]
 
 
 def test_failing_messages_are_named_and_the_others_imported(served: ServedNode, invoke: Invoke, maildir: Path) -> None:

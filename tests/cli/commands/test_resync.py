@@ -84,7 +84,7 @@ def test_resync_reports_differences_and_then_makes_nodes_equal(apart: ServedPair
     done = invoke("resync", "--user", "alice", "--url", apart.url)
     assert (done.exit_code, done.stdout.count("adopted here")) == (0, 2)
     assert done.stdout.endswith("; 2 equal now\n")
-    assert sorted(apart.do(lambda nodes: nodes["dc1"].texts()).values()) == ["at dc2", "two"]
+    assert sorted(apart.do(lambda nodes: nodes["dc1"].bodies()).values()) == ["at dc2", "two"]
 
 
 def test_resync_reports_as_json(apart: ServedPair, invoke: Invoke) -> None:

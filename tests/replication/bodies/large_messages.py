@@ -1,4 +1,4 @@
-"""Large messages at nodes of a cluster, and their parts in the attachment stores."""
+"""Large messages at nodes of a cluster, and their attachments in the attachment stores."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ def message(number: int, attachment: bytes = LOGO) -> bytes:
     return head.encode() + b"--b\r\nContent-Transfer-Encoding: base64\r\n\r\n" + lines + b"--b--\r\n"
 
 
-async def save(node: Node, text: bytes, user: str = USER) -> int:
-    return (await node.mail.save(await node.mail.folder(user, "INBOX"), NewMessage(text))).uid
+async def save(node: Node, body: bytes, user: str = USER) -> int:
+    return (await node.mail.save(await node.mail.folder(user, "INBOX"), NewMessage(body))).uid
 
 
-async def texts(node: Node, user: str = USER) -> dict[int, bytes]:
+async def bodies(node: Node, user: str = USER) -> dict[int, bytes]:
     view = await node.view("INBOX", user)
     return {uid: await read_all(await node.mail.read_body(row)) for uid, row in list(view.messages.items())}
 
 
-def found(node: Node, pattern: str) -> list[Path]:
+def attachment_files(node: Node, pattern: str) -> list[Path]:
     return sorted((node.config.node.data / "attachments").rglob(pattern))
 
 
 def contents(node: Node) -> list[Path]:
-    return found(node, "content*")
+    return attachment_files(node, "content*")
 
 
-async def held(node: Node) -> None:
-    """Holders are those that are recorded, and no others."""
+async def check_holders(node: Node) -> None:
+    """Check that the attachment store has exactly the holders that the database records."""
     rows = await node.store.read(lambda reader: reader.execute("SELECT holder FROM attachment").fetchall())
-    assert sorted(path.name for path in found(node, "holders/*")) == sorted(holder for (holder,) in rows)
+    assert sorted(path.name for path in attachment_files(node, "holders/*")) == sorted(holder for (holder,) in rows)
 
 
 def garble(node: Node) -> None:
@@ -62,12 +62,12 @@ def garble(node: Node) -> None:
 
 
 async def keep_apart(node: Node) -> None:
-    """Each under its one recorded holder's name, as where its own place could not be had."""
+    """Move each attachment under the name of its one recorded holder, as if its own place had been blocked."""
     rows = await node.store.read(lambda reader: reader.execute("SELECT holder FROM attachment").fetchall())
     for content_file in contents(node):
         holders = list((content_file.parent / "holders").iterdir())
         (holder,) = (one for one in holders if (one.name,) in rows)
-        for other in {*holders} - {holder}:  # of what is on its way
+        for other in {*holders} - {holder}:  # holders of downloads and uploads
             other.unlink()
         place = node.config.node.data / "attachments" / s_name(holder.name)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -78,8 +78,8 @@ async def keep_apart(node: Node) -> None:
 AnswerChunk = Callable[[FetchPart], Reply | None]
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, answer_chunk: AnswerChunk, delay_s: float = 0.0) -> None:
-    """All nodes answer so when they are asked for a chunk; None: as they always do."""
+def answer_chunks(monkeypatch: pytest.MonkeyPatch, answer_chunk: AnswerChunk, delay_s: float = 0.0) -> None:
+    """Let all nodes answer requests for chunks by this function, and in the usual way where it returns None."""
     answer = peer_fetch.answer_fetch
 
     async def answering(store: Store, link: PeerLink, command: AnyFetch, read_chunk: ReadChunk) -> Reply:
@@ -92,5 +92,5 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer_chunk: AnswerChunk, delay_
     monkeypatch.setattr(peer_fetch, "answer_fetch", answering)
 
 
-def full() -> Construction:
+def raise_disk_full() -> Construction:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

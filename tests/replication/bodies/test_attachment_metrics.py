@@ -1,4 +1,4 @@
-"""What a node counts of its attachments."""
+"""Counts of attachments in metrics and status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from protocol.commands import FetchPart, Parts
-from tests.replication.bodies.large_messages import LOGO, answering, garble, message, save, texts
+from tests.replication.bodies.large_messages import LOGO, answer_chunks, bodies, garble, message, save
 from tests.replication.cluster import HEARTBEAT_S, Node, cluster
 from tests.replication.metrics import value
 from tests.replication.tasks.running import scrub
@@ -19,7 +19,7 @@ OTHER = LOGO[:100_000]
 
 
 async def figures(node: Node, *names: str) -> list[float | None]:
-    """As they are at the next refresh."""
+    """Return these metrics after a refresh."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(node.report.run, HEARTBEAT_S)
         await trio.sleep(HEARTBEAT_S / 2)
@@ -27,7 +27,7 @@ async def figures(node: Node, *names: str) -> list[float | None]:
     return [value(node.registry, name) for name in names]
 
 
-async def test_what_a_node_holds_is_counted_once_each_by_a_scrub(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_scrub_counts_each_attachment_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         for number, attachment in enumerate((LOGO, LOGO, OTHER)):
@@ -40,7 +40,7 @@ async def test_what_a_node_holds_is_counted_once_each_by_a_scrub(tmp_path: Path,
         assert (status.attachments, status.attachments_bytes) == (2, len(LOGO + OTHER))
 
 
-async def test_a_lost_text_that_two_nodes_tell_of_is_counted_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_lost_body_reported_by_two_nodes_is_counted_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         lost = [Parts(bytes([number]) * 32, 1, b"") for number in range(2)]
         for sid in ("dc2", "dc3"):
@@ -48,7 +48,7 @@ async def test_a_lost_text_that_two_nodes_tell_of_is_counted_once(tmp_path: Path
         assert value(nodes["dc1"].registry, "texts_lost_total") == 2
 
 
-async def test_damage_is_counted_until_it_is_healed(
+async def test_damaged_attachment_is_counted_until_it_is_healed(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = "attachments_damaged_total", "attachments_to_heal", "attachments_healed_total"
@@ -59,11 +59,11 @@ async def test_damage_is_counted_until_it_is_healed(
         garble(node)
 
         def slow(_: FetchPart) -> None:
-            """All is said, late."""
+            """Answer as usual, after the delay."""
 
-        answering(monkeypatch, slow, delay_s=5)
+        answer_chunks(monkeypatch, slow, delay_s=5)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(texts, node)
+            nursery.start_soon(bodies, node)
             await trio.sleep(3)
             assert await figures(node, *names) == [1, 1, 0]
             assert (await node.report.node_status()).attachments_to_heal == 1

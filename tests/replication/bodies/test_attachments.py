@@ -1,4 +1,4 @@
-"""Large messages: their parts lie in the attachment store of each node, and travel once."""
+"""Attachments of large messages are in the attachment store of each node, and cross links once."""
 
 from __future__ import annotations
 
@@ -23,48 +23,50 @@ from replicator.store.store import Store
 from replicator.tasks import CheckOptions, CheckStatus
 from tests.replication.bodies.large_messages import (
     LOGO,
+    attachment_files,
+    bodies,
+    check_holders,
     contents,
-    found,
     garble,
-    held,
     keep_apart,
     message,
     save,
-    texts,
 )
 from tests.replication.cluster import USER, Node, cluster
 from tests.replication.tasks.running import scrub
 
 
-def whose(status: CheckStatus) -> list[tuple[str | None, str | None, int | None]]:
+def affected(status: CheckStatus) -> list[tuple[str | None, str | None, int | None]]:
     return [(one.user, one.folder, one.uid) for one in status.findings]
 
 
-async def test_a_large_message_is_in_parts_at_every_node(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_attachment_of_a_large_message_is_stored_apart_at_every_node(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         assert await save(nodes["dc2"], message(1)) == 1
         await nodes.converged()
         for node in nodes.all():
-            assert await texts(node) == {1: message(1)}
+            assert await bodies(node) == {1: message(1)}
             assert [file.read_bytes() for file in contents(node)] == [LOGO]
-            await held(node)
+            await check_holders(node)
 
 
-async def test_a_large_message_reaches_the_master_over_as_many_nodes_as_it_takes(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_large_message_reaches_a_master_two_links_away(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await save(nodes["dc1"], b"")  # which makes it the master
+        await save(nodes["dc1"], b"")  # makes dc1 the master
         await nodes.converged()
         await nodes.make_line()
         assert await save(nodes["dc3"], message(1)) == 2
         await nodes.converged()
         for node in nodes.all():
-            assert (await texts(node))[2] == message(1)
-            await held(node)
+            assert (await bodies(node))[2] == message(1)
+            await check_holders(node)
 
 
-async def test_a_part_travels_once(tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_attachment_is_fetched_once_by_each_node(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chunks: list[tuple[str, int]] = []
     answer = peer_fetch.answer_fetch
 
@@ -79,24 +81,24 @@ async def test_a_part_travels_once(tmp_path: Path, autojump_clock: MockClock, mo
             await save(nodes["dc1"], message(number))
         await nodes.converged()
         for node in nodes.all():
-            assert await texts(node) == {number: message(number) for number in range(1, 6)}
+            assert await bodies(node) == {number: message(number) for number in range(1, 6)}
             assert len(contents(node)) == 1
-            await held(node)
+            await check_holders(node)
     assert sorted(chunks) == sorted((sid, start) for sid in ("dc2", "dc3") for start in (0, 1 << 17, 1 << 18))
 
 
-async def test_a_message_that_is_there_already_is_held_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_equal_messages_share_one_holder(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         for user in (USER, USER, "bob"):
             await save(nodes["dc1"], message(1), user)
         await save(nodes["dc2"], message(1))
         await nodes.converged()
         for node in nodes.all():
-            assert len(found(node, "holders/*")) == 1
-            await held(node)
+            assert len(attachment_files(node, "holders/*")) == 1
+            await check_holders(node)
 
 
-async def test_nothing_is_held_for_what_is_not_saved(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_unsaved_messages_leave_no_attachments(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         mail = nodes["dc1"].mail
         inbox = await mail.folder(USER, "INBOX")
@@ -109,7 +111,7 @@ async def test_nothing_is_held_for_what_is_not_saved(tmp_path: Path, autojump_cl
             await sink.write(message(3)[:200_000])
         await nodes.converged()
         for node in nodes.all():
-            assert found(node, "content*") == found(node, "holders/*") == []
+            assert attachment_files(node, "content*") == attachment_files(node, "holders/*") == []
 
 
 def cut_short(node: Node) -> None:
@@ -130,20 +132,24 @@ HARM = [garble, cut_short, lose_content, lose_all]
 
 
 @pytest.mark.parametrize("harm", HARM)
-async def test_a_damaged_part_comes_from_a_neighbour(tmp_path: Path, autojump_clock: MockClock, harm: object) -> None:
+async def test_damaged_attachment_is_fetched_from_a_neighbour(
+    tmp_path: Path, autojump_clock: MockClock, harm: object
+) -> None:
     assert callable(harm)
     async with cluster(tmp_path, autojump_clock) as nodes:
         await save(nodes["dc1"], message(1))
         await nodes.converged()
         harm(nodes["dc3"])
-        assert await texts(nodes["dc3"]) == {1: message(1)}
+        assert await bodies(nodes["dc3"]) == {1: message(1)}
         if harm is not lose_all:
             await trio.sleep(1)
             assert [file.read_bytes() for file in contents(nodes["dc3"])] == [LOGO]
-            await held(nodes["dc3"])
+            await check_holders(nodes["dc3"])
 
 
-async def test_a_part_that_is_kept_apart_goes_to_other_nodes(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_attachment_stored_under_its_holder_is_sent_to_other_nodes(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await save(nodes["dc1"], message(1))
         await nodes.converged()
@@ -151,10 +157,10 @@ async def test_a_part_that_is_kept_apart_goes_to_other_nodes(tmp_path: Path, aut
             await keep_apart(nodes[sid])
         lose_content(nodes["dc3"])
         for node in nodes.all():
-            assert await texts(node) == {1: message(1)}
+            assert await bodies(node) == {1: message(1)}
 
 
-async def test_a_check_tells_of_parts_that_are_not_there(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_check_reports_missing_attachments(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await save(nodes["dc1"], message(1))
         await nodes.converged()
@@ -164,12 +170,12 @@ async def test_a_check_tells_of_parts_that_are_not_there(tmp_path: Path, autojum
             job = CheckTask(CheckOptions(repair), node.store, Environment(), node.coordinator.bodies.heal, LogAlone())
             await job.run()
             assert (job.status.damage, job.status.unrepaired) == ({"content": 1}, unrepaired)
-            assert whose(job.status) == [(USER, "INBOX", 1)]
+            assert affected(job.status) == [(USER, "INBOX", 1)]
         assert [file.read_bytes() for file in contents(node)] == [LOGO]
 
 
 @pytest.mark.parametrize("harm", HARM)
-async def test_a_scrub_mends_parts(tmp_path: Path, autojump_clock: MockClock, harm: object) -> None:
+async def test_scrub_repairs_attachments(tmp_path: Path, autojump_clock: MockClock, harm: object) -> None:
     assert callable(harm)
     async with cluster(tmp_path, autojump_clock) as nodes:
         for number in (1, 2):
@@ -187,10 +193,10 @@ async def test_a_scrub_mends_parts(tmp_path: Path, autojump_clock: MockClock, ha
         again = await scrub(nodes["dc3"])
         assert again.damage == {}
         assert [file.read_bytes() for file in contents(nodes["dc3"])] == [LOGO]
-        await held(nodes["dc3"])
+        await check_holders(nodes["dc3"])
 
 
-async def test_what_no_node_has_whole_is_told(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_scrub_reports_bodies_that_no_node_has_whole(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await save(nodes["dc1"], message(1))
         await save(nodes["dc1"], message(2), "bob")
@@ -198,22 +204,22 @@ async def test_what_no_node_has_whole_is_told(tmp_path: Path, autojump_clock: Mo
         for node in nodes.all():
             garble(node)
         with pytest.raises(ContentUnavailableError):
-            await texts(nodes["dc3"])
+            await bodies(nodes["dc3"])
         status = await scrub(nodes["dc3"])
         assert (status.damage, status.unrepaired) == ({"content": 2}, 2)
-        assert sorted(whose(status)) == [(USER, "INBOX", 1), ("bob", "INBOX", 1)]
+        assert sorted(affected(status)) == [(USER, "INBOX", 1), ("bob", "INBOX", 1)]
 
 
-async def test_whose_mail_a_holder_was_lost_of_is_told(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_scrub_reports_the_message_of_a_lost_holder(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         await save(nodes["dc1"], message(1))
-        (holder,) = found(nodes["dc1"], "holders/*")
+        (holder,) = attachment_files(nodes["dc1"], "holders/*")
         holder.unlink()
         status = await scrub(nodes["dc1"])
-        assert (status.damage, whose(status)) == ({"attachment": 1}, [(USER, "INBOX", 1)])
+        assert (status.damage, affected(status)) == ({"attachment": 1}, [(USER, "INBOX", 1)])
 
 
-async def test_a_partial_read_reads_one_chunk(
+async def test_partial_read_reads_at_most_two_chunks(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = random.Random(2).randbytes(2_000_000)
@@ -227,13 +233,13 @@ async def test_a_partial_read_reads_one_chunk(
             return read(what, start, length)
 
         monkeypatch.setattr(attachments, "read", counting)
-        text = await nodes["dc1"].mail.read_body((await nodes["dc1"].messages())[0])
-        octets = b"".join([chunk async for chunk in text.read(1_500_000, 1_500_100)])
+        body = await nodes["dc1"].mail.read_body((await nodes["dc1"].messages())[0])
+        octets = b"".join([chunk async for chunk in body.read(1_500_000, 1_500_100)])
         assert octets == message(1, large)[1_500_000:1_500_100]
         assert len(reads) <= 2
 
 
-async def test_a_peer_whose_parts_give_another_message_is_not_believed(
+async def test_attachment_chunks_of_another_content_are_rejected(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
@@ -248,5 +254,5 @@ async def test_a_peer_whose_parts_give_another_message_is_not_believed(
         await save(nodes["dc1"], message(1))
         await nodes.converged()
         await trio.sleep(60)
-        assert await texts(nodes["dc2"]) == {1: message(1)}
-        await held(nodes["dc2"])
+        assert await bodies(nodes["dc2"]) == {1: message(1)}
+        await check_holders(nodes["dc2"])

@@ -1,4 +1,4 @@
-"""Texts of messages that came without them: what is asked for, for how long, and what is forgotten."""
+"""Backfill: which bodies a node asks for, how long it does so, and when it gives up."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Callable
@@ -28,32 +28,35 @@ from tests.store.harness import INBOX, WORK, guid, open_store
 
 T = TypeVar("T")
 
-TEXT = StoredBody.of(b"the text")
+BODY = StoredBody.of(b"the body")
 LOOK_S = timing.BACKFILL_PATIENCE_S + timing.BACKFILL_RETRY_S
 
 
 class Neighbours:
-    """Those that are asked for texts. `texts`: what they have; `delay_s`: what they take to answer; `asked`: hashes."""
+    """The nodes that are asked for bodies.
+
+    `bodies`: those that they have; `delay_s`: how long an answer takes; `asked`: the hashes that they were asked for.
+    """
 
     def __init__(self) -> None:
         self.store: Store | None = None
-        self.texts: dict[bytes, StoredBody] = {}
+        self.bodies: dict[bytes, StoredBody] = {}
         self.delay_s = 0.0
         self.asked: list[bytes] = []
 
     async def fetch(self, content_hash: bytes, write: WriteBody) -> bool:
         self.asked.append(content_hash)
         await trio.sleep(self.delay_s)
-        stored = self.texts.get(content_hash)
+        stored = self.bodies.get(content_hash)
         if stored is not None:
             await written(self.store, write, stored)
         return stored is not None
 
     def have_it(self) -> None:
-        self.have(TEXT)
+        self.have(BODY)
 
     def have(self, stored: StoredBody) -> None:
-        self.texts[stored.content_hash] = stored
+        self.bodies[stored.content_hash] = stored
 
 
 async def written(store: Store | None, write: WriteBody, stored: StoredBody) -> None:
@@ -61,14 +64,14 @@ async def written(store: Store | None, write: WriteBody, stored: StoredBody) -> 
     await store.write(partial(write, stored))
 
 
-def copied(origin: str, key: MailboxKey, stored: StoredBody = TEXT) -> Entry:
-    """The message comes into an empty mailbox, as a copy: whoever gets it is to have the text."""
+def copied(origin: str, key: MailboxKey, stored: StoredBody = BODY) -> Entry:
+    """Return the entry of a copy into an empty mailbox, which comes without its body."""
     add = MailAdd(1, guid(1), 1_000, (), stored.size_bytes, stored.content_hash, copied=True)
     return entry(Dot(origin, 1), key, add)
 
 
-def taken_over(origin: str, key: MailboxKey, stored: StoredBody) -> Callable[[Transaction], None]:
-    """The same, as it is taken over from another node without its entries."""
+def installing(origin: str, key: MailboxKey, stored: StoredBody) -> Callable[[Transaction], None]:
+    """Return a write that installs the same mailbox as another node shows it, without its entries."""
     dot = Dot(origin, 1)
     row = Row(1, dot, 0, guid(1), dot, 1, {}, 1_000, stored.size_bytes, stored.content_hash)
     step = entry(dot, key, Merge(2, 0, (dot,), (row,), ()))
@@ -76,12 +79,12 @@ def taken_over(origin: str, key: MailboxKey, stored: StoredBody) -> Callable[[Tr
 
 
 def key(number: int) -> MailboxKey:
-    """One of many mailboxes."""
+    """Return the key of one of many mailboxes."""
     return WORK._replace(mailbox_id=number.to_bytes(16))
 
 
 def entry(dot: Dot, key: MailboxKey, change: Change) -> Entry:
-    """The first of the mailbox, or the one that follows that."""
+    """Return the mailbox's first entry, or the one that follows it."""
     before = () if dot.seq == 1 else (dot._replace(seq=dot.seq - 1),)
     return Entry(dot, before, 1 << 20, dot.seq, key.user, key.mailbox_id, key.uidvalidity, (change,))
 
@@ -94,12 +97,12 @@ def arriving(*entries: Entry) -> Callable[[Transaction], None]:
     return take
 
 
-async def has_text(store: Store) -> bool:
-    return await store.read(lambda reader: read_body(reader, TEXT.content_hash)) is not None
+async def has_body(store: Store) -> bool:
+    return await store.read(lambda reader: read_body(reader, BODY.content_hash)) is not None
 
 
 @asynccontextmanager
-async def filler_of(store: Store, neighbours: Neighbours) -> AsyncIterator[Backfill]:
+async def backfilling(store: Store, neighbours: Neighbours) -> AsyncIterator[Backfill]:
     neighbours.store = store
     backfill = Backfill(store, neighbours.fetch)
     async with trio.open_nursery() as nursery:
@@ -110,31 +113,29 @@ async def filler_of(store: Store, neighbours: Neighbours) -> AsyncIterator[Backf
 
 @asynccontextmanager
 async def opened(path: Path, clock: MockClock) -> AsyncIterator[Store]:
-    """A node whose log begins later: texts are here that no entry has brought."""
+    """Open a node whose log begins later, so that it may have bodies that no entry in its log has brought."""
     async with open_store(path, "dc9.a", virtual_environment(clock, "dc9")) as store:
         await store.write(lambda tx: tx.begin_log_after({"dc8.a": 1}))
         yield store
 
 
-async def test_a_text_that_comes_late_is_fetched_without_a_new_commit(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_body_available_later_is_fetched_without_a_new_commit(tmp_path: Path, autojump_clock: MockClock) -> None:
     neighbours = Neighbours()
-    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours) as backfill:
+    async with opened(tmp_path, autojump_clock) as store, backfilling(store, neighbours) as backfill:
         await store.write(arriving(copied("dc1.a", INBOX)))
         await trio.sleep(2 * LOOK_S)
         assert backfill.lacking == 1
         neighbours.have_it()
         await trio.sleep(2 * LOOK_S)
         assert backfill.lacking == 0
-        assert await has_text(store)
+        assert await has_body(store)
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
-async def test_a_copy_that_comes_while_its_text_is_found_to_be_in_vain_gets_it(
+async def test_copy_arriving_while_its_body_is_given_up_gets_the_body(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    """The two halves of a MOVE come from two masters, the removal first: the text is wanted again, at any moment."""
+    """The two halves of a MOVE come from two masters, the removal first, so the body may be needed again any time."""
     neighbours = Neighbours()
     async with opened(tmp_path, autojump_clock) as store:
         gone = entry(Dot("dc1.a", 2), INBOX, MailDel(UidSet.of([1])))
@@ -149,7 +150,7 @@ async def test_a_copy_that_comes_while_its_text_is_found_to_be_in_vain_gets_it(
             return await write(work)
 
         monkeypatch.setattr(store, "write", write_after_the_copy)
-        async with filler_of(store, neighbours) as backfill:
+        async with backfilling(store, neighbours) as backfill:
             await trio.sleep(2 * LOOK_S)
             if writes < at:
                 await write(arriving(copied("dc2.a", WORK)))
@@ -157,13 +158,13 @@ async def test_a_copy_that_comes_while_its_text_is_found_to_be_in_vain_gets_it(
             assert backfill.lacking
             neighbours.have_it()
             await trio.sleep(2 * LOOK_S)
-            assert await has_text(store)
+            assert await has_body(store)
             assert backfill.lacking == 0
         assert not await store.read(lacking_count)
 
 
-async def test_what_no_message_has_is_forgotten_in_one_look(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()) as backfill:
+async def test_body_that_no_message_has_is_forgotten_in_one_look(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with opened(tmp_path, autojump_clock) as store, backfilling(store, Neighbours()) as backfill:
         await store.write(arriving(copied("dc1.a", INBOX)))
         await trio.sleep(2 * LOOK_S)
         assert backfill.lacking == 1
@@ -173,7 +174,7 @@ async def test_what_no_message_has_is_forgotten_in_one_look(tmp_path: Path, auto
         assert not await store.read(lacking_count)
 
 
-async def test_who_copies_all_the_time_does_not_have_all_messages_read_all_the_time(
+async def test_constant_copying_does_not_reread_all_messages_each_time(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = 0
@@ -184,7 +185,7 @@ async def test_who_copies_all_the_time_does_not_have_all_messages_read_all_the_t
         return lacking_in_vain(connection)
 
     monkeypatch.setattr(backfill_module, "lacking_in_vain", counted)
-    async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()) as backfill:
+    async with opened(tmp_path, autojump_clock) as store, backfilling(store, Neighbours()) as backfill:
         for number in range(1, 101):
             await store.write(arriving(copied(f"other{number}.a", key(number))))
             await trio.sleep(timing.BACKFILL_PATIENCE_S)
@@ -192,16 +193,14 @@ async def test_who_copies_all_the_time_does_not_have_all_messages_read_all_the_t
     assert reads < 100 * timing.BACKFILL_PATIENCE_S / timing.BACKFILL_RETRY_S + 1
 
 
-async def test_what_was_not_to_be_had_is_not_asked_for_again_with_each_copy(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    """But now and then; and what comes meanwhile is asked for at once, by copies and what is taken over, once."""
+async def test_unavailable_bodies_are_not_asked_for_with_each_copy(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """They are asked for from time to time. New bodies, of copies and of installed rows, are asked for at once."""
     lost = [StoredBody.of(b"lost %d" % number) for number in range(20)]
     new = [StoredBody.of(b"new %d" % number) for number in range(60)]
     neighbours = Neighbours()
     for stored in new:
         neighbours.have(stored)
-    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours) as backfill:
+    async with opened(tmp_path, autojump_clock) as store, backfilling(store, neighbours) as backfill:
         await store.write(arriving(*(copied(f"lost{n}.a", key(n), one) for n, one in enumerate(lost))))
         await trio.sleep(2 * LOOK_S)
         assert backfill.lacking == len(lost)
@@ -209,7 +208,7 @@ async def test_what_was_not_to_be_had_is_not_asked_for_again_with_each_copy(
         neighbours.asked.clear()
         for number, stored in enumerate(new):
             origin, mailbox = f"new{number}.a", key(100 + number)
-            come = taken_over(origin, mailbox, stored) if number % 2 else arriving(copied(origin, mailbox, stored))
+            come = installing(origin, mailbox, stored) if number % 2 else arriving(copied(origin, mailbox, stored))
             await store.write(come)
             await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
             assert await store.read(partial(read_body, content_hash=stored.content_hash)) == stored.message
@@ -221,21 +220,21 @@ async def test_what_was_not_to_be_had_is_not_asked_for_again_with_each_copy(
             assert took_s // LOOK_S - 1 <= asked <= took_s // timing.BACKFILL_RETRY_S + 1
 
 
-async def test_a_lost_text_is_asked_for_once_more_when_its_message_is_copied(
+async def test_lost_body_is_asked_for_again_when_its_message_is_copied(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     neighbours = Neighbours()
-    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours):
+    async with opened(tmp_path, autojump_clock) as store, backfilling(store, neighbours):
         await store.write(arriving(copied("dc1.a", INBOX)))
         await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
         assert len(neighbours.asked) == 1
         neighbours.have_it()
         await store.write(arriving(copied("dc2.a", WORK)))
         await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
-        assert await has_text(store)
+        assert await has_body(store)
 
 
-async def test_who_copies_what_is_here_has_it_not_read_one_by_one(
+async def test_copy_of_a_body_that_is_here_causes_no_look_up(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_for = list[bytes]()
@@ -246,17 +245,17 @@ async def test_who_copies_what_is_here_has_it_not_read_one_by_one(
 
     monkeypatch.setattr(backfill_module, "is_here", noticed)
     here = StoredBody.of(b"here")
-    async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()):
+    async with opened(tmp_path, autojump_clock) as store, backfilling(store, Neighbours()):
         await store.write(lambda tx: write_body(tx.connection, here))
         await store.write(arriving(copied("dc1.a", INBOX)))
         await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
-        assert looked_for == [TEXT.content_hash]
+        assert looked_for == [BODY.content_hash]
         await store.write(arriving(copied("dc2.a", WORK, here)))
         await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
-        assert looked_for == [TEXT.content_hash]
+        assert looked_for == [BODY.content_hash]
 
 
-async def test_where_nothing_is_lacking_nothing_is_looked_for(
+async def test_node_that_lacks_nothing_looks_once(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
@@ -267,12 +266,12 @@ async def test_where_nothing_is_lacking_nothing_is_looked_for(
         return lacking_count(connection)
 
     monkeypatch.setattr(backfill_module, "lacking_count", counted)
-    async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()):
+    async with opened(tmp_path, autojump_clock) as store, backfilling(store, Neighbours()):
         await trio.sleep(10 * LOOK_S)
         assert looks == 1
 
 
-async def test_what_is_too_much_to_be_noted_is_looked_for_with_all_the_rest(
+async def test_bodies_beyond_the_note_limit_are_fetched_in_the_next_look(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backfill_module, "NOTED", 1)
@@ -280,7 +279,7 @@ async def test_what_is_too_much_to_be_noted_is_looked_for_with_all_the_rest(
     neighbours = Neighbours()
     for stored in new:
         neighbours.have(stored)
-    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours) as backfill:
+    async with opened(tmp_path, autojump_clock) as store, backfilling(store, neighbours) as backfill:
         await store.write(arriving(copied("dc1.a", INBOX)))
         await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
         assert backfill.lacking == 1
@@ -291,15 +290,13 @@ async def test_what_is_too_much_to_be_noted_is_looked_for_with_all_the_rest(
         assert await store.read(lacking_count) == backfill.lacking == 1
 
 
-async def test_a_text_that_came_is_counted_while_others_are_waited_for(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    slow = StoredBody.of(b"a large text")
-    texts = {stored.content_hash: stored for stored in (TEXT, slow)}
+async def test_arrived_body_is_counted_while_others_are_awaited(tmp_path: Path, autojump_clock: MockClock) -> None:
+    slow = StoredBody.of(b"a large body")
+    bodies = {stored.content_hash: stored for stored in (BODY, slow)}
 
     async def fetch(content_hash: bytes, write: WriteBody) -> bool:
         await trio.sleep(100 if content_hash == slow.content_hash else 1)
-        await written(store, write, texts[content_hash])
+        await written(store, write, bodies[content_hash])
         return True
 
     async with opened(tmp_path, autojump_clock) as store, trio.open_nursery() as nursery:
@@ -313,33 +310,33 @@ async def test_a_text_that_came_is_counted_while_others_are_waited_for(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_look_that_fails_at_the_start_is_taken_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_failed_first_look_is_repeated(tmp_path: Path, autojump_clock: MockClock) -> None:
     neighbours = Neighbours()
     neighbours.have_it()
     async with opened(tmp_path, autojump_clock) as store:
         await store.write(arriving(copied("dc1.a", INBOX)))
         await rename_table(store, "lacking", "away")
-        async with filler_of(store, neighbours):
+        async with backfilling(store, neighbours):
             await trio.sleep(LOOK_S)
             with pytest.raises(DatabaseFailedError):
                 await store.read(lacking_count)
             await rename_table(store, "away", "lacking")
             await trio.sleep(LOOK_S + 1)
-        assert await has_text(store)
+        assert await has_body(store)
         assert not await store.read(lacking_count)
 
 
-async def test_a_neighbour_that_takes_as_long_as_a_request_may_last_is_waited_for(
+async def test_backfill_waits_for_a_neighbour_as_long_as_a_request_may_last(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """Sixteen large texts share a slow line; and the first of two neighbours may refuse only when its time is over."""
+    """Sixteen large bodies may share a slow link, and the first of two neighbours may refuse at the end of its time."""
     neighbours = Neighbours()
     neighbours.have_it()
     neighbours.delay_s = 100.0
-    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours):
+    async with opened(tmp_path, autojump_clock) as store, backfilling(store, neighbours):
         await store.write(arriving(copied("dc1.a", INBOX)))
         await trio.sleep(200)
-        assert await has_text(store)
+        assert await has_body(store)
 
 
 async def rename_table(store: Store, old: str, new: str) -> None:

@@ -1,4 +1,4 @@
-"""A directory of attachments that hangs, as on a file server that is away: a pipe without a writer stands for it."""
+"""A directory of attachments that hangs, as on an absent file server. A pipe without a writer stands for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.replication.bodies.large_messages import contents, message, save
 from tests.replication.cluster import cluster
 
 
-async def test_a_read_that_hangs_keeps_neither_a_client_nor_the_end_of_the_node(
+async def test_hanging_read_blocks_neither_a_client_nor_the_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timing, "ATTACHMENTS_READ_TIMEOUT_S", 0.2)
@@ -27,13 +27,13 @@ async def test_a_read_that_hangs_keeps_neither_a_client_nor_the_end_of_the_node(
         content.hardlink_to(pipe)
         try:
             with trio.fail_after(20):
-                text = await nodes["dc1"].mail.read_body((await nodes["dc1"].messages())[0])
-                assert await read_all(text) == message(1), "another node has it"
-                assert content.is_fifo(), "what does not answer is not written to"
+                body = await nodes["dc1"].mail.read_body((await nodes["dc1"].messages())[0])
+                assert await read_all(body) == message(1), "another node has the attachment"
+                assert content.is_fifo(), "a file that hangs is not repaired"
                 monkeypatch.setattr(timing, "ATTACHMENTS_READ_TIMEOUT_S", 1000)
                 with trio.move_on_after(0.1) as scope:
-                    await read_all(text)
+                    await read_all(body)
                 assert scope.cancelled_caught
                 await nodes.stop("dc1")
-        finally:  # the threads that were left behind
+        finally:  # release the threads that still read
             os.close(os.open(pipe, os.O_RDWR))

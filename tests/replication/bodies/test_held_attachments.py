@@ -1,4 +1,4 @@
-"""What is acknowledged rests on parts that are on this disk, whatever ends, breaks or is full meanwhile."""
+"""Attachments of acknowledged messages stay on disk, whatever ends, breaks or is full meanwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,17 @@ from replicator.mailstore import NewMessage
 from replicator.replication import timing
 from replicator.replication.links import link
 from replicator.store.attachments.construction import Holding, Replacement
-from tests.replication.bodies.large_messages import LOGO, answering, contents, found, full, held, message, save, texts
+from tests.replication.bodies.large_messages import (
+    LOGO,
+    answer_chunks,
+    attachment_files,
+    bodies,
+    check_holders,
+    contents,
+    message,
+    raise_disk_full,
+    save,
+)
 from tests.replication.cluster import USER, Node, cluster
 from tests.replication.metrics import value
 from tests.replication.slow_disk import delay_writes
@@ -31,7 +41,7 @@ T = TypeVar("T")
 
 
 class Gate:
-    """The writer of a node stands still before its next batch until the gate is opened."""
+    """A gate before the next batch of a node's writer."""
 
     def __init__(self) -> None:
         self.reached = trio.Event()
@@ -53,7 +63,7 @@ async def gate(node: Node) -> AsyncIterator[Gate]:
         await node.store.flush()
 
 
-async def test_what_the_writer_still_writes_when_its_client_goes_is_held(
+async def test_attachments_are_held_when_the_client_leaves_during_the_write(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
@@ -71,12 +81,14 @@ async def test_what_the_writer_still_writes_when_its_client_goes_is_held(
             scope.cancel()
             await trio.sleep(1)
             closed.opened.set()
-        uid = await save(node, message(1))  # tries again
-        assert (await texts(node))[uid] == message(1)
-        await held(node)
+        uid = await save(node, message(1))  # a retry
+        assert (await bodies(node))[uid] == message(1)
+        await check_holders(node)
 
 
-async def test_what_is_written_when_the_link_breaks_is_held(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_attachments_are_held_when_the_link_breaks_during_the_write(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with cluster(tmp_path, autojump_clock, 2, when_short=WhenShort.REFUSE) as nodes:
         await save(nodes["dc1"], b"first")
         await nodes.converged()
@@ -89,40 +101,40 @@ async def test_what_is_written_when_the_link_breaks_is_held(tmp_path: Path, auto
             await trio.sleep(0.5)
             closed.opened.set()
         await nodes.converged()
-        await held(nodes["dc2"])
+        await check_holders(nodes["dc2"])
         assert [file.read_bytes() for file in contents(nodes["dc2"])] == [LOGO]
 
 
-async def test_a_message_without_its_parts_is_no_copy(
+async def test_message_without_its_attachments_does_not_count_as_a_copy(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = [Refused(RefusalCode.UNAVAILABLE, "too many requests at once; try again")]
-    answering(monkeypatch, lambda _: busy[0] if busy else None)
+    answer_chunks(monkeypatch, lambda _: busy[0] if busy else None)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         with pytest.raises(MailError):
             await save(nodes["dc1"], message(1))
-        assert await texts(nodes["dc2"]) == {}
+        assert await bodies(nodes["dc2"]) == {}
         busy.clear()
         await nodes.converged()
-        assert await texts(nodes["dc2"]) == {1: message(1)}
+        assert await bodies(nodes["dc2"]) == {1: message(1)}
 
 
-async def test_a_message_whose_parts_are_lost_is_no_copy_while_anyone_waits_for_one(
+async def test_message_with_lost_attachments_does_not_count_for_a_waiting_client(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = [Refused(RefusalCode.NO_CONTENT, "this node does not have this content")]
-    answering(monkeypatch, lambda _: lost[0] if lost else None)
+    answer_chunks(monkeypatch, lambda _: lost[0] if lost else None)
     async with cluster(tmp_path, autojump_clock, 2, when_short=WhenShort.REFUSE) as nodes:
         with pytest.raises(MailError):
             await save(nodes["dc1"], message(1))
         assert len((await nodes["dc2"].view()).messages) == 0
         await trio.sleep(60)
-        assert len((await nodes["dc2"].view()).messages) == 1  # nobody is kept waiting for ever
+        assert len((await nodes["dc2"].view()).messages) == 1  # after a time the message is shown without its body
         assert (await nodes["dc2"].report.node_status()).texts_lacking == 1
         assert value(nodes["dc2"].registry, "texts_lost_total") == 1
 
 
-async def test_a_link_that_breaks_while_parts_come_ends_no_node(
+async def test_link_may_break_during_the_download_of_attachments(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
@@ -133,7 +145,7 @@ async def test_a_link_that_breaks_while_parts_come_ends_no_node(
                 cuts.pop()
                 nodes.network.cut(("dc1", "dc2"))
 
-        answering(monkeypatch, cutting, delay_s=0.1)
+        answer_chunks(monkeypatch, cutting, delay_s=0.1)
         await save(nodes["dc1"], message(1))
         await trio.sleep(30)
         nodes.network.mend(("dc1", "dc2"))
@@ -142,42 +154,42 @@ async def test_a_link_that_breaks_while_parts_come_ends_no_node(
         nodes.network.mend(("dc1", "dc2"))
         await nodes.linked()
         await nodes.converged()
-        assert await texts(nodes["dc2"]) == {1: message(1)}
+        assert await bodies(nodes["dc2"]) == {1: message(1)}
 
 
-async def test_a_disk_without_room_for_parts_breaks_no_link(
+async def test_full_disk_for_attachments_breaks_no_link(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await save(nodes["dc1"], b"first")
         await nodes.converged()
         with monkeypatch.context() as patch:
-            patch.setattr(nodes["dc3"].store.attachments, "build", full)
+            patch.setattr(nodes["dc3"].store.attachments, "build", raise_disk_full)
             term = nodes["dc1"].coordinator.mastership.masters.term
             await save(nodes["dc1"], message(1))
             await trio.sleep(30)
             assert nodes["dc1"].coordinator.mastership.masters.term == term
         await nodes.converged()
-        assert await texts(nodes["dc3"]) == {1: b"first", 2: message(1)}
+        assert await bodies(nodes["dc3"]) == {1: b"first", 2: message(1)}
 
 
-async def test_a_master_without_room_for_parts_hands_the_mailbox_on(
+async def test_save_succeeds_while_the_masters_disk_is_full(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await save(nodes["dc1"], b"first")
         await nodes.converged()
         with monkeypatch.context() as patch:
-            patch.setattr(nodes["dc1"].store.attachments, "build", full)
+            patch.setattr(nodes["dc1"].store.attachments, "build", raise_disk_full)
             await save(nodes["dc2"], message(1))
         await nodes.converged()
 
 
-async def test_a_part_that_many_wait_for_is_fetched_once(
+async def test_attachment_that_many_saves_need_is_fetched_once(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunks = list[int]()
-    answering(monkeypatch, lambda command: chunks.append(command.start), delay_s=0.1)
+    answer_chunks(monkeypatch, lambda command: chunks.append(command.start), delay_s=0.1)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         users = [f"user{number}" for number in range(16)]
         for user in users:
@@ -186,15 +198,15 @@ async def test_a_part_that_many_wait_for_is_fetched_once(
         mail = nodes["dc2"].mail
         async with mail.receive() as sink:
             await sink.write(message(1))
-            text = await sink.finish()
+            body = await sink.finish()
             async with trio.open_nursery() as nursery:
                 for user in users:
-                    nursery.start_soon(mail.save, await mail.folder(user, "INBOX"), NewMessage(text))
+                    nursery.start_soon(mail.save, await mail.folder(user, "INBOX"), NewMessage(body))
         assert len(chunks) == 3
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, lambda file: file.write_bytes(b"x" * len(LOGO))])
-async def test_a_new_delivery_takes_the_place_of_a_damaged_part(
+async def test_new_delivery_replaces_a_damaged_attachment(
     tmp_path: Path, autojump_clock: MockClock, harm: Callable[[Path], object]
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
@@ -203,26 +215,24 @@ async def test_a_new_delivery_takes_the_place_of_a_damaged_part(
         (file,) = contents(node)
         harm(file)
         await save(node, message(2))
-        assert await texts(node) == {1: message(1), 2: message(2)}
+        assert await bodies(node) == {1: message(1), 2: message(2)}
 
 
-async def test_a_message_that_is_delivered_again_brings_its_parts_back(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_repeated_delivery_restores_lost_attachments(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         await save(node, message(1))
-        for file in (*contents(node), *found(node, "holders/*")):
+        for file in (*contents(node), *attachment_files(node, "holders/*")):
             file.unlink()
-        for holders in found(node, "holders"):
+        for holders in attachment_files(node, "holders"):
             holders.rmdir()
             holders.parent.rmdir()
         uid = await save(node, message(1))
-        assert (await texts(node))[uid] == message(1)
-        await held(node)
+        assert (await bodies(node))[uid] == message(1)
+        await check_holders(node)
 
 
-async def test_a_text_that_is_delivered_again_whole_takes_the_place_of_one_whose_parts_are_lost(
+async def test_delivery_without_attachments_replaces_a_body_that_lost_them(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
@@ -232,23 +242,21 @@ async def test_a_text_that_is_delivered_again_whole_takes_the_place_of_one_whose
         nodes.content = ContentConfig(inline_max_bytes=1 << 20)
         await nodes.start("dc1")
         await save(nodes["dc1"], message(1))
-        assert await texts(nodes["dc1"]) == {1: message(1), 2: message(1)}
+        assert await bodies(nodes["dc1"]) == {1: message(1), 2: message(1)}
 
 
-async def test_a_text_that_is_damaged_here_is_replaced_by_one_that_is_delivered(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_repeated_delivery_replaces_a_damaged_body(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
-        for text in (b"a mail", message(2)):
-            await save(node, text)
+        for body in (b"a mail", message(2)):
+            await save(node, body)
         node.damage("UPDATE content SET body = x'00'")
-        for text in (b"a mail", message(2)):
-            await save(node, text)
-        assert await texts(node) == {1: b"a mail", 2: message(2), 3: b"a mail", 4: message(2)}
+        for body in (b"a mail", message(2)):
+            await save(node, body)
+        assert await bodies(node) == {1: b"a mail", 2: message(2), 3: b"a mail", 4: message(2)}
 
 
-async def test_what_is_held_is_let_go_in_time_or_left_to_a_sweep(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_holdings_are_released_in_time_or_left_to_the_sweep(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         attachments = node.coordinator.bodies._attachments
@@ -268,8 +276,8 @@ async def test_what_is_held_is_let_go_in_time_or_left_to_a_sweep(tmp_path: Path,
         assert not node.store.attachments.in_flight()
 
 
-async def test_what_could_not_be_known_when_it_was_let_go_goes_later(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Of what is held for nothing, and of what a text has by then."""
+async def test_holding_of_unknown_use_is_released_later(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """One holding belongs to no body; the other belongs to a body that is written by then."""
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         await save(node, b"first")
@@ -292,10 +300,10 @@ async def test_what_could_not_be_known_when_it_was_let_go_goes_later(tmp_path: P
         await trio.sleep(timing.DOWNLOAD_UNKNOWN_RETRY_S)
         assert node.store.attachments.in_flight() == frozenset()
         assert [file.read_bytes() for file in contents(node)] == [b"other" * 50_000]
-        await held(node)
+        await check_holders(node)
 
 
-async def test_damage_is_mended_once_however_often_it_is_read(
+async def test_damaged_attachment_is_repaired_once_however_often_it_is_read(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -303,42 +311,40 @@ async def test_damage_is_mended_once_however_often_it_is_read(
         await nodes.converged()
         (file,) = contents(nodes["dc2"])
         file.write_bytes(b"x" * len(LOGO))
-        attachments, mended = nodes["dc2"].store.attachments, list[object]()
+        attachments, repairs = nodes["dc2"].store.attachments, list[object]()
         replace = attachments.replace
 
         def counting(what: Holding | bytes) -> Replacement:
-            mended.append(what)
+            repairs.append(what)
             return replace(what)
 
         monkeypatch.setattr(attachments, "replace", counting)
         for _ in range(3):
-            assert await texts(nodes["dc2"]) == {1: message(1)}
+            assert await bodies(nodes["dc2"]) == {1: message(1)}
         await trio.sleep(60)
-        assert len(mended) == 1
+        assert len(repairs) == 1
 
 
-async def test_one_message_for_many_is_held_once_and_stays(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_one_message_for_several_users_keeps_its_attachments(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         for user in ("bob", USER):
             await save(nodes["dc1"], b"first", user)
         mail = nodes["dc1"].mail
         async with mail.receive() as sink:
             await sink.write(message(1))
-            text = await sink.finish()
+            body = await sink.finish()
             for user in ("bob", USER):
-                await mail.save(await mail.folder(user, "INBOX"), NewMessage(text))
-            await save(nodes["dc1"], message(1))  # the same octets, held once more meanwhile
-            await mail.save(await mail.folder("bob", "INBOX"), NewMessage(text))
+                await mail.save(await mail.folder(user, "INBOX"), NewMessage(body))
+            await save(nodes["dc1"], message(1))  # the same octets, with another holder
+            await mail.save(await mail.folder("bob", "INBOX"), NewMessage(body))
         await nodes.converged()
         for node in nodes.all():
-            assert await texts(node, "bob") == {1: b"first", 2: message(1), 3: message(1)}
-            assert await texts(node) == {1: b"first", 2: message(1), 3: message(1)}
-            await held(node)
+            assert await bodies(node, "bob") == {1: b"first", 2: message(1), 3: message(1)}
+            assert await bodies(node) == {1: b"first", 2: message(1), 3: message(1)}
+            await check_holders(node)
 
 
-async def test_a_directory_that_is_removed_under_a_node_is_made_again(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_removed_attachment_directory_is_created_again(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         node = nodes["dc1"]
         await save(node, message(1))
@@ -346,18 +352,18 @@ async def test_a_directory_that_is_removed_under_a_node_is_made_again(
         shutil.rmtree(node.config.node.data / "attachments")
         await save(node, message(2))
         await nodes.converged()
-        assert (await texts(node))[2] == message(2)
-        assert await scrubbed(node) == await scrubbed(node) == 0
-        assert await texts(node) == {1: message(1), 2: message(2)}
-        await held(node)
+        assert (await bodies(node))[2] == message(2)
+        assert await scrub_unrepaired(node) == await scrub_unrepaired(node) == 0
+        assert await bodies(node) == {1: message(1), 2: message(2)}
+        await check_holders(node)
 
 
-async def scrubbed(node: Node) -> int:
-    """What is left unrepaired."""
+async def scrub_unrepaired(node: Node) -> int:
+    """Scrub, and return the number of unrepaired findings."""
     return (await scrub(node)).unrepaired
 
 
-async def test_health_tells_of_attachments_that_cannot_be_written(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_health_reports_unwritable_attachments(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         found_ill = list[str]()
@@ -376,13 +382,13 @@ async def test_health_tells_of_attachments_that_cannot_be_written(tmp_path: Path
         assert "attachments cannot be written" in problem
 
 
-async def test_many_large_messages_at_once_leave_room_for_other_requests(
+async def test_many_large_messages_leave_room_for_other_requests(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To scale: it is 64 chunks, and 1024 requests."""
+    """The limits are scaled down: they are 64 chunks and 1024 requests."""
     monkeypatch.setattr(link, "MAX_REQUESTS", 32)
     monkeypatch.setattr(link, "CHUNKS_AT_ONCE", 24)
-    answering(monkeypatch, lambda _: None, delay_s=0.1)
+    answer_chunks(monkeypatch, lambda _: None, delay_s=0.1)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         users = [f"user{number}" for number in range(8)]
         for user in users:
@@ -390,16 +396,16 @@ async def test_many_large_messages_at_once_leave_room_for_other_requests(
         await nodes.converged()
         async with trio.open_nursery() as nursery:
             for number, user in enumerate(users):
-                text = message(number, random.Random(number).randbytes(1_100_000))
-                nursery.start_soon(save, nodes["dc2"], text, user)
+                body = message(number, random.Random(number).randbytes(1_100_000))
+                nursery.start_soon(save, nodes["dc2"], body, user)
 
 
-async def test_what_a_slow_peer_asks_for_does_not_fill_memory(
+async def test_requests_of_a_slow_peer_do_not_fill_memory(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answers are made as they can be sent."""
+    """Answers are made only as fast as they can be sent."""
     answered = list[int]()
-    answering(monkeypatch, lambda command: answered.append(command.start))
+    answer_chunks(monkeypatch, lambda command: answered.append(command.start))
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await save(nodes["dc1"], message(1))
         await nodes.converged()

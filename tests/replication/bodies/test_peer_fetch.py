@@ -1,4 +1,4 @@
-"""Texts that are missing or damaged at one node come from another one."""
+"""Bodies that are missing or damaged at one node come from another node."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +20,8 @@ from replicator.store.store import Store
 from tests.replication.cluster import Node, cluster
 from tests.store.harness import connection_of
 
-TEXT = "the text " * 20
-OTHER = StoredBody.of(b"another text")
+BODY = "the body " * 20
+OTHER = StoredBody.of(b"another body")
 
 Damage = Callable[[Transaction, bytes], object]
 
@@ -44,21 +44,21 @@ async def damage(node: Node, how: Damage) -> None:
 
 
 @pytest.mark.parametrize("how", [lose, garble, exchange])
-async def test_a_text_is_healed_from_another_node(tmp_path: Path, autojump_clock: MockClock, how: Damage) -> None:
+async def test_damaged_body_is_healed_from_another_node(tmp_path: Path, autojump_clock: MockClock, how: Damage) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await nodes["dc1"].save(TEXT)
+        await nodes["dc1"].save(BODY)
         await nodes.converged()
         for sid in ("dc1", "dc3"):
             await damage(nodes[sid], how)
-        assert await nodes["dc3"].texts() == {1: TEXT}
+        assert await nodes["dc3"].bodies() == {1: BODY}
         nodes.isolate("dc3")
-        assert await nodes["dc3"].texts() == {1: TEXT}  # kept: nobody can be asked now
-        assert await nodes["dc1"].texts() == {1: TEXT}
+        assert await nodes["dc3"].bodies() == {1: BODY}  # stored by now: no peer is linked
+        assert await nodes["dc1"].bodies() == {1: BODY}
 
 
-async def test_a_text_that_nobody_has_is_missed_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_body_that_no_node_has_fails_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await nodes["dc1"].save(TEXT)
+        await nodes["dc1"].save(BODY)
         await nodes.converged()
         for node in nodes.all():
             await damage(node, garble)
@@ -68,49 +68,51 @@ async def test_a_text_that_nobody_has_is_missed_alone(tmp_path: Path, autojump_c
         assert await nodes["dc1"].save("readable") == 2
         second = (await nodes["dc1"].messages())[1]
         assert await read_all(await nodes["dc1"].mail.read_body(second)) == b"readable"
-        # Mended, so that the databases are whole when the nodes stop.
+        # The databases must be whole when the nodes stop.
         for node in nodes.all():
-            await node.store.write(lambda tx: replace_body(tx.connection, StoredBody.of(TEXT.encode())))
-        assert (await nodes["dc1"].texts())[1] == TEXT
+            await node.store.write(lambda tx: replace_body(tx.connection, StoredBody.of(BODY.encode())))
+        assert (await nodes["dc1"].bodies())[1] == BODY
 
 
-async def test_a_text_that_a_peer_sends_wrong_is_asked_of_the_next(
+async def test_wrong_body_from_a_peer_is_requested_from_the_next(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await nodes["dc1"].save(TEXT)
+        await nodes["dc1"].save(BODY)
         await nodes.converged()
         await damage(nodes["dc3"], lose)
         monkeypatch.setattr("replicator.replication.bodies.peer_fetch.read_body", wrong_at_first())
-        assert await nodes["dc3"].texts() == {1: TEXT}
+        assert await nodes["dc3"].bodies() == {1: BODY}
 
 
 def wrong_at_first() -> Callable[..., bytes]:
-    """What a node reads that does not look at what it reads."""
-    answers = [TEXT.encode(), b"wrong"]
+    """Return a `read_body` that does not verify what it reads: a wrong body first, then the right one."""
+    answers = [BODY.encode(), b"wrong"]
     return lambda _reader, **_: answers.pop()
 
 
-async def test_a_text_is_read_although_there_is_no_room_to_keep_it(tmp_path: Path, autojump_clock: MockClock) -> None:
-    text = "".join(map(str, range(20_000)))
+async def test_body_is_read_although_the_disk_is_too_full_to_store_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    body = "".join(map(str, range(20_000)))
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await nodes["dc1"].save(text)
+        await nodes["dc1"].save(body)
         await nodes.converged()
         await damage(nodes["dc3"], lose)
         connection = connection_of(nodes["dc3"].store)
         connection.execute("VACUUM")
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")
-        assert await nodes["dc3"].texts() == {1: text}
+        assert await nodes["dc3"].bodies() == {1: body}
         connection.execute(f"PRAGMA max_page_count = {pages + 1000}")
-        assert await nodes["dc3"].texts() == {1: text}
+        assert await nodes["dc3"].bodies() == {1: body}
 
 
-async def test_a_neighbour_that_does_not_answer_keeps_no_text_away(
+async def test_silent_neighbour_does_not_prevent_a_fetch(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await nodes["dc1"].save(TEXT)
+        await nodes["dc1"].save(BODY)
         await nodes.converged()
         answer = peer_fetch.answer_fetch
 
@@ -123,4 +125,4 @@ async def test_a_neighbour_that_does_not_answer_keeps_no_text_away(
         for sid in ("dc1", "dc2"):
             silent = nodes[sid]
             await damage(nodes["dc3"], lose)
-            assert await nodes["dc3"].texts() == {1: TEXT}
+            assert await nodes["dc3"].bodies() == {1: BODY}

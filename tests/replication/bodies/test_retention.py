@@ -1,4 +1,4 @@
-"""Expunged mail is forgotten after its time, its text goes, and nobody takes that for damage."""
+"""Retention: expunged mail and its bodies are removed after their time, and no check takes that for damage."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -25,7 +25,7 @@ from replicator.store.gc import expunged
 from replicator.store.store import Store
 from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions, UndeleteOptions
 from resync.entry import MailAdd
-from tests.replication.bodies.large_messages import contents, held, message, save
+from tests.replication.bodies.large_messages import check_holders, contents, message, save
 from tests.replication.cluster import HEARTBEAT_S, USER, Cluster, Node, cluster, until, virtual_environment
 from tests.replication.metrics import value
 from tests.replication.tasks.running import run_task
@@ -42,8 +42,8 @@ def expiring_cluster(
     return cluster(tmp_path, clock, size, content=ContentConfig(keep_expunged_s=keep_s))
 
 
-async def is_kept(node: Node, text: str) -> bool:
-    return await node.store.read(lambda reader: is_here(reader, sha256(text.encode()).digest()))
+async def is_kept(node: Node, body: str) -> bool:
+    return await node.store.read(lambda reader: is_here(reader, sha256(body.encode()).digest()))
 
 
 async def kept(node: Node) -> int:
@@ -56,12 +56,10 @@ async def check(node: Node, options: CheckOptions | ScrubOptions) -> CheckStatus
     return status
 
 
-async def test_after_its_time_a_message_is_forgotten_and_its_text_is_gone(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_expired_message_is_forgotten_and_its_body_removed(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with expiring_cluster(tmp_path, autojump_clock, 2) as nodes:
-        for text in ("gone", "copied", "stays"):
-            await nodes["dc1"].save(text)
+        for body in ("gone", "copied", "stays"):
+            await nodes["dc1"].save(body)
         archive = await nodes["dc1"].mail.create_folder(USER, "Archive")
         await nodes["dc1"].mail.copy(await nodes["dc1"].view(), UidSet.of([2]), archive)
         await nodes["dc1"].expunge(1, 2)
@@ -72,13 +70,13 @@ async def test_after_its_time_a_message_is_forgotten_and_its_text_is_gone(
         await trio.sleep(ROUND_S + 2)
         for node in nodes.all():
             assert (await kept(node), await is_kept(node, "gone")) == (0, False)
-            assert await node.texts() == {3: "stays"}
-            assert await node.texts("Archive") == {1: "copied"}
+            assert await node.bodies() == {3: "stays"}
+            assert await node.bodies("Archive") == {1: "copied"}
             for options in (CheckOptions(), ScrubOptions()):
                 assert (await check(node, options)).damage == {}
 
 
-async def test_parts_go_with_the_last_text_that_has_them(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_attachment_is_removed_with_the_last_body_that_has_it(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with expiring_cluster(tmp_path, autojump_clock, 2) as nodes:
         node = nodes["dc1"]
         for number in (1, 2):
@@ -88,16 +86,16 @@ async def test_parts_go_with_the_last_text_that_has_them(tmp_path: Path, autojum
         await trio.sleep(KEEP_S + ROUND_S + 1)
         for each in nodes.all():
             assert len(contents(each)) == 1
-            assert (await each.texts())[2].encode() == message(2)
+            assert (await each.bodies())[2].encode() == message(2)
         await node.expunge(2)
         await nodes.converged()
         await trio.sleep(KEEP_S + ROUND_S + 1)
         for each in nodes.all():
             assert contents(each) == []
-            await held(each)
+            await check_holders(each)
 
 
-async def test_a_damaged_row_of_a_part_ends_no_node(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_damaged_attachment_row_does_not_stop_retention(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with expiring_cluster(tmp_path, autojump_clock) as nodes:
         node = nodes["dc1"]
         await save(node, message(1))
@@ -111,7 +109,7 @@ async def test_a_damaged_row_of_a_part_ends_no_node(tmp_path: Path, autojump_clo
     ("keep_s", "pause_s"),
     [(0.0, timing.RETENTION_LEAST_S), (KEEP_S * 5, KEEP_S / 2), (86400 * 14, timing.RETENTION_MOST_S)],
 )
-async def test_how_often_it_is_looked(
+async def test_pause_between_rounds_follows_from_keep_expunged(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, keep_s: float, pause_s: float
 ) -> None:
     looks: list[float] = []
@@ -128,10 +126,10 @@ async def test_how_often_it_is_looked(
     assert [round(at / pause_s) for at in looks] == [1, 2], "also after a failure"
 
 
-async def test_a_text_that_comes_after_its_message_was_forgotten_goes(
+async def test_body_that_arrives_after_its_message_was_forgotten_is_removed(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """As the answer of a slow neighbour does, of which a scrub has asked."""
+    """A slow neighbour may answer a scrub after the message is forgotten."""
     async with expiring_cluster(tmp_path, autojump_clock) as nodes:
         node = nodes["dc1"]
         await node.save("stays")
@@ -141,14 +139,14 @@ async def test_a_text_that_comes_after_its_message_was_forgotten_goes(
         await trio.sleep(KEEP_S + 4 * ROUND_S)
         assert not await is_kept(node, "late")
         assert contents(node) == []
-        assert await node.texts() == {1: "stays"}
+        assert await node.bodies() == {1: "stays"}
 
 
 @asynccontextmanager
-async def expirer_of_one(
+async def store_with_retention(
     tmp_path: Path, clock: MockClock, keep_s: float
 ) -> AsyncIterator[tuple[Store, Retention, list[int]]]:
-    """A store with a message that was expunged, an expirer that is driven by hand, and by what its clock is wrong."""
+    """Yield a store with an expunged message, a retention that the test drives, and the error of its clock in ms."""
     environment, ahead_ms = virtual_environment(clock, "dc1"), [0]
 
     async def let_go(holdings: Iterable[Holding]) -> None:
@@ -161,7 +159,7 @@ async def expirer_of_one(
 
 
 async def rounds_until_forgotten(store: Store, retention: Retention) -> int:
-    """Of an hour each."""
+    """Run rounds, one an hour, and return how many it took."""
     count = 0
     while (await store.read(expunged.totals))[0]:
         await trio.sleep(3600)
@@ -171,11 +169,11 @@ async def rounds_until_forgotten(store: Store, retention: Retention) -> int:
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-async def test_a_clock_that_jumps_ahead_is_followed_slowly(
+async def test_clock_that_jumps_ahead_is_followed_slowly(
     tmp_path: Path, autojump_clock: MockClock, *, is_known: bool
 ) -> None:
-    """Whether the node has run before that, or not: then it may have been off for as long."""
-    async with expirer_of_one(tmp_path, autojump_clock, 14 * DAY_S) as (store, retention, ahead_ms):
+    """A node that has not run before the jump may have been off for that long."""
+    async with store_with_retention(tmp_path, autojump_clock, 14 * DAY_S) as (store, retention, ahead_ms):
         if is_known:
             await retention.expire()
         ahead_ms[0] = 365 * 86_400_000
@@ -183,25 +181,25 @@ async def test_a_clock_that_jumps_ahead_is_followed_slowly(
         ahead_ms[0] = 0
         await store.write(saving(b"gone", guid(2)))
         await store.write(expunging(2))
-        assert await rounds_until_forgotten(store, retention) >= 14 * 24, "once it was put right"
+        assert await rounds_until_forgotten(store, retention) >= 14 * 24, "the clock is right again"
 
 
-async def test_slices_rest(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with expirer_of_one(tmp_path, autojump_clock, 0.0) as (store, retention, _):
+async def test_slices_of_a_round_rest_between_each_other(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with store_with_retention(tmp_path, autojump_clock, 0.0) as (store, retention, _):
         await trio.sleep(1)
         began = trio.current_time()
         await retention.expire()
         assert (await store.read(expunged.totals))[0] == 0
         assert trio.current_time() >= began + 5 * timing.RETENTION_REST_S, (
-            "to forget, to look in three tables, to remove"
+            "one slice forgets, three look in tables, and one removes"
         )
 
 
-async def test_what_an_end_has_interrupted_goes_after_a_start(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_interrupted_removal_is_finished_after_a_restart(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with expiring_cluster(tmp_path, autojump_clock) as nodes:
         node = nodes["dc1"]
-        for text in ("gone", "again"):
-            await node.save(text)
+        for body in ("gone", "again"):
+            await node.save(body)
         await node.expunge(1, 2)
         await node.store.write(lambda tx: deletion_candidates.doom_expired(tx.connection, 1 << 60, 5))
         await node.save("again")
@@ -209,10 +207,10 @@ async def test_what_an_end_has_interrupted_goes_after_a_start(tmp_path: Path, au
         await nodes.start("dc1")
         await trio.sleep(ROUND_S + 1)
         assert not await is_kept(nodes["dc1"], "gone")
-        assert list((await nodes["dc1"].texts()).values()) == ["again"]
+        assert list((await nodes["dc1"].bodies()).values()) == ["again"]
 
 
-async def test_a_round_goes_in_slices(
+async def test_round_removes_all_in_several_slices(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("FORGET_AT_ONCE", "REMOVE_AT_ONCE"):
@@ -228,32 +226,32 @@ async def test_a_round_goes_in_slices(
         assert count == 1
 
 
-async def test_a_node_that_was_away_for_longer_does_not_look_for_what_is_gone_for_ever(
+async def test_returning_node_does_not_fetch_bodies_that_have_expired(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """It gets the entries that brought the mail, without texts, and then the one that has expunged it."""
+    """The node gets the entries that brought the mail, without bodies, and then the one that expunged it."""
     async with expiring_cluster(tmp_path, autojump_clock, 3) as nodes:
         node, late = nodes["dc1"], "dc3"
         await node.save("before")
         await nodes.converged()
         await nodes.stop(late)
         await nodes.linked()
-        for text in ("gone", "stays"):
-            await node.save(text)
+        for body in ("gone", "stays"):
+            await node.save(body)
         await node.expunge(2)
         await nodes.converged()
         await trio.sleep(KEEP_S + ROUND_S + 1)
         assert not await is_kept(node, "gone")
-        for sid in ("dc1", "dc2"):  # what has just come is in memory, too, with its text
+        for sid in ("dc1", "dc2"):  # the latest entries are in memory with their bodies
             await nodes.stop(sid)
         await nodes.start()
         await nodes.linked()
         await nodes.converged()
         node, away = nodes["dc1"], nodes[late]
-        assert await away.texts() == {1: "before", 3: "stays"}
+        assert await away.bodies() == {1: "before", 3: "stays"}
         brought = [entry for logged in await away.store.log_after(0) if len((entry := logged.entry).changes) == 1]
         adds = [entry.changes[0] for entry in brought if isinstance(entry.changes[0], MailAdd)]
-        assert [add.copied for add in adds] == [False, True, False], "that one came without its text"
+        assert [add.copied for add in adds] == [False, True, False], "the expunged message came without its body"
         for options in (CheckOptions(), CheckOptions(repair=True), ScrubOptions()):
             assert (await check(away, options)).damage == {}
         await trio.sleep(2 * (timing.BACKFILL_PATIENCE_S + timing.BACKFILL_RETRY_S))
@@ -261,12 +259,12 @@ async def test_a_node_that_was_away_for_longer_does_not_look_for_what_is_gone_fo
         assert away.coordinator.bodies._backfill.lacking == 0
         await until(lambda: away.store.settled() == node.store.settled())
         assert (await node.report.node_status()).unsettled == {"dc1": 0, "dc2": 0, "dc3": 0}
-        assert await kept(away) <= 1, "it was expunged long ago"
+        assert await kept(away) <= 1, "the message was expunged long ago"
         await trio.sleep(ROUND_S)
         assert await kept(away) == 0
 
 
-async def test_a_scrub_does_not_miss_what_has_gone_meanwhile(
+async def test_scrub_does_not_report_bodies_removed_meanwhile(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with expiring_cluster(tmp_path, autojump_clock, keep_s=0.0) as nodes:
@@ -284,7 +282,7 @@ async def test_a_scrub_does_not_miss_what_has_gone_meanwhile(
         assert (await check(node, ScrubOptions())).damage == {"content": 1}
 
         async def heal(_bodies: Bodies, _content_hash: bytes) -> bool:
-            raise AssertionError("what is gone would come back, and nobody would have it")
+            raise AssertionError("a removed body would be fetched again")
 
         monkeypatch.setattr(Inspection, "sweep_rows", sweep_rows_and_expire)
         monkeypatch.setattr(Bodies, "heal", heal)
@@ -292,7 +290,7 @@ async def test_a_scrub_does_not_miss_what_has_gone_meanwhile(
         assert not await is_kept(node, "gone")
 
 
-async def test_a_check_does_not_miss_the_text_of_what_is_expunged_meanwhile(
+async def test_check_does_not_report_bodies_expunged_meanwhile(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with expiring_cluster(tmp_path, autojump_clock) as nodes:
@@ -306,11 +304,13 @@ async def test_a_check_does_not_miss_the_text_of_what_is_expunged_meanwhile(
 
         monkeypatch.setattr(Bodies, "heal", expunge)
         assert (await check(node, CheckOptions(repair=True))).damage == {}
-        node.damage("DELETE FROM expunged")  # a text that is lost is none that has gone
+        node.damage("DELETE FROM expunged")  # the consistency check at the end expects the bodies of kept messages
 
 
-async def test_an_undelete_of_what_was_kept_here_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Other nodes have forgotten it: they get it as any mail."""
+async def test_undelete_of_mail_that_only_this_node_kept_reaches_all_nodes(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Other nodes have forgotten the message, and get it as a new one."""
     async with expiring_cluster(tmp_path, autojump_clock, 2) as nodes:
         await nodes["dc1"].save("mail")
         await nodes["dc1"].expunge(1)
@@ -328,14 +328,14 @@ async def test_an_undelete_of_what_was_kept_here_alone(tmp_path: Path, autojump_
             await tasks.wait("undelete")
             nursery.cancel_scope.cancel()
         await nodes.converged()
-        assert await nodes["dc2"].texts() == {2: "mail"}
+        assert await nodes["dc2"].bodies() == {2: "mail"}
 
 
-async def test_what_is_kept_is_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_kept_expunged_mail_is_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with expiring_cluster(tmp_path, autojump_clock) as nodes, trio.open_nursery() as nursery:
         node = nodes["dc1"]
-        for text in ("one", "three"):
-            await node.save(text)
+        for body in ("one", "three"):
+            await node.save(body)
         await node.expunge(1, 2)
         nursery.start_soon(node.report.run, HEARTBEAT_S)
         await trio.sleep(HEARTBEAT_S)

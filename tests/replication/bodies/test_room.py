@@ -1,4 +1,4 @@
-"""What all messages that are coming in may take of the disk together."""
+"""The disk space that all messages being received may take together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FREE_BYTES = 500_000
 HALF = message(1)[:300_000]
 
 
-async def test_what_is_coming_in_leaves_half_of_the_free_room(
+async def test_messages_being_received_take_at_most_half_of_the_free_space(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
@@ -27,11 +27,11 @@ async def test_what_is_coming_in_leaves_half_of_the_free_room(
             await first.write(HALF)
             with pytest.raises(DiskFullError, match="no room for all messages being received"):
                 await second.write(HALF)
-            assert len(contents(node)) == 1, "of the second nothing is left, though its sender may go on for long"
+            assert len(contents(node)) == 1, "nothing is left of the second message, while its client still sends"
             await first.write(message(1)[300_000:])
             inbox = await node.mail.folder(USER, "INBOX")
             await node.mail.save(inbox, NewMessage(await first.finish()))
             assert await save(node, b"small") == 2
-        assert await save(node, message(2)) == 3, "who has left takes no room"
+        assert await save(node, message(2)) == 3, "finished uploads take no room"
         monkeypatch.setattr(files, "free_bytes", lambda: None)
         assert await save(node, message(3, bytes(FREE_BYTES))) == 4

@@ -1,4 +1,4 @@
-"""A store whose log is truncated by rounds of checkpoints, without other nodes."""
+"""One store whose log is truncated by rounds of checkpoints, without other nodes."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ LIMITS = LogConfig(keep_s=86_400.0, max_size_bytes=1 << 30)
 
 
 class Cluster:
-    """What the other nodes have settled: everything, or nothing."""
+    """The other nodes. Those in `away` have settled nothing, all others everything."""
 
     def __init__(self) -> None:
         self.away: list[str] = []
@@ -40,7 +40,7 @@ class Cluster:
 
 
 class Running:
-    """A store and its collector, whose task runs in the background."""
+    """A store with its log truncation, which runs in the background."""
 
     def __init__(self, store: Store, objects: ObjectStore, environment: Environment, cluster: Cluster) -> None:
         self.store, self.environment, self.cluster = store, environment, cluster
@@ -49,11 +49,11 @@ class Running:
         self.bases = CheckpointSource(store, self.archive, environment.run_in_thread)
 
     async def check(self) -> CheckStatus:
-        job = CheckTask(CheckOptions(repair=False), self.store, self.environment, no_text, self.bases)
+        job = CheckTask(CheckOptions(repair=False), self.store, self.environment, no_body, self.bases)
         await job.run()
         return job.status
 
-    async def is_sound(self, unproven: int = 0) -> None:
+    async def assert_sound(self, unproven: int = 0) -> None:
         status = await self.check()
         assert (status.damage, status.unproven) == ({}, unproven)
 
@@ -64,7 +64,7 @@ class Running:
         return {name async for name in self.archive.saved()} | set(await self.archive.manifests())
 
     async def listed(self) -> set[str]:
-        """What should be there: a manifest in force, and what it lists."""
+        """Return the names of all objects that should exist: a manifest in force, and the checkpoints that it lists."""
         (only,) = await self.store.read(catalog.rounds)
         assert only.in_force
         heads = await self.store.read(lambda reader: list(catalog.heads_in(reader, only.number)))
@@ -103,6 +103,6 @@ async def change(store: Store, first: int = 1) -> None:
     await store.write(expunging(uids[1]))
 
 
-async def no_text(_: bytes) -> bool:
+async def no_body(_: bytes) -> bool:
     await trio.lowlevel.checkpoint()
     return False

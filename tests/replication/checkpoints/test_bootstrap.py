@@ -1,4 +1,4 @@
-"""A new node begins with the checkpoints of another one."""
+"""Bootstrap: a new node begins with the checkpoints of another node."""
 
 import math
 import os
@@ -30,7 +30,7 @@ from tests.store.harness import open_store
 
 
 class Alone:
-    """No other node is known."""
+    """A cluster without other nodes."""
 
     def lacking(self, context: Context) -> Sequence[str]:  # noqa: ARG002
         return ()
@@ -41,11 +41,11 @@ def archive_of(path: Path, sid: str, clock: MockClock) -> Archive:
     return Archive(ObjectStore((path / "objects").as_uri(), environment), Home("mail", sid))
 
 
-def seeder_of(store: Store, path: Path, clock: MockClock) -> Bootstrap:
+def bootstrap_of(store: Store, path: Path, clock: MockClock) -> Bootstrap:
     return Bootstrap(store, archive_of(path, "dc9", clock), virtual_environment(clock, "dc9").clock_ms)
 
 
-async def checkpointed(node: Node, archive: Archive) -> None:
+async def write_checkpoints(node: Node, archive: Archive) -> None:
     log_truncation = LogTruncation(node.store, archive, Alone(), LogConfig(), node.environment)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log_truncation.run)
@@ -59,7 +59,7 @@ async def digests(store: Store) -> dict[bytes, bytes]:
 
 
 @asynccontextmanager
-async def filled(path: Path, clock: MockClock) -> AsyncIterator[Node]:
+async def node_with_mail(path: Path, clock: MockClock) -> AsyncIterator[Node]:
     async with cluster(path, clock, 1) as nodes:
         node = nodes["dc1"]
         for number in range(1200):
@@ -73,14 +73,12 @@ async def filled(path: Path, clock: MockClock) -> AsyncIterator[Node]:
         yield node
 
 
-async def test_a_new_node_shows_what_the_checkpoints_do_and_goes_on_from_there(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with filled(tmp_path, autojump_clock) as node:
-        await checkpointed(node, archive_of(tmp_path, "dc1", autojump_clock))
+async def test_new_node_installs_checkpoints_and_goes_on_from_there(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with node_with_mail(tmp_path, autojump_clock) as node:
+        await write_checkpoints(node, archive_of(tmp_path, "dc1", autojump_clock))
         (tmp_path / "new").mkdir()
         async with open_store(tmp_path / "new", "dc9.a", virtual_environment(autojump_clock, "a")) as store:
-            bootstrap = seeder_of(store, tmp_path, autojump_clock)
+            bootstrap = bootstrap_of(store, tmp_path, autojump_clock)
             await bootstrap.run()
             assert bootstrap.done == bootstrap.total == 42
             assert await digests(store) == await digests(node.store)
@@ -90,45 +88,45 @@ async def test_a_new_node_shows_what_the_checkpoints_do_and_goes_on_from_there(
             assert view.messages[2].flags == {"\\Seen"}
             assert (await node.mail.folders(USER))[1].name == "Work"
         async with open_store(tmp_path / "new", "dc9.b", virtual_environment(autojump_clock, "b")) as store:
-            again = seeder_of(store, tmp_path, autojump_clock)
+            again = bootstrap_of(store, tmp_path, autojump_clock)
             await again.run()
-            assert again.total == 0, "it is not new any more"
+            assert again.total == 0, "the node is not new any more"
 
 
-async def test_without_one_of_the_checkpoints_the_log_is_asked_for_whole(
+async def test_damaged_checkpoint_makes_the_node_ask_for_the_whole_log(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with filled(tmp_path, autojump_clock) as node:
-        await checkpointed(node, archive_of(tmp_path, "dc1", autojump_clock))
+    async with node_with_mail(tmp_path, autojump_clock) as node:
+        await write_checkpoints(node, archive_of(tmp_path, "dc1", autojump_clock))
         next((tmp_path / "objects").rglob("*.mailbox")).write_bytes(b"damaged")
         (tmp_path / "new").mkdir()
         async with open_store(tmp_path / "new", "dc9.a", virtual_environment(autojump_clock, "a")) as store:
-            await seeder_of(store, tmp_path, autojump_clock).run()
+            await bootstrap_of(store, tmp_path, autojump_clock).run()
             assert store.context == {}
             assert len(await digests(store)) == 41
         assert "1 of 42 checkpoints" in caplog.text
 
 
-async def test_without_an_object_store_a_node_begins_with_nothing(
+async def test_node_without_its_object_store_begins_empty(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "objects").write_text("a file in its place")
     async with open_store(tmp_path, "dc9.a", virtual_environment(autojump_clock, "a")) as store:
-        await seeder_of(store, tmp_path, autojump_clock).run()
+        await bootstrap_of(store, tmp_path, autojump_clock).run()
         assert store.context == {}
     assert "does not begin with checkpoints" in caplog.text
 
 
-async def test_checkpoints_of_what_clients_may_still_wait_for_are_no_beginning(
+async def test_bootstrap_ignores_checkpoints_that_are_too_recent(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who says that it has an entry has its text on disk, where copies are counted."""
-    async with filled(tmp_path, autojump_clock) as node:
-        await checkpointed(node, archive_of(tmp_path, "dc1", autojump_clock))
+    """A node that acknowledges an entry must have the entry's bodies on disk: clients wait for that."""
+    async with node_with_mail(tmp_path, autojump_clock) as node:
+        await write_checkpoints(node, archive_of(tmp_path, "dc1", autojump_clock))
         monkeypatch.setattr(timing, "BOOTSTRAP_AGE_MIN_S", 2 * timing.BOOTSTRAP_AGE_MIN_S)
         (tmp_path / "new").mkdir()
         async with open_store(tmp_path / "new", "dc9.a", virtual_environment(autojump_clock, "a")) as store:
-            await seeder_of(store, tmp_path, autojump_clock).run()
+            await bootstrap_of(store, tmp_path, autojump_clock).run()
             assert store.context == {}
 
 
@@ -137,14 +135,14 @@ def cut_short(path: Path) -> None:
 
 
 def garble_the_end(path: Path) -> None:
-    """The checksum stands there."""
+    """Change the last octet, which belongs to the checksum."""
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
 
 @pytest.mark.parametrize("is_log_there", [True, False])
 @pytest.mark.parametrize(("spoil", "taken_over"), [(garble_the_end, 15), (cut_short, 0), (Path.unlink, 0)])
-async def test_a_manifest_that_goes_while_it_is_read_leaves_the_node_to_the_log(
+async def test_manifest_damaged_while_it_is_read_leaves_the_rest_to_the_log(
     tmp_path: Path,
     autojump_clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -153,13 +151,13 @@ async def test_a_manifest_that_goes_while_it_is_read_leaves_the_node_to_the_log(
     *,
     is_log_there: bool,
 ) -> None:
-    """It was whole when its heads were counted, and is not when they are taken over."""
+    """The manifest is whole when its heads are counted, and damaged when they are taken over."""
     heads, readings = Archive.heads, 0
 
     def path_of(name: str) -> Path:
         return next(tmp_path.rglob(Path(name).name))
 
-    async def heads_of_what_is_spoilt(self: Archive, listed: Manifest) -> AsyncGenerator[NamedHead, None]:
+    async def spoil_and_read_heads(self: Archive, listed: Manifest) -> AsyncGenerator[NamedHead, None]:
         nonlocal readings
         readings += 1
         if readings == 2:
@@ -176,7 +174,7 @@ async def test_a_manifest_that_goes_while_it_is_read_leaves_the_node_to_the_log(
         if not is_log_there:
             await one.store.write(partial(collect, upto=dict(one.store.context)))
         await trio.sleep(timing.BOOTSTRAP_AGE_MIN_S)
-        monkeypatch.setattr(Archive, "heads", heads_of_what_is_spoilt)
+        monkeypatch.setattr(Archive, "heads", spoil_and_read_heads)
         monkeypatch.setattr(bootstrap_module, "SLICE", 5)
         await nodes.start("dc2")
         await nodes.linked()
@@ -188,12 +186,12 @@ async def test_a_manifest_that_goes_while_it_is_read_leaves_the_node_to_the_log(
         assert two.store.context == one.store.context
         assert bool(two.store.collected) != is_log_there
         assert await two.save("more", user="user8") == 2
-        assert await one.texts(user="user8") == await two.texts(user="user8") == {1: "text", 2: "more"}
+        assert await one.bodies(user="user8") == await two.bodies(user="user8") == {1: "text", 2: "more"}
 
 
 @contextmanager
-def one_hangs(path: Path) -> Iterator[None]:
-    """One of the checkpoints is a FIFO: to open that blocks until somebody writes to it."""
+def hanging_checkpoint(path: Path) -> Iterator[None]:
+    """Replace one of the checkpoints by a FIFO, which nobody can open until somebody writes to it."""
     hanging = next(path.rglob("*.mailbox"))
     hanging.unlink()
     os.mkfifo(hanging)
@@ -203,17 +201,17 @@ def one_hangs(path: Path) -> Iterator[None]:
         os.close(os.open(hanging, os.O_RDWR))
 
 
-async def test_an_object_store_that_hangs_keeps_a_new_node_neither_from_the_log_nor_from_its_end(
+async def test_hanging_object_store_blocks_neither_the_log_nor_the_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In real threads."""
+    """The test runs in real threads, because a read that hangs occupies one."""
     monkeypatch.setattr(timing, "BOOTSTRAP_AGE_MIN_S", 0)
     monkeypatch.setattr(timing, "BOOTSTRAP_READ_TIMEOUT_S", 0.5)
     async with cluster(tmp_path, None, 2, start=["dc1"]) as nodes:
         for number in range(3):
             await nodes["dc1"].save("text", user=f"user{number}")
         assert (await nodes["dc1"].coordinator.log_truncation.checkpoint_now()).mailboxes == 6
-        with one_hangs(tmp_path):
+        with hanging_checkpoint(tmp_path):
             await nodes.start("dc2")
             await nodes.linked()
             await nodes.converged()

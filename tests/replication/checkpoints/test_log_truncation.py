@@ -1,4 +1,4 @@
-"""Clusters whose nodes write checkpoints and forget their logs."""
+"""Clusters whose nodes write checkpoints and truncate their logs."""
 
 import logging
 from pathlib import Path
@@ -14,16 +14,18 @@ from tests.replication.cluster import Node, cluster
 from tests.replication.log.truncating import SAID_S, checkpoint, log_entries
 from tests.replication.tasks.running import check_at
 
-CALM = MastershipConfig(heartbeat_s=60.0, timeout_s=240.0)  # hours go by: each heartbeat takes real time
+CALM = MastershipConfig(heartbeat_s=60.0, timeout_s=240.0)  # hours of virtual time: each heartbeat costs real time
 
 
 async def check(node: Node) -> None:
-    """Nothing is wrong, and everything can be proven."""
+    """Check that a check of the node finds no damage and nothing unproven."""
     status = await check_at(node)
     assert (status.damage, status.unproven) == ({}, 0)
 
 
-async def test_entries_go_when_all_nodes_show_what_they_did(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_entries_leave_the_log_when_all_nodes_have_settled_them(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         for number, sid in enumerate(nodes.sids):
             await nodes[sid].save(f"text {number}")
@@ -42,7 +44,7 @@ async def test_entries_go_when_all_nodes_show_what_they_did(tmp_path: Path, auto
             await check(node)
 
 
-async def test_the_log_waits_for_a_node_that_is_away(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_log_is_kept_while_a_node_is_away(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("all have it")
         await nodes.converged()
@@ -63,7 +65,7 @@ async def test_the_log_waits_for_a_node_that_is_away(tmp_path: Path, autojump_cl
         assert await log_entries(nodes["dc1"]) == 0
 
 
-async def test_a_node_that_was_away_for_longer_than_the_log_is_kept(
+async def test_node_catches_up_after_an_absence_longer_than_log_keep(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path, autojump_clock, log=LogConfig(keep_s=7200.0), mastership=CALM) as nodes:
@@ -86,14 +88,14 @@ async def test_a_node_that_was_away_for_longer_than_the_log_is_kept(
         await nodes.linked()
         await nodes.converged()
         await trio.sleep(SAID_S)
-        assert sorted((await nodes["dc3"].texts()).values()) == [f"two have it {number}" for number in range(5)]
+        assert sorted((await nodes["dc3"].bodies()).values()) == [f"two have it {number}" for number in range(5)]
         await nodes["dc3"].save("it takes mail again")
         await nodes.converged()
         for node in nodes.all():
             await check(node)
 
 
-async def test_checkpoints_on_demand_do_not_begin_the_wait_for_a_node_anew(
+async def test_checkpoints_on_demand_do_not_restart_the_log_keep_time(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock, log=LogConfig(keep_s=7200.0), mastership=CALM) as nodes:
@@ -115,7 +117,7 @@ async def test_checkpoints_on_demand_do_not_begin_the_wait_for_a_node_anew(
         assert await log_entries(nodes["dc1"]) < 7
 
 
-async def test_forks_are_joined_from_checkpoints(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_forks_are_merged_from_checkpoints(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, mastership=CALM) as nodes:
         for number in range(5):
             await nodes["dc1"].save(f"before {number}")
@@ -133,18 +135,18 @@ async def test_forks_are_joined_from_checkpoints(tmp_path: Path, autojump_clock:
         nodes.rejoin("dc3")
         await nodes.linked()
         await nodes.converged()
-        texts = sorted((await nodes["dc2"].texts()).values())
-        assert texts == [*(f"before {number}" for number in range(5)), "here", "there"]
+        bodies = sorted((await nodes["dc2"].bodies()).values())
+        assert bodies == [*(f"before {number}" for number in range(5)), "here", "there"]
         for node in nodes.all():
             await check(node)
         await trio.sleep(4000)
         assert [await log_entries(node) for node in nodes.all()] == [0, 0, 0]
 
 
-async def test_a_peer_whose_entries_go_while_it_is_linked_asks_anew(
+async def test_linked_peer_recovers_when_its_backlog_leaves_the_log(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is slow: what is on its way to it is less than what leaves the log by a limit."""
+    """The link is slow: entries leave the log, by its size limit, before the peer has received them."""
     monkeypatch.setattr(timing, "LOG_TRUNCATION_AGE_MIN_S", 0.0)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
@@ -158,14 +160,14 @@ async def test_a_peer_whose_entries_go_while_it_is_linked_asks_anew(
         with caplog.at_level(logging.WARNING):
             await checkpoint(nodes["dc1"])
             assert await log_entries(nodes["dc1"]) == 0
-            assert len(await nodes["dc2"].texts()) < 40
+            assert len(await nodes["dc2"].bodies()) < 40
             nodes.network.road("dc1", "dc2").bytes_per_s = None
             await nodes.converged()
         assert "dc2 lacks entries that have left this node's log" in caplog.text
-        assert len(await nodes["dc2"].texts()) == 61
+        assert len(await nodes["dc2"].bodies()) == 61
 
 
-async def test_no_store_keeps_a_node_from_serving(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_node_serves_without_its_object_store(tmp_path: Path, autojump_clock: MockClock) -> None:
     (tmp_path / "checkpoints").write_text("no directory")
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("text")

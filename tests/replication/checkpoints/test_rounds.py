@@ -1,4 +1,4 @@
-"""Rounds of checkpoints at one node: what they leave, whatever interrupts them."""
+"""Rounds of checkpoints at one node, and what they leave if something interrupts them."""
 
 import logging
 import sqlite3
@@ -23,18 +23,18 @@ from replicator.store.checkpoints import catalog
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.tasks import CheckOptions
-from tests.replication.checkpoints.one_store import LIMITS, Cluster, change, no_text, running
+from tests.replication.checkpoints.one_store import LIMITS, Cluster, change, no_body, running
 from tests.replication.cluster import virtual_environment
 from tests.store.consistency import check_file
 from tests.store.harness import INBOX, WORK, save
 
 
 class CrashError(BaseException):
-    """The node ends, without anything that it would still do."""
+    """A crash of the node, after which it does nothing any more."""
 
 
 class FragileStore(ObjectStore):
-    """Ends the node at one of its steps, or fails as long as it `fails`."""
+    """An object store that crashes the node at step `crash_at`, and fails as long as `fails` is set."""
 
     def __init__(self, url: str, environment: Environment) -> None:
         super().__init__(url, environment)
@@ -66,7 +66,7 @@ class FragileStore(ObjectStore):
 
 
 class SlowStore(ObjectStore):
-    """Takes each object when the test lets it."""
+    """An object store that completes each upload when the test lets it."""
 
     def __init__(self, url: str, environment: Environment) -> None:
         super().__init__(url, environment)
@@ -80,7 +80,7 @@ class SlowStore(ObjectStore):
 
 
 class ForgetfulStore(ObjectStore):
-    """When it is looked for manifests, `meanwhile` happens, once."""
+    """An object store that calls `meanwhile`, once, while manifests are listed."""
 
     meanwhile: Callable[[], Awaitable[object]] | None = None
 
@@ -92,30 +92,30 @@ class ForgetfulStore(ObjectStore):
             yield info
 
 
-async def test_what_checkpoints_show_leaves_the_log(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_entries_in_a_manifest_leave_the_log(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as node:
         await change(node.store)
         status = await node.log_truncation.checkpoint_now()
         assert (status.mailboxes, status.saved, status.in_force, status.error) == (3, 3, True, None)
         assert await node.log_entries() == 0
         assert await node.objects() == await node.listed()
-        await node.is_sound()
+        await node.assert_sound()
         await save(node.store, 10)
         status = await node.log_truncation.checkpoint_now()
         assert (status.mailboxes, status.saved) == (3, 1)
         assert await node.objects() == await node.listed()
         await save(node.store, 11)
-        await node.is_sound()
+        await node.assert_sound()
         assert await node.log_entries() == 1
     check_file(tmp_path / "node.db")
     async with running(tmp_path, autojump_clock, run="2") as node:
-        await node.is_sound()
+        await node.assert_sound()
         await save(node.store, 12)
         assert (await node.log_truncation.checkpoint_now()).saved == 1
-        await node.is_sound()
+        await node.assert_sound()
 
 
-async def test_nothing_is_written_twice(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_unchanged_mailboxes_are_not_written_again(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as node:
         assert (await node.log_truncation.checkpoint_now()).made_ms is None
         await change(node.store)
@@ -124,7 +124,7 @@ async def test_nothing_is_written_twice(tmp_path: Path, autojump_clock: MockCloc
         assert await node.log_truncation.checkpoint_now() == first
 
 
-async def test_a_round_comes_by_itself_every_hour(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_round_starts_every_hour(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as node:
         await change(node.store)
         await trio.sleep(3590)
@@ -140,7 +140,7 @@ async def test_a_round_comes_by_itself_every_hour(tmp_path: Path, autojump_clock
         assert await node.log_entries() == 0
 
 
-async def test_a_log_that_has_grown_by_a_quarter_of_what_it_may_is_enough(
+async def test_log_grown_by_a_quarter_of_its_limit_starts_a_round(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.replication.checkpoints.one_store.LIMITS", LogConfig(max_size_bytes=40_000))
@@ -162,7 +162,7 @@ async def test_a_log_that_has_grown_by_a_quarter_of_what_it_may_is_enough(
         assert await node.objects() == await node.listed()
 
 
-async def test_the_log_stays_for_a_node_that_is_away_until_a_limit(
+async def test_log_is_kept_for_an_absent_node_until_its_limit(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = Cluster()
@@ -179,10 +179,10 @@ async def test_the_log_stays_for_a_node_that_is_away_until_a_limit(
         assert "dc7, dc9" in caplog.text
         assert await node.log_entries() == 0
         assert node.log_truncation.checkpoint_status().in_force
-        await node.is_sound()
+        await node.assert_sound()
 
 
-async def test_a_pending_manifest_is_not_replaced_by_another(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_pending_manifest_is_kept_until_it_is_in_force(tmp_path: Path, autojump_clock: MockClock) -> None:
     cluster = Cluster()
     async with running(tmp_path, autojump_clock, cluster=cluster) as node:
         await change(node.store)
@@ -196,16 +196,16 @@ async def test_a_pending_manifest_is_not_replaced_by_another(tmp_path: Path, aut
             now = await node.objects()
             assert in_force <= now
             assert len(now - in_force) == 3, "two checkpoints and a manifest"
-            await node.is_sound()
+            await node.assert_sound()
         cluster.away = []
         await trio.sleep(20)
         assert await node.objects() == await node.listed()
-        assert await node.log_entries() > 0, "what came since"
+        assert await node.log_entries() > 0, "entries that came since"
         await node.log_truncation.checkpoint_now()
         assert await node.log_entries() == 0
 
 
-async def test_a_store_that_fails_keeps_the_log_and_nothing_else(
+async def test_failing_object_store_only_stops_log_truncation(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     environment = virtual_environment(autojump_clock, "objects")
@@ -220,7 +220,7 @@ async def test_a_store_that_fails_keeps_the_log_and_nothing_else(
         assert caplog.text.count("the log is kept whole") <= 1
         assert "it fails" in (node.log_truncation.checkpoint_status().error or "")
         assert await node.log_entries() > 0
-        await node.is_sound()
+        await node.assert_sound()
         objects.fails = False
         with caplog.at_level(logging.INFO):
             await trio.sleep(700)
@@ -229,9 +229,7 @@ async def test_a_store_that_fails_keeps_the_log_and_nothing_else(
         assert await node.log_entries() == 0
 
 
-async def test_no_upload_keeps_the_write_ahead_log_from_being_cut_back(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_wal_can_be_truncated_during_an_upload(tmp_path: Path, autojump_clock: MockClock) -> None:
     objects = SlowStore((tmp_path / "objects").as_uri(), virtual_environment(autojump_clock, "objects"))
     async with running(tmp_path, autojump_clock, objects) as node, trio.open_nursery() as nursery:
         await change(node.store)
@@ -247,7 +245,7 @@ async def test_no_upload_keeps_the_write_ahead_log_from_being_cut_back(
     check_file(tmp_path / "node.db")
 
 
-async def test_an_upload_that_never_ends_is_given_up(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_hanging_upload_is_given_up(tmp_path: Path, autojump_clock: MockClock) -> None:
     objects = SlowStore((tmp_path / "objects").as_uri(), virtual_environment(autojump_clock, "objects"))
     async with running(tmp_path, autojump_clock, objects) as node:
         await change(node.store)
@@ -256,7 +254,7 @@ async def test_an_upload_that_never_ends_is_given_up(tmp_path: Path, autojump_cl
         assert await node.objects() == set()
 
 
-async def test_a_disk_without_room_for_what_is_to_be_uploaded(
+async def test_full_disk_for_temporary_files_keeps_the_log(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     is_full = True
@@ -277,11 +275,11 @@ async def test_a_disk_without_room_for_what_is_to_be_uploaded(
         is_full = False
         assert (await node.log_truncation.checkpoint_now()).in_force
         assert await node.objects() == await node.listed()
-        await node.is_sound()
+        await node.assert_sound()
 
 
-async def test_a_manifest_lists_what_was_forgotten_while_it_was_made(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Its log is cut short by it: what it does not list would be nowhere."""
+async def test_manifest_lists_checkpoint_forgotten_while_it_is_made(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The log is truncated by the manifest, so a state that it does not list would be lost."""
     objects = ForgetfulStore((tmp_path / "objects").as_uri(), virtual_environment(autojump_clock, "objects"))
     async with running(tmp_path, autojump_clock, objects) as node:
         await change(node.store)
@@ -298,19 +296,19 @@ async def test_a_manifest_lists_what_was_forgotten_while_it_was_made(tmp_path: P
         assert len(await node.listed()) == 4
         assert await node.objects() == await node.listed()
         assert await node.log_entries() == 0
-        await node.is_sound()
+        await node.assert_sound()
 
 
-async def lives_on(tmp_path: Path, clock: MockClock, objects: ObjectStore, run: str) -> None:
-    """Nothing is lost, and after a round nothing lies about."""
+async def check_goes_on(tmp_path: Path, clock: MockClock, objects: ObjectStore, run: str) -> None:
+    """Check that nothing is lost, and that a round leaves no object that the manifest does not list."""
     async with running(tmp_path, clock, objects, run=run) as node:
-        await node.is_sound()
+        await node.assert_sound()
         await save(node.store, 500)
         status = await node.log_truncation.checkpoint_now()
         assert (status.in_force, status.error) == (True, None)
         assert await node.log_entries() == 0
         assert await node.objects() == await node.listed()
-        await node.is_sound()
+        await node.assert_sound()
         shown = {chain.id: chain.messages for chain in await node.store.read(partial(all_chains))}
         assert shown[INBOX.mailbox_id] == 9
     check_file(tmp_path / "node.db")
@@ -320,7 +318,7 @@ def all_chains(connection: sqlite3.Connection) -> list[Chain]:
     return list(queries.chains_of(connection, None))
 
 
-async def interrupted(
+async def crash_in_second_round(
     tmp_path: Path,
     clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -328,7 +326,7 @@ async def interrupted(
     object_step: int = 1 << 30,
     write: int = 1 << 30,
 ) -> bool:
-    """Two rounds, of which the second one is cut short. False: it was not, there are not so many steps."""
+    """Run two rounds and crash in the second one. Return False if it has fewer steps and ends undisturbed."""
     environment = virtual_environment(clock, "objects")
     objects = FragileStore((tmp_path / "objects").as_uri(), environment)
     async with running(tmp_path, clock, objects) as node:
@@ -355,21 +353,21 @@ async def interrupted(
 
 
 @pytest.mark.parametrize("kind", ["object_step", "write"])
-async def test_a_node_may_end_at_any_step(
+async def test_crash_at_any_step_loses_nothing(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     for step in range(1, 40):
         directory = tmp_path / f"{step}"
         directory.mkdir()
-        if not await interrupted(directory, autojump_clock, monkeypatch, **{kind: step}):
+        if not await crash_in_second_round(directory, autojump_clock, monkeypatch, **{kind: step}):
             assert step > 5
             return
         objects = ObjectStore((directory / "objects").as_uri(), virtual_environment(autojump_clock, "again"))
-        await lives_on(directory, autojump_clock, objects, "2")
-    raise AssertionError("there are not that many steps")
+        await check_goes_on(directory, autojump_clock, objects, "2")
+    raise AssertionError("a round has fewer steps")
 
 
-async def test_a_disk_that_comes_back_from_a_backup(
+async def test_node_restored_from_a_backup_writes_a_new_manifest(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(tmp_path, autojump_clock) as node:
@@ -390,32 +388,32 @@ async def test_a_disk_that_comes_back_from_a_backup(
             await node.log_truncation.checkpoint_now()
             assert "not the one that node.db names" in caplog.text
             assert await node.objects() == await node.listed()
-            await node.is_sound()
+            await node.assert_sound()
             await save(node.store, 30)
-            await node.is_sound()
+            await node.assert_sound()
 
 
-async def test_a_checkpoint_that_is_lost_is_written_anew(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_lost_checkpoint_is_written_again(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as node:
         await change(node.store)
         await node.log_truncation.checkpoint_now()
         first = next(name for name in await node.objects() if name.endswith(".mailbox"))
         await node.archive.delete([first])
-        await node.is_sound(unproven=1)
+        await node.assert_sound(unproven=1)
         await trio.sleep(30)
         assert await node.objects() == await node.listed()
-        await node.is_sound()
+        await node.assert_sound()
 
 
-async def test_what_is_unproven_is_not_mended_and_not_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The log says nothing of a mailbox, whose checkpoints are gone: that is no reason to delete it."""
+async def test_check_does_not_repair_unproven_mailboxes(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A mailbox must not be deleted because its entries and its checkpoints are gone."""
     cluster = Cluster()
     async with running(tmp_path, autojump_clock, cluster=cluster) as node:
         await change(node.store)
         await node.log_truncation.checkpoint_now()
         while await node.store.write(catalog.forget):
             pass
-        job = CheckTask(CheckOptions(repair=True), node.store, node.environment, no_text, node.bases)
+        job = CheckTask(CheckOptions(repair=True), node.store, node.environment, no_body, node.bases)
         await job.run()
         assert (job.status.damage, job.status.unproven) == ({}, 3)
         assert len(await node.store.read(all_chains)) == 3
@@ -432,7 +430,7 @@ async def test_what_is_unproven_is_not_mended_and_not_forgotten(tmp_path: Path, 
         "UPDATE chain SET fingerprint = 7 WHERE id = ?",
     ],
 )
-async def test_damage_is_not_sealed_and_the_log_stays_to_mend_it(
+async def test_damaged_mailbox_gets_no_checkpoint_and_keeps_the_log(
     tmp_path: Path, autojump_clock: MockClock, damage: str
 ) -> None:
     async with running(tmp_path, autojump_clock) as node:
@@ -442,16 +440,16 @@ async def test_damage_is_not_sealed_and_the_log_stays_to_mend_it(
         with pytest.raises(UnavailableError, match="check --repair"):
             await node.log_truncation.checkpoint_now()
         assert await node.log_entries() == entries
-        assert len(await node.objects()) == 2  # of what is whole
-        job = CheckTask(CheckOptions(repair=True), node.store, node.environment, no_text, node.bases)
+        assert len(await node.objects()) == 2  # checkpoints of the undamaged mailbox and tree
+        job = CheckTask(CheckOptions(repair=True), node.store, node.environment, no_body, node.bases)
         await job.run()
         assert job.status.damage
         assert (await node.log_truncation.checkpoint_now()).in_force
         assert await node.objects() == await node.listed()
-        await node.is_sound()
+        await node.assert_sound()
 
 
-async def test_what_is_saved_and_damaged_later_ends_no_collector(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_damage_after_a_checkpoint_does_not_end_log_truncation(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as node:
         await change(node.store)
         await node.log_truncation.checkpoint_now()
@@ -463,21 +461,21 @@ async def test_what_is_saved_and_damaged_later_ends_no_collector(tmp_path: Path,
         assert await node.log_entries() == 1
 
 
-async def test_a_garbled_time_in_the_log_ends_no_collector(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_garbled_time_in_the_log_does_not_end_log_truncation(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as node:
         await change(node.store)
         first = "UPDATE log SET time = 'noon' WHERE position = 1"
         await node.store.write(lambda tx: tx.connection.execute(first).rowcount)
         await trio.sleep(20)
         assert "check --repair" in (node.log_truncation.checkpoint_status().error or "")
-        head = "UPDATE log SET time = CASE position WHEN 1 THEN 1 ELSE 'noon' END"  # the tree's is the first one
+        head = "UPDATE log SET time = CASE position WHEN 1 THEN 1 ELSE 'noon' END"  # the first entry is the tree's
         await node.store.write(lambda tx: tx.connection.execute(head).rowcount)
         with pytest.raises(UnavailableError, match="check --repair"):
             await node.log_truncation.checkpoint_now()
         assert [name.endswith(".tree") for name in await node.objects()] == [True]
 
 
-async def test_a_manifest_that_is_damaged_here_ends_no_collector(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_damaged_manifest_row_does_not_end_log_truncation(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as node:
         await change(node.store)
         await node.log_truncation.checkpoint_now()
@@ -489,7 +487,7 @@ async def test_a_manifest_that_is_damaged_here_ends_no_collector(tmp_path: Path,
         assert await node.log_entries() == 1
 
 
-async def test_no_limit_cuts_off_what_a_client_may_still_wait_for(
+async def test_size_limit_spares_entries_that_clients_may_wait_for(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.replication.checkpoints.one_store.LIMITS", LogConfig(max_size_bytes=300))
@@ -505,7 +503,7 @@ async def test_no_limit_cuts_off_what_a_client_may_still_wait_for(
         assert await node.log_entries() < entries
 
 
-async def test_only_the_checkpoint_that_is_unreadable_is_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_only_the_unreadable_checkpoint_is_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
     cluster = Cluster()
     async with running(tmp_path, autojump_clock, cluster=cluster) as node:
         await change(node.store)
@@ -521,10 +519,8 @@ async def test_only_the_checkpoint_that_is_unreadable_is_forgotten(tmp_path: Pat
         assert await node.store.read(partial(catalog.is_unproven, chain_id=INBOX.mailbox_id))
 
 
-async def test_a_manifest_covers_what_was_taken_over_ahead_of_the_log(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    """A mailbox that another node's checkpoint or SYNC has brought may have seen more than this node's log."""
+async def test_manifest_covers_states_installed_ahead_of_the_log(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A mailbox that was installed from a checkpoint or by SYNC may include more than this node's log."""
     async with running(tmp_path, autojump_clock) as node:
         await change(node.store)
         ahead = msgpack.packb({"dc1.1": 99, "dc7.1": 5})

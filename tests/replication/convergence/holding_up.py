@@ -1,4 +1,4 @@
-"""What holds up a node that makes itself equal to others."""
+"""Delays for nodes that become equal to others."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ from replicator.store.db.queries import MailboxKey
 
 
 def end_transfers_late(monkeypatch: pytest.MonkeyPatch) -> trio.Event:
-    """What is taken over is shown; that the log goes on after it is said only after the event."""
+    """Let state transfers show what they have adopted, but end only after the returned event."""
     end, goes_on = StateTransfer._begin_log_after, trio.Event()
 
     async def end_late(
@@ -28,10 +28,10 @@ def end_transfers_late(monkeypatch: pytest.MonkeyPatch) -> trio.Event:
 
 
 def keep_busy(monkeypatch: pytest.MonkeyPatch, mailbox_id: bytes, sid: str) -> Callable[[], None]:
-    """The node cannot compare the mailbox, as if that did not keep still, until what this gives is called."""
+    """Let every comparison of the mailbox fail at the node, as if it changed too fast, until the result is called."""
     reconcile, is_busy = Reconciliation.reconcile, True
 
-    async def reconcile_not(self: Reconciliation, key: MailboxKey, peer: str) -> Outcome:
+    async def reconcile_or_refuse(self: Reconciliation, key: MailboxKey, peer: str) -> Outcome:
         if is_busy and key.mailbox_id == mailbox_id and self._mastership.sid == sid:
             await trio.lowlevel.checkpoint()
             raise UnavailableError("changes faster than it can be compared")
@@ -41,5 +41,5 @@ def keep_busy(monkeypatch: pytest.MonkeyPatch, mailbox_id: bytes, sid: str) -> C
         nonlocal is_busy
         is_busy = False
 
-    monkeypatch.setattr(Reconciliation, "reconcile", reconcile_not)
+    monkeypatch.setattr(Reconciliation, "reconcile", reconcile_or_refuse)
     return rest

@@ -1,4 +1,4 @@
-"""Entries that stand on what no node has any more: what they brought is brought again, and they wait no longer."""
+"""Abandoned entries: nodes save again what they add, and they wait no longer."""
 
 import logging
 from functools import partial
@@ -21,15 +21,15 @@ LOST = "dc9.lost"
 BOUND_S = timing.OVERDUE_ABANDON_S + 2 * timing.OVERDUE_S + 30
 
 
-def added(uid: int, text: bytes) -> MailAdd:
-    stored = StoredBody.of(text)
-    return MailAdd(uid, bytes([uid]) * 16, EPOCH_MS, ("\\Seen",), len(text), stored.content_hash, copied=False)
+def added(uid: int, body: bytes) -> MailAdd:
+    stored = StoredBody.of(body)
+    return MailAdd(uid, bytes([uid]) * 16, EPOCH_MS, ("\\Seen",), len(body), stored.content_hash, copied=False)
 
 
 async def take_in(nodes: Cluster, *entries: tuple[Entry, list[bytes]]) -> None:
-    """One node has them, whoever numbered them; the others get them from it."""
-    for entry, texts in entries:
-        stored = [StoredBody.of(text) for text in texts]
+    """Give these entries and their bodies to dc1, from which the other nodes get them."""
+    for entry, bodies in entries:
+        stored = [StoredBody.of(body) for body in bodies]
         await nodes["dc1"].store.write(partial(receive, entry=entry, bodies=stored))
 
 
@@ -47,7 +47,7 @@ def time(nodes: Cluster) -> int:
     return nodes["dc1"].store.last_time + 1
 
 
-async def test_mail_on_a_lost_branch_is_there_once_and_nothing_waits(
+async def test_mail_of_abandoned_entries_is_saved_again_once(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -65,21 +65,23 @@ async def test_mail_on_a_lost_branch_is_there_once_and_nothing_waits(
         await nodes.converged()
         for node in nodes.all():
             assert not await node.waiting()
-            assert sorted((await node.texts()).values()) == ["before", "kept"]
+            assert sorted((await node.bodies()).values()) == ["before", "kept"]
             (message,) = [message for message in await node.messages() if message.guid == bytes([20]) * 16]
             assert message.flags == {"\\Seen", "$Later"}
             assert abandoned(node) == 2
         assert "1 messages or folders were saved again, and 2 other changes are lost" in caplog.text
         await nodes.stop("dc3")
         nodes.erase("dc3")
-        await nodes.start("dc3")  # gets them in the logs of the others
+        await nodes.start("dc3")  # gets the entries from the logs of the others
         await nodes.linked()
         await trio.sleep(BOUND_S)
         await nodes.converged()
         assert not await nodes["dc3"].waiting()
 
 
-async def test_a_folder_on_a_lost_branch_is_there_with_its_mail(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_folder_of_abandoned_entries_is_created_again_with_its_mail(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         await nodes["dc1"].save("before")
         folder_id = b"f" * 16
@@ -93,10 +95,10 @@ async def test_a_folder_on_a_lost_branch_is_there_with_its_mail(tmp_path: Path, 
         await nodes.converged()
         for node in nodes.all():
             assert not await node.waiting()
-            assert await node.texts("Lost") == {1: "in it"}
+            assert await node.bodies("Lost") == {1: "in it"}
 
 
-async def test_entries_wait_while_a_folder_of_theirs_cannot_be_created(
+async def test_entries_wait_while_their_folder_cannot_be_created_again(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -123,7 +125,7 @@ async def test_entries_wait_while_a_folder_of_theirs_cannot_be_created(
         assert abandoned(nodes["dc1"]) == 1
 
 
-async def test_what_was_seen_and_expunged_long_ago_does_not_come_back_with_a_lost_merge(
+async def test_expunged_mail_does_not_come_back_with_an_abandoned_merge(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
@@ -150,17 +152,19 @@ async def test_what_was_seen_and_expunged_long_ago_does_not_come_back_with_a_los
         await take_in(nodes, (merge, []))
         await trio.sleep(BOUND_S)
         await nodes.converged()
-        assert sorted((await nodes["dc2"].texts()).values()) == ["kept", "kept"]
-        assert list((await nodes["dc2"].texts("Work")).values()) == ["moved"]
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["kept", "kept"]
+        assert list((await nodes["dc2"].bodies("Work")).values()) == ["moved"]
         assert abandoned(nodes["dc2"]) == 1
 
 
-async def test_what_a_lost_merge_took_away_stays_away(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """And what is expunged after the merge, under the UID that it gave, also from the branch that it joined."""
+async def test_mail_that_an_abandoned_merge_removed_is_not_saved_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Mail that was expunged after the merge, under its new UID, stays away too, whichever branch added it."""
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("before")
         key = MailboxKey.of(await nodes["dc1"].view())
-        mails = [added(uid, text) for uid, text in ((20, b"taken"), (21, b"expunged"), (22, b"kept"))]
+        mails = [added(uid, body) for uid, body in ((20, b"taken"), (21, b"expunged"), (22, b"kept"))]
         branch = Entry(Dot(LOST, 1), (Dot("dc8.lost", 7),), time(nodes), 9, *key, tuple(mails))
         other = Entry(Dot("dc7.lost", 1), (Dot("dc6.lost", 7),), time(nodes), 9, *key, (added(23, b"other"),))
         moved = (row(mails[1]._replace(uid=31), branch.dot, 1), row(added(23, b"other")._replace(uid=32), other.dot))
@@ -169,16 +173,14 @@ async def test_what_a_lost_merge_took_away_stays_away(tmp_path: Path, autojump_c
             (Merge(33, 0, (branch.dot, other.dot), moved, (mails[0].guid,)),),
         )  # fmt: skip
         gone = Entry(Dot("dc7.lost", 3), (merge.dot,), time(nodes), 11, *key, (MailDel(UidSet.of([31])),))
-        texts = [b"taken", b"expunged", b"kept"]
-        await take_in(nodes, (branch, texts), (other, [b"other"]), (merge, []), (gone, []))
+        bodies = [b"taken", b"expunged", b"kept"]
+        await take_in(nodes, (branch, bodies), (other, [b"other"]), (merge, []), (gone, []))
         await trio.sleep(BOUND_S)
         await nodes.converged()
-        assert sorted((await nodes["dc2"].texts()).values()) == ["before", "kept", "other"]
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["before", "kept", "other"]
 
 
-async def test_nothing_is_given_up_while_a_node_is_away_that_may_have_what_is_missing(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_no_entry_is_abandoned_while_a_node_is_away(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         await nodes["dc1"].save("before")
         await nodes.converged()
@@ -191,21 +193,21 @@ async def test_nothing_is_given_up_while_a_node_is_away_that_may_have_what_is_mi
         await take_in(nodes, (mail, [b"kept"]))
         await trio.sleep(2 * BOUND_S)
         assert await nodes["dc1"].waiting() == 1
-        assert await nodes["dc1"].texts() == {1: "before"}
+        assert await nodes["dc1"].bodies() == {1: "before"}
 
 
-async def test_a_node_that_can_replay_a_branch_takes_over_from_a_master_that_cannot(
+async def test_node_that_can_replay_a_branch_becomes_master_to_merge_it(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its checkpoint alone leads to what the branch stands on."""
+    """Only dc2 can rebuild the state on which the branch is based, as if from its checkpoint."""
 
     async def cannot(*_: object) -> bool:
         await trio.lowlevel.checkpoint()
         return False
 
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
-        for text in ("first", "second"):
-            await nodes["dc1"].save(text)
+        for body in ("first", "second"):
+            await nodes["dc1"].save(body)
         await nodes.converged()
         for sid in ("dc1", "dc3"):
             monkeypatch.setattr(nodes[sid].coordinator.fork_merger, "join_branches", cannot)
@@ -219,11 +221,13 @@ async def test_a_node_that_can_replay_a_branch_takes_over_from_a_master_that_can
         await trio.sleep(2 * timing.OVERDUE_S)
         await nodes.converged()
         assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2"
-        assert sorted((await nodes["dc3"].texts()).values()) == ["first", "on a branch", "second"]
+        assert sorted((await nodes["dc3"].bodies()).values()) == ["first", "on a branch", "second"]
         assert not await nodes["dc1"].waiting()
 
 
-async def test_lost_branches_know_nothing_of_each_others_uids(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_uids_of_one_abandoned_branch_say_nothing_about_another(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         await nodes["dc1"].save("before")
         folder = await nodes["dc1"].inbox()
@@ -235,10 +239,12 @@ async def test_lost_branches_know_nothing_of_each_others_uids(tmp_path: Path, au
         await take_in(nodes, (one, [b"one"]), (two, [b"two"]), (gone, []))
         await trio.sleep(BOUND_S)
         await nodes.converged()
-        assert sorted((await nodes["dc2"].texts()).values()) == ["before", "one", "two"]
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["before", "one", "two"]
 
 
-async def test_a_folder_that_a_lost_branch_has_deleted_stays_away(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_folder_that_an_abandoned_branch_deleted_is_not_created(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         await nodes["dc1"].save("before")
         tree = (USER, tree_id(USER), 0)
@@ -258,7 +264,7 @@ async def test_a_folder_that_a_lost_branch_has_deleted_stays_away(tmp_path: Path
         assert {folder.name for folder in await nodes["dc3"].mail.folders(USER)} == {"INBOX", "New"}
 
 
-async def test_what_was_abandoned_is_joined_when_what_it_stands_on_comes_back(
+async def test_abandoned_entry_is_merged_when_its_predecessor_comes_back(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
@@ -273,7 +279,7 @@ async def test_what_was_abandoned_is_joined_when_what_it_stands_on_comes_back(
         await take_in(nodes, (second, []))
         await trio.sleep(BOUND_S)
         assert not await nodes["dc3"].waiting()
-        await take_in(nodes, (first, []))  # with a disk that was taken for lost
+        await take_in(nodes, (first, []))  # a disk that was thought lost comes back
         await trio.sleep(BOUND_S)
         await nodes.stop("dc3")
         nodes.erase("dc3")

@@ -1,4 +1,4 @@
-"""What a node has taken over ahead of the log reaches all others, also if the node that numbered it has lost it."""
+"""A state ahead of the log reaches all nodes, although the node that numbered it has lost it."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ from tests.replication.cluster import USER, Cluster, Node, cluster
 TREE = MailboxKey(USER, tree_id(USER), 0)
 
 
-async def nothing(*_: object) -> bool:
+async def wait_for_ever(*_: object) -> bool:
     await trio.sleep_forever()
     return True
 
@@ -46,20 +46,20 @@ async def ahead_of_the_log(tmp_path: Path, clock: MockClock, monkeypatch: pytest
         await nodes["dc1"].mail.create_folder(USER, "Work")
         await nodes["dc1"].save("lost", "Work")
         with monkeypatch.context() as patch:
-            patch.setattr(Sender, "_ship", nothing)
+            patch.setattr(Sender, "_ship", wait_for_ever)
             nodes.rejoin("dc1")
             await nodes.linked()
             reconcile = nodes["dc2"].coordinator.reconciliation.reconcile
             assert await reconcile(TREE, "dc1") is Outcome.ADOPTED
             assert await reconcile(await key_of(nodes["dc1"], "Work"), "dc1") is Outcome.ADOPTED
-            assert await nodes["dc2"].texts("Work") == {1: "lost"}
+            assert await nodes["dc2"].bodies("Work") == {1: "lost"}
             await nodes.stop("dc1")
             shutil.rmtree(nodes.data("dc1"))
             shutil.copytree(tmp_path / "backup", nodes.data("dc1"))
         yield nodes
 
 
-async def test_all_nodes_become_as_the_one_that_shows_it(
+async def test_all_nodes_get_a_state_ahead_of_the_log(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ahead_of_the_log(tmp_path, autojump_clock, monkeypatch) as nodes:
@@ -67,12 +67,12 @@ async def test_all_nodes_become_as_the_one_that_shows_it(
         await nodes.linked()
         await nodes.converged()
         for node in nodes.all():
-            assert await node.texts("Work") == {1: "lost"}
+            assert await node.bodies("Work") == {1: "lost"}
 
 
-async def test_a_node_that_starts_shows_what_its_peers_show_ahead_of_their_logs(
+async def test_starting_node_shows_what_a_peer_shows_ahead_of_the_log(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ahead_of_the_log(tmp_path, autojump_clock, monkeypatch) as nodes:
         await nodes.start("dc1")
-        assert await nodes["dc1"].texts("Work") == {1: "lost"}
+        assert await nodes["dc1"].bodies("Work") == {1: "lost"}

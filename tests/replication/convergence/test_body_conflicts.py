@@ -1,6 +1,6 @@
-"""Databases in which one node has another text of a message than the others, under one GUID: how that is put right.
+"""Body conflicts: nodes have different bodies of one message, under one GUID, and a repair makes them equal.
 
-Such came of nodes that took in what a connection had changed. They do not any more, but in these tests.
+Nodes without digests of entries accepted bodies that had changed on a connection. The tests let nodes do that again.
 """
 
 from collections import Counter
@@ -34,8 +34,8 @@ RIGHT, WRONG = "please pay 100 EUR", "please pay 200 EUR"
 
 
 @contextmanager
-def takes_what_comes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nodes that look at no digest, and hash what came instead of comparing it."""
+def without_verification(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let nodes ignore digests of entries, and take the hash of a body from the octets that came."""
     add = EntryAssembler.add
 
     def adding(self: EntryAssembler, command: EntryCommand) -> Arrived | None:
@@ -52,17 +52,17 @@ def takes_what_comes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def plant(
     nodes: Cluster, monkeypatch: pytest.MonkeyPatch, *, author: str = "dc1", wrong: Sequence[str] = ("dc3",)
 ) -> None:
-    """The author saves three messages; of the second one other nodes get another text."""
+    """Save three messages at the author, and change the body of the second one on its way to the nodes in `wrong`."""
     await nodes[author].save("first")
     await nodes.converged()
-    with takes_what_comes(monkeypatch):
+    with without_verification(monkeypatch):
         for sid in wrong:
             nodes.network.road(author, sid).spoil(b"pay 1")
         await nodes[author].save(RIGHT)
         await nodes[author].save("last")
         await until(lambda: have_the_same(nodes))
-    texts = {sid: await nodes[sid].text_of(2) for sid in nodes.nodes}
-    assert texts == dict.fromkeys(nodes.nodes, RIGHT) | dict.fromkeys(wrong, WRONG)
+    bodies = {sid: await nodes[sid].body_of(2) for sid in nodes.nodes}
+    assert bodies == dict.fromkeys(nodes.nodes, RIGHT) | dict.fromkeys(wrong, WRONG)
 
 
 def have_the_same(nodes: Cluster) -> bool:
@@ -76,12 +76,12 @@ async def hashes_in_log(node: Node, uid: int) -> list[bytes]:
     return [change.content_hash for change in changes if isinstance(change, MailAdd) and change.uid == uid]
 
 
-async def assert_put_right(nodes: Cluster, text: str = RIGHT, besides: Sequence[str] = ()) -> None:
-    """At all nodes, in what they show, in their logs, and for their checks."""
+async def assert_repaired(nodes: Cluster, body: str = RIGHT, besides: Sequence[str] = ()) -> None:
+    """Check that all nodes show and log the same body, find no damage, and differ from no peer but `besides`."""
     await nodes.converged()
     for node in nodes.all():
-        assert await node.texts() == {1: "first", 2: text, 3: "last"}
-        assert await hashes_in_log(node, 2) == [text_of(text.encode()).content_hash]
+        assert await node.bodies() == {1: "first", 2: body, 3: "last"}
+        assert await hashes_in_log(node, 2) == [text_of(body.encode()).content_hash]
         checked = await check_at(node, repair=True)
         assert (checked.damage, checked.unproven) == ({}, 0)
         status = await resync_at(node, ResyncOptions(USER, "INBOX"))
@@ -89,7 +89,7 @@ async def assert_put_right(nodes: Cluster, text: str = RIGHT, besides: Sequence[
 
 
 @pytest.mark.parametrize("at", ["dc1", "dc2", "dc3"])
-async def test_a_text_that_is_another_is_put_right_from_whichever_node(
+async def test_resync_at_any_node_repairs_a_body_conflict(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -100,20 +100,20 @@ async def test_a_text_that_is_another_is_put_right_from_whichever_node(
         status = await resync_at(nodes[at], ResyncOptions(USER, "INBOX"))
         assert status.unmended == 0
         assert status.differed["damage"] >= 1
-        await assert_put_right(nodes)
+        await assert_repaired(nodes)
 
 
-async def test_its_author_counts_against_all_others(
+async def test_body_at_the_author_counts_against_all_others(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await plant(nodes, monkeypatch, author="dc3", wrong=["dc1", "dc2"])
         assert (await resync_at(nodes["dc1"], ResyncOptions(USER, "INBOX"))).unmended == 0
-        await assert_put_right(nodes)
+        await assert_repaired(nodes)
 
 
 @pytest.mark.parametrize(("wrong", "counts"), [(["dc4"], RIGHT), (["dc3", "dc4"], WRONG), (["dc2", "dc3"], WRONG)])
-async def test_without_its_author_what_most_have_counts(
+async def test_body_of_the_majority_counts_without_the_author(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, wrong: Sequence[str], counts: str
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 4) as nodes:
@@ -121,15 +121,15 @@ async def test_without_its_author_what_most_have_counts(
         await nodes.stop("dc1")
         await nodes.linked()
         status = await resync_at(nodes["dc2"], ResyncOptions(USER, "INBOX"))
-        assert {one.peer for one in status.differences if one.done is None} == {"dc1"}, "which cannot be reached"
-        await assert_put_right(nodes, counts, besides=["dc1"])
+        assert {one.peer for one in status.differences if one.done is None} == {"dc1"}, "dc1 cannot be reached"
+        await assert_repaired(nodes, counts, besides=["dc1"])
         await nodes.start("dc1")
         await nodes.linked()
         await resync_at(nodes["dc2"], ResyncOptions(USER, "INBOX"))
-        await assert_put_right(nodes)
+        await assert_repaired(nodes)
 
 
-async def test_sessions_are_sent_away_and_the_other_text_is_kept_for_a_while(
+async def test_repair_ends_sessions_and_keeps_the_replaced_body_for_a_while(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -142,10 +142,10 @@ async def test_sessions_are_sent_away_and_the_other_text_is_kept_for_a_while(
         assert await node.store.read(partial(read_body, content_hash=wrong.content_hash)) == wrong.octets
         kept = "SELECT content_hash FROM expunged WHERE mailbox = x''"
         assert await node.store.read(lambda reader: reader.execute(kept).fetchall()) == [(wrong.content_hash,)]
-        assert await node.text_of(2) == RIGHT
+        assert await node.body_of(2) == RIGHT
 
 
-async def test_no_text_is_replaced_by_one_that_nobody_has(
+async def test_body_is_not_replaced_by_an_unavailable_one(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -156,15 +156,15 @@ async def test_no_text_is_replaced_by_one_that_nobody_has(
         status = await resync_at(nodes["dc3"], ResyncOptions(USER, "INBOX"))
         assert [one.done for one in status.differences] == [None, None]
         assert "unavailable now" in str(status.differences[0].why_not)
-        assert await nodes["dc3"].text_of(2) == WRONG
+        assert await nodes["dc3"].body_of(2) == WRONG
         stored = StoredBody.of(RIGHT.encode())
         for sid in ("dc1", "dc2"):
             await nodes[sid].store.write(lambda tx: replace_body(tx.connection, stored))
         await resync_at(nodes["dc3"], ResyncOptions(USER, "INBOX"))
-        await assert_put_right(nodes)
+        await assert_repaired(nodes)
 
 
-async def test_what_a_checkpoint_holds_of_it_is_void(
+async def test_repair_voids_the_checkpoint_of_the_mailbox(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -180,10 +180,10 @@ async def test_what_a_checkpoint_holds_of_it_is_void(
         await checkpoint(node)
         checked = await check_at(node, repair=True)
         assert (checked.damage, checked.unproven) == ({}, 0)
-        assert await node.text_of(2) == RIGHT
+        assert await node.body_of(2) == RIGHT
 
 
-async def test_what_else_differs_is_mended_too(
+async def test_repair_merges_other_differences_too(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -199,11 +199,11 @@ async def test_what_else_differs_is_mended_too(
         assert status.unmended == 0, status.differences
         await nodes.converged()
         for node in nodes.all():
-            assert await node.text_of(2) == RIGHT
+            assert await node.body_of(2) == RIGHT
             assert (await check_at(node, repair=True)).damage == {}
 
 
-async def test_a_row_that_names_another_text_than_its_entry_is_damage_that_a_check_mends(
+async def test_check_repairs_a_row_that_names_another_body_than_its_entry(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -215,26 +215,26 @@ async def test_a_row_that_names_another_text_than_its_entry_is_damage_that_a_che
         node.damage(f"UPDATE by_uid SET content_hash = x'{wrong.content_hash.hex()}' WHERE uid = 2")
         checked = await check_at(node, repair=True)
         assert (checked.damage, checked.unrepaired) == ({"by_uid": 1}, 0)
-        assert await node.text_of(2) == RIGHT
+        assert await node.body_of(2) == RIGHT
         await nodes.converged()
         await node.store.write(
             lambda tx: tx.connection.execute("DELETE FROM content WHERE hash = ?", (wrong.content_hash,))
         )
 
 
-some_texts = st.builds(BodyOf, st.sampled_from([b"a" * 32, b"b" * 32, b"c" * 32]), st.just(4))
+some_bodies = st.builds(BodyOf, st.sampled_from([b"a" * 32, b"b" * 32, b"c" * 32]), st.just(4))
 
 
-@given(st.dictionaries(st.sampled_from(["dc1", "dc2", "dc3", "dc4"]), some_texts, min_size=1), st.data())
-def test_what_counts_does_not_depend_on_who_asks(said: dict[str, BodyOf], data: st.DataObject) -> None:
+@given(st.dictionaries(st.sampled_from(["dc1", "dc2", "dc3", "dc4"]), some_bodies, min_size=1), st.data())
+def test_rule_for_the_body_that_counts_is_the_same_at_all_nodes(said: dict[str, BodyOf], data: st.DataObject) -> None:
     counts = that_counts(said, "dc1")
     assert counts == that_counts(dict(data.draw(st.permutations(list(said.items())))), "dc1")
     have = Counter(said.values())
     assert counts == said.get("dc1", counts)
-    assert "dc1" in said or all((-have[counts], counts) <= (-have[text], text) for text in said.values())
+    assert "dc1" in said or all((-have[counts], counts) <= (-have[body], body) for body in said.values())
 
 
-async def test_a_plan_that_calls_it_damaged_has_it_put_right(
+async def test_plan_with_a_damaged_mailbox_repairs_a_body_conflict(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -244,6 +244,6 @@ async def test_a_plan_that_calls_it_damaged_has_it_put_right(
         assert looked.outcomes == {"damaged": 1}
         status = await apply(nodes["dc2"], ApplyOptions(planned))
         assert status.outcomes == {"repaired": 1}
-        await assert_put_right(nodes)
+        await assert_repaired(nodes)
         again = await apply(nodes["dc2"], ApplyOptions(planned))
-        assert again.outcomes == {"damaged": 1}, "it is to be planned anew"
+        assert again.outcomes == {"damaged": 1}, "the mailbox has changed since the plan"

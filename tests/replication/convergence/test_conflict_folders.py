@@ -1,4 +1,4 @@
-"""The two sides of a broken link change one user's folders: what there is when it heals, at both."""
+"""Conflicts in folder trees: both sides of a broken link change one user's folders, and a merge joins them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ from tests.replication.cluster import USER, Cluster, Node, cluster, until
 
 
 class Pair:
-    """Two nodes that can be parted. `here` and `there` change folders; after `heal` both show the same."""
+    """Two nodes, `here` and `there`, that can be parted. After `heal` both show the same."""
 
     def __init__(self, nodes: Cluster) -> None:
         self.nodes = nodes
@@ -33,7 +33,7 @@ class Pair:
         await self.nodes.linked(["dc1"], ["dc2"])
 
     async def heal(self) -> None:
-        """Return when both show the same and no mail lies in a folder that has become part of another."""
+        """Return when both show the same and no stray mail is left."""
         self.nodes.rejoin("dc1")
         await self.nodes.linked()
         await gathered(*self.nodes.all())
@@ -47,7 +47,7 @@ class Pair:
 
 
 async def gathered(*nodes: Node) -> None:
-    """Return when these nodes show the same, nothing waits, and no mail is to move to another folder."""
+    """Return when these nodes show the same, no entry waits, and no stray mail is left."""
     with trio.fail_after(60):
         while True:
             statuses = [await node.report.node_status() for node in nodes]
@@ -58,27 +58,27 @@ async def gathered(*nodes: Node) -> None:
 
 
 async def shown(node: Node) -> dict[str, tuple[int, dict[int, str]]]:
-    """Name -> UIDVALIDITY and mail."""
+    """Return folder name -> UIDVALIDITY and bodies."""
     return {
-        folder.name: (folder.uidvalidity, await node.texts(folder.name)) for folder in await node.mail.folders(USER)
+        folder.name: (folder.uidvalidity, await node.bodies(folder.name)) for folder in await node.mail.folders(USER)
     }
 
 
 async def mails(node: Node) -> dict[str, list[str]]:
-    """Name -> mail, of all folders but INBOX."""
+    """Return folder name -> bodies, for all folders but INBOX."""
     found = await shown(node)
     del found[INBOX]
-    return {name: sorted(texts.values()) for name, (_, texts) in found.items()}
+    return {name: sorted(bodies.values()) for name, (_, bodies) in found.items()}
 
 
-async def create(node: Node, name: str, *texts: str) -> None:
+async def create(node: Node, name: str, *bodies: str) -> None:
     await node.mail.create_folder(USER, name)
-    for text in texts:
-        await node.save(text, name)
+    for body in bodies:
+        await node.save(body, name)
 
 
 async def rename(node: Node, old: str, new: str) -> None:
-    await trio.sleep(1)  # what is done later has the later stamp
+    await trio.sleep(1)  # so that the later rename has the later stamp
     await node.mail.rename_folder(USER, old, new)
 
 
@@ -90,7 +90,9 @@ async def pair(directory: Path, clock: MockClock) -> AsyncIterator[Pair]:
         yield Pair(nodes)
 
 
-async def test_a_folder_made_on_both_sides_becomes_one_with_all_mail(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_folder_created_on_both_sides_becomes_one_with_all_mail(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with pair(tmp_path, autojump_clock) as two:
         await two.part()
         await create(two.here, "Work", "here")
@@ -101,7 +103,7 @@ async def test_a_folder_made_on_both_sides_becomes_one_with_all_mail(tmp_path: P
         assert (await two.folders())["Work"].uidvalidity > max(before)
 
 
-async def test_mail_that_was_saved_twice_moves_by_one_placement_and_stays_by_the_other(
+async def test_message_with_two_placements_moves_by_one_and_stays_by_the_other(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -109,7 +111,10 @@ async def test_mail_that_was_saved_twice_moves_by_one_placement_and_stays_by_the
         await nodes.converged()
         nodes.isolate("dc1")
         await nodes.linked(["dc1"], ["dc2", "dc3"])
-        for sid, mailbox_id in (("dc1", b"1" * 16), ("dc2", b"2" * 16)):  # of one name, the lowest id stays
+        for sid, mailbox_id in (
+            ("dc1", b"1" * 16),
+            ("dc2", b"2" * 16),
+        ):  # the lower id stays
             request = CreateRequest(USER, "Work", mailbox_id, lambda: b"3" * 16)
             await nodes[sid].coordinator.submit(request)
         await until(lambda: nodes["dc3"].store.context == nodes["dc2"].store.context)
@@ -129,7 +134,7 @@ async def test_mail_that_was_saved_twice_moves_by_one_placement_and_stays_by_the
         assert await mails(nodes["dc1"]) == {"Done": ["twice"], "Work": ["twice"]}
 
 
-async def test_equal_nodes_say_while_mail_is_to_move_to_another_folder(
+async def test_status_counts_stray_mail_although_nodes_are_equal(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     move, may_move = ForkScheduler._move, trio.Event()
@@ -154,8 +159,8 @@ async def test_equal_nodes_say_while_mail_is_to_move_to_another_folder(
         assert (await mails(two.here))["Travel"] == ["packing list", "train times"]
 
 
-async def test_folders_made_apart_never_share_a_uidvalidity(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Else one that took the other's name later would look like it."""
+async def test_folders_created_apart_never_share_a_uidvalidity(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A folder that later took the other's name would otherwise look like the same mailbox."""
     async with pair(tmp_path, autojump_clock) as two:
         await two.part()
         await create(two.here, "A")
@@ -168,7 +173,7 @@ async def test_folders_made_apart_never_share_a_uidvalidity(tmp_path: Path, auto
         assert min(after["A"], after["B"]) >= given[0]
 
 
-async def test_of_two_renames_the_later_one_counts(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_later_of_two_renames_counts(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with pair(tmp_path, autojump_clock) as two:
         await create(two.here, "Work", "mail")
         await two.part()
@@ -178,9 +183,7 @@ async def test_of_two_renames_the_later_one_counts(tmp_path: Path, autojump_cloc
         assert await mails(two.here) == {"Later": ["mail"]}
 
 
-async def test_mail_for_a_folder_that_is_deleted_meanwhile_is_kept_in_it(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_new_mail_keeps_a_deleted_folder(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with pair(tmp_path, autojump_clock) as two:
         await create(two.here, "Work", "seen")
         await two.part()
@@ -192,9 +195,7 @@ async def test_mail_for_a_folder_that_is_deleted_meanwhile_is_kept_in_it(
         assert await mails(two.there) == {"Work": ["more", "new"]}
 
 
-async def test_mail_for_a_folder_that_is_deleted_and_made_again_goes_to_the_new_one(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_new_mail_of_a_deleted_folder_moves_to_its_replacement(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with pair(tmp_path, autojump_clock) as two:
         await create(two.here, "Work", "seen")
         await two.part()
@@ -205,9 +206,7 @@ async def test_mail_for_a_folder_that_is_deleted_and_made_again_goes_to_the_new_
         assert await mails(two.here) == {"Work": ["again", "new"]}
 
 
-async def test_a_folder_that_one_side_deletes_and_the_other_renames_is_deleted(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_delete_wins_over_rename_of_a_folder_without_new_mail(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with pair(tmp_path, autojump_clock) as two:
         await create(two.here, "Work", "seen")
         await two.part()
@@ -217,7 +216,7 @@ async def test_a_folder_that_one_side_deletes_and_the_other_renames_is_deleted(
         assert await mails(two.here) == {}
 
 
-async def test_mail_for_a_folder_that_is_renamed_here_and_deleted_there_is_found_under_the_new_name(
+async def test_new_mail_keeps_a_renamed_and_deleted_folder_under_its_new_name(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with pair(tmp_path, autojump_clock) as two:
@@ -230,7 +229,7 @@ async def test_mail_for_a_folder_that_is_renamed_here_and_deleted_there_is_found
         assert await mails(two.here) == {"Later": ["new"]}
 
 
-async def test_a_folder_made_below_one_that_moves_keeps_a_parent(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_folder_created_below_a_renamed_one_keeps_a_parent(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with pair(tmp_path, autojump_clock) as two:
         await create(two.here, "A/old", "old")
         await two.part()
@@ -242,7 +241,7 @@ async def test_a_folder_made_below_one_that_moves_keeps_a_parent(tmp_path: Path,
         assert "A/more" in await mails(two.there)
 
 
-async def test_a_folder_renamed_below_one_that_moves_keeps_a_parent(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_folder_renamed_below_a_renamed_one_keeps_a_parent(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with pair(tmp_path, autojump_clock) as two:
         await create(two.here, "A/x", "mail")
         await two.part()
@@ -252,9 +251,7 @@ async def test_a_folder_renamed_below_one_that_moves_keeps_a_parent(tmp_path: Pa
         assert await mails(two.here) == {"A": [], "A/y": ["mail"], "B": []}
 
 
-async def test_a_folder_that_moves_below_one_that_is_deleted_keeps_a_parent(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_folder_renamed_below_a_deleted_one_keeps_a_parent(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with pair(tmp_path, autojump_clock) as two:
         await create(two.here, "A")
         await create(two.here, "x", "mail")
@@ -265,9 +262,7 @@ async def test_a_folder_that_moves_below_one_that_is_deleted_keeps_a_parent(
         assert await mails(two.here) == {"A": [], "A/x": ["mail"]}
 
 
-async def test_a_folder_whose_parent_its_user_deleted_gets_none_by_a_merge(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_merge_does_not_create_a_parent_that_the_user_deleted(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with pair(tmp_path, autojump_clock) as two:
         await create(two.here, "A/x", "mail")
         await two.part()
@@ -277,7 +272,7 @@ async def test_a_folder_whose_parent_its_user_deleted_gets_none_by_a_merge(
         assert await mails(two.here) == {"A/x": ["mail"]}
 
 
-async def test_a_folder_renamed_to_a_name_that_the_other_side_makes_becomes_one_with_it(
+async def test_folder_renamed_to_a_name_created_elsewhere_becomes_one_with_it(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with pair(tmp_path, autojump_clock) as two:
@@ -292,7 +287,7 @@ async def test_a_folder_renamed_to_a_name_that_the_other_side_makes_becomes_one_
         assert (await two.folders())["Later"].uidvalidity > max(before, made)
 
 
-async def test_names_that_are_swapped_on_one_side_while_the_other_takes_mail_stay_swapped(
+async def test_mail_follows_folders_whose_names_the_other_side_swapped(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with pair(tmp_path, autojump_clock) as two:
@@ -310,7 +305,7 @@ async def test_names_that_are_swapped_on_one_side_while_the_other_takes_mail_sta
         assert (after["A"].mailbox_id, after["B"].mailbox_id) == (before["B"].mailbox_id, before["A"].mailbox_id)
 
 
-async def test_names_that_are_swapped_on_both_sides_are_swapped_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_names_swapped_on_both_sides_are_swapped_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with pair(tmp_path, autojump_clock) as two:
         await create(two.here, "A", "a")
         await create(two.here, "B", "b")
@@ -322,10 +317,8 @@ async def test_names_that_are_swapped_on_both_sides_are_swapped_once(tmp_path: P
         assert await mails(two.here) == {"A": ["b"], "B": ["a"]}
 
 
-async def test_two_that_take_each_others_name_on_one_side_each_keep_their_mail(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    """A to B here, B to C there: three names are in play, and two folders."""
+async def test_folders_in_a_chain_of_renames_keep_their_own_mail(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """`here` renames A to B, and `there` renames B to C: two folders, three names."""
     async with pair(tmp_path, autojump_clock) as two:
         await create(two.here, "A", "a")
         await create(two.here, "B", "b")
@@ -338,7 +331,7 @@ async def test_two_that_take_each_others_name_on_one_side_each_keep_their_mail(
         assert await mails(two.here) == {"B": ["a"], "C": ["for C"]}
 
 
-async def test_an_inbox_that_both_sides_rename_leaves_one_inbox_with_all_later_mail(
+async def test_inbox_renamed_on_both_sides_leaves_one_inbox_with_later_mail(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with pair(tmp_path, autojump_clock) as two:
@@ -346,19 +339,17 @@ async def test_an_inbox_that_both_sides_rename_leaves_one_inbox_with_all_later_m
         await two.part()
         await rename(two.here, INBOX, "Earlier")
         await rename(two.there, INBOX, "Later")
-        for node, text in ((two.here, "here"), (two.there, "there")):
-            await node.save(text)
+        for node, body in ((two.here, "here"), (two.there, "there")):
+            await node.save(body)
         await two.heal()
         found = await shown(two.here)
-        assert {name: sorted(texts.values()) for name, (_, texts) in found.items()} == {
+        assert {name: sorted(bodies.values()) for name, (_, bodies) in found.items()} == {
             INBOX: ["here", "there"],
             "Later": ["old"],
         }
 
 
-async def test_mail_that_moves_to_what_its_folder_became_is_there_once_however_often_that_is_tried(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_repeated_copy_of_stray_mail_has_one_effect(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         here, there = nodes.all()
         work = await there.mail.create_folder(USER, "Work")
@@ -370,11 +361,11 @@ async def test_mail_that_moves_to_what_its_folder_became_is_there_once_however_o
         copy = CopyRequest(source, destination, UidSet.of([1]), (message.guid,), (message.guid,))
         replies = [await here.coordinator.submit(copy) for _ in range(2)]
         assert here.coordinator.mastership.known_master(destination) == "dc2"
-        assert await there.texts("Work") == {1: "makes dc2 the master", 2: "moves"}
+        assert await there.bodies("Work") == {1: "makes dc2 the master", 2: "moves"}
         assert replies[0] == replies[1]
 
 
-async def test_subscriptions_are_as_they_were_last_set(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_last_change_of_a_subscription_counts(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with pair(tmp_path, autojump_clock) as two:
         for name in ("A", "B", "C"):
             await two.here.mail.subscribe(USER, name, subscribed=True)
@@ -390,11 +381,11 @@ async def test_subscriptions_are_as_they_were_last_set(tmp_path: Path, autojump_
             assert await node.mail.subscriptions(USER) == {"A", "C", "D"}
 
 
-def test_levels_are_separated_alike_everywhere() -> None:
+def test_folder_trees_and_mail_store_use_one_separator() -> None:
     assert folder_tree.SEPARATOR == SEPARATOR
 
 
-async def test_a_folder_that_is_in_sight_for_its_late_mail_cannot_be_renamed(
+async def test_deleted_folder_that_is_shown_for_its_mail_cannot_be_renamed(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with pair(tmp_path, autojump_clock) as two:

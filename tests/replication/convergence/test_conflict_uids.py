@@ -1,4 +1,4 @@
-"""The two sides of a broken link give one UID to two mails: what clients of either side see when it heals."""
+"""UID conflicts, as clients see them: both sides of a broken link give one UID to different mails."""
 
 import re
 from collections.abc import AsyncIterator
@@ -21,15 +21,15 @@ SIDES = ("dc1",), ("dc2", "dc3")
 
 @dataclass
 class Session:
-    """A client with INBOX open: what SELECT said, and the UIDs in order as it was told."""
+    """A client that has selected INBOX, with the values from the responses to SELECT."""
 
     client: Client
     uidvalidity: int
     uidnext: int
     exists: int = 0
 
-    async def append(self, text: str) -> int:
-        (*_, done) = await self.client.run(f"APPEND INBOX {{{len(text)}+}}\r\n{text}")
+    async def append(self, body: str) -> int:
+        (*_, done) = await self.client.run(f"APPEND INBOX {{{len(body)}+}}\r\n{body}")
         found = re.search(r"APPENDUID (\d+) (\d+)", done)
         assert found
         assert int(found[1]) == self.uidvalidity
@@ -39,11 +39,11 @@ class Session:
         assert "t OK" in (await self.client.run(f"UID STORE {uid} +FLAGS (\\Deleted)"))[-1]
         assert "t OK" in (await self.client.run("EXPUNGE"))[-1]
 
-    async def texts(self) -> dict[int, str]:
-        """UID -> text of all messages."""
+    async def bodies(self) -> dict[int, str]:
+        """Return UID -> body of all messages."""
         lines = await self.client.run("UID FETCH 1:* (UID BODY.PEEK[])")
         answer = "\n".join(lines)
-        return {int(uid): text for uid, text in re.findall(r'UID (\d+) BODY\[\] "(.*)"\)', answer)}
+        return {int(uid): body for uid, body in re.findall(r'UID (\d+) BODY\[\] "(.*)"\)', answer)}
 
 
 @asynccontextmanager
@@ -59,7 +59,7 @@ async def session(node: Node) -> AsyncIterator[Session]:
 
 @asynccontextmanager
 async def parted(directory: Path, clock: MockClock, uid: UidConflict) -> AsyncIterator[Cluster]:
-    """All nodes have the mail "x" under UID 1; then dc1 is alone."""
+    """Run nodes that all have the mail "x" under UID 1, and isolate dc1."""
     async with cluster(directory, clock, uid=uid) as nodes:
         await nodes["dc1"].save("x")
         await nodes.converged()
@@ -74,14 +74,14 @@ async def heal(nodes: Cluster) -> None:
     await nodes.converged()
 
 
-async def hears_of_a_new_uidvalidity(one: Session) -> None:
-    """The session ends before it could be told of UIDs that are not of its UIDVALIDITY."""
+async def check_ends_for_new_uidvalidity(one: Session) -> None:
+    """Check that the session ends before it hears of UIDs of another UIDVALIDITY."""
     said = await one.client.run("NOOP")
     assert said == ["* BYE Mailbox 'INBOX' has a new UIDVALIDITY; connect and select it again", ""]
 
 
 @BOTH
-async def test_two_mails_of_one_uid_are_both_found_under_new_uids(
+async def test_two_mails_of_one_uid_both_get_new_uids(
     tmp_path: Path, autojump_clock: MockClock, uid: UidConflict
 ) -> None:
     async with parted(tmp_path, autojump_clock, uid) as nodes:
@@ -90,33 +90,33 @@ async def test_two_mails_of_one_uid_are_both_found_under_new_uids(
             assert await here.append("y") == 2
             await trio.sleep(1)
             assert await there.append("z") == 2
-            assert (await here.texts(), await there.texts()) == ({1: "x", 2: "y"}, {1: "x", 2: "z"})
+            assert (await here.bodies(), await there.bodies()) == ({1: "x", 2: "y"}, {1: "x", 2: "z"})
             await heal(nodes)
             if uid is UidConflict.UIDVALIDITY:
                 for one in (here, there):
-                    await hears_of_a_new_uidvalidity(one)
+                    await check_ends_for_new_uidvalidity(one)
             else:
                 for one in (here, there):
                     said = await one.client.run("NOOP")
                     assert said[:2] == ["* 2 EXPUNGE", "* 3 EXISTS"]
-                    texts = await one.texts()
-                    assert texts.pop(1) == "x"
-                    assert (sorted(texts), sorted(texts.values())) == ([3, 4], ["y", "z"])
+                    bodies = await one.bodies()
+                    assert bodies.pop(1) == "x"
+                    assert (sorted(bodies), sorted(bodies.values())) == ([3, 4], ["y", "z"])
         found = []
         for node in nodes.all():
             async with session(node) as again:
                 assert (again.uidvalidity > here.uidvalidity) == (uid is UidConflict.UIDVALIDITY)
-                found.append((again.uidvalidity, again.uidnext, await again.texts()))
+                found.append((again.uidvalidity, again.uidnext, await again.bodies()))
         assert found[0] == found[1] == found[2]
         if uid is UidConflict.UIDVALIDITY:
-            assert found[0][0] == here.uidvalidity + 1, "the gap"
+            assert found[0][0] == here.uidvalidity + 1, "the next UIDVALIDITY was free"
             assert found[0][2] == {3: "x", 4: "y", 5: "z"}, "in log order"
         async with session(nodes["dc3"]) as later:
             assert await later.append("after") == later.uidnext
 
 
 @BOTH
-async def test_a_mail_whose_uid_another_had_that_is_gone_is_found_under_a_new_uid(
+async def test_mail_gets_a_new_uid_if_an_expunged_mail_had_the_same_one(
     tmp_path: Path, autojump_clock: MockClock, uid: UidConflict
 ) -> None:
     async with parted(tmp_path, autojump_clock, uid) as nodes:
@@ -127,18 +127,18 @@ async def test_a_mail_whose_uid_another_had_that_is_gone_is_found_under_a_new_ui
             await heal(nodes)
             if uid is UidConflict.UIDVALIDITY:
                 for one in (here, there):
-                    await hears_of_a_new_uidvalidity(one)
+                    await check_ends_for_new_uidvalidity(one)
         found = []
         for node in nodes.all():
             async with session(node) as again:
                 assert (again.uidvalidity > here.uidvalidity) == (uid is UidConflict.UIDVALIDITY)
-                found.append((again.uidvalidity, again.uidnext, await again.texts()))
+                found.append((again.uidvalidity, again.uidnext, await again.bodies()))
         assert found[0] == found[1] == found[2]
         assert found[0][2] == ({1: "x", 3: "y"} if uid is UidConflict.RENUMBER else {3: "x", 4: "y"})
 
 
 @BOTH
-async def test_flags_of_both_sides_leave_uids_and_uidvalidity_as_they_are(
+async def test_merge_of_flags_keeps_uids_and_uidvalidity(
     tmp_path: Path, autojump_clock: MockClock, uid: UidConflict
 ) -> None:
     async with parted(tmp_path, autojump_clock, uid) as nodes, session(nodes["dc1"]) as here:
@@ -146,16 +146,14 @@ async def test_flags_of_both_sides_leave_uids_and_uidvalidity_as_they_are(
         await nodes["dc1"].flag(1, added=["\\Flagged"])
         assert await here.append("y") == 2
         await heal(nodes)
-        assert await here.texts() == {1: "x", 2: "y"}
+        assert await here.bodies() == {1: "x", 2: "y"}
         for node in nodes.all():
             folder = await node.mail.folder("alice", INBOX)
             assert folder.uidvalidity == here.uidvalidity
             assert (await node.view()).messages[1].flags == {"\\Seen", "\\Flagged"}
 
 
-async def test_uidvalidity_rises_with_each_conflict_and_is_never_lowered(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_uidvalidity_rises_with_each_conflict_and_never_falls(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with parted(tmp_path, autojump_clock, UidConflict.UIDVALIDITY) as nodes:
         known = [(await nodes["dc1"].inbox()).uidvalidity]
         for turn in range(3):
@@ -174,9 +172,7 @@ async def test_uidvalidity_rises_with_each_conflict_and_is_never_lowered(
         await heal(nodes)
 
 
-async def test_a_node_that_starts_again_shows_the_uidvalidity_that_has_risen(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_risen_uidvalidity_survives_a_restart(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with parted(tmp_path, autojump_clock, UidConflict.UIDVALIDITY) as nodes:
         for sid in ("dc1", "dc2"):
             await nodes[sid].save(f"at {sid}")

@@ -4,7 +4,7 @@ from replicator.mailstore import NewMessage
 from tests.one_node import one_node
 
 
-async def test_who_watches_a_folder_hears_that_it_is_gone(tmp_path: Path) -> None:
+async def test_subscribed_view_learns_that_its_folder_was_deleted(tmp_path: Path) -> None:
     async with one_node(tmp_path) as mail:
         folder = await mail.create_folder("alice", "Work")
         await mail.save(folder, NewMessage(b"x"))

@@ -1,4 +1,4 @@
-"""What two nodes show differently, while they go on: what is on its way does not count, what stands does."""
+"""Differences between two nodes that are in use: those that last count, entries on their way do not."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,16 +19,16 @@ from resync.differing import DifferenceKind
 from tests.replication.cluster import Cluster, Node, cluster
 from tests.replication.idle_parts import never, stop_the_log
 
-pytestmark = pytest.mark.usefixtures("nobody_heals")
+pytestmark = pytest.mark.usefixtures("no_healing")
 
 
 @pytest.fixture
-def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_healing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replicator.replication.convergence.fork_scheduler.ForkScheduler._work", never)
 
 
-async def apart(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> MailboxKey:
-    """dc2 has a message more than dc1, and nobody ships it."""
+async def make_differ(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> MailboxKey:
+    """Give dc2 a message that dc1 lacks, and stop the log."""
     for number in range(3):
         await nodes["dc1"].save(f"common {number}")
     await nodes.converged()
@@ -52,56 +52,56 @@ async def keep_writing(node: Node, key: MailboxKey, written: list[str]) -> None:
         await flag(node, key, written[-1])
 
 
-async def standing(node: Node, key: MailboxKey) -> NodeComparison:
+async def standing_differences(node: Node, key: MailboxKey) -> NodeComparison:
     return await diff.standing(node.store, node.coordinator.mastership, "dc2", key)
 
 
-async def test_what_stands_is_looked_at_twice(
+async def test_lasting_difference_is_looked_at_twice(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
-        key = await apart(nodes, monkeypatch)
+        key = await make_differ(nodes, monkeypatch)
         before = trio.current_time()
-        assert (await standing(nodes["dc1"], key)).by_kind == {DifferenceKind.MISSING_HERE: 1}
+        assert (await standing_differences(nodes["dc1"], key)).by_kind == {DifferenceKind.MISSING_HERE: 1}
         assert trio.current_time() - before == pytest.approx(timing.DIFF_LOOK_AGAIN_S, abs=0.1)
 
 
-async def test_what_arrives_meanwhile_does_not_count(
+async def test_message_that_arrives_between_looks_is_no_difference(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes, trio.open_nursery() as nursery:
-        key = await apart(nodes, monkeypatch)
+        key = await make_differ(nodes, monkeypatch)
 
         async def arrive() -> None:
             await trio.sleep(timing.DIFF_LOOK_AGAIN_S / 2)
             await nodes["dc1"].coordinator.reconciliation.reconcile(key, "dc2")
 
         nursery.start_soon(arrive)
-        assert (await standing(nodes["dc1"], key)).by_kind == {}
+        assert (await standing_differences(nodes["dc1"], key)).by_kind == {}
 
 
-async def test_of_a_mailbox_that_goes_on_and_on_what_differs_each_time_stands(
+async def test_only_differences_of_every_look_count_in_a_busy_mailbox(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes, trio.open_nursery() as nursery:
-        key = await apart(nodes, monkeypatch)
+        key = await make_differ(nodes, monkeypatch)
         written: list[str] = []
         nursery.start_soon(keep_writing, nodes["dc2"], key, written)
-        found = await standing(nodes["dc1"], key)
+        found = await standing_differences(nodes["dc1"], key)
         assert len(written) >= LOOKS - 1
-        # The flags were the same at the first look, the message was not.
+        # At the first look the flags were equal, and the message was missing.
         assert found.by_kind == {DifferenceKind.MISSING_HERE: 1}
         nursery.cancel_scope.cancel()
 
 
-async def test_damage_that_is_done_meanwhile_is_told(
+async def test_damage_between_looks_is_reported(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes, trio.open_nursery() as nursery:
-        key = await apart(nodes, monkeypatch)
+        key = await make_differ(nodes, monkeypatch)
 
         async def set_messages(count: int) -> None:
-            """As a disk might."""
+            """Damage the counter, as a failing disk might."""
             update = "UPDATE chain SET messages = ? WHERE id = ?"
             await nodes["dc1"].store.write(lambda tx: tx.connection.execute(update, (count, key.mailbox_id)).rowcount)
 
@@ -111,19 +111,19 @@ async def test_damage_that_is_done_meanwhile_is_told(
 
         nursery.start_soon(keep_writing, nodes["dc2"], key, [])
         nursery.start_soon(damage_it)
-        found = await standing(nodes["dc1"], key)
+        found = await standing_differences(nodes["dc1"], key)
         assert found.by_kind[DifferenceKind.DAMAGE]
         assert "run `replicator check --repair` here" in str(found.damage)
         await set_messages(3)
         nursery.cancel_scope.cancel()
 
 
-async def test_rows_are_those_of_the_head_that_is_told(
+async def test_compared_rows_belong_to_the_reported_head(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mailbox goes on here after the other node was asked, and before this node's own rows are read."""
+    """This node's mailbox changes after the other node has answered, and before this node reads its own rows."""
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
-        key = await apart(nodes, monkeypatch)
+        key = await make_differ(nodes, monkeypatch)
         one = nodes["dc1"]
         ask, asked = PeerLink.request, 0
 

@@ -1,4 +1,4 @@
-"""One mailbox, compared with one other node: taken over, joined, or left as it is."""
+"""Reconciliation of one mailbox with one other node: adoption, a merge, or no change."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,13 +29,13 @@ TREE = MailboxKey(USER, tree_id(USER), 0)
 
 
 @pytest.fixture
-def log_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No node ships entries."""
+def log_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no node ship entries."""
     stop_the_log(monkeypatch)
 
 
 @pytest.fixture
-def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_healing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replicator.replication.convergence.fork_scheduler.ForkScheduler._work", never)
 
 
@@ -54,8 +54,8 @@ async def meet(nodes: Cluster) -> None:
     await nodes.linked()
 
 
-@pytest.mark.usefixtures("nobody_heals")
-async def test_what_another_node_has_more_is_taken_over_without_the_log(
+@pytest.mark.usefixtures("no_healing")
+async def test_later_state_of_another_node_is_adopted_without_the_log(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -86,13 +86,13 @@ async def test_what_another_node_has_more_is_taken_over_without_the_log(
             assert "Work" in await one.mail.subscriptions(USER)
         nodes.isolate("dc1")
         await meet(nodes)
-        await until(lambda: one.store.context == other.store.context)  # entries that come later change nothing
+        await until(lambda: one.store.context == other.store.context)  # late entries change nothing
         await nodes.converged()
-        assert (await one.texts())[41] == "new"
+        assert (await one.bodies())[41] == "new"
 
 
-@pytest.mark.usefixtures("nobody_heals", "log_stands_still")
-async def test_who_is_ahead_takes_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+@pytest.mark.usefixtures("no_healing", "log_stopped")
+async def test_node_that_is_ahead_adopts_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("mine")
         before = await nodes["dc1"].digests()
@@ -101,12 +101,12 @@ async def test_who_is_ahead_takes_nothing(tmp_path: Path, autojump_clock: MockCl
         assert await nodes["dc2"].digests() == {}
 
 
-@pytest.mark.usefixtures("nobody_heals")
+@pytest.mark.usefixtures("no_healing")
 @pytest.mark.parametrize("uid", UidConflict)
-async def test_a_fork_is_joined_as_the_other_node_shows_it(
+async def test_fork_is_merged_with_the_state_that_the_other_node_shows(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, uid: UidConflict
 ) -> None:
-    """By the master, whichever node finds it, and without the entries of the other branch."""
+    """The master merges without the entries of the other branch."""
     async with cluster(tmp_path, autojump_clock, copies=1, uid=uid) as nodes:
         one, other = nodes["dc1"], nodes["dc2"]
         for number in range(30):
@@ -130,14 +130,14 @@ async def test_a_fork_is_joined_as_the_other_node_shows_it(
         nodes.isolate("dc1")
         await meet(nodes)
         await nodes.converged()
-        assert sorted((await nodes["dc3"].texts()).values()) == sorted([*map(str, range(30)), "one", "other"])
+        assert sorted((await nodes["dc3"].bodies()).values()) == sorted([*map(str, range(30)), "one", "other"])
 
 
-@pytest.mark.usefixtures("nobody_heals")
-async def test_a_merge_is_stamped_later_than_a_branch_that_came_without_its_entries(
+@pytest.mark.usefixtures("no_healing")
+async def test_merge_has_a_later_stamp_than_a_branch_learned_by_sync(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a flag that is changed after the merge counts as older than one that the merge stands on."""
+    """Otherwise a flag change after the merge would count as older than one before the merge."""
     async with cluster(tmp_path, autojump_clock, copies=1, start=["dc1", "dc3"]) as nodes:
         nodes.clock_ahead_s["dc2"] = 200
         await nodes.start("dc2")
@@ -163,7 +163,9 @@ async def test_a_merge_is_stamped_later_than_a_branch_that_came_without_its_entr
         assert (await nodes["dc3"].view()).messages[1].flags == frozenset()
 
 
-async def test_who_is_not_master_tells_the_master(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_node_that_is_not_master_leaves_the_merge_to_the_master(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         one, other = nodes["dc1"], nodes["dc2"]
         await one.save("both")
@@ -182,11 +184,11 @@ async def test_who_is_not_master_tells_the_master(tmp_path: Path, autojump_clock
         nodes.isolate("dc1")
         await meet(nodes)
         await nodes.converged()
-        assert sorted((await one.texts()).values()) == ["both", "one", "other"]
+        assert sorted((await one.bodies()).values()) == ["both", "one", "other"]
 
 
-@pytest.mark.usefixtures("nobody_heals")
-async def test_nodes_that_have_seen_the_same_and_show_it_otherwise_are_damaged_and_not_joined(
+@pytest.mark.usefixtures("no_healing")
+async def test_different_states_with_equal_contexts_are_reported_as_damage(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -209,7 +211,7 @@ async def test_nodes_that_have_seen_the_same_and_show_it_otherwise_are_damaged_a
         await one.store.write(partial(add_to_count, count=1))
 
 
-async def test_a_node_that_cannot_be_reached_is_named(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_error_names_the_unreachable_node(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("text")
         with pytest.raises(UnavailableError, match="dc9"):
@@ -217,10 +219,10 @@ async def test_a_node_that_cannot_be_reached_is_named(tmp_path: Path, autojump_c
 
 
 @pytest.mark.parametrize("length", [0, 1 << 30])
-async def test_a_branch_is_replayed_from_the_log_if_nobody_shows_it(
+async def test_branch_that_no_node_shows_is_replayed_from_the_log(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
-    """However long it is."""
+    """The length of the branch does not matter."""
     monkeypatch.setattr(fork_merge, "SHORT_MODSEQ", length)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         one, other = nodes["dc1"], nodes["dc2"]
@@ -235,11 +237,11 @@ async def test_a_branch_is_replayed_from_the_log_if_nobody_shows_it(
         await nodes.stop("dc2")
         await one.store.write(partial(receive, entry=entry, bodies=[StoredBody.of(b"other")]))
         await nodes.converged()
-        assert sorted((await one.texts()).values()) == ["both", "one", "other"]
+        assert sorted((await one.bodies()).values()) == ["both", "one", "other"]
 
 
-@pytest.mark.usefixtures("nobody_heals")
-async def test_a_node_that_has_gone_on_by_the_time_that_it_reads_is_not_taken_for_damaged(
+@pytest.mark.usefixtures("no_healing")
+async def test_node_that_advances_during_the_comparison_is_not_damaged(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -253,10 +255,10 @@ async def test_a_node_that_has_gone_on_by_the_time_that_it_reads_is_not_taken_fo
         async def learn_late(*arguments: object, **named: object) -> sync_client.Learned | None:
             nonlocal times
             times += 1
-            if times == 1:  # the log has brought it, and a client has gone on
+            if times == 1:  # meanwhile the log brings the message, and a client saves another one
                 await until(lambda: nodes["dc1"].store.context.get(other.store.origin, 0) > 0)
                 await nodes["dc1"].save("and on")
-            return await learn(*arguments, **named)  # type: ignore[arg-type]  # passed on as they came
+            return await learn(*arguments, **named)  # type: ignore[arg-type]  # passed on unchanged
 
         monkeypatch.setattr(sync_client, "learn", learn_late)
         released = trio.Event()
@@ -271,7 +273,7 @@ async def test_a_node_that_has_gone_on_by_the_time_that_it_reads_is_not_taken_fo
         await nodes.linked()
         one = nodes["dc1"]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_released_after, released, lambda: times > 0)
+            nursery.start_soon(_release_when, released, lambda: times > 0)
             outcome = await reconcile(one, "dc2")
         assert outcome in {Outcome.AHEAD, Outcome.SAME}
         assert "damaged" not in caplog.text
@@ -279,15 +281,13 @@ async def test_a_node_that_has_gone_on_by_the_time_that_it_reads_is_not_taken_fo
         await nodes.converged()
 
 
-async def _released_after(released: trio.Event, condition: Callable[[], bool]) -> None:
+async def _release_when(released: trio.Event, condition: Callable[[], bool]) -> None:
     await until(condition)
     released.set()
 
 
-@pytest.mark.usefixtures("nobody_heals")
-async def test_a_mailbox_is_not_joined_as_another_users_and_its_branches_are_no_worse_for_that(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+@pytest.mark.usefixtures("no_healing")
+async def test_wrong_user_in_a_key_does_not_prevent_a_later_merge(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         one, other = nodes["dc1"], nodes["dc2"]
         await one.save("common")

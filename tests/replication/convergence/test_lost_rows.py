@@ -1,4 +1,4 @@
-"""Nodes from whose databases rows were deleted that other rows rest on."""
+"""Nodes whose databases have lost rows on which other rows depend."""
 
 from pathlib import Path
 
@@ -22,8 +22,8 @@ LOST_TREE = "DELETE FROM chain WHERE uidvalidity = 0"
 LOST_ROWS = ("DELETE FROM by_uid", "DELETE FROM by_guid")
 
 
-async def filled(nodes: Cluster) -> None:
-    """Three messages, and a log that has been collected."""
+async def fill_and_truncate(nodes: Cluster) -> None:
+    """Save three messages, and truncate all logs."""
     for number, sid in enumerate(nodes.sids):
         await nodes[sid].save(f"text {number}")
     await nodes.converged()
@@ -41,12 +41,12 @@ async def restart_damaged(nodes: Cluster, sid: str, *statements: str) -> Node:
 
 
 @pytest.mark.parametrize("more", [(), LOST_ROWS], ids=["row", "rows"])
-async def test_a_mailbox_without_its_row_is_refused_alone_and_comes_back_from_others(
+async def test_mailbox_without_its_chain_row_is_refused_and_comes_from_peers(
     tmp_path: Path, autojump_clock: MockClock, more: tuple[str, ...]
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await filled(nodes)
-        shown = await nodes["dc2"].texts()
+        await fill_and_truncate(nodes)
+        shown = await nodes["dc2"].bodies()
         nodes.isolate("dc1")
         alone = await restart_damaged(nodes, "dc1", LOST_CHAIN, *more)
         await nodes.linked(["dc1"], ["dc2", "dc3"])
@@ -62,11 +62,11 @@ async def test_a_mailbox_without_its_row_is_refused_alone_and_comes_back_from_ot
         await nodes.linked()
         assert await alone.save("together") == 4
         await nodes.converged()
-        assert await alone.texts() == shown | {4: "together"} == await nodes["dc2"].texts()
+        assert await alone.bodies() == shown | {4: "together"} == await nodes["dc2"].bodies()
 
 
-async def uncollected(nodes: Cluster, lost: str) -> Node:
-    """dc3 of three, which has lost rows of table chain; the logs are gone, and there are no checkpoints."""
+async def restart_without_row(nodes: Cluster, lost: str) -> Node:
+    """Restart dc3 without a row of table chain, when all logs are gone and there are no checkpoints."""
     for number in range(3):
         await nodes["dc1"].save(f"text {number}")
     await nodes["dc2"].expunge(3)
@@ -79,24 +79,24 @@ async def uncollected(nodes: Cluster, lost: str) -> Node:
 
 
 @pytest.mark.parametrize("lost", [LOST_CHAIN, LOST_TREE], ids=["mailbox", "tree"])
-async def test_a_mailbox_for_which_entries_wait_is_taken_over(
+async def test_mailbox_without_its_chain_row_is_adopted_when_entries_wait(
     tmp_path: Path, autojump_clock: MockClock, lost: str
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        damaged = await uncollected(nodes, lost)
+        damaged = await restart_without_row(nodes, lost)
         await nodes["dc1"].save("later")
         await nodes["dc2"].mail.create_folder(USER, "Work")
         await nodes.converged()
-        assert await damaged.texts() == await nodes["dc1"].texts()
+        assert await damaged.bodies() == await nodes["dc1"].bodies()
         assert await damaged.waiting() == 0
 
 
 @pytest.mark.parametrize("lost", [LOST_CHAIN, LOST_TREE], ids=["mailbox", "tree"])
-async def test_a_check_takes_nothing_away_that_a_lost_row_counted_and_resync_brings_it_back(
+async def test_check_removes_nothing_and_resync_restores_a_lost_chain_row(
     tmp_path: Path, autojump_clock: MockClock, lost: str
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        damaged = await uncollected(nodes, lost)
+        damaged = await restart_without_row(nodes, lost)
         rows = "SELECT (SELECT COUNT(*) FROM by_uid), (SELECT COUNT(*) FROM folder)"
         assert await damaged.store.read(lambda reader: reader.execute(rows).fetchone()) == (2, 1)
         checked = await check_at(damaged, repair=True)
@@ -113,9 +113,7 @@ async def test_a_check_takes_nothing_away_that_a_lost_row_counted_and_resync_bri
         await nodes.converged()
 
 
-async def test_origins_that_are_not_counted_keep_the_node_from_starting(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_node_does_not_start_without_its_origin_rows(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("text")
         await nodes.converged()
@@ -127,7 +125,7 @@ async def test_origins_that_are_not_counted_keep_the_node_from_starting(
                 pass
 
 
-async def test_a_count_that_goes_back_makes_the_node_unhealthy_and_ends_no_link(
+async def test_reduced_origin_counter_makes_the_node_unhealthy_but_ends_no_link(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -137,7 +135,7 @@ async def test_a_count_that_goes_back_makes_the_node_unhealthy_and_ends_no_link(
         link = node.coordinator.connections.link("dc1")
         node.damage("UPDATE origin SET seq = seq - 1 WHERE name LIKE 'dc2%'")
         with pytest.raises(ZeroDivisionError):
-            await node.store.write(lambda _: 1 // 0)  # the writer reads its memory anew
+            await node.store.write(lambda _: 1 // 0)  # the writer loads its memory again
         with pytest.raises(UnavailableError):
             await node.store.write(saving(b"more", guid(1), MailboxKey(USER, guid(2), 7)))
         (problem,) = await node.report.healthy()

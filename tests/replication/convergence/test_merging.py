@@ -1,4 +1,4 @@
-"""Both sides of a broken link go on, and come together again."""
+"""Merges: both sides of a broken link change mailboxes, and become equal again."""
 
 import logging
 import sqlite3
@@ -51,14 +51,14 @@ async def heal(nodes: Cluster) -> None:
     await nodes.converged()
 
 
-async def shows(node: Node, name: str, texts: list[str]) -> None:
+async def until_shown(node: Node, name: str, bodies: list[str]) -> None:
     """Return when a client would see these messages in the folder."""
     with trio.fail_after(60):
-        while sorted((await node.texts(name)).values()) != texts:  # noqa: ASYNC110 - in virtual time
+        while sorted((await node.bodies(name)).values()) != bodies:  # noqa: ASYNC110 - in virtual time
             await trio.sleep(0.01)
 
 
-async def test_a_uid_that_two_sides_gave_apart_goes_to_neither(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_uid_given_on_both_sides_goes_to_neither_message(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("x")
         await nodes.converged()
@@ -68,7 +68,7 @@ async def test_a_uid_that_two_sides_gave_apart_goes_to_neither(tmp_path: Path, a
         assert await nodes["dc2"].save("z") == 2
         await heal(nodes)
         for node in nodes.all():
-            found = await node.texts()
+            found = await node.bodies()
             assert found[1] == "x"
             assert sorted(found) == [1, 3, 4]
             assert sorted(found.values()) == ["x", "y", "z"]
@@ -76,7 +76,7 @@ async def test_a_uid_that_two_sides_gave_apart_goes_to_neither(tmp_path: Path, a
         assert await nodes["dc3"].save("after") == 5
 
 
-async def test_a_uid_whose_other_owner_was_expunged_is_not_used(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_uid_of_an_expunged_rival_is_not_kept(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("x")
         await nodes.converged()
@@ -84,13 +84,13 @@ async def test_a_uid_whose_other_owner_was_expunged_is_not_used(tmp_path: Path, 
         await nodes["dc1"].save("y")
         await nodes["dc2"].expunge(await nodes["dc2"].save("z"))
         await heal(nodes)
-        assert await nodes["dc3"].texts() == {1: "x", 3: "y"}
+        assert await nodes["dc3"].bodies() == {1: "x", 3: "y"}
 
 
-async def test_flags_and_expunges_of_both_sides_count(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_merge_keeps_flags_and_expunges_of_both_sides(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        for text in ("1", "2", "3"):
-            await nodes["dc1"].save(text)
+        for body in ("1", "2", "3"):
+            await nodes["dc1"].save(body)
         await nodes.converged()
         views = [await node.view() for node in nodes.all()]
         await part(nodes)
@@ -104,7 +104,9 @@ async def test_flags_and_expunges_of_both_sides_count(tmp_path: Path, autojump_c
             assert {uid: message.flags for uid, message in view.messages.items()} == {1: {"\\Flagged", "\\Draft"}}
 
 
-async def test_mailboxes_and_folders_that_both_sides_made_become_one(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_mailboxes_and_folders_created_on_both_sides_become_one(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await part(nodes)
         for sid in ("dc1", "dc2"):
@@ -116,17 +118,15 @@ async def test_mailboxes_and_folders_that_both_sides_made_become_one(tmp_path: P
         before = [(await nodes[sid].inbox()).uidvalidity for sid in ("dc1", "dc2")]
         await heal(nodes)
         for node in nodes.all():
-            await shows(node, INBOX, ["first at dc1", "first at dc2"])
-            await shows(node, "Work", ["work at dc1", "work at dc2"])
+            await until_shown(node, INBOX, ["first at dc1", "first at dc2"])
+            await until_shown(node, "Work", ["work at dc1", "work at dc2"])
             names = [folder.name for folder in await node.mail.folders("alice")]
             assert names == [INBOX, "Only", "Only/dc1", "Only/dc2", "Work"]
             assert (await node.inbox()).uidvalidity > max(before)
         await nodes.converged()
 
 
-async def test_what_a_master_had_not_shipped_when_it_died_comes_back_with_it(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_unshipped_mail_of_a_stopped_master_comes_back_with_it(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         await nodes["dc1"].save("x")
         await nodes.converged()
@@ -139,10 +139,10 @@ async def test_what_a_master_had_not_shipped_when_it_died_comes_back_with_it(
         await nodes.linked()
         await nodes.converged()
         for node in nodes.all():
-            assert sorted((await node.texts()).values()) == ["meanwhile", "not shipped", "x"]
+            assert sorted((await node.bodies()).values()) == ["meanwhile", "not shipped", "x"]
 
 
-async def test_mail_for_a_folder_that_the_other_side_deletes_is_kept_there(
+async def test_new_mail_stays_in_a_folder_that_the_other_side_deletes(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -154,10 +154,10 @@ async def test_mail_for_a_folder_that_the_other_side_deletes_is_kept_there(
         await nodes["dc2"].save("new", "Work")
         await heal(nodes)
         for node in nodes.all():
-            await shows(node, "Work", ["new"])
+            await until_shown(node, "Work", ["new"])
 
 
-async def test_a_folder_renamed_on_both_sides_has_the_later_name(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_folder_renamed_on_both_sides_gets_the_later_name(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].mail.create_folder("alice", "Work")
         await nodes.converged()
@@ -172,7 +172,7 @@ async def test_a_folder_renamed_on_both_sides_has_the_later_name(tmp_path: Path,
             assert await node.mail.subscriptions("alice") == {"Work"}
 
 
-async def test_a_branch_that_no_node_can_have_numbered_is_left_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_impossible_branch_is_not_merged(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         await stranger.number_mailbox()
         await stranger.send_entry(1, Save((1,), EPOCH_MS, b"1" * 16, (), text_of(b"one"), 1))
@@ -187,7 +187,7 @@ async def test_a_branch_that_no_node_can_have_numbered_is_left_alone(tmp_path: P
         assert (list(view.messages), view.uidnext) == ([1], 2)
 
 
-async def test_a_branch_that_is_still_on_its_way_is_joined_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_branch_that_is_still_arriving_is_merged_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         nodes.isolate("dc1")
         await nodes.linked(["dc1"], ["dc2"])
@@ -199,9 +199,7 @@ async def test_a_branch_that_is_still_on_its_way_is_joined_once(tmp_path: Path, 
         assert sum(item.entry.is_merge for item in entries) == 1
 
 
-async def test_mail_that_lay_in_a_folder_of_the_past_when_the_node_stopped_is_moved_when_it_starts(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_stray_mail_is_moved_after_a_restart(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         work = await node.mail.create_folder("alice", "Work")
@@ -211,10 +209,10 @@ async def test_mail_that_lay_in_a_folder_of_the_past_when_the_node_stopped_is_mo
         await node.store.write(saving(b"late", guid(1), key))
         await nodes.stop("dc1")
         await nodes.start("dc1")
-        await shows(nodes["dc1"], "Work", ["late"])
+        await until_shown(nodes["dc1"], "Work", ["late"])
 
 
-async def test_mail_in_several_deleted_folders_of_one_name_comes_to_be_seen_in_one(
+async def test_stray_mail_of_several_folders_of_one_name_is_shown_in_one(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
@@ -226,27 +224,27 @@ async def test_mail_in_several_deleted_folders_of_one_name_comes_to_be_seen_in_o
             keys.append(MailboxKey("alice", work.mailbox_id, work.uidvalidity))
         for number, key in enumerate(keys):
             await node.store.write(saving(b"late %d" % number, guid(number), key))
-        await shows(node, "Work", ["late 0", "late 1"])
+        await until_shown(node, "Work", ["late 0", "late 1"])
 
 
-# ---- a node that masters a mailbox, and hears of another branch of it ---------------------------------------------
+# ---- the master of a mailbox receives another branch --------------------------------------------------------------
 
 RIVAL = StoredBody.of(b"rival")
 
 
 def rival(view: MailboxView, sid: str = "dc8") -> Entry:
-    """A node that shows nothing gives UID 1 to a mail of its own."""
+    """Return the entry of a node with an empty mailbox that gives UID 1 to a mail of its own."""
     mail = MailAdd(1, sid.encode().rjust(16), EPOCH_MS, (), RIVAL.size_bytes, RIVAL.content_hash, copied=False)
     return Entry(Dot(f"{sid}.a", 1), (), EPOCH_MS << COUNTER_BITS, 1, *MailboxKey.of(view), (mail,))
 
 
-async def hear_of(node: Node, *entries: Entry) -> None:
+async def take_in(node: Node, *entries: Entry) -> None:
     for entry in entries:
         await node.store.write(partial(receive, entry=entry, bodies=[RIVAL]))
 
 
 def after_each_plan(node: Node, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], Awaitable[object]]) -> None:
-    """Do this between each plan and its turn, with the number of the plan."""
+    """Call `act` with the number of each plan of a merge, before the plan is carried out."""
     read = node.store.read
     plans = 0
 
@@ -262,7 +260,7 @@ def after_each_plan(node: Node, monkeypatch: pytest.MonkeyPatch, act: Callable[[
 
 
 async def test_clients_write_while_a_merge_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In real threads: the one that plans is held up."""
+    """The test runs in real threads, and holds up the one that plans."""
     planning, going_on = threading.Event(), threading.Event()
     plans: list[int] = []
 
@@ -277,20 +275,20 @@ async def test_clients_write_while_a_merge_is_planned(tmp_path: Path, monkeypatc
         node = nodes["dc1"]
         await node.save("mine")
         view = await node.view()
-        await hear_of(node, rival(view))
+        await take_in(node, rival(view))
         nursery.start_soon(node.coordinator.fork_merger.join_branches, MailboxKey.of(view))
         await trio.to_thread.run_sync(planning.wait)
         with trio.fail_after(30):
             assert await node.save("meanwhile") == 2
             assert await node.save("elsewhere", "INBOX", "bob") == 1
-        assert await node.texts() == {1: "mine", 2: "meanwhile"}
+        assert await node.bodies() == {1: "mine", 2: "meanwhile"}
         going_on.set()
         await nodes.converged()
         assert plans == [1, 2]
-        assert sorted((await node.texts()).values()) == ["meanwhile", "mine", "rival"]
+        assert sorted((await node.bodies()).values()) == ["meanwhile", "mine", "rival"]
 
 
-async def test_a_mailbox_that_never_rests_is_joined(
+async def test_busy_mailbox_is_merged(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
@@ -304,13 +302,13 @@ async def test_a_mailbox_that_never_rests_is_joined(
             await node.save(saved[-1])
 
         after_each_plan(node, monkeypatch, save)
-        await hear_of(node, rival(await node.view()))
+        await take_in(node, rival(await node.view()))
         await nodes.converged()
         assert len(saved) == PLANS_MAX
-        assert sorted((await node.texts()).values()) == [*saved, "mine", "rival"]
+        assert sorted((await node.bodies()).values()) == [*saved, "mine", "rival"]
 
 
-async def test_nobody_joins_branches_in_a_term_that_has_ended(
+async def test_no_node_merges_in_a_term_that_has_ended(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
@@ -330,12 +328,12 @@ async def test_nobody_joins_branches_in_a_term_that_has_ended(
 
         node.store.listeners.append(note)
         after_each_plan(node, monkeypatch, end_the_term)
-        await hear_of(node, rival(view))
+        await take_in(node, rival(view))
         await nodes.converged()
         assert allowed == [True]
 
 
-async def test_branches_that_would_take_more_uids_than_are_left_stay_apart(
+async def test_branches_that_need_more_uids_than_are_left_stay_apart(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
@@ -346,7 +344,7 @@ async def test_branches_that_would_take_more_uids_than_are_left_stay_apart(
         one, other = rival(view), rival(view, "dc9")
         used_up = Merge(UID_MAX - MERGE_HEADROOM, 0, (one.dot, other.dot), (), ())
         dot = Dot("dc8.a", 2)
-        await hear_of(
+        await take_in(
             node, one, other, replace(one, dot=dot, predecessors=(one.dot, other.dot), modseq=2, changes=(used_up,))
         )
         await trio.sleep(60)
@@ -357,7 +355,7 @@ async def test_branches_that_would_take_more_uids_than_are_left_stay_apart(
         assert await node.save("life goes on", "Work") == 2
 
 
-async def test_what_was_joined_is_named_as_operators_know_it(
+async def test_log_names_merged_folders_by_user_and_name(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, fork_merge.__name__)

@@ -1,4 +1,4 @@
-"""What a node was told wrongly, be it by a line that changes words on their way, ends without a restart."""
+"""Nodes recover without a restart from wrong statements, such as those that a connection has changed."""
 
 import logging
 import re
@@ -30,17 +30,17 @@ def links_of(nodes: Cluster) -> list[object]:
     return [link for node in nodes.all() for link in node.coordinator.connections.links]
 
 
-async def equal_again(nodes: Cluster, links: list[object], within_s: float = HEALED_S) -> None:
-    """All nodes show the same within the time, over the links that there were."""
+async def check_become_equal(nodes: Cluster, links: list[object], within_s: float = HEALED_S) -> None:
+    """Check that all nodes show the same within the time, and that no link has ended."""
     with trio.fail_after(within_s):
         await nodes.converged()
     assert [id(link) for link in links_of(nodes)] == [id(link) for link in links]
 
 
-async def test_a_log_that_was_asked_for_from_too_late_on_is_asked_for_again(
+async def test_log_requested_from_a_too_late_position_is_requested_again(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """Nothing tells of a gap, for nothing comes after what is not sent."""
+    """The receiver sees no gap, because no entry follows those that are not sent."""
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -58,25 +58,25 @@ async def test_a_log_that_was_asked_for_from_too_late_on_is_asked_for_again(
         nodes.rejoin("dc3")
         await nodes.linked()
         links = links_of(nodes)
-        await equal_again(nodes, links)
+        await check_become_equal(nodes, links)
         assert all(line.done for line in lines)
 
 
-async def test_an_ack_of_more_than_is_there_does_not_keep_that_away(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_entries_acknowledged_by_mistake_are_sent_again(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
         origin, links = nodes["dc1"].store.origin, links_of(nodes)
         sender = nodes["dc1"].coordinator.feeds["dc2"].sender
-        sender.acknowledged[origin] = nodes["dc1"].store.context[origin] + 1  # an ACK that has come as another one
+        sender.acknowledged[origin] = nodes["dc1"].store.context[origin] + 1  # like a changed ACK
         await nodes["dc1"].save("second")
         await nodes["dc1"].save("third")
-        await equal_again(nodes, links, within_s=5)  # the LOG that follows a gap counts
-        assert sorted((await nodes["dc2"].texts()).values()) == ["first", "second", "third"]
+        await check_become_equal(nodes, links, within_s=5)  # the receiver sends a LOG because of the gap
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["first", "second", "third"]
 
 
-async def test_what_was_sent_and_did_not_come_is_sent_again(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The entry had another number when it came, which its digest tells: it comes again on the next link."""
+async def test_entry_changed_on_its_way_is_sent_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The number of the entry changes on its way. Its digest shows that, and the next link brings it again."""
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -90,11 +90,11 @@ async def test_what_was_sent_and_did_not_come_is_sent_again(tmp_path: Path, auto
 
 
 @pytest.mark.parametrize("command", [b"LOG", b"RANGES", b"ROWS"])
-async def test_a_reply_that_never_comes_is_not_waited_for_for_ever(
+async def test_node_does_not_wait_for_ever_for_a_lost_reply(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, command: bytes
 ) -> None:
-    """The request came under another tag. What waits for it holds up all that waits for that."""
-    monkeypatch.setattr(fork_merge, "SHORT_MODSEQ", 0)  # other nodes are asked what they show
+    """The tag of the request changes on its way, so that the reply does not match it."""
+    monkeypatch.setattr(fork_merge, "SHORT_MODSEQ", 0)  # forks are merged by SYNC
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -110,14 +110,14 @@ async def test_a_reply_that_never_comes_is_not_waited_for_for_ever(
             line.until = trio.current_time() + 20
         nodes.network.mend(("dc1", "dc2"))
         await nodes.linked()
-        await equal_again(nodes, links_of(nodes))
+        await check_become_equal(nodes, links_of(nodes))
         assert any(line.done for line in lines)
         await nodes["dc1"].save("last")
         await nodes.converged()
 
 
-async def test_an_advert_that_came_under_a_huge_number_is_overruled(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """And so a priority that was never configured, which parts the nodes over who is their root."""
+async def test_advert_with_a_huge_number_is_overruled(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The advert has a wrong priority too, so the nodes disagree about their root until it is overruled."""
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         table = nodes["dc2"].coordinator.mastership.table
         known = adverts_of(table)["dc1"]
@@ -131,7 +131,7 @@ async def test_an_advert_that_came_under_a_huge_number_is_overruled(tmp_path: Pa
         await nodes.converged()
 
 
-async def test_a_settled_that_came_as_another_one_is_overruled(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_settled_with_a_huge_number_is_overruled(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await nodes["dc1"].save("text")
         await nodes.converged()
@@ -144,7 +144,7 @@ async def test_a_settled_that_came_as_another_one_is_overruled(tmp_path: Path, a
         assert settled_logs.known()["dc1"] == nodes["dc1"].store.settled()
 
 
-async def test_a_branch_that_could_not_be_joined_once_is_tried_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_failed_merge_is_tried_again(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -159,14 +159,14 @@ async def test_a_branch_that_could_not_be_joined_once_is_tried_again(tmp_path: P
                 node.coordinator.fork_merger._apart[head] = _Apart(b"", "a lie", trio.current_time() + 40, 40)
         nodes.network.mend(("dc1", "dc2"))
         await nodes.linked()
-        await equal_again(nodes, links_of(nodes))
+        await check_become_equal(nodes, links_of(nodes))
 
 
 async def chains_of(node: Node) -> list[Chain]:
     return await node.store.read(lambda reader: list(queries.chains_of(reader, None)))
 
 
-async def test_an_entry_that_was_only_believed_to_wait_is_forgotten(
+async def test_applied_entry_that_counts_as_waiting_is_forgotten(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -183,12 +183,12 @@ async def test_an_entry_that_was_only_believed_to_wait_is_forgotten(
         assert "was counted as waiting" in caplog.text
 
 
-async def test_what_waits_for_too_long_is_told_and_taken_over(
+async def test_overdue_entries_are_reported_and_their_state_adopted(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its predecessor came as another entry and is lost here: only what other nodes show ends the waiting."""
+    """The named predecessor does not exist, so only adopting another node's state ends the waiting."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(Entry, "digest", lambda _: bytes(DIGEST_BYTES))  # what the line changes nobody can tell
+    monkeypatch.setattr(Entry, "digest", lambda _: bytes(DIGEST_BYTES))  # so that nobody notices the change
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -203,8 +203,8 @@ async def test_what_waits_for_too_long_is_told_and_taken_over(
         status = await nodes["dc2"].report.node_status()
         assert status.waiting_entries == 2
         assert not status.overdue
-        await equal_again(nodes, links)
-        assert sorted((await nodes["dc2"].texts()).values()) == ["first", "second", "third"]
+        await check_become_equal(nodes, links)
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["first", "second", "third"]
         said = f"2 entries of folder 'INBOX' of alice have waited for more than 30 s: predecessor {FAR} of "
         assert said in caplog.text
         await trio.sleep(10)
@@ -212,7 +212,7 @@ async def test_what_waits_for_too_long_is_told_and_taken_over(
         assert not (await nodes["dc2"].report.node_status()).overdue
 
 
-async def test_while_nodes_are_away_nothing_is_overdue(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_no_entry_becomes_overdue_while_a_node_is_away(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -230,7 +230,7 @@ async def test_while_nodes_are_away_nothing_is_overdue(tmp_path: Path, autojump_
         assert not node.store.has_waiting(chain.id)
 
 
-async def test_what_was_overdue_stays_so_while_a_node_is_away(
+async def test_overdue_entry_stays_overdue_while_a_node_is_away(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

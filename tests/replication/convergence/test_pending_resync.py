@@ -1,4 +1,4 @@
-"""What a state transfer has left for later is not said to be settled, and comes in the end."""
+"""Postponed mailboxes do not count as settled, and become equal in the end."""
 
 import logging
 import re
@@ -21,7 +21,7 @@ from tests.replication.tasks.running import resync_at
 
 
 async def write_without(nodes: Cluster, *sids: str) -> None:
-    """Ann and Bob get a message before the nodes go, and one while they are away."""
+    """Save a message for Ann and Bob, stop the nodes, and save another one for each."""
     for user in ("ann", "bob"):
         await nodes["dc1"].save("before", user=user)
     await nodes.converged()
@@ -33,7 +33,7 @@ async def write_without(nodes: Cluster, *sids: str) -> None:
     await nodes.converged()
 
 
-async def test_what_was_left_is_not_settled_until_it_is_equal(
+async def test_postponed_mailbox_is_not_settled_until_it_is_equal(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -48,9 +48,9 @@ async def test_what_was_left_is_not_settled_until_it_is_equal(
         await trio.sleep(2 * state_transfer.ROUNDS)
         for _ in range(2):
             three = nodes["dc3"]
-            assert await three.texts(user="ann") == {1: "before", 2: "after"}
-            with pytest.raises(NotReadyError):  # it is older than elsewhere
-                await three.texts(user="bob")
+            assert await three.bodies(user="ann") == {1: "before", 2: "after"}
+            with pytest.raises(NotReadyError):  # the mailbox is older than elsewhere
+                await three.bodies(user="bob")
             assert covers(three.store.context, written)
             assert not covers(three.store.settled(), written)
             assert (await three.report.node_status()).postponed == 1
@@ -58,18 +58,18 @@ async def test_what_was_left_is_not_settled_until_it_is_equal(
             await nodes.start("dc3")
             await nodes.linked()
         assert "folder 'INBOX' of bob does not equal its state at dc1 yet" in caplog.text
-        assert "ERROR" not in {record.levelname for record in caplog.records}, "it is merely busy"
+        assert "ERROR" not in {record.levelname for record in caplog.records}, "the mailbox is merely busy"
         rest()
         nodes.network.mend(("dc2", "dc3"))
         await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
         assert re.search("folder 'INBOX' of bob now equals its state at dc[12]", caplog.text)
-        assert await nodes["dc3"].texts(user="bob") == {1: "before", 2: "after"}
+        assert await nodes["dc3"].bodies(user="bob") == {1: "before", 2: "after"}
         assert covers(nodes["dc3"].store.settled(), written)
         assert await nodes["dc3"].store.read(pending_resync.load) == []
 
 
-async def test_while_the_node_is_away_that_had_it_another_one_is_asked(
+async def test_postponed_mailbox_is_compared_with_another_node_if_its_peer_leaves(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -84,11 +84,11 @@ async def test_while_the_node_is_away_that_had_it_another_one_is_asked(
         nodes.network.mend(("dc2", "dc3"))
         rest()
         await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
-        assert await nodes["dc3"].texts(user="bob") == {1: "before", 2: "after"}
+        assert await nodes["dc3"].bodies(user="bob") == {1: "before", 2: "after"}
         assert await nodes["dc3"].store.read(pending_resync.load) == [], "dc2 has settled all that dc1 had"
 
 
-async def test_a_node_that_begins_with_checkpoints_of_one_that_lacks_something_gets_it(
+async def test_bootstrap_fetches_what_the_source_of_its_checkpoints_lacks(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, shares_objects=True) as nodes:
@@ -114,10 +114,10 @@ async def test_a_node_that_begins_with_checkpoints_of_one_that_lacks_something_g
         await nodes["dc1"].save("newer", user="bob")
         await nodes.converged()
         for node in nodes.all():
-            assert await node.texts(user="bob") == {1: "before", 2: "after", 3: "newer"}
+            assert await node.bodies(user="bob") == {1: "before", 2: "after", 3: "newer"}
 
 
-async def test_who_takes_over_from_a_node_that_lacks_something_gets_it_too(
+async def test_state_transfer_fetches_what_its_source_lacks(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -134,8 +134,8 @@ async def test_who_takes_over_from_a_node_that_lacks_something_gets_it_too(
         await nodes.linked(["dc1"], ["dc2", "dc3"])
         await trio.sleep(2 * state_transfer.ROUNDS)
         two = nodes["dc2"]
-        assert await two.texts(user="ann") == {1: "before", 2: "after"}
-        assert await two.texts(user="bob") == {1: "before"}
+        assert await two.bodies(user="ann") == {1: "before", 2: "after"}
+        assert await two.bodies(user="bob") == {1: "before"}
         assert not covers(two.store.settled(), written)
         rest()
         nodes.network.mend(("dc1", "dc3"))
@@ -143,18 +143,18 @@ async def test_who_takes_over_from_a_node_that_lacks_something_gets_it_too(
         await trio.sleep(4 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
         for node in nodes.all():
-            assert await node.texts(user="bob") == {1: "before", 2: "after"}
+            assert await node.bodies(user="bob") == {1: "before", 2: "after"}
             assert covers(node.store.settled(), written)
 
 
-async def test_a_second_transfer_adds_what_it_passes_over(
+async def test_second_state_transfer_adds_to_what_is_postponed(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await write_without(nodes, "dc2")
         await forget_log(nodes["dc1"])
         rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("bob")).mailbox_id, "dc2")
-        for text in ("once", "twice"):
+        for body in ("once", "twice"):
             await nodes.start("dc2")
             await nodes.linked()
             await trio.sleep(2 * state_transfer.ROUNDS)
@@ -163,8 +163,8 @@ async def test_a_second_transfer_adds_what_it_passes_over(
             assert nodes["dc2"].store.settled().get(origin, 0) < nodes["dc1"].store.context[origin]
             await nodes.stop("dc2")
             await nodes.stop("dc1")
-            await nodes.start("dc1")  # its numbers have another origin now
-            await nodes["dc1"].save(text, user="bob")
+            await nodes.start("dc1")  # the next entries have another origin
+            await nodes["dc1"].save(body, user="bob")
             await forget_log(nodes["dc1"])
         rest()
         await nodes.start("dc2")
@@ -174,7 +174,7 @@ async def test_a_second_transfer_adds_what_it_passes_over(
         assert covers(nodes["dc2"].store.settled(), nodes["dc1"].store.context)
 
 
-async def test_where_nobody_has_what_was_left_any_more_resync_ends_the_waiting(
+async def test_resync_gives_up_a_postponed_mailbox_that_no_node_has(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -197,7 +197,7 @@ async def test_where_nobody_has_what_was_left_any_more_resync_ends_the_waiting(
         three = nodes["dc3"]
         assert await three.store.read(pending_resync.load)
         assert [one.peer for one in (await resync_at(three, ResyncOptions())).differences] == ["dc1"]
-        assert await three.store.read(pending_resync.load), "dc1 is still meant, and was not asked"
+        assert await three.store.read(pending_resync.load), "dc1 is still configured, and was not asked"
         await nodes.stop("dc3")
         nodes.sids.remove("dc1")
         await nodes.start("dc3")

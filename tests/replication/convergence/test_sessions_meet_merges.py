@@ -1,4 +1,4 @@
-"""An IMAP session that looks at a mailbox while its branches are joined sees messages go and others come, legally."""
+"""IMAP sessions during a merge of their mailbox hear of removed and new messages in legal responses."""
 
 import random
 import re
@@ -17,12 +17,12 @@ from replicator.view import Message
 from tests.imap.client import Client, connected, services
 from tests.replication.cluster import USER, Cluster, Node, cluster
 from tests.replication.follower import Follower
-from tests.replication.meeting import behind_a_merge, fork, meeting, texts
+from tests.replication.meeting import behind_a_merge, bodies, fork, meeting
 
 
 @asynccontextmanager
 async def session(node: Node) -> AsyncIterator[Client]:
-    """A client that has selected INBOX."""
+    """Yield a client that has selected INBOX."""
     async with connected(services(node.mail)) as client:
         await client.log_in(USER, INBOX)
         yield client
@@ -38,7 +38,7 @@ async def heal(nodes: Cluster) -> None:
     await nodes.converged()
 
 
-async def test_idle_tells_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_idle_reports_a_merge_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await fork(nodes)
         async with session(nodes["dc1"]) as one, session(nodes["dc2"]) as other:
@@ -55,7 +55,7 @@ async def test_idle_tells_at_once(tmp_path: Path, autojump_clock: MockClock) -> 
                 ]  # fmt: skip
 
 
-async def test_noop_tells_what_has_come_about(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_noop_reports_a_merge(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await fork(nodes)
         async with session(nodes["dc1"]) as client:
@@ -64,9 +64,7 @@ async def test_noop_tells_what_has_come_about(tmp_path: Path, autojump_clock: Mo
             assert await client.run("UID FETCH 2 (FLAGS)") == ["t OK Fetched"]
 
 
-async def test_a_fetch_in_whose_middle_branches_are_joined(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_merge_during_a_fetch(tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await fork(nodes)
         mail = nodes["dc1"].mail
@@ -105,7 +103,7 @@ async def test_a_fetch_in_whose_middle_branches_are_joined(
         ),
     ],
 )
-async def test_a_command_that_meets_a_merge(
+async def test_command_during_a_merge(
     tmp_path: Path,
     autojump_clock: MockClock,
     command: str,
@@ -124,16 +122,18 @@ async def test_a_command_that_meets_a_merge(
 
                 await meeting(nodes, run)
             assert [re.sub("COPYUID [0-9]+", "COPYUID _", line) for line in without_recent(answers)] == told
-            shown = await nodes["dc2"].texts()
+            shown = await nodes["dc2"].bodies()
             assert sorted(shown.values()) == (["both", "mine", "rival"] if kept else ["both", "rival"])
             if "Flagged" in command:
                 flagged = {shown[message.uid] for message in await nodes["dc2"].messages() if message.flags}
                 assert flagged == ({"both", "mine"} if "1:2" in command else {"mine"})
             else:
-                assert await texts(nodes, "Archive") == ["mine"]
+                assert await bodies(nodes, "Archive") == ["mine"]
 
 
-async def test_an_expunge_that_meets_a_merge(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_expunge_during_a_merge_removes_only_what_the_client_saw(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await fork(nodes)
         await nodes["dc2"].flag(2, added=["\\Deleted"])
@@ -141,16 +141,19 @@ async def test_an_expunge_that_meets_a_merge(tmp_path: Path, autojump_clock: Moc
             assert (await client.run("STORE 2 +FLAGS.SILENT (\\Deleted)"))[-1] == "t OK Stored"
             async with behind_a_merge(nodes):
                 await meeting(nodes, partial(client.run, "EXPUNGE"))
-            assert await texts(nodes) == ["both", "rival"]  # which it had not seen when it said so
+            assert await bodies(nodes) == [
+                "both",
+                "rival",
+            ]  # the client had not seen dc2's flag
             assert (await client.run("EXPUNGE"))[-1] == "t OK Expunged"
-            assert await texts(nodes) == ["both"]
+            assert await bodies(nodes) == ["both"]
 
 
 @pytest.mark.parametrize(
     ("command", "copied"),
     [("EXPUNGE", []), ("STORE 2 +FLAGS (\\Flagged)", []), ("COPY 2 Archive", ["mine"]), ("MOVE 2 Archive", ["mine"])],
 )
-async def test_a_session_ends_when_uidvalidity_rises_and_changes_under_the_old_one_are_refused(
+async def test_rise_of_uidvalidity_ends_the_session_and_its_changes(
     tmp_path: Path, autojump_clock: MockClock, command: str, copied: list[str]
 ) -> None:
     """A copy finds its source by GUID; a move whose copy is made is finished by placement."""
@@ -167,12 +170,12 @@ async def test_a_session_ends_when_uidvalidity_rises_and_changes_under_the_old_o
 
                 await meeting(nodes, run)
             assert [line[:5] for line in answers if not line.startswith("* OK [COPYUID")] == ["* BYE", ""]
-        assert await texts(nodes) == (["both", "rival"] if "MOVE" in command else ["both", "mine", "rival"])
-        assert await texts(nodes, "Archive") == copied
+        assert await bodies(nodes) == (["both", "rival"] if "MOVE" in command else ["both", "mine", "rival"])
+        assert await bodies(nodes, "Archive") == copied
         assert not [message for message in await nodes["dc2"].messages() if "\\Flagged" in message.flags]
 
 
-# ---- anything, at any time ---------------------------------------------------------------------------------------
+# ---- random commands at random times -----------------------------------------------------------------------------
 
 COMMANDS = [
     "NOOP",
@@ -207,7 +210,7 @@ async def act(follower: Follower, rng: random.Random, turns: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_clients_that_believe_what_they_are_told_are_right(
+async def test_clients_that_follow_untagged_responses_have_the_right_state(
     tmp_path: Path, autojump_clock: MockClock, seed: int
 ) -> None:
     rng = random.Random(seed)

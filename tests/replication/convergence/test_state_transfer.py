@@ -1,4 +1,4 @@
-"""A node that lacks what the logs of its peers have no longer."""
+"""State transfer to a node that lacks entries which have left the logs of its peers."""
 
 from functools import partial
 from pathlib import Path
@@ -26,19 +26,17 @@ from tests.replication.convergence.holding_up import end_transfers_late
 from tests.replication.log.truncating import forget_log, logs_agree
 
 
-async def filled(node: Node) -> None:
-    """Every text is on the node's own disk."""
+async def wait_for_backfill(node: Node) -> None:
+    """Wait for the backfill, and check that the node has the bodies of all its messages."""
     await trio.sleep(timing.BACKFILL_PATIENCE_S)
     await until(lambda: not node.coordinator.bodies._backfill.lacking)
     assert not await node.store.read(lacking_count)
     rows = await node.store.read(lambda reader: reader.execute("SELECT DISTINCT content_hash FROM by_uid").fetchall())
-    texts = await node.store.read(lambda reader: set(reader.execute("SELECT hash FROM content").fetchall()))
-    assert set(rows) <= texts
+    bodies = await node.store.read(lambda reader: set(reader.execute("SELECT hash FROM content").fetchall()))
+    assert set(rows) <= bodies
 
 
-async def test_a_node_that_was_away_for_long_takes_over_what_the_others_show(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_node_adopts_the_state_of_others_after_a_long_absence(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         for number in range(30):
             await nodes["dc1"].save(f"{number}")
@@ -62,19 +60,19 @@ async def test_a_node_that_was_away_for_long_takes_over_what_the_others_show(
         await nodes.linked()
         await logs_agree(nodes)
         back = nodes["dc3"]
-        assert await back.texts() == await nodes["dc1"].texts()
-        assert len(await back.texts("Other")) == 30
-        assert await back.texts("New") == {1: "old"}
-        assert len(await back.texts(user="bob")) == 30
-        await filled(back)
+        assert await back.bodies() == await nodes["dc1"].bodies()
+        assert len(await back.bodies("Other")) == 30
+        assert await back.bodies("New") == {1: "old"}
+        assert len(await back.bodies(user="bob")) == 30
+        await wait_for_backfill(back)
         assert back.coordinator.bodies._backfill.lacking == 0
         assert await back.save("after") == 32
         await nodes.converged()
-        assert (await nodes["dc1"].texts())[32] == "after"
+        assert (await nodes["dc1"].bodies())[32] == "after"
 
 
 @pytest.mark.parametrize("size", [2, 3])
-async def test_a_new_node_takes_over_everything(tmp_path: Path, autojump_clock: MockClock, size: int) -> None:
+async def test_new_node_adopts_everything(tmp_path: Path, autojump_clock: MockClock, size: int) -> None:
     async with cluster(tmp_path, autojump_clock, 3, start=["dc1", "dc2", "dc3"][:size]) as nodes:
         for number in range(30):
             await nodes["dc1"].save(f"{number}", user=f"user{number % 7}")
@@ -89,14 +87,14 @@ async def test_a_new_node_takes_over_everything(tmp_path: Path, autojump_clock: 
             await nodes.start("dc3")
         await nodes.linked()
         await logs_agree(nodes)
-        assert len(await nodes["dc3"].texts(user="user1")) == 5
-        await filled(nodes["dc3"])
+        assert len(await nodes["dc3"].bodies(user="user1")) == 5
+        await wait_for_backfill(nodes["dc3"])
 
 
-async def test_a_user_of_a_new_node_waits_for_his_folders_and_not_for_everything(
+async def test_user_of_a_new_node_waits_only_for_their_own_folders(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening INBOX makes sure that there is one; the entry that did so at another node never comes."""
+    """Opening INBOX waits for its creation; the entry that created it at another node never comes."""
     goes_on = end_transfers_late(monkeypatch)
     async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
         await nodes["dc1"].save("text")
@@ -106,17 +104,17 @@ async def test_a_user_of_a_new_node_waits_for_his_folders_and_not_for_everything
             assert (await nodes["dc2"].inbox()).mailbox_id == (await nodes["dc1"].inbox()).mailbox_id
         goes_on.set()
         await logs_agree(nodes)
-        assert await nodes["dc2"].texts() == {1: "text"}
+        assert await nodes["dc2"].bodies() == {1: "text"}
 
 
 @pytest.mark.parametrize("goes_on_meanwhile", [False, True])
-async def test_who_shows_a_message_without_its_text_counts_for_no_copy(
+async def test_message_shown_without_its_body_does_not_count_as_a_copy(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, *, goes_on_meanwhile: bool
 ) -> None:
-    """A delivery is tried again. It rests on an entry of a past run, so the others are asked at which head they are."""
+    """A repeated delivery rests on an entry of a past run, so the master asks other nodes for their heads."""
     goes_on = end_transfers_late(monkeypatch)
     monkeypatch.setattr(timing, "BACKFILL_PATIENCE_S", 1000.0)
-    monkeypatch.setattr(LaggingPeers, "__contains__", lambda *_: False)  # however long it takes, it is waited for
+    monkeypatch.setattr(LaggingPeers, "__contains__", lambda *_: False)  # dc2 counts however long it takes
     async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
         await nodes["dc1"].save("first")
         await forget_log(nodes["dc1"])
@@ -131,7 +129,9 @@ async def test_who_shows_a_message_without_its_text_counts_for_no_copy(
         await nodes.converged()
         same = await two.store.read(partial(chains.load, chain_id=key.mailbox_id))
         assert same is not None
-        assert await ask(one.coordinator.mastership.toward("dc2"), "dc2", key, same) == Done(), "of what is shown"
+        assert await ask(one.coordinator.mastership.toward("dc2"), "dc2", key, same) == Done(), (
+            "both show the same head"
+        )
         heard = trio.Event()
 
         async def try_again() -> None:
@@ -152,10 +152,10 @@ async def test_who_shows_a_message_without_its_text_counts_for_no_copy(
         await nodes.converged()
 
 
-async def test_a_text_is_fetched_whose_message_was_moved_before_its_first_folder_was_taken_over(
+async def test_body_of_a_message_moved_during_the_transfer_is_fetched(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log brings the copy, which comes without text, to a node that has never shown the message."""
+    """The log brings a copy, without the body, to a node that has never shown the message."""
     async with cluster(tmp_path, autojump_clock, 2, copies=1, start=["dc1"]) as nodes:
         one = nodes["dc1"]
         await one.save("stays")
@@ -179,14 +179,14 @@ async def test_a_text_is_fetched_whose_message_was_moved_before_its_first_folder
         await nodes.start("dc2")
         await nodes.linked()
         await logs_agree(nodes)
-        await filled(nodes["dc2"])
+        await wait_for_backfill(nodes["dc2"])
         nodes.isolate("dc2")
-        assert await nodes["dc2"].texts("Work") == {1: "other", 2: "moves"}
+        assert await nodes["dc2"].bodies("Work") == {1: "other", 2: "moves"}
 
 
 @pytest.mark.parametrize("uid", UidConflict)
 @pytest.mark.parametrize("length", [0, fork_merge.SHORT_MODSEQ])
-async def test_both_sides_went_on_and_neither_has_its_log(
+async def test_fork_is_merged_although_no_side_has_its_log(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, uid: UidConflict, length: int
 ) -> None:
     monkeypatch.setattr(fork_merge, "SHORT_MODSEQ", length)
@@ -210,14 +210,14 @@ async def test_both_sides_went_on_and_neither_has_its_log(
         await logs_agree(nodes)
         for node in nodes.all():
             wanted = ["both", *(f"{side} {number}" for number in range(10) for side in ("here", "there"))]
-            assert sorted((await node.texts()).values()) == sorted(wanted)
+            assert sorted((await node.bodies()).values()) == sorted(wanted)
             assert {folder.name for folder in await node.mail.folders(USER)} == {"INBOX", "Here", "There"}
-            assert sorted((await node.texts(user="bob")).values()) == ["both", "only there"]
-            assert sorted((await node.texts(user="carol")).values()) == ["both", "only here"]
-            await filled(node)
+            assert sorted((await node.bodies(user="bob")).values()) == ["both", "only there"]
+            assert sorted((await node.bodies(user="carol")).values()) == ["both", "only here"]
+            await wait_for_backfill(node)
 
 
-async def test_a_transfer_that_is_cut_off_begins_again_and_serves_meanwhile(
+async def test_interrupted_transfer_starts_again_while_the_node_serves(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -247,19 +247,19 @@ async def test_a_transfer_that_is_cut_off_begins_again_and_serves_meanwhile(
         await until(lambda: taken == 30)
         status = await nodes["dc3"].report.node_status()
         assert 0 < status.transfer_done < status.transfer_total == 80
-        assert await nodes["dc3"].texts() == {1: "before"}
+        assert await nodes["dc3"].bodies() == {1: "before"}
         assert await nodes["dc3"].save("meanwhile") == 2
         await nodes.stop("dc3")
         await nodes.start("dc3")
         await nodes.linked()
         await logs_agree(nodes)
         assert taken < 81 + 30
-        assert all([await nodes["dc3"].texts(user=user) == {1: "text"} for user in users])
-        assert await nodes["dc1"].texts() == {1: "before", 2: "meanwhile"}
+        assert all([await nodes["dc3"].bodies(user=user) == {1: "text"} for user in users])
+        assert await nodes["dc1"].bodies() == {1: "before", 2: "meanwhile"}
 
 
 @pytest.mark.parametrize("comes", [True, False])
-async def test_a_text_that_no_node_has_is_looked_for_until_it_comes_or_its_message_goes(
+async def test_lacking_body_is_sought_until_it_comes_or_its_message_is_expunged(
     tmp_path: Path, autojump_clock: MockClock, *, comes: bool
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -275,7 +275,7 @@ async def test_a_text_that_no_node_has_is_looked_for_until_it_comes_or_its_messa
         await nodes.start("dc2")
         await nodes.linked()
         await logs_agree(nodes)
-        assert (await nodes["dc2"].report.node_status()).texts_lacking == 1  # from the moment that its message is shown
+        assert (await nodes["dc2"].report.node_status()).texts_lacking == 1  # as soon as the message is shown
         await trio.sleep(2 * timing.BACKFILL_RETRY_S)
         assert (await nodes["dc2"].report.node_status()).texts_lacking == 1
         if comes:
@@ -285,13 +285,13 @@ async def test_a_text_that_no_node_has_is_looked_for_until_it_comes_or_its_messa
             await donor.expunge(1)
         await trio.sleep(2 * timing.BACKFILL_RETRY_S)
         assert (await nodes["dc2"].report.node_status()).texts_lacking == 0
-        await filled(nodes["dc2"])
+        await wait_for_backfill(nodes["dc2"])
 
 
-async def test_one_mailbox_that_cannot_be_joined_keeps_nothing_else_away(
+async def test_unmergeable_mailbox_does_not_block_other_mailboxes(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And when it can be, it is."""
+    """The mailbox becomes equal once its merge is possible."""
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         one, two = nodes["dc1"], nodes["dc2"]
         await one.save("both")
@@ -306,7 +306,7 @@ async def test_one_mailbox_that_cannot_be_joined_keeps_nothing_else_away(
         mailbox_id, join = (await one.inbox()).mailbox_id, fork_merge.ForkMerger._join
         is_hopeless = True
 
-        async def join_not(
+        async def join_or_refuse(
             self: fork_merge.ForkMerger, key: queries.MailboxKey, head: Dot, branch: State, *rest: int
         ) -> bool | None:
             if key.mailbox_id == mailbox_id and is_hopeless:
@@ -314,22 +314,22 @@ async def test_one_mailbox_that_cannot_be_joined_keeps_nothing_else_away(
                 return False
             return await join(self, key, head, branch, *rest)
 
-        monkeypatch.setattr(fork_merge.ForkMerger, "_join", join_not)
+        monkeypatch.setattr(fork_merge.ForkMerger, "_join", join_or_refuse)
         nodes.rejoin("dc2")
         await nodes.linked()
         await trio.sleep(2 * state_transfer.ROUNDS)
         assert not any(node.coordinator.state_transfer.is_running for node in nodes.all())
-        assert await two.texts(user="bob") == {1: "more"}
+        assert await two.bodies(user="bob") == {1: "more"}
         await one.save("later", user="carol")
-        assert len(await one.texts()) == len(await two.texts()) == 2
+        assert len(await one.bodies()) == len(await two.bodies()) == 2
         is_hopeless = False
         await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
-        assert sorted((await two.texts()).values()) == ["both", "here", "there"]
+        assert sorted((await two.bodies()).values()) == ["both", "here", "there"]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_mailbox_that_is_damaged_at_the_peer_keeps_nothing_else_away(
+async def test_mailbox_damaged_at_the_peer_does_not_block_others(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, *, restarts: bool
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -354,8 +354,8 @@ async def test_a_mailbox_that_is_damaged_at_the_peer_keeps_nothing_else_away(
         assert "folder 'INBOX' of bob could not be made equal to its state at dc1" in [
             record.message.partition(":")[0] for record in caplog.records if record.levelname == "ERROR"
         ]
-        assert await nodes["dc2"].texts(user="ann") == {1: "before", 2: "after"}
-        assert await nodes["dc2"].texts(user="bob") == {1: "before"}
+        assert await nodes["dc2"].bodies(user="ann") == {1: "before", 2: "after"}
+        assert await nodes["dc2"].bodies(user="bob") == {1: "before"}
         if restarts:
             await nodes.stop("dc2")
             await nodes.start("dc2")
@@ -365,15 +365,15 @@ async def test_a_mailbox_that_is_damaged_at_the_peer_keeps_nothing_else_away(
         await one.store.write(lambda tx: tx.connection.execute(insert, row).rowcount)
         await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
-        assert await nodes["dc2"].texts(user="bob") == {1: "before", 2: "after"}
+        assert await nodes["dc2"].bodies(user="bob") == {1: "before", 2: "after"}
 
 
 @pytest.mark.parametrize("guid", [7, "x", b"short", None])
 @pytest.mark.parametrize("sid", ["dc1", "dc2"], ids=["there", "here"])
-async def test_a_row_with_a_garbled_guid_keeps_nothing_else_away(
+async def test_row_with_a_garbled_guid_does_not_block_other_mailboxes(
     tmp_path: Path, autojump_clock: MockClock, sid: str, guid: object
 ) -> None:
-    """None: the GUID of another row."""
+    """`guid`: None stands for the GUID of another row."""
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         one, two = nodes["dc1"], nodes["dc2"]
         for user in ("ann", "bob"):
@@ -395,23 +395,21 @@ async def test_a_row_with_a_garbled_guid_keeps_nothing_else_away(
         nodes.rejoin("dc2")
         await nodes.linked()
         await trio.sleep(2 * state_transfer.ROUNDS)
-        assert await two.texts(user="ann") == {1: "before", 2: "too", 3: "after"}
+        assert await two.bodies(user="ann") == {1: "before", 2: "too", 3: "after"}
         await nodes[sid].store.write(lambda tx: tx.connection.execute(garble, (right, of)).rowcount)
         await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         await nodes.converged()
-        assert await two.texts(user="bob") == {1: "before", 2: "too", 3: "after"}
+        assert await two.bodies(user="bob") == {1: "before", 2: "too", 3: "after"}
 
 
 DAMAGES = {
     "a row is gone": "DELETE FROM by_uid WHERE mailbox = ? AND uid = 2",
-    "rows are others, and one of them changes": "UPDATE by_uid SET size_bytes = 7 WHERE mailbox = ? AND uid IN (2, 3)",
+    "rows are wrong, and one of them changes": "UPDATE by_uid SET size_bytes = 7 WHERE mailbox = ? AND uid IN (2, 3)",
 }
 
 
 @pytest.mark.parametrize("statement", DAMAGES.values(), ids=DAMAGES.keys())
-async def test_what_is_damaged_here_is_taken_over_whole(
-    tmp_path: Path, autojump_clock: MockClock, statement: str
-) -> None:
+async def test_mailbox_damaged_here_is_adopted_whole(tmp_path: Path, autojump_clock: MockClock, statement: str) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         one = nodes["dc1"]
         for number in range(4):
@@ -428,7 +426,7 @@ async def test_what_is_damaged_here_is_taken_over_whole(
         nodes.rejoin("dc2")
         await nodes.linked()
         await logs_agree(nodes)
-        assert await two.texts() == {**{uid: f"{uid - 1}" for uid in range(1, 5)}, 5: "later"}
+        assert await two.bodies() == {**{uid: f"{uid - 1}" for uid in range(1, 5)}, 5: "later"}
         rows = [
             await node.store.read(lambda reader: list(queries.mailbox_rows(reader, folder.mailbox_id)))
             for node in nodes.all()
@@ -436,10 +434,10 @@ async def test_what_is_damaged_here_is_taken_over_whole(
         assert rows[0] == rows[1]
 
 
-async def test_who_waits_for_a_master_takes_over_from_him_and_not_from_who_waits_too(
+async def test_waiting_nodes_adopt_the_state_of_the_master_soon(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two nodes that compare with each other first, and what they show is joined by the third: none has its log."""
+    """Two nodes, which compare with each other first, wait for a merge by the third one. No node has its log."""
     run = StateTransfer.run
 
     async def run_late(transfer: StateTransfer) -> None:
@@ -465,9 +463,9 @@ async def test_who_waits_for_a_master_takes_over_from_him_and_not_from_who_waits
             nodes.rejoin(sid)
         await nodes.linked()
         key = (await nodes["dc2"].store.read(partial(queries.folders_in_sight, user=USER)))[0].key(USER)
-        assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "who asks first masters it"
+        assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "the first node that asks becomes master"
         began = trio.current_time()
         await nodes.converged()
-        texts = await nodes["dc3"].texts()
-        assert sorted(texts.values()) == ["common", "of dc1", "of dc2", "of dc3"]
+        bodies = await nodes["dc3"].bodies()
+        assert sorted(bodies.values()) == ["common", "of dc1", "of dc2", "of dc3"]
         assert trio.current_time() - began < state_transfer.ROUNDS * timing.STATE_TRANSFER_RETRY_S / 2

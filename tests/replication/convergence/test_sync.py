@@ -1,4 +1,4 @@
-"""Learning what another node shows, without the log: exactly that, in bytes that grow with what differs."""
+"""SYNC: learning exactly what another node shows, at a cost that grows with the differences."""
 
 import sqlite3
 from collections.abc import Callable
@@ -39,7 +39,7 @@ async def inbox(node: Node) -> MailboxKey:
 
 
 async def shown(node: Node, key: MailboxKey) -> object:
-    """The head and the state."""
+    """Return the head and the state of the mailbox."""
 
     def read(reader: sqlite3.Connection) -> object:
         return forks._shown(reader, key, Dot("of.nobody", 1), chains.load(reader, key.mailbox_id))
@@ -57,7 +57,7 @@ def put_back(tx: Transaction, row: tuple[object, ...]) -> None:
 
 
 @pytest.fixture
-def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_healing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def join_nothing(_self: ForkMerger | Reconciliation, _key: MailboxKey) -> None:
         await trio.lowlevel.checkpoint()
 
@@ -65,9 +65,9 @@ def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reconciliation, "catch_up", join_nothing)
 
 
-@pytest.mark.usefixtures("nobody_heals")
+@pytest.mark.usefixtures("no_healing")
 @pytest.mark.parametrize("answer_bytes", [sync_server.ANSWER_BYTES, 1, 1000])
-async def test_each_of_two_branches_can_be_learned_by_who_shows_the_other(
+async def test_each_side_of_a_fork_learns_what_the_other_shows(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, answer_bytes: int
 ) -> None:
     monkeypatch.setattr(sync_server, "ANSWER_BYTES", answer_bytes)
@@ -84,7 +84,7 @@ async def test_each_of_two_branches_can_be_learned_by_who_shows_the_other(
         await other.expunge(4, 5)
         await other.save("at dc3")
         await other.mail.subscribe(USER, "News", subscribed=True)
-        nodes.network.mend(("dc1", "dc2"))  # and not to dc3: it is asked over dc2
+        nodes.network.mend(("dc1", "dc2"))  # dc1 reaches dc3 only through dc2
         await nodes.linked()
         for key in (await inbox(one), TREE):
             assert await shown(one, key) != await shown(other, key)
@@ -95,8 +95,8 @@ async def test_each_of_two_branches_can_be_learned_by_who_shows_the_other(
         nodes.rejoin("dc1")
 
 
-@pytest.mark.usefixtures("nobody_heals")
-async def test_a_mailbox_that_changes_meanwhile_is_learned_as_it_is_then(
+@pytest.mark.usefixtures("no_healing")
+async def test_mailbox_that_changes_during_sync_is_learned_as_it_is_at_the_end(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -128,7 +128,7 @@ async def test_a_mailbox_that_changes_meanwhile_is_learned_as_it_is_then(
         assert found == await shown(other, key)
 
 
-async def test_snapshots_are_bounded(
+async def test_number_of_snapshots_is_limited(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_server, "MAX_SNAPSHOTS", 2)
@@ -146,7 +146,7 @@ async def test_snapshots_are_bounded(
         assert all(isinstance(reply, Content) for reply in replies[1:])
 
 
-async def test_nodes_that_are_equal_find_that_out_in_a_few_bytes(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_equal_nodes_need_few_bytes_to_find_that_out(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         for number in range(100):
             await nodes["dc1"].save("text", user=f"user{number}")
@@ -155,11 +155,11 @@ async def test_nodes_that_are_equal_find_that_out_in_a_few_bytes(tmp_path: Path,
         before = received(one)
         found = await sync_client.differing_chains(one.store, one.coordinator.mastership, "dc2")
         assert found.keys == ()
-        assert received(one) - before < 500  # pings among them; however many mailboxes there are
+        assert received(one) - before < 500  # pings included; the number of mailboxes does not matter
 
 
 @pytest.mark.long
-async def test_what_twenty_messages_of_thousands_differ_in_takes_little_to_learn(
+async def test_cost_of_sync_follows_from_the_number_of_differences(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
@@ -180,7 +180,7 @@ async def test_what_twenty_messages_of_thousands_differ_in_takes_little_to_learn
 
 @pytest.mark.parametrize("lie", [1000, 1 << 62])
 @pytest.mark.parametrize("is_ours", [True, False])
-async def test_what_cannot_have_been_collected_is_not_believed(
+async def test_impossible_log_of_a_peer_is_refused(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, lie: int, *, is_ours: bool
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -205,12 +205,12 @@ def received(node: Node) -> int:
 
 
 def _save_many(tx: Transaction, key: MailboxKey, count: int) -> None:
-    text = StoredBody.of(b"text")
+    body = StoredBody.of(b"text")
     for number in range(count):
-        sequencer.save(tx, key, text, guid=blake2b(b"%d" % number, digest_size=16).digest(), received_ms=1, flags=())
+        sequencer.save(tx, key, body, guid=blake2b(b"%d" % number, digest_size=16).digest(), received_ms=1, flags=())
 
 
-async def test_a_row_that_is_damaged_there_is_not_given_for_another(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_damaged_row_of_a_peer_is_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         one, other = nodes["dc1"], nodes["dc2"]
         for number in range(3):

@@ -28,7 +28,7 @@ async def assert_shown(nodes: Cluster, *texts: str) -> None:
     """At all nodes, under the digests and hashes that all have."""
     await nodes.converged()
     for node in nodes.all():
-        assert list((await node.texts()).values()) == list(texts)
+        assert list((await node.bodies()).values()) == list(texts)
 
 
 async def test_a_digit_of_a_body_that_changes_on_a_link_is_not_taken(
@@ -107,7 +107,7 @@ async def test_whatever_changes_of_an_entry_it_is_not_taken(
         await node.expunge(uid)
         await node.mail.create_folder("alice", "Work")
         await node.mail.subscribe("alice", "Work", subscribed=True)
-        shown = await node.texts()
+        shown = await node.bodies()
         await nodes.converged()
         assert not road.spoils, "nothing was changed"
         assert len(ended(caplog)) == 1, ended(caplog)
@@ -146,8 +146,8 @@ async def test_who_a_node_is_and_what_it_shows_is_not_taken_if_it_has_changed(
         await nodes.converged()
         assert not all(road.spoils for road in roads), "nothing was changed"
         for node in nodes.all():
-            assert sorted((await node.texts()).values()) == ["dc1", "dc3", "first"]
-            assert list((await node.texts("Work")).values()) == ["Work"]
+            assert sorted((await node.bodies()).values()) == ["dc1", "dc3", "first"]
+            assert list((await node.bodies("Work")).values()) == ["Work"]
 
 
 async def move(nodes: Cluster, at: str, to: str) -> None:
@@ -221,8 +221,8 @@ async def test_a_request_goes_to_no_other_mailbox(tmp_path: Path, autojump_clock
         await nodes.converged()
         assert line.done
         for node in nodes.all():
-            assert list((await node.texts("Work")).values()) == ["work"]
-            assert sorted((await node.texts()).values()) == ["first", "second", "third"]
+            assert list((await node.bodies("Work")).values()) == ["work"]
+            assert sorted((await node.bodies()).values()) == ["first", "second", "third"]
 
 
 async def test_a_log_does_not_begin_after_what_was_not_compared(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -244,4 +244,4 @@ async def test_a_log_does_not_begin_after_what_was_not_compared(tmp_path: Path, 
         await nodes.converged()
         await nodes["dc1"].save("third")
         await nodes.converged()
-        assert sorted((await nodes["dc2"].texts()).values()) == ["first", "second", "third"]
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["first", "second", "third"]

@@ -63,7 +63,7 @@ async def test_saves_survive_links_that_break_while_they_are_under_way(
         await nodes.converged()
         assert max(waited) < timing.REQUEST_TIMEOUT_S
         for node in nodes.all():
-            texts = Counter((await node.texts()).values())
+            texts = Counter((await node.bodies()).values())
             assert texts == acknowledged + Counter(["first"])
 
 
@@ -87,7 +87,7 @@ async def test_a_save_whose_reply_was_lost_makes_one_mail(tmp_path: Path, autoju
             back.release()
         await nodes.converged()
         assert uids == [3]
-        assert list((await nodes["dc3"].texts()).values()).count("once") == 1
+        assert list((await nodes["dc3"].bodies()).values()).count("once") == 1
 
 
 async def test_a_copy_whose_reply_was_lost_is_not_made_twice(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -110,7 +110,7 @@ async def test_a_copy_whose_reply_was_lost_is_not_made_twice(tmp_path: Path, aut
             nodes.network.cut(("dc1", "dc3"))
             back.release()
         await nodes.converged()
-        assert await node.texts("Archive") == {1: "first", 2: "first"}
+        assert await node.bodies("Archive") == {1: "first", 2: "first"}
 
 
 async def test_nobody_waits_longer_than_the_deadline(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -148,7 +148,7 @@ async def test_a_message_larger_than_the_link_is_fast_does_not_end_the_link(
         assert trio.current_time() - began > 5 * TIMEOUT_S
         assert nodes["dc1"].coordinator.connections.link("dc2") is link
         await nodes.converged()
-        assert (await nodes["dc2"].texts())[2] == text
+        assert (await nodes["dc2"].bodies())[2] == text
 
 
 async def test_a_peer_that_stops_reading_holds_up_nobody_and_is_dropped(

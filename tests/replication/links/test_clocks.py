@@ -24,7 +24,7 @@ async def test_nodes_too_far_apart_to_link_have_each_others_mail_by_one_between_
         for sid in nodes.sids:
             await nodes[sid].save(f"at {sid}")
         await nodes.converged()
-        assert set((await nodes["dc3"].texts()).values()) == {"at dc1", "at dc2", "at dc3"}
+        assert set((await nodes["dc3"].bodies()).values()) == {"at dc1", "at dc2", "at dc3"}
         after = {node.sid: list(node.coordinator.connections.links) for node in nodes.all()}
         assert after == before
 
@@ -45,7 +45,7 @@ async def test_mail_of_a_node_whose_clock_was_a_day_ahead_is_taken_and_later_cha
         await nodes.start("dc2", "dc3")
         await nodes.linked()
         await nodes.converged()
-        texts = await nodes["dc1"].texts()
+        texts = await nodes["dc1"].bodies()
         assert set(texts.values()) == {"before", "of tomorrow"}
         (uid,) = (uid for uid, text in texts.items() if text == "of tomorrow")
         nodes.isolate("dc1")

@@ -213,7 +213,7 @@ async def test_links_between_machines_are_compressed(tmp_path: Path, autojump_cl
                 assert await nodes["dc2"].save(f"{number} {text}") == number + 1
             await nodes["dc1"].flag(1, 2, 3)
             await nodes.converged()
-            assert await nodes["dc1"].texts() == {uid: f"{uid - 1} {text}" for uid in (1, 2, 3)}
+            assert await nodes["dc1"].bodies() == {uid: f"{uid - 1} {text}" for uid in (1, 2, 3)}
             sizes[host] = sum(map(len, nodes.network.road("dc2", "dc1").sent))
     assert sizes["192.0.2.1"] < sizes["127.0.0.1"] / 20
 

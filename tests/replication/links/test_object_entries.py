@@ -67,7 +67,7 @@ async def entry_at(nodes: Cluster, dot: Dot) -> Entry:
 async def assert_copied(nodes: Cluster, times: int = 1) -> None:
     await nodes.converged()
     for node in nodes.all():
-        assert len(await node.texts("Archive")) == 1 + times * MAILS
+        assert len(await node.bodies("Archive")) == 1 + times * MAILS
 
 
 def sent(nodes: Cluster, kind: type[T], sender: str, receiver: str) -> list[T]:

@@ -30,7 +30,7 @@ from replicator.replication.writes.prestage import Prestage
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached
 from replicator.store.store import Store
 from resync.entry import Entry
-from tests.replication.bodies.large_messages import answering, contents, full, message, save, texts
+from tests.replication.bodies.large_messages import answer_chunks, bodies, contents, message, raise_disk_full, save
 from tests.replication.cluster import Cluster, Node, cluster, until
 from tests.replication.slow_disk import delay_writes
 
@@ -111,7 +111,7 @@ async def test_what_comes_to_a_full_disk_in_vain_does_not_come_all_the_time(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[int]()
-    answering(monkeypatch, lambda command: asked.append(command.start))
+    answer_chunks(monkeypatch, lambda command: asked.append(command.start))
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await save(nodes["dc1"], b"first")
         await nodes.converged()
@@ -119,7 +119,7 @@ async def test_what_comes_to_a_full_disk_in_vain_does_not_come_all_the_time(
 
         def no_room() -> None:
             asked.append(-1)
-            full()
+            raise_disk_full()
 
         with monkeypatch.context() as patch:
             patch.setattr(attachments, "build", no_room)
@@ -127,7 +127,7 @@ async def test_what_comes_to_a_full_disk_in_vain_does_not_come_all_the_time(
             await trio.sleep(600)
             assert 5 < len(asked) < 20
         await trio.sleep(timing.COMPLETION_FULL_RETRY_MOST_S)
-        assert (await texts(nodes["dc2"]))[2] == parted(1)
+        assert (await bodies(nodes["dc2"]))[2] == parted(1)
 
 
 @pytest.mark.long
@@ -136,7 +136,7 @@ async def test_an_ill_disk_elsewhere_does_not_hold_up_the_log_for_ever(
 ) -> None:
     """Who cannot say whether it has a part may be that way for good."""
     with monkeypatch.context() as patch:
-        answering(patch, lambda _: UNWILLING)
+        answer_chunks(patch, lambda _: UNWILLING)
         async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
             await save(nodes["dc1"], b"first")
             await nodes.converged()
@@ -146,7 +146,7 @@ async def test_an_ill_disk_elsewhere_does_not_hold_up_the_log_for_ever(
             await trio.sleep(60 + 2 * timing.COMPLETION_FULL_RETRY_MOST_S)
             assert len(await nodes["dc2"].messages()) == 2
             patch.undo()
-            assert (await texts(nodes["dc2"]))[2] == parted(1)
+            assert (await bodies(nodes["dc2"]))[2] == parted(1)
 
 
 async def test_clocks_that_differ_along_a_line_make_no_entry_old(
@@ -168,7 +168,7 @@ async def test_clocks_that_differ_along_a_line_make_no_entry_old(
         monkeypatch.setattr(peer_fetch, "answer_fetch", losing)
         with trio.move_on_after(20) as scope:
             await save(nodes["dc1"], message(1))
-        has_text = message(1) in (await texts(nodes["dc1"])).values()
+        has_text = message(1) in (await bodies(nodes["dc1"])).values()
         lacking = (await nodes["dc3"].report.node_status()).texts_lacking
         monkeypatch.setattr(peer_fetch, "answer_fetch", answer)
         await nodes.converged()
@@ -180,7 +180,7 @@ async def test_a_peer_that_was_busy_for_half_a_minute_holds_up_nobody_after_that
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = [Refused(RefusalCode.UNAVAILABLE, "too many requests at once; try again")]
-    answering(monkeypatch, lambda _: busy[0] if busy else None)
+    answer_chunks(monkeypatch, lambda _: busy[0] if busy else None)
     async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -227,7 +227,7 @@ async def test_a_part_comes_over_a_line_that_breaks_all_the_time(
 ) -> None:
     """It goes on where it was, and is let go if nobody goes on with it."""
     asked = list[int]()
-    answering(monkeypatch, lambda command: asked.append(command.start), delay_s=1.0)
+    answer_chunks(monkeypatch, lambda command: asked.append(command.start), delay_s=1.0)
     large = message(1, random.Random(1).randbytes(6 << 20))
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
@@ -240,7 +240,7 @@ async def test_a_part_comes_over_a_line_that_breaks_all_the_time(
             nodes.network.mend(("dc1", "dc2"))
             await nodes.linked()
         await nodes.converged()
-        assert (await texts(nodes["dc2"]))[2] == large
+        assert (await bodies(nodes["dc2"]))[2] == large
         assert len(asked) < 3 * len(set(asked))
 
 
@@ -278,7 +278,7 @@ async def test_a_part_that_is_interrupted_after_its_last_chunk_has_no_chunk_twic
 async def test_what_nobody_goes_on_with_is_let_go(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answering(monkeypatch, lambda command: None if command.start < 3 << 20 else UNWILLING)
+    answer_chunks(monkeypatch, lambda command: None if command.start < 3 << 20 else UNWILLING)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()

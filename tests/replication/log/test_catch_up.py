@@ -33,8 +33,8 @@ async def test_a_node_that_was_away_catches_up_from_the_log_on_disk(
         await nodes.linked()
         assert nodes["dc3"].store.origin != before
         await nodes.converged()
-        assert await nodes["dc3"].texts() == await nodes["dc1"].texts()
-        assert len(await nodes["dc3"].texts()) == 59
+        assert await nodes["dc3"].bodies() == await nodes["dc1"].bodies()
+        assert len(await nodes["dc3"].bodies()) == 59
         assert await nodes["dc3"].save("after") == 62
         await nodes.converged()
 
@@ -104,7 +104,7 @@ async def test_an_old_copy_of_a_data_directory_gets_everything_back_and_names_no
         await nodes.start("dc3")
         await nodes.linked()
         assert await nodes.converged() == expected
-        assert await nodes["dc3"].texts("Lost") == {1: "lost"}
+        assert await nodes["dc3"].bodies("Lost") == {1: "lost"}
         await nodes["dc3"].save("new", "Lost")
         await nodes.converged()
         assert nodes["dc3"].store.origin not in numbered_before
@@ -121,7 +121,7 @@ async def test_a_node_that_lost_its_disk_gets_everything_back(tmp_path: Path, au
         await nodes.start("dc2")
         await nodes.linked()
         assert await nodes.converged() == expected
-        assert sorted((await nodes["dc2"].texts()).values()) == ["old dc1", "old dc2", "old dc3"]
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["old dc1", "old dc2", "old dc3"]
 
 
 async def test_changes_pass_through_a_node_between(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -141,7 +141,7 @@ async def test_changes_pass_through_a_node_between(tmp_path: Path, autojump_cloc
             )
             assert copied.uids == ((2, 3),)
             await nodes.converged()
-            assert await nodes[here].texts(name) == {2: "second", 3: "second"}
+            assert await nodes[here].bodies(name) == {2: "second", 3: "second"}
         numbered_by = {sid_of(origin) for origin in nodes["dc2"].store.context}
         assert numbered_by == {"dc1", "dc3"}
 
@@ -214,7 +214,7 @@ async def test_mailboxes_beyond_the_numbers_of_a_link_take_over_the_least_recent
         await nodes.converged()
         for name in names:
             others = {f"text of {other}" for other in names if other != name}
-            assert set((await nodes["dc2"].texts(name)).values()) == others | {f"text of {name}"}
+            assert set((await nodes["dc2"].bodies(name)).values()) == others | {f"text of {name}"}
 
 
 async def copy_first(nodes: Cluster, source: str, destination: str) -> None:

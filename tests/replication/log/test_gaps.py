@@ -89,10 +89,10 @@ async def test_what_is_lost_is_taken_over_and_what_came_after_goes_on(
             await nodes[other].save("meanwhile", user=other)
             others, upto = origin_of(nodes[other])
             await until(lambda: back.store.context.get(others) == upto)
-            assert len(await back.texts(user=other)) == 22
-            assert 1 < len(await back.texts(user=author)) < 21
+            assert len(await back.bodies(user=other)) == 22
+            assert 1 < len(await back.bodies(user=author)) < 21
         await all_equal(nodes)
-        assert len(await back.texts(user=author)) == 22
+        assert len(await back.bodies(user=author)) == 22
         assert holed.store.collected == {origin: last - 3}
         assert back.store.collected == {origin: last - 3}
         assert not nodes["dc1"].store.collected
@@ -141,7 +141,7 @@ async def test_a_hole_at_the_end_of_a_past_run_is_taken_over(tmp_path: Path, aut
         nodes.network.mend(("dc2", "dc3"))
         await nodes.linked()
         await all_equal_of(nodes, "dc2", "dc3")
-        assert len(await nodes["dc3"].texts(user="dc1")) == 21
+        assert len(await nodes["dc3"].bodies(user="dc1")) == 21
         assert await nodes["dc2"].store.read(log_lacks) == 1
 
 

@@ -100,7 +100,7 @@ async def test_changes_that_arrive_during_a_move_are_done_once(tmp_path: Path, a
                 await trio.sleep(0.1)
         await nodes.converged()
         assert Counter(saved) == Counter(range(2, 42))
-        texts = await nodes["dc1"].texts()
+        texts = await nodes["dc1"].bodies()
         assert len(texts) == len(set(texts.values())) == 41
         assert set(await authors(nodes["dc1"])) > {"dc1"}
 
@@ -135,7 +135,7 @@ async def test_one_of_the_two_dies_half_way(tmp_path: Path, autojump_clock: Mock
         await nodes.start(gone)
         await nodes.linked()
         await nodes.converged()
-        assert {"first", "second"} <= set((await nodes["dc3"].texts()).values())
+        assert {"first", "second"} <= set((await nodes["dc3"].bodies()).values())
 
 
 async def test_an_operator_moves_a_master(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -225,7 +225,7 @@ async def test_a_circle_of_former_masters_is_left(tmp_path: Path, autojump_clock
                     nodes[sid].mail.copy, await nodes[sid].view(), UidSet.of([2]), await nodes[sid].inbox()
                 )
         await nodes.converged()
-        assert sorted((await nodes["dc1"].texts()).values()) == ["at dc1", "at dc2", "at dc2", "text"]
+        assert sorted((await nodes["dc1"].bodies()).values()) == ["at dc1", "at dc2", "at dc2", "text"]
         assert (await authors(nodes["dc1"]))[-1] == "dc2"
 
 
@@ -310,7 +310,7 @@ async def test_a_master_whose_disk_is_full_lets_others_number(tmp_path: Path, au
                 await nodes["dc1"].save(random.Random().randbytes(50_000).hex(), "Work")
         await nodes["dc1"].store.write(lambda tx: tx.connection.execute("PRAGMA max_page_count = 1000000"))
         await nodes.converged()
-        assert len(await nodes["dc1"].texts()) == 11
+        assert len(await nodes["dc1"].bodies()) == 11
 
 
 async def test_a_new_master_whose_disk_is_too_full_to_catch_up_lets_others_number(

@@ -221,7 +221,7 @@ async def test_a_new_master_that_cannot_catch_up_numbers_after_the_timeout(
         lagging.released.set()
         await nodes.converged()  # what costs a merge, and nothing else
         for node in nodes.all():
-            texts = await node.texts()
+            texts = await node.bodies()
             assert texts[1] == "first"
             assert sorted(texts.values()) == ["first", "fork", "second", "third"]
             assert 2 not in texts
@@ -256,7 +256,7 @@ async def test_a_new_master_whose_disk_takes_no_merge_goes_on_as_soon_as_it_does
                 await nodes["dc1"].save("refused")
             await trio.sleep(TIMEOUT_S)
         await nodes.converged()
-        assert sorted((await nodes["dc2"].texts()).values()) == ["at dc1", "at dc2", "both"]
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["at dc1", "at dc2", "both"]
 
 
 async def test_what_was_to_be_numbered_when_the_term_ended_is_numbered_by_the_next_master(
@@ -328,7 +328,7 @@ async def test_a_minority_numbers_too_and_others_mailboxes_go_on(tmp_path: Path,
         await nodes.linked()
         await nodes.converged()
         for name in nodes.sids:
-            assert list(await nodes["dc2"].texts(name)) == [1, 2, 3]
+            assert list(await nodes["dc2"].bodies(name)) == [1, 2, 3]
 
 
 async def test_a_term_ends_when_what_was_numbered_in_it_is_on_disk(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -170,7 +170,7 @@ async def test_what_was_numbered_before_is_not_called_safe_before_it_is(
             for other in ("dc2", "dc3"):
                 nodes.network.road("dc1", other).release()
             await answered.wait()
-        held = [other.sid for other in nodes.all() if "numbered" in (await other.texts()).values()]
+        held = [other.sid for other in nodes.all() if "numbered" in (await other.bodies()).values()]
         assert len(held) > 1
 
 

@@ -107,7 +107,7 @@ async def test_a_copy_gets_in_when_the_node_has_ended(
         await end(nodes, copy)
         await nodes.start("dc1")
         await nodes.linked()
-        assert set((await nodes["dc3"].texts()).values()) == {"before", "after"}
+        assert set((await nodes["dc3"].bodies()).values()) == {"before", "after"}
 
 
 @pytest.mark.parametrize("sid", ["dc1", "dc3"])
@@ -207,7 +207,7 @@ async def test_where_two_parts_each_have_a_run_of_the_node_the_older_one_stays(
         await nodes.linked()
         assert nodes["dc1"].store.origin == original
         await nodes.converged()
-        assert set((await nodes["dc2"].texts()).values()) == {"before", "at the copy", "at the original"}
+        assert set((await nodes["dc2"].bodies()).values()) == {"before", "at the copy", "at the original"}
 
 
 async def test_a_copy_that_came_as_a_link_broke_gives_way_when_the_node_is_back(

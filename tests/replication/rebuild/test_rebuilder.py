@@ -19,7 +19,7 @@ from replicator.store.db import queries, schema
 from replicator.store.repair import damaged_database
 from replicator.store.repair.database_swap import replacement_of, take_place
 from replicator.store.store import Store
-from tests.replication.bodies.large_messages import contents, held, keep_apart, message, save, texts
+from tests.replication.bodies.large_messages import bodies, check_holders, contents, keep_apart, message, save
 from tests.replication.cluster import USER, Cluster, cluster, until
 from tests.replication.log.truncating import forget_log
 from tests.replication.tasks.running import scrub
@@ -119,9 +119,9 @@ async def test_a_damaged_node_becomes_what_its_peers_are(
         await nodes.start("dc3")
         await nodes.linked()
         await nodes.converged()
-        assert await nodes["dc3"].texts() == await nodes["dc1"].texts()
+        assert await nodes["dc3"].bodies() == await nodes["dc1"].bodies()
         assert not await nodes["dc3"].store.read(lacking_count)
-        assert len(await nodes["dc3"].texts(user="bob")) == 60
+        assert len(await nodes["dc3"].bodies(user="bob")) == 60
         assert await nodes["dc3"].save("afterwards") == await nodes["dc1"].save("and here") - 1
 
 
@@ -148,11 +148,11 @@ async def test_what_only_the_damaged_database_has_is_kept(
         zero_middle(database(nodes, "dc3"), "by_uid")
         found = await back_again(nodes, "dc3")
         assert (found.is_whole, found.salvaged_entries) == (True, 32)
-        texts = set((await nodes["dc1"].texts()).values())
+        texts = set((await nodes["dc1"].bodies()).values())
         assert {f"alone {number} " + "text" * 50 for number in range(30)} < texts
         assert collected or "meanwhile" in texts
-        assert await nodes["dc2"].texts("Alone") == {1: "in a folder"}
-        assert await nodes["dc3"].texts() == await nodes["dc2"].texts()
+        assert await nodes["dc2"].bodies("Alone") == {1: "in a folder"}
+        assert await nodes["dc3"].bodies() == await nodes["dc2"].bodies()
 
 
 @pytest.mark.parametrize("rows_lost", [False, True], ids=["rows whole", "rows damaged"])
@@ -187,10 +187,10 @@ async def test_mail_behind_a_gap_in_the_log_is_delivered_anew(
         assert (found.lost_entries, found.untaken_entries, found.untaken_changes) == (21, 20, 3)
         assert (found.salvaged_entries, found.unreadable_rows, found.undelivered) == (3, 1, 0)
         lost = {"alone 3"} if rows_lost else {"alone 18"}  # expunged, as far as can be known
-        texts = [text for text in (await nodes["dc1"].texts()).values() if text.startswith("alone")]
+        texts = [text for text in (await nodes["dc1"].bodies()).values() if text.startswith("alone")]
         assert len(texts) == len(set(texts)) == found.salvaged_entries + found.delivered_anew - 1
         assert set(texts) == {f"alone {number}" for number in range(20)} - lost
-        assert await nodes["dc2"].texts("Alone") == {1: "in a folder"}
+        assert await nodes["dc2"].bodies("Alone") == {1: "in a folder"}
         now = {message.guid: (message.received_ms, message.flags) for message in await nodes["dc1"].messages()}
         assert rows_lost or now == kept
         assert {guid: at for guid, (at, _) in now.items() if guid in kept}.items() <= {
@@ -220,7 +220,7 @@ async def test_what_stands_on_a_lost_entry_of_an_earlier_run_is_delivered_anew(
         found = await back_again(nodes, "dc3")
         assert (found.lost_entries, found.untaken_entries, found.delivered_anew) == (2, 1, 2)
         assert (found.salvaged_entries, found.waiting_entries, found.is_whole) == (0, 0, False)
-        assert {"before", "after"} < set((await nodes["dc1"].texts()).values())
+        assert {"before", "after"} < set((await nodes["dc1"].bodies()).values())
 
 
 async def test_mail_is_delivered_anew_into_a_folder_that_was_deleted_meanwhile(
@@ -241,7 +241,7 @@ async def test_mail_is_delivered_anew_into_a_folder_that_was_deleted_meanwhile(
         connection.close()
         found = await back_again(nodes, "dc3")
         assert (found.salvaged_entries, found.delivered_anew, found.undelivered) == (0, 3, 0)
-        assert set((await nodes["dc2"].texts("Work")).values()) == {f"alone {number}" for number in range(3)}
+        assert set((await nodes["dc2"].bodies("Work")).values()) == {f"alone {number}" for number in range(3)}
 
 
 async def test_what_cannot_be_read_and_is_nowhere_else_is_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -262,7 +262,7 @@ async def test_what_cannot_be_read_and_is_nowhere_else_is_counted(tmp_path: Path
         assert found.lost_entries is not None
         assert (found.lost_entries > 0, found.salvaged_entries + found.lost_entries) == (True, 60)
         assert found.unreadable_rows == found.lost_entries
-        alone = {text for text in (await nodes["dc1"].texts()).values() if text.startswith("alone")}
+        alone = {text for text in (await nodes["dc1"].bodies()).values() if text.startswith("alone")}
         assert len(alone) == found.salvaged_entries
 
 
@@ -275,7 +275,7 @@ async def test_a_file_that_gives_nothing_costs_nothing_that_others_have_and_is_t
         overwrite(database(nodes, "dc3"), 1, b"\xa5" * schema.PAGE_BYTES)
         found = await back_again(nodes, "dc3")
         assert (found.is_whole, found.lost_entries, found.salvaged_entries) == (False, None, 0)
-        assert await nodes["dc3"].texts() == await nodes["dc1"].texts()
+        assert await nodes["dc3"].bodies() == await nodes["dc1"].bodies()
 
 
 async def test_texts_that_peers_have_lost_come_from_the_damaged_database(
@@ -297,7 +297,7 @@ async def test_texts_that_peers_have_lost_come_from_the_damaged_database(
         found = await back_again(nodes, "dc3")
         assert [(finding.uid, finding.user) for finding in found.missing_texts] == [(61, USER)]
         assert not found.is_whole
-        assert (await nodes["dc3"].text_of(7)).startswith("6 ")
+        assert (await nodes["dc3"].body_of(7)).startswith("6 ")
 
 
 @pytest.mark.parametrize("gap", [False, True], ids=["log whole", "log with a gap"])
@@ -326,10 +326,10 @@ async def test_parts_that_lie_under_the_names_of_their_holders_are_found(
             (False, 0, 2) if gap else (True, 2, 0)
         )
         for node in (nodes["dc3"], nodes["dc1"]):
-            assert sorted((await texts(node)).values()) == [message(1, lost), message(2, alone), b"small"]
+            assert sorted((await bodies(node)).values()) == [message(1, lost), message(2, alone), b"small"]
         await scrub(nodes["dc3"])
         assert len(contents(nodes["dc3"])) == 2
-        await held(nodes["dc3"])
+        await check_holders(nodes["dc3"])
 
 
 async def test_without_a_peer_nothing_is_touched(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -387,7 +387,7 @@ async def test_interrupted_it_goes_on(tmp_path: Path, autojump_clock: MockClock,
         found = await back_again(nodes, "dc3")
         assert found.is_whole
         assert begun
-        assert "alone" in (await nodes["dc1"].texts()).values()
+        assert "alone" in (await nodes["dc1"].bodies()).values()
 
 
 async def test_live_traffic_does_not_keep_it_from_its_end(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -415,5 +415,5 @@ async def test_live_traffic_does_not_keep_it_from_its_end(tmp_path: Path, autoju
         await nodes.start("dc3")
         await nodes.linked()
         await nodes.converged()
-        assert set(saved[:-1]) < set((await nodes["dc3"].texts()).values())
+        assert set(saved[:-1]) < set((await nodes["dc3"].bodies()).values())
         assert await nodes["dc3"].store.read(queries.log_counts)

@@ -1,4 +1,4 @@
-"""Nodes whose database is new: they serve nobody before they have met their cluster."""
+"""Nodes with a new database serve nobody before they have met their cluster."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,8 +19,8 @@ from tests.replication.stranger import approach
 
 
 @asynccontextmanager
-async def with_an_empty_node(tmp_path: Path, clock: MockClock) -> AsyncIterator[Cluster]:
-    """A cluster with mail, of which dc3 has lost its disk and its lines."""
+async def cluster_with_empty_node(tmp_path: Path, clock: MockClock) -> AsyncIterator[Cluster]:
+    """Run a cluster with mail. dc3 has lost its disk and is isolated."""
     async with cluster(tmp_path, clock) as nodes:
         await nodes["dc1"].save("before")
         await nodes.converged()
@@ -34,8 +34,8 @@ async def with_an_empty_node(tmp_path: Path, clock: MockClock) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def of_new_nodes(tmp_path: Path, clock: MockClock, *start: str) -> AsyncIterator[Cluster]:
-    """Some of three nodes, all with new disks."""
+async def new_nodes(tmp_path: Path, clock: MockClock, *start: str) -> AsyncIterator[Cluster]:
+    """Run these of three nodes, all with new disks."""
     async with cluster(tmp_path, clock, start=["dc1"]) as nodes:
         await nodes.stop("dc1")
         nodes.erase("dc1")
@@ -55,8 +55,8 @@ async def serving(node: Node) -> float | None:
     return node.registry.get_sample_value("replicator_serving")
 
 
-async def refuses(node: Node) -> None:
-    """It neither shows nor takes anything."""
+async def check_refuses(node: Node) -> None:
+    """Check that the node neither shows nor takes anything."""
     for work in (
         node.mail.wait_ready,
         lambda: node.mail.folders(USER),
@@ -70,11 +70,9 @@ async def refuses(node: Node) -> None:
     assert not await node.digests()
 
 
-async def test_an_empty_node_serves_nobody_until_it_has_met_its_cluster(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with with_an_empty_node(tmp_path, autojump_clock) as nodes:
-        await refuses(nodes["dc3"])
+async def test_empty_node_serves_nobody_until_it_has_met_its_cluster(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster_with_empty_node(tmp_path, autojump_clock) as nodes:
+        await check_refuses(nodes["dc3"])
         before = await nodes["dc1"].inbox()
         with pytest.raises(UnavailableError):
             await nodes["dc3"].mail.save(before, NewMessage(b"too early"))
@@ -86,17 +84,17 @@ async def test_an_empty_node_serves_nobody_until_it_has_met_its_cluster(
         assert await nodes["dc3"].save("after") == 2
         await nodes.stop("dc3")
         nodes.isolate("dc3")
-        await nodes.start("dc3")  # it has begun for good: cut off, it goes on alone
+        await nodes.start("dc3")  # once begun, it serves alone although it is cut off
         await trio.sleep(2 * TIMEOUT_S)
         assert await nodes["dc3"].inbox() == before
         nodes.rejoin("dc3")
         await nodes.linked()
 
 
-async def test_what_it_waits_for_is_told(
+async def test_empty_node_reports_which_nodes_it_waits_for(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with with_an_empty_node(tmp_path, autojump_clock) as nodes:
+    async with cluster_with_empty_node(tmp_path, autojump_clock) as nodes:
         node = nodes["dc3"]
         (problem,) = await node.report.healthy()
         assert (await node.report.node_status()).not_serving == (problem,)
@@ -114,24 +112,24 @@ async def test_what_it_waits_for_is_told(
 
 
 async def test_new_nodes_begin_when_all_are_linked(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with of_new_nodes(tmp_path, autojump_clock, "dc1", "dc2") as nodes:
+    async with new_nodes(tmp_path, autojump_clock, "dc1", "dc2") as nodes:
         await trio.sleep(5 * TIMEOUT_S)
         for node in nodes.all():
-            await refuses(node)
+            await check_refuses(node)
             (problem,) = await node.report.healthy()
             assert "(new, too), dc3 (not reached)" in problem
         await nodes.start("dc3")
-        await nodes["dc3"].inbox()  # who comes soon after the start waits
+        await nodes["dc3"].inbox()  # a client that comes soon after the start waits
         await nodes.linked()
         await until(lambda: all(map(has_begun, nodes.all())))
         assert await nodes["dc2"].save("the first") == 1
         await nodes.converged()
 
 
-async def test_a_new_node_hears_over_another_new_one_that_there_is_a_cluster(
+async def test_new_node_learns_of_its_cluster_through_another_new_node(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    async with with_an_empty_node(tmp_path, autojump_clock) as nodes:
+    async with cluster_with_empty_node(tmp_path, autojump_clock) as nodes:
         before = await nodes["dc1"].inbox()
         await nodes.stop("dc2")
         nodes.erase("dc2")
@@ -140,8 +138,8 @@ async def test_a_new_node_hears_over_another_new_one_that_there_is_a_cluster(
         nodes.network.mend(("dc2", "dc3"))
         await nodes.linked(["dc1"], ["dc2", "dc3"])
         await trio.sleep(2 * TIMEOUT_S)
-        await refuses(nodes["dc2"])
-        await refuses(nodes["dc3"])
+        await check_refuses(nodes["dc2"])
+        await check_refuses(nodes["dc3"])
         nodes.network.mend(("dc1", "dc2"))
         await until(lambda: has_begun(nodes["dc3"]))
         await nodes.converged()
@@ -150,8 +148,10 @@ async def test_a_new_node_hears_over_another_new_one_that_there_is_a_cluster(
         await nodes.linked()
 
 
-async def test_a_node_that_has_begun_with_nothing_counts(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with of_new_nodes(tmp_path, autojump_clock) as nodes:
+async def test_new_node_begins_with_a_peer_that_has_begun_without_mail(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with new_nodes(tmp_path, autojump_clock) as nodes:
         nodes.waits_when_new = False
         await nodes.start("dc1")  # as with --new-cluster
         nodes.waits_when_new = True
@@ -161,8 +161,8 @@ async def test_a_node_that_has_begun_with_nothing_counts(tmp_path: Path, autojum
         assert await nodes["dc2"].save("the first") == 1
 
 
-async def test_what_peers_send_is_numbered_by_no_new_node(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with of_new_nodes(tmp_path, autojump_clock, "dc1", "dc2") as nodes:
+async def test_new_node_numbers_no_changes_of_peers(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with new_nodes(tmp_path, autojump_clock, "dc1", "dc2") as nodes:
         await nodes.linked(["dc1", "dc2"])
         user = "somebody"
         change = CreateRequest(user, "Folder", bytes(16), lambda: bytes(16))
@@ -171,8 +171,8 @@ async def test_what_peers_send_is_numbered_by_no_new_node(tmp_path: Path, autoju
         assert not await nodes["dc2"].digests()
 
 
-async def test_who_says_hello_anew_is_the_same_node(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with of_new_nodes(tmp_path, autojump_clock, "dc2") as nodes:
+async def test_second_hello_of_a_peer_does_not_count_as_another_node(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with new_nodes(tmp_path, autojump_clock, "dc2") as nodes:
         stranger = await approach(nodes)
         await stranger.greet(capabilities=(NEW,))
         await stranger.send(Links(()))

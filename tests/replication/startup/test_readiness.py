@@ -1,4 +1,4 @@
-"""What a node shows that has just started: nothing older, and no less, than what the cluster had when it came."""
+"""A node that has just started shows nothing older, and no less, than what the cluster had at that time."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,11 +22,11 @@ from tests.replication.convergence.holding_up import keep_busy
 from tests.replication.log.truncating import forget_log
 
 MAILS = 20
-SMALL_S = 0.5  # of a start
+SMALL_S = 0.5  # what a start takes besides its waits
 
 
 class Gate:
-    """Keeps the log of its peers from dc3."""
+    """A gate that keeps the logs of its peers from dc3."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = trio.Event()
@@ -50,8 +50,8 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 
 @asynccontextmanager
-async def with_mail(tmp_path: Path, clock: MockClock) -> AsyncIterator[Cluster]:
-    """A cluster in which dc3 has just been stopped."""
+async def cluster_with_mail(tmp_path: Path, clock: MockClock) -> AsyncIterator[Cluster]:
+    """Run a cluster with mail in which dc3 has just been stopped."""
     async with cluster(tmp_path, clock) as nodes:
         nodes.waits_when_new = True
         for user in ("ann", "bob"):
@@ -67,7 +67,7 @@ def is_whole(node: Node) -> bool:
 
 
 async def come_back(nodes: Cluster, gate: Gate) -> Node:
-    """dc3, for whom mail has come meanwhile, and which gets nothing of the logs yet."""
+    """Start dc3 again, with its gate shut, after mail has come to dc1."""
     await nodes["dc1"].save("away", user="ann")
     gate.shut()
     await nodes.start("dc3")
@@ -76,57 +76,57 @@ async def come_back(nodes: Cluster, gate: Gate) -> Node:
 
 
 def hear_of_dc1(nodes: Cluster, seq: int) -> None:
-    """dc1 says to dc3 that it has so many entries of its own."""
+    """Let dc1 say to dc3 that it has entries of its own up to `seq`."""
     coordinator = nodes["dc3"].coordinator
     link = coordinator.connections.link("dc1")
     assert link is not None
     coordinator.readiness.heard(link, [Dot(nodes["dc1"].store.origin, seq)])
 
 
-async def test_a_wiped_node_shows_a_mailbox_whole_or_not_at_all(
+async def test_wiped_node_shows_a_mailbox_whole_or_not_at_all(
     tmp_path: Path, autojump_clock: MockClock, gate: Gate
 ) -> None:
-    async with with_mail(tmp_path, autojump_clock) as nodes:
+    async with cluster_with_mail(tmp_path, autojump_clock) as nodes:
         nodes.erase("dc3")
         gate.shut()
         await nodes.start("dc3")
         await nodes.linked()
-        node, expected = nodes["dc3"], await nodes["dc1"].texts(user="ann")
-        assert await node.texts(user="ann") == expected
+        node, expected = nodes["dc3"], await nodes["dc1"].bodies(user="ann")
+        assert await node.bodies(user="ann") == expected
         assert await node.inbox("ann") == await nodes["dc1"].inbox("ann")
         (problem,) = await node.report.healthy()
         assert f"lacks {2 * MAILS + 2} entries that dc1, dc2 had when this node started" in problem
         nodes.isolate("dc3")
         await until(lambda: not node.coordinator.connections.links)
-        assert await node.texts(user="ann") == expected
+        assert await node.bodies(user="ann") == expected
         with pytest.raises(NotReadyError, match="yet to catch up"):
-            await node.texts(user="bob")
+            await node.bodies(user="bob")
         await trio.sleep(3 * TIMEOUT_S)
         with pytest.raises(NotReadyError):
             await node.save("too early", user="bob")
         await nodes.stop("dc3")
-        await nodes.start("dc3")  # it has not begun: it is as new as before
+        await nodes.start("dc3")  # it has not begun, and counts as new
         await trio.sleep(3 * TIMEOUT_S)
         node = nodes["dc3"]
         with pytest.raises(NotReadyError, match="this node is new"):
-            await node.texts(user="ann")
+            await node.bodies(user="ann")
         nodes.rejoin("dc3")
         gate.open.set()
         await nodes.linked()
         await until(lambda: is_whole(node))
         assert not await node.report.healthy()
-        assert await node.texts(user="bob") == await nodes["dc1"].texts(user="bob")
+        assert await node.bodies(user="bob") == await nodes["dc1"].bodies(user="bob")
         await nodes.converged()
 
 
-async def test_a_node_that_was_away_shows_nothing_old(tmp_path: Path, autojump_clock: MockClock, gate: Gate) -> None:
-    async with with_mail(tmp_path, autojump_clock) as nodes:
+async def test_returning_node_shows_no_outdated_mailbox(tmp_path: Path, autojump_clock: MockClock, gate: Gate) -> None:
+    async with cluster_with_mail(tmp_path, autojump_clock) as nodes:
         for number in range(MAILS):
             await nodes["dc1"].save(f"away {number}", user="ann")
         gate.shut()
         await nodes.start("dc3")
         node = nodes["dc3"]
-        assert await node.texts(user="ann") == await nodes["dc1"].texts(user="ann")
+        assert await node.bodies(user="ann") == await nodes["dc1"].bodies(user="ann")
         assert not is_whole(node)
         assert await node.save("goes on", user="ann") == 2 * MAILS + 1
         gate.open.set()
@@ -135,48 +135,46 @@ async def test_a_node_that_was_away_shows_nothing_old(tmp_path: Path, autojump_c
         await nodes.converged()
 
 
-async def test_a_node_that_was_away_for_a_moment_serves_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with with_mail(tmp_path, autojump_clock) as nodes:
+async def test_node_serves_at_once_after_a_short_absence(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster_with_mail(tmp_path, autojump_clock) as nodes:
         began = trio.current_time()
         await nodes.start("dc3")
-        assert len(await nodes["dc3"].texts(user="ann")) == MAILS
-        assert trio.current_time() < began + TIMEOUT_S / 2 + SMALL_S, "its peers dial every other second"
+        assert len(await nodes["dc3"].bodies(user="ann")) == MAILS
+        assert trio.current_time() < began + TIMEOUT_S / 2 + SMALL_S, "peers dial every two seconds"
         await nodes.linked()
         assert is_whole(nodes["dc3"])
 
 
-async def test_a_node_that_reaches_nobody_serves_what_it_has(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with with_mail(tmp_path, autojump_clock) as nodes:
+async def test_node_that_reaches_no_peer_serves_what_it_has(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster_with_mail(tmp_path, autojump_clock) as nodes:
         nodes.isolate("dc3")
         began = trio.current_time()
         await nodes.start("dc3")
         node = nodes["dc3"]
         (problem,) = await node.report.healthy()
         assert "waits to hear what the other nodes have" in problem
-        assert len(await node.texts(user="ann")) == MAILS
+        assert len(await node.bodies(user="ann")) == MAILS
         assert trio.current_time() < began + TIMEOUT_S + SMALL_S
         assert not await node.report.healthy()
         nodes.rejoin("dc3")
         await nodes.linked()
 
 
-async def test_a_node_that_loses_its_peers_while_it_catches_up_goes_on_alone(
+async def test_node_that_loses_its_peers_during_catch_up_serves_alone(
     tmp_path: Path, autojump_clock: MockClock, gate: Gate
 ) -> None:
-    async with with_mail(tmp_path, autojump_clock) as nodes:
+    async with cluster_with_mail(tmp_path, autojump_clock) as nodes:
         await come_back(nodes, gate)
         nodes.isolate("dc3")
         await until(lambda: is_whole(nodes["dc3"]))
-        assert len(await nodes["dc3"].texts(user="ann")) == MAILS
+        assert len(await nodes["dc3"].bodies(user="ann")) == MAILS
         gate.open.set()
         nodes.rejoin("dc3")
         await nodes.linked()
         await nodes.converged()
 
 
-async def test_a_line_that_was_cut_and_is_back_keeps_nobody_waiting(
-    tmp_path: Path, autojump_clock: MockClock, gate: Gate
-) -> None:
+async def test_reconnected_node_serves_without_waiting(tmp_path: Path, autojump_clock: MockClock, gate: Gate) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc3"].save("before")
         await nodes.converged()
@@ -187,17 +185,17 @@ async def test_a_line_that_was_cut_and_is_back_keeps_nobody_waiting(
         nodes.rejoin("dc3")
         await nodes.linked()
         began = trio.current_time()
-        assert list((await nodes["dc3"].texts()).values()) == ["before"]
+        assert list((await nodes["dc3"].bodies()).values()) == ["before"]
         assert trio.current_time() == began
         assert not await nodes["dc3"].report.healthy()
         gate.open.set()
         await nodes.converged()
 
 
-async def test_who_asks_for_a_mailbox_that_takes_long_is_told_so(
+async def test_client_of_a_slow_mailbox_gets_an_error_in_time(
     tmp_path: Path, autojump_clock: MockClock, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with with_mail(tmp_path, autojump_clock) as nodes:
+    async with cluster_with_mail(tmp_path, autojump_clock) as nodes:
         nodes.erase("dc3")
         gate.shut()
         await nodes.start("dc3")
@@ -214,16 +212,16 @@ async def test_who_asks_for_a_mailbox_that_takes_long_is_told_so(
         with pytest.raises(NotReadyError):
             await node.mail.folders("ann")
         assert trio.current_time() < began + timing.READINESS_PATIENCE_S + SMALL_S
-        await trio.sleep(2 * timing.READINESS_PATIENCE_S)  # it has gone on meanwhile
+        await trio.sleep(2 * timing.READINESS_PATIENCE_S)  # the comparison has gone on meanwhile
         assert len(await node.mail.folders("ann")) == 1
         gate.open.set()
         await nodes.converged()
 
 
-async def test_a_wiped_node_does_not_show_what_a_state_transfer_has_postponed(
+async def test_wiped_node_hides_mailboxes_that_a_state_transfer_postponed(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with with_mail(tmp_path, autojump_clock) as nodes:
+    async with cluster_with_mail(tmp_path, autojump_clock) as nodes:
         for sid in ("dc1", "dc2"):
             await forget_log(nodes[sid])
         nodes.erase("dc3")
@@ -232,24 +230,24 @@ async def test_a_wiped_node_does_not_show_what_a_state_transfer_has_postponed(
         node = nodes["dc3"]
         await until(lambda: covers(node.store.context, nodes["dc1"].store.context))
         await trio.sleep(TIMEOUT_S)
-        assert await node.texts(user="bob") == await nodes["dc1"].texts(user="bob")
+        assert await node.bodies(user="bob") == await nodes["dc1"].bodies(user="bob")
         with pytest.raises(NotReadyError):
-            await node.texts(user="ann")
+            await node.bodies(user="ann")
         assert not node.coordinator.admission.begun.is_set()
         (problem,) = await node.report.healthy()
         assert "a state transfer has left mailboxes" in problem
         rest()
-        assert await node.texts(user="ann") == await nodes["dc1"].texts(user="ann")
+        assert await node.bodies(user="ann") == await nodes["dc1"].bodies(user="ann")
         await trio.sleep(2 * timing.STATE_TRANSFER_LEFT_EVERY_S)
         assert not await node.store.read(pending_resync.load)
         assert node.coordinator.admission.begun.is_set()
         assert not await node.report.healthy()
 
 
-async def test_a_mailbox_whose_entries_wait_at_the_start_is_compared_before_it_is_shown(
+async def test_mailbox_with_waiting_entries_is_compared_before_it_is_shown(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with with_mail(tmp_path, autojump_clock) as nodes:
+    async with cluster_with_mail(tmp_path, autojump_clock) as nodes:
         one = nodes["dc1"]
         folder, stored = await one.inbox("ann"), StoredBody.of(b"waits")
         added = MailAdd(MAILS + 1, b"g" * 16, EPOCH_MS, (), len(b"waits"), stored.content_hash, copied=False)
@@ -262,19 +260,19 @@ async def test_a_mailbox_whose_entries_wait_at_the_start_is_compared_before_it_i
         node = nodes["dc3"]
         await until(lambda: node.store.has_waiting(folder.mailbox_id))
         await nodes.linked()
-        assert len(await node.texts(user="bob")) == MAILS
+        assert len(await node.bodies(user="bob")) == MAILS
         assert not await node.report.healthy()
         with pytest.raises(NotReadyError):
-            await node.texts(user="ann")
+            await node.bodies(user="ann")
         rest()
         assert node.store.has_waiting(folder.mailbox_id)
-        assert await node.texts(user="ann") == await one.texts(user="ann")
+        assert await node.bodies(user="ann") == await one.bodies(user="ann")
 
 
-async def test_a_node_that_stood_still_gives_its_peers_the_time_to_come_back(
+async def test_node_gives_its_peers_time_to_come_back_after_a_stall(
     tmp_path: Path, autojump_clock: MockClock, gate: Gate
 ) -> None:
-    async with with_mail(tmp_path, autojump_clock) as nodes:
+    async with cluster_with_mail(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("away", user="ann")
         gate.shut()
         await nodes.start("dc3")
@@ -294,7 +292,7 @@ async def test_a_node_that_stood_still_gives_its_peers_the_time_to_come_back(
 
 
 @pytest.mark.parametrize("is_wiped", [False, True])
-async def test_what_only_a_peer_had_that_is_gone_is_not_waited_for(
+async def test_node_does_not_wait_for_entries_that_only_a_stopped_peer_had(
     tmp_path: Path, autojump_clock: MockClock, gate: Gate, *, is_wiped: bool
 ) -> None:
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
@@ -322,18 +320,18 @@ async def test_what_only_a_peer_had_that_is_gone_is_not_waited_for(
         await trio.sleep(TIMEOUT_S)
         assert not await node.report.healthy()
         assert node.coordinator.admission.begun.is_set()
-        assert list((await node.texts()).values()) == ["before"]
+        assert list((await node.bodies()).values()) == ["before"]
 
 
-async def test_a_log_with_a_wrong_number_keeps_no_node_waiting_for_ever(
+async def test_wrong_number_in_a_log_does_not_block_readiness_for_ever(
     tmp_path: Path, autojump_clock: MockClock, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with with_mail(tmp_path, autojump_clock) as nodes:
+    async with cluster_with_mail(tmp_path, autojump_clock) as nodes:
         rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("ann")).mailbox_id, "dc3")
         node = await come_back(nodes, gate)
         hear_of_dc1(nodes, 1_000_000)
         await trio.sleep(2 * timing.READINESS_COMPARE_EVERY_S)
-        assert not is_whole(node), "the mail that came while it was away is not here"
+        assert not is_whole(node), "the mail that came while the node was away is missing"
         rest()
         gate.open.set()
         await nodes.converged()
@@ -344,10 +342,10 @@ async def test_a_log_with_a_wrong_number_keeps_no_node_waiting_for_ever(
         assert is_whole(node)
 
 
-async def test_a_new_log_of_a_peer_replaces_what_it_said_before(
+async def test_new_log_of_a_peer_replaces_its_previous_one(
     tmp_path: Path, autojump_clock: MockClock, gate: Gate
 ) -> None:
-    async with with_mail(tmp_path, autojump_clock) as nodes:
+    async with cluster_with_mail(tmp_path, autojump_clock) as nodes:
         node, origin = await come_back(nodes, gate), nodes["dc1"].store.origin
         hear_of_dc1(nodes, 1_000_000)
         (problem,) = await node.report.healthy()

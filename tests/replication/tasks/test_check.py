@@ -49,8 +49,8 @@ async def test_planted_damage_is_found_and_mended(tmp_path: Path, autojump_clock
         assert await rows(nodes["dc2"]) == await rows(nodes["dc1"]), "digests are of counters, which a check has mended"
         await nodes["dc2"].save("afterwards")
         await nodes.converged()
-        assert await nodes["dc2"].texts() == await nodes["dc1"].texts()
-        assert await nodes["dc2"].texts("Work") == {1: "at work"}
+        assert await nodes["dc2"].bodies() == await nodes["dc1"].bodies()
+        assert await nodes["dc2"].bodies("Work") == {1: "at work"}
 
 
 ANYTHING = ["7", "-1", "9223372036854775807", "1.5", "''", "'text'", "x''", "x'ff'", "randomblob(5000)"]
@@ -101,7 +101,7 @@ async def test_whatever_a_text_is_its_messages_get_theirs(
                 assert healed.repaired == 1
                 assert healed.unrepaired == (column == "hash"), "a text under a name that is nobody's stays"
                 connection.execute("DELETE FROM content WHERE hash NOT IN (SELECT content_hash FROM by_uid) AND id > 1")
-        assert await nodes["dc2"].texts() == await nodes["dc1"].texts()
+        assert await nodes["dc2"].bodies() == await nodes["dc1"].bodies()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

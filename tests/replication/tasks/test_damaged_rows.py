@@ -38,7 +38,7 @@ async def test_of_another_nodes_change(
         await one.flag(2)
         await one.save("another's", user="bob")
         await until(lambda: two.store.context == one.store.context)
-        assert await two.texts(user="bob") == {1: "another's"}
+        assert await two.bodies(user="bob") == {1: "another's"}
         assert await two.waiting() == 2
         assert "waits until `replicator check --repair`" in caplog.text
         assert (await repair(two)).damage == {"by_uid": 1}
@@ -79,12 +79,12 @@ async def test_that_is_lost_is_not_taken_for_expunged_when_its_mailbox_is_joined
         await meet(nodes)
         await trio.sleep(2 * timing.FORK_MERGE_DAMAGED_EVERY_S)
         other = nodes["dc2" if sid == "dc1" else "dc1"]
-        assert "text 1" in (await other.texts()).values()
+        assert "text 1" in (await other.bodies()).values()
         assert caplog.text.count("stay apart") <= 4, "looked at again once a minute, and told"
         await repair(nodes[sid])
         await trio.sleep(timing.FORK_MERGE_DAMAGED_EVERY_S)
         await nodes.converged()
-        assert sorted((await other.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
+        assert sorted((await other.bodies()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
 
 
 @pytest.mark.parametrize("damage", ["a row is gone", "a row cannot be read", "a fingerprint is another"])
@@ -110,4 +110,4 @@ async def test_at_a_peer_keeps_no_client_of_a_new_master_from_writing(
         await repair(two)
         await meet(nodes)
         await nodes.converged()
-        assert sorted((await two.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
+        assert sorted((await two.bodies()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]

@@ -92,11 +92,11 @@ async def test_forks_are_joined_by_their_masters_and_the_next_run_has_nothing_to
         assert status.outcomes == {"repaired": 2}
         shown = await digests(nodes)
         assert shown[0] == shown[1] == shown[2], "all that was repaired is equal at once, as was told"
-        texts = await nodes["dc3"].texts()
+        texts = await nodes["dc3"].bodies()
         assert sorted(texts.values()) == ["at dc1", "at dc2", "at dc3", "common"]
         assert texts[1] == "common"
         assert {f"$dc{number}" for number in (1, 2, 3)} <= (await nodes["dc2"].messages())[0].flags
-        assert await nodes["dc1"].texts("of dc3") == {1: "its own"}
+        assert await nodes["dc1"].bodies("of dc3") == {1: "its own"}
         again = await apply(nodes[sid], ApplyOptions(planned))
         assert again.outcomes == {"equal": 2}
         await nodes.converged()
@@ -128,7 +128,7 @@ async def test_two_others_that_have_forked_while_this_node_is_behind_both(
         assert nodes["dc1"].store.context == before
         assert (await apply(nodes["dc1"], ApplyOptions(planned))).outcomes == {"repaired": 1}
         assert await plan(nodes) == ()
-        assert sorted((await nodes["dc1"].texts()).values()) == ["at dc2", "at dc3", "common"]
+        assert sorted((await nodes["dc1"].bodies()).values()) == ["at dc2", "at dc3", "common"]
 
 
 async def test_what_this_node_lacks_is_taken_over_and_trees_go_first(
@@ -156,7 +156,7 @@ async def test_what_this_node_lacks_is_taken_over_and_trees_go_first(
         status = await apply(nodes["dc1"], ApplyOptions(planned, texts=True))
         assert (status.outcomes, status.texts_lacking) == ({"repaired": 3}, 0)
         assert order[0] is True
-        assert await nodes["dc1"].texts("Work") == {1: "at work"}
+        assert await nodes["dc1"].bodies("Work") == {1: "at work"}
         assert await nodes["dc1"].digests() == await nodes["dc2"].digests()
 
 
@@ -182,7 +182,7 @@ async def test_what_its_master_has_joined_is_taken_over_if_the_log_does_not_brin
         inbox = await fork_that_dc2_masters(nodes, monkeypatch)
         status = await apply(nodes["dc1"], ApplyOptions((inbox,)))
         assert status.outcomes == {"repaired": 1}
-        assert sorted((await nodes["dc1"].texts()).values()) == ["at dc1", "at dc2", "common"]
+        assert sorted((await nodes["dc1"].bodies()).values()) == ["at dc1", "at dc2", "common"]
         assert await nodes["dc1"].digests() == await nodes["dc2"].digests()
 
 
@@ -200,7 +200,7 @@ async def test_a_master_who_is_told_of_a_fork_joins_it_however_long_that_takes(
         inbox = await fork_that_dc2_masters(nodes, monkeypatch)
         monkeypatch.setattr(sync_client, "learn", slowly)
         assert (await apply(nodes["dc1"], ApplyOptions((inbox,)))).outcomes == {"repaired": 1}
-        assert sorted((await nodes["dc1"].texts()).values()) == ["at dc1", "at dc2", "common"]
+        assert sorted((await nodes["dc1"].bodies()).values()) == ["at dc1", "at dc2", "common"]
 
 
 async def test_a_node_that_does_not_take_over_what_it_lacks_is_named_and_does_when_asked(
@@ -430,7 +430,7 @@ async def test_a_row_that_was_lost_is_not_taken_for_expunged_where_branches_are_
         assert (await check_at(nodes[sid], repair=True)).unrepaired == 0
         assert (await apply(nodes[at], ApplyOptions(planned))).outcomes == {"repaired": 1}
         for node in nodes.all():
-            assert sorted((await node.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
+            assert sorted((await node.bodies()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
 
 
 async def test_a_master_that_has_lost_a_row_joins_nothing_for_others_who_tell_why(
@@ -451,7 +451,7 @@ async def test_a_master_that_has_lost_a_row_joins_nothing_for_others_who_tell_wh
         outcomes = (await apply(nodes["dc1"], ApplyOptions(planned))).outcomes
         assert outcomes in ({"repaired": 1}, {"equal": 1}), "its master may have heard of it just now"
         for node in nodes.all():
-            assert sorted((await node.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
+            assert sorted((await node.bodies()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
 
 
 async def whose(nodes: Cluster) -> list[set[tuple[bytes, str, int]]]:

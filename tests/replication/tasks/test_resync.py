@@ -71,9 +71,9 @@ async def test_what_differs_is_made_equal_and_the_next_run_finds_nothing(
         assert by_place(status)["dc2", "INBOX"].done in {"merged by dc1", "merged by dc2", "merged by dc3"}
         assert status.unmended == 0
         await nodes.converged()
-        texts = await nodes["dc3"].texts()
+        texts = await nodes["dc3"].bodies()
         assert (texts | MERGED, len(texts)) == (texts, 5)
-        assert await nodes["dc1"].texts("Work") == {1: "at work"}
+        assert await nodes["dc1"].bodies("Work") == {1: "at work"}
         for node in nodes.all():
             again = await resync_at(node, options)
             assert (again.differences, again.differed) == ([], {})
@@ -91,9 +91,9 @@ async def test_one_folder_and_the_tree_and_no_other_folder(
         assert [(one.folder, one.done) for one in status.differences] == [
             (None, "adopted here"), ("Work", "adopted here"),
         ]  # fmt: skip
-        assert await nodes["dc1"].texts("Work") == {1: "at work"}
-        assert "at dc1" in (await nodes["dc1"].texts()).values()
-        assert "at dc2" not in (await nodes["dc1"].texts()).values()
+        assert await nodes["dc1"].bodies("Work") == {1: "at work"}
+        assert "at dc1" in (await nodes["dc1"].bodies()).values()
+        assert "at dc2" not in (await nodes["dc1"].bodies()).values()
 
 
 @pytest.mark.usefixtures("nobody_heals")
@@ -184,7 +184,7 @@ async def test_rows_that_were_damaged_here_are_restored_from_a_node_that_shows_t
             await one.save(f"text {number}")
         await one.flag(2)
         await nodes.converged()
-        folder, shown = await one.inbox(), await one.texts()
+        folder, shown = await one.inbox(), await one.bodies()
         rows = await one.store.read(partial(queries.rows, mailbox_id=folder.mailbox_id))
         if is_log_gone:
             for node in nodes.all():
@@ -197,7 +197,7 @@ async def test_rows_that_were_damaged_here_are_restored_from_a_node_that_shows_t
         assert [different.done for different in looked.differences] == [None]
         status = await resync_at(one, ResyncOptions(USER, "INBOX"))
         assert [(different.folder, different.done) for different in status.differences] == [("INBOX", "restored here")]
-        assert await one.texts() == shown
+        assert await one.bodies() == shown
         assert await one.store.read(partial(queries.rows, mailbox_id=folder.mailbox_id)) == rows
         assert (await resync_at(one, ResyncOptions(USER, "INBOX"))).differences == []
         assert (await check_at(one, repair=True)).damage == {}
@@ -324,7 +324,7 @@ async def test_clients_go_on_meanwhile_and_nothing_is_lost_or_found_wrong(tmp_pa
                 assert "damage" not in status.differed
                 assert status.unmended == 0, status.differences
         await nodes.converged()
-        assert len(await nodes["dc1"].texts()) == 2 + 2 * 45
+        assert len(await nodes["dc1"].bodies()) == 2 + 2 * 45
 
 
 async def test_a_node_that_cannot_be_reached_is_named(tmp_path: Path, autojump_clock: MockClock) -> None:

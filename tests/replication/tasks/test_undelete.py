@@ -23,7 +23,7 @@ from replicator.replication.tasks.undelete import NO_BODY, PRESENT
 from replicator.replication.writes.requests import ChangeRequest
 from replicator.store.store import Store
 from replicator.tasks import UndeleteOptions, UndeleteStatus
-from tests.replication.bodies.large_messages import LOGO, answering, contents, found, message
+from tests.replication.bodies.large_messages import LOGO, answer_chunks, attachment_files, contents, message
 from tests.replication.cluster import EPOCH_MS, USER, Node, cluster, until
 from tests.replication.tasks.running import run_task
 
@@ -57,7 +57,7 @@ async def test_it_comes_back_at_all_nodes_with_its_flags_and_dates(tmp_path: Pat
         assert (status.restored, status.restored_bytes, status.present, status.elsewhere) == (2, 12, 0, 0)
         await nodes.converged()
         for each in nodes.all():
-            assert await each.texts() == {3: "mail 2", 4: "mail 1", 5: "mail 0"}, "the oldest first"
+            assert await each.bodies() == {3: "mail 2", 4: "mail 1", 5: "mail 0"}, "the oldest first"
         back = {one.uid: one for one in await nodes["dc1"].messages()}
         for uid, flags in ((4, frozenset[str]()), (5, frozenset({"\\Seen", "$Later"}))):
             was = before[back[uid].guid]
@@ -82,7 +82,7 @@ async def test_what_comes_back_on_two_sides_of_a_cut_and_is_expunged_on_one_stay
         await until(lambda: nodes["dc3"].store.context == nodes["dc1"].store.context)
         nodes.isolate("dc1")
         await nodes.linked(["dc1"], ["dc2"], ["dc3"])
-        await nodes["dc1"].expunge(*await nodes["dc1"].texts())
+        await nodes["dc1"].expunge(*await nodes["dc1"].bodies())
         for _ in range(9):  # so that the number of the entry that brings it back here is the higher one
             await nodes["dc2"].save("another mail")
         assert (await undelete(nodes["dc2"])).restored == 1
@@ -93,7 +93,7 @@ async def test_what_comes_back_on_two_sides_of_a_cut_and_is_expunged_on_one_stay
         await nodes.linked()
         await nodes.converged()
         for node in nodes.all():
-            assert sorted((await node.texts()).values()) == [*9 * ["another mail"], "mail"]
+            assert sorted((await node.bodies()).values()) == [*9 * ["another mail"], "mail"]
 
 
 async def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -116,7 +116,7 @@ async def test_only_what_was_expunged_since_then(tmp_path: Path, autojump_clock:
         since_ms = node.environment.clock_ms()
         await node.expunge(2)
         assert (await undelete(node, since_ms=since_ms)).restored == 1
-        assert await node.texts() == {3: "three", 4: "two"}
+        assert await node.bodies() == {3: "three", 4: "two"}
 
 
 async def test_what_the_user_has_elsewhere_is_left(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -129,7 +129,7 @@ async def test_what_the_user_has_elsewhere_is_left(tmp_path: Path, autojump_cloc
         await node.expunge(3)
         status = await undelete(node)
         assert (status.restored, status.elsewhere) == (2, 1)
-        assert sorted((await node.texts()).values()) == ["expunged", "moved and expunged"]
+        assert sorted((await node.bodies()).values()) == ["expunged", "moved and expunged"]
         assert {one.why_not for one in status.messages} == {None, "the user has it in 'Archive'"}
         left = await undelete(node, "Archive")
         assert (left.restored, left.elsewhere) == (0, 1)
@@ -150,7 +150,7 @@ async def test_mail_of_a_deleted_folder_comes_back_with_the_folder(tmp_path: Pat
         assert "Work" not in [folder.name for folder in await nodes["dc2"].mail.folders(USER)]
         assert (await undelete(nodes["dc2"], "Work")).restored == 2
         await nodes.converged()
-        assert sorted((await node.texts("Work")).values()) == ["of the first", "of the second"]
+        assert sorted((await node.bodies("Work")).values()) == ["of the first", "of the second"]
         again = await undelete(node, "Work")
         assert (again.restored, again.present, {one.why_not for one in again.messages}) == (0, 2, {PRESENT})
 
@@ -169,7 +169,7 @@ async def test_what_was_expunged_from_two_folders_of_a_name_comes_back_once(
         await node.mail.rename_folder(USER, "Old", "Work")
         status = await undelete(node, "Work")
         assert (status.restored, status.done) == (1, 1)
-        assert await node.texts("Work") == {2: "mail"}
+        assert await node.bodies("Work") == {2: "mail"}
 
 
 async def test_a_text_that_is_lost_here_comes_from_another_node(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -181,7 +181,7 @@ async def test_a_text_that_is_lost_here_comes_from_another_node(tmp_path: Path, 
         nodes["dc2"].damage("DELETE FROM content WHERE size_bytes <> 16")
         status = await undelete(nodes["dc1"])
         assert (status.restored, status.textless) == (2, 1)
-        assert sorted((await nodes["dc1"].texts()).values()) == ["at both", "at the other one"]
+        assert sorted((await nodes["dc1"].bodies()).values()) == ["at both", "at the other one"]
         assert [one.why_not for one in status.messages].count(NO_BODY) == 1
         for node in nodes.all():
             node.damage("DELETE FROM expunged")  # a text that is lost is none that has gone
@@ -197,7 +197,7 @@ async def test_a_large_message_comes_back_with_its_parts(tmp_path: Path, autojum
         assert (await undelete(nodes["dc2"])).restored == 1
         await nodes.converged()
         for each in nodes.all():
-            assert (await each.texts())[2].encode() == message(1)
+            assert (await each.bodies())[2].encode() == message(1)
 
 
 async def test_what_is_kept_apart_comes_back_too(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -211,7 +211,7 @@ async def test_what_is_kept_apart_comes_back_too(tmp_path: Path, autojump_clock:
         await node.mail.save(await node.inbox(), NewMessage(message(1)))
         await node.expunge(1)
         assert (await undelete(node)).restored == 1
-        assert {uid: text.encode() for uid, text in (await node.texts()).items()} == {2: message(1)}
+        assert {uid: text.encode() for uid, text in (await node.bodies()).items()} == {2: message(1)}
 
 
 async def test_a_large_text_comes_over_a_slow_line(
@@ -224,7 +224,7 @@ async def test_a_large_text_comes_over_a_slow_line(
         await nodes.converged()
         node.damage("DELETE FROM content", "DELETE FROM attachment")
         shutil.rmtree(node.config.node.data / "attachments")
-        answering(monkeypatch, lambda _: None, delay_s=20.0)
+        answer_chunks(monkeypatch, lambda _: None, delay_s=20.0)
         began = trio.current_time()
         assert (await undelete(node)).restored == 1
         assert trio.current_time() > began + timing.BODIES_PATIENCE_S
@@ -295,7 +295,7 @@ async def contents_of(node: Node) -> tuple[object, ...]:
     """All that it has of texts."""
     query = "SELECT hash, body FROM content ORDER BY hash"
     rows = await node.store.read(lambda reader: reader.execute(query).fetchall())
-    return rows, {path: path.read_bytes() for path in found(node, "*") if path.is_file()}
+    return rows, {path: path.read_bytes() for path in attachment_files(node, "*") if path.is_file()}
 
 
 async def test_a_master_that_moves_ends_nothing(
@@ -318,7 +318,7 @@ async def test_a_master_that_moves_ends_nothing(
         monkeypatch.setattr(Coordinator, "submit", fail_at_times)
         status = await undelete(node)
         assert (status.restored, len(saves)) == (3, 4)
-        assert sorted((await node.texts()).values()) == ["one", "three", "two"]
+        assert sorted((await node.bodies()).values()) == ["one", "three", "two"]
 
 
 async def test_it_ends_where_mail_cannot_be_saved_and_can_be_run_again(
@@ -342,7 +342,7 @@ async def test_it_ends_where_mail_cannot_be_saved_and_can_be_run_again(
         assert (failed.state, failed.error, failed.restored) == ("failed", "no node can be reached", 1)
         assert len(saves) == 1 + undelete_task.BUSY_TRIES
         assert (await undelete(node)).restored == 2
-        assert sorted((await node.texts()).values()) == ["one", "three", "two"]
+        assert sorted((await node.bodies()).values()) == ["one", "three", "two"]
 
 
 @pytest.mark.parametrize("failures", [1, 1000])
@@ -403,8 +403,8 @@ async def test_what_was_expunged_beyond_a_cut_comes_back_after_it(tmp_path: Path
         nodes.rejoin("dc2")
         await nodes.linked()
         await nodes.converged()
-        assert list((await nodes["dc1"].texts()).values()) == ["at dc1"]
+        assert list((await nodes["dc1"].bodies()).values()) == ["at dc1"]
         assert (await undelete(nodes["dc1"])).restored == 2
         await nodes.converged()
-        assert sorted((await nodes["dc2"].texts()).values()) == ["at dc1", "came and went", "common"]
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["at dc1", "came and went", "common"]
         assert (await undelete(nodes["dc2"])).restored == 0

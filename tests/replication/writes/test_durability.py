@@ -98,7 +98,7 @@ async def test_what_a_master_shows_without_its_text_is_not_on_its_disk(
             assert await one.coordinator.mastership.find(MailboxKey.of(await one.view())) == "dc1"
             with pytest.raises(UnavailableError):
                 await one.flag(1)
-            assert await one.text_of(2) == "new"  # which fetches it
+            assert await one.body_of(2) == "new"  # which fetches it
             await one.flag(1)
 
 
@@ -152,7 +152,7 @@ async def test_refuse_while_too_few_can_be_reached(tmp_path: Path, autojump_cloc
         await nodes.linked()
         with pytest.raises(DurabilityError, match="1 of the 2 nodes"):
             await nodes["dc1"].save("refused")
-        assert await nodes["dc1"].texts() == {1: "first"}
+        assert await nodes["dc1"].bodies() == {1: "first"}
         await nodes.start("dc2")
         await nodes.linked()
         assert await nodes["dc2"].save("second") == 2
@@ -167,7 +167,7 @@ async def test_a_master_elsewhere_refuses_as_well(tmp_path: Path, autojump_clock
         await nodes.linked()
         with pytest.raises(DurabilityError, match="2 of the 3 nodes"):
             await nodes["dc2"].save("refused")
-        assert await nodes["dc2"].texts() == {1: "first"}
+        assert await nodes["dc2"].bodies() == {1: "first"}
 
 
 async def test_proceed_goes_on_when_the_link_drops(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -105,8 +105,8 @@ async def test_a_move_that_is_given_up_leaves_two_mails_and_not_none(tmp_path: P
 
         assert await lose_the_reply(nodes, change) == 1
         for node in nodes.all():
-            assert await node.texts() == {1: "mail 0", 2: "mail 1", 3: "mail 2"}
-            assert await node.texts("Work") == {1: "one", 2: "mail 1"}
+            assert await node.bodies() == {1: "mail 0", 2: "mail 1", 3: "mail 2"}
+            assert await node.bodies("Work") == {1: "one", 2: "mail 1"}
 
 
 async def test_a_reply_that_comes_twice_is_taken_once(

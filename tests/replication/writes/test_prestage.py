@@ -24,7 +24,15 @@ from replicator.replication.writes import prestage, requests
 from replicator.replication.writes.requests import ChangeRequest
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
-from tests.replication.bodies.large_messages import answering, contents, found, held, message, save, texts
+from tests.replication.bodies.large_messages import (
+    answer_chunks,
+    attachment_files,
+    bodies,
+    check_holders,
+    contents,
+    message,
+    save,
+)
 from tests.replication.cluster import Node, cluster, until
 
 LARGE = message(1, random.Random(5).randbytes(3 << 20))
@@ -32,13 +40,13 @@ SLOW_S = 5.0  # for each chunk, of which 8 are asked for at once: 15 s for all
 
 
 def is_held(node: Node) -> bool:
-    return bool(found(node, "holders/*"))
+    return bool(attachment_files(node, "holders/*"))
 
 
 async def test_small_changes_do_not_wait_for_a_large_message(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answering(monkeypatch, lambda _: None, delay_s=SLOW_S)
+    answer_chunks(monkeypatch, lambda _: None, delay_s=SLOW_S)
     async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
         await nodes["dc1"].save("first")
         async with trio.open_nursery() as nursery:
@@ -47,9 +55,9 @@ async def test_small_changes_do_not_wait_for_a_large_message(
             with trio.fail_after(1):
                 await nodes["dc1"].save("small")
                 await nodes["dc2"].flag(1)
-            assert await nodes["dc2"].texts() == {1: "first", 2: "small"}
+            assert await nodes["dc2"].bodies() == {1: "first", 2: "small"}
         await nodes.converged()
-        assert (await texts(nodes["dc2"]))[3] == LARGE
+        assert (await bodies(nodes["dc2"]))[3] == LARGE
 
 
 @pytest.mark.parametrize("at", ["dc1", "dc2"])
@@ -57,7 +65,7 @@ async def test_the_entry_finds_its_parts_at_every_neighbour(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     asked = list[int]()
-    answering(monkeypatch, lambda command: asked.append(command.start))
+    answer_chunks(monkeypatch, lambda command: asked.append(command.start))
     async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -75,8 +83,8 @@ async def test_the_entry_finds_its_parts_at_every_neighbour(
         assert len(asked) == 2 * len(set(asked)), "each chunk went to two nodes"
         await trio.sleep(2 * timing.PRESTAGE_LOOK_EVERY_S)
         for node in nodes.all():
-            assert (await texts(node))[2] == LARGE
-            await held(node)
+            assert (await bodies(node))[2] == LARGE
+            await check_holders(node)
 
 
 async def test_what_is_not_numbered_in_the_end_is_let_go(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -103,9 +111,9 @@ async def test_what_is_held_is_let_go_when_the_node_ends(tmp_path: Path, autojum
         await nodes["dc1"].save("first")
         await save(nodes["dc1"], LARGE)
         node = nodes["dc2"]
-        assert len(found(node, "holders/*")) == 2
+        assert len(attachment_files(node, "holders/*")) == 2
         await nodes.stop("dc2")
-        assert len(found(node, "holders/*")) == 1
+        assert len(attachment_files(node, "holders/*")) == 1
 
 
 async def test_who_does_not_take_it_gets_it_with_the_entry(
@@ -118,9 +126,9 @@ async def test_who_does_not_take_it_gets_it_with_the_entry(
         for number in range(3):
             asked.append(await save(nodes["dc1"], message(number, random.Random(number).randbytes(2 << 20))))
         await nodes.converged()
-        assert list(await texts(nodes["dc2"])) == [1, *asked]
+        assert list(await bodies(nodes["dc2"])) == [1, *asked]
         await trio.sleep(2 * timing.PRESTAGE_LOOK_EVERY_S)
-        await held(nodes["dc2"])
+        await check_holders(nodes["dc2"])
 
 
 async def test_an_offer_that_takes_too_long_leaves_time_for_the_change(
@@ -136,14 +144,14 @@ async def test_an_offer_that_takes_too_long_leaves_time_for_the_change(
         assert len(await nodes["dc2"].messages()) == 2
         nodes.network.road("dc1", "dc3").bytes_per_s = None
         await nodes.converged()
-        assert (await texts(nodes["dc3"]))[2] == LARGE
+        assert (await bodies(nodes["dc3"]))[2] == LARGE
 
 
 async def test_what_cannot_be_durable_any_more_is_not_numbered(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its client would hear that nobody knows whether it was made, and deliver it again."""
-    answering(monkeypatch, lambda _: None, delay_s=SLOW_S)
+    answer_chunks(monkeypatch, lambda _: None, delay_s=SLOW_S)
     async with cluster(tmp_path, autojump_clock, 3, copies=3, when_short=WhenShort.REFUSE) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -337,11 +345,11 @@ async def test_a_large_message_without_room_for_its_copies_is_refused_and_small_
             with trio.fail_after(2):
                 await nodes[at].save("small")
             for node in nodes.all():
-                assert await node.texts() == {1: "first", 2: "small"}, "and nothing was numbered before"
+                assert await node.bodies() == {1: "first", 2: "small"}, "and nothing was numbered before"
         await save(nodes[at], LARGE)
         await nodes.converged()
         for node in nodes.all():
-            assert (await texts(node))[3] == LARGE
+            assert (await bodies(node))[3] == LARGE
 
 
 async def test_one_without_room_for_a_large_message_does_not_matter_where_others_have_it(
@@ -353,9 +361,9 @@ async def test_one_without_room_for_a_large_message_does_not_matter_where_others
         with monkeypatch.context() as patch:
             patch.setattr(nodes["dc2"].store.attachments, "build", no_room)
             await save(nodes["dc1"], LARGE)
-            assert (await texts(nodes["dc3"]))[2] == LARGE
+            assert (await bodies(nodes["dc3"]))[2] == LARGE
         await nodes.converged()
-        await held(nodes["dc2"])
+        await check_holders(nodes["dc2"])
 
 
 def no_room() -> None:

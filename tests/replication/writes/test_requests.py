@@ -58,7 +58,7 @@ async def test_messages_change_at_any_node(tmp_path: Path, autojump_clock: MockC
         await nodes.converged()
         expected = {1: "INBOX 0", 3: "INBOX 2", 4: "new"}
         for other in nodes.all():
-            assert await other.texts() == expected
+            assert await other.bodies() == expected
             assert await other.messages() == list(view.messages.values())
         assert nodes["dc2"].coordinator.store.context.keys() == node.store.context.keys()
 
@@ -120,7 +120,7 @@ async def test_copy_and_move(tmp_path: Path, autojump_clock: MockClock, sid: str
         await nodes.converged()
         texts = ["Archive 0", "Archive 1", "Archive 2", "INBOX 0", "INBOX 2", "INBOX 0", "INBOX 1"]
         for other in nodes.all():
-            assert await other.texts("Archive") == dict(enumerate(texts, 1))
+            assert await other.bodies("Archive") == dict(enumerate(texts, 1))
 
 
 async def test_copy_waits_for_a_source_that_is_on_its_way(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -137,7 +137,7 @@ async def test_copy_waits_for_a_source_that_is_on_its_way(tmp_path: Path, autoju
             await trio.sleep(timing.ROUTER_SOURCE_TIMEOUT_S / 2)
             assert len((await nodes["dc2"].view("Archive")).messages) == 3
             late.release()
-        assert (await nodes["dc3"].texts("Archive"))[4] == "late"
+        assert (await nodes["dc3"].bodies("Archive"))[4] == "late"
         await nodes.converged()
 
 
@@ -194,8 +194,8 @@ async def test_renaming_inbox_moves_its_mail(tmp_path: Path, autojump_clock: Moc
         await nodes[sid].mail.rename_folder(USER, INBOX, "Old")
         await nodes.converged()
         for node in nodes.all():
-            assert list(await node.texts("Old")) == [1, 2, 3]
-            assert await node.texts() == {}
+            assert list(await node.bodies("Old")) == [1, 2, 3]
+            assert await node.bodies() == {}
         assert await nodes[sid].save("first") == 1
 
 
@@ -333,7 +333,7 @@ async def test_a_copy_in_parts_that_fails_leaves_nothing(
         nodes.network.road("dc1", "dc3").release()
         await nodes.linked()
         await nodes.converged()
-        assert list(await nodes["dc2"].texts("Archive")) == [1, 2, 3]
+        assert list(await nodes["dc2"].bodies("Archive")) == [1, 2, 3]
 
 
 async def test_counters_without_loading_the_mailbox(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -379,7 +379,7 @@ async def test_load_from_all_sides_at_once(tmp_path: Path, autojump_clock: MockC
         await nodes.converged()
         expected = {f"{sid} {number} {turn}" for sid in SIDS for number in range(3) for turn in range(6)}
         for node in nodes.all():
-            texts = list((await node.texts("B")).values())
+            texts = list((await node.bodies("B")).values())
             assert set(texts) == expected
             assert len(texts) == len(expected)
             assert len(await node.messages("A")) == 36

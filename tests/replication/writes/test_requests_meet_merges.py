@@ -25,13 +25,13 @@ from replicator.store.log.forks import branch_heads, merge_branch, replay_branch
 from replicator.store.store import Store
 from replicator.view import MailboxView
 from resync.state import MailboxState
+from tests.bodies import stored_of
 from tests.one_node import run_inline
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
-from tests.replication.meeting import behind_a_merge, fork, meeting, texts
+from tests.replication.meeting import behind_a_merge, bodies, fork, meeting
 from tests.store.harness import INBOX as STORED
 from tests.store.harness import WORK, guid, open_store, saving
 from tests.store.memory_node import MemoryNode
-from tests.texts import stored_of
 
 FLAGGED = frozenset({"\\Flagged"})
 
@@ -44,7 +44,7 @@ async def test_an_expunge_removes_the_message_and_not_what_else_had_its_uid(
         async with behind_a_merge(nodes) as view:
             await meeting(nodes, partial(nodes["dc1"].mail.expunge, view, UidSet.of([2])))
             assert [message.uid for message in view.messages.values()] in ([1, 3], [1, 4])
-        assert await texts(nodes) == ["both", "rival"]
+        assert await bodies(nodes) == ["both", "rival"]
 
 
 async def test_flags_are_set_on_the_message_wherever_it_is(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -59,7 +59,7 @@ async def test_flags_are_set_on_the_message_wherever_it_is(tmp_path: Path, autoj
             await meeting(nodes, store)
         assert done == [StoreResult(UidSet())]
         for node in nodes.all():
-            shown, flags = await node.texts(), {message.uid: message.flags for message in await node.messages()}
+            shown, flags = await node.bodies(), {message.uid: message.flags for message in await node.messages()}
             assert {text: flags[uid] for uid, text in shown.items()} == {
                 "both": FLAGGED, "mine": FLAGGED, "rival": frozenset()
             }  # fmt: skip
@@ -96,8 +96,8 @@ async def test_a_copy_takes_the_message_and_not_what_else_had_its_uid(
 
             await meeting(nodes, copy)
         assert done == [CopiedMessages(archive.uidvalidity, ((1, 1), (2, 2)))]
-        assert await nodes["dc1"].texts("Archive") == {1: "both", 2: "mine"}
-        assert await texts(nodes) == ["both", "mine", "rival"]
+        assert await nodes["dc1"].bodies("Archive") == {1: "both", 2: "mine"}
+        assert await bodies(nodes) == ["both", "mine", "rival"]
 
 
 async def test_a_move_expunges_what_it_copied(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -106,8 +106,8 @@ async def test_a_move_expunges_what_it_copied(tmp_path: Path, autojump_clock: Mo
         await fork(nodes)
         async with behind_a_merge(nodes) as view:
             await meeting(nodes, partial(nodes["dc1"].mail.move, view, UidSet.of([1, 2]), archive))
-        assert await texts(nodes, "Archive") == ["both", "mine"]
-        assert await texts(nodes) == ["rival"]
+        assert await bodies(nodes, "Archive") == ["both", "mine"]
+        assert await bodies(nodes) == ["rival"]
 
 
 async def test_a_copy_of_what_the_merge_has_expunged_copies_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -122,8 +122,8 @@ async def test_a_copy_of_what_the_merge_has_expunged_copies_nothing(tmp_path: Pa
                     await nodes["dc1"].mail.copy(view, UidSet.of([1, 2]), archive)
 
             await meeting(nodes, copy)
-        assert await texts(nodes, "Archive") == []
-        assert await texts(nodes) == ["mine", "rival"]
+        assert await bodies(nodes, "Archive") == []
+        assert await bodies(nodes) == ["mine", "rival"]
 
 
 async def test_deleting_a_folder_removes_the_mail_that_was_seen_in_it(
@@ -133,7 +133,7 @@ async def test_deleting_a_folder_removes_the_mail_that_was_seen_in_it(
         await fork(nodes, "Work")
         async with behind_a_merge(nodes, "Work"):
             await meeting(nodes, partial(nodes["dc1"].mail.delete_folder, USER, "Work"))
-        assert await texts(nodes, "Work") == ["rival"]
+        assert await bodies(nodes, "Work") == ["rival"]
 
 
 async def test_a_message_that_another_has_expunged_is_expunged(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -142,7 +142,7 @@ async def test_a_message_that_another_has_expunged_is_expunged(tmp_path: Path, a
         await nodes["dc2"].expunge(1)
         async with behind_a_merge(nodes) as view:
             await meeting(nodes, partial(nodes["dc1"].mail.expunge, view, UidSet.of([1, 2])))
-        assert await texts(nodes) == ["rival"]
+        assert await bodies(nodes) == ["rival"]
 
 
 async def copied_on_both_sides(nodes: Cluster) -> None:
@@ -173,7 +173,7 @@ async def test_an_expunge_leaves_what_was_put_there_by_another(tmp_path: Path, a
         await copied_on_both_sides(nodes)
         async with behind_a_merge(nodes) as view:
             await meeting(nodes, partial(nodes["dc1"].mail.expunge, view, UidSet.of([2, 3])))
-        assert await texts(nodes) == ["both", "copied", "rival"]
+        assert await bodies(nodes) == ["both", "copied", "rival"]
 
 
 async def store(node: Node, view: MailboxView, uid: int) -> None:
@@ -199,11 +199,11 @@ async def test_mail_for_a_folder_that_has_become_another_one_goes_there(
         for node, folder, view in zip(nodes.all(), folders, views, strict=True):
             saved = await node.mail.save(folder, NewMessage(b"late"))
             assert saved.uidvalidity == (await node.inbox()).uidvalidity > folder.uidvalidity
-            assert (await node.texts())[saved.uid] == "late"
+            assert (await node.bodies())[saved.uid] == "late"
             with pytest.raises(FolderNotFoundError, match="open it again"):
                 await node.mail.expunge(view, UidSet.of([1]))
         with trio.fail_after(60):
-            while await texts(nodes) != ["at dc1", "at dc2", "late", "late"]:  # noqa: ASYNC110 - in virtual time
+            while await bodies(nodes) != ["at dc1", "at dc2", "late", "late"]:  # noqa: ASYNC110 - in virtual time
                 await trio.sleep(0.01)
 
 
@@ -219,8 +219,8 @@ async def test_mail_waits_for_its_folder_to_become_another_one(tmp_path: Path, a
 
             await meeting(nodes, save)
         assert saved[0].uidvalidity == (await nodes["dc1"].inbox()).uidvalidity > inbox.uidvalidity
-        assert await texts(nodes) == ["both", "late", "mine", "rival"]
-        assert (await nodes["dc1"].texts())[saved[0].uid] == "late"
+        assert await bodies(nodes) == ["both", "late", "mine", "rival"]
+        assert (await nodes["dc1"].bodies())[saved[0].uid] == "late"
 
 
 async def test_mail_does_not_wait_long_for_its_folder(

@@ -59,14 +59,14 @@ def expire(node: MemoryNode) -> Iterator[None]:
 
 def remove(node: MemoryNode) -> int:
     """What goes is named by nothing."""
-    before, needed = texts(node), consistency.named_bodies(node.connection)
+    before, needed = bodies(node), consistency.named_bodies(node.connection)
     removed = node.write(lambda tx: deletion_candidates.remove(tx.connection, 2, 1 << 20)).bodies
-    gone = before - texts(node)
+    gone = before - bodies(node)
     assert not gone & needed, "a text that is needed is gone"
     return removed
 
 
-def texts(node: MemoryNode) -> set[bytes]:
+def bodies(node: MemoryNode) -> set[bytes]:
     return {content_hash for (content_hash,) in node.connection.execute("SELECT hash FROM content")}
 
 
@@ -96,15 +96,15 @@ def test_a_text_goes_with_the_last_that_has_it(node: MemoryNode) -> None:
     node.write(saving(b"other", guid(3)))
     node.write(expunging(1, 3))
     expire_all(node)
-    assert texts(node) == {HASH}
+    assert bodies(node) == {HASH}
     assert expunged.totals(node.connection) == (0, 0)
     node.write(expunging(2))
     node.write(expunging(1, key=WORK))
     node.now_ms += KEEP_MS - 2
     list(expire(node))
-    assert texts(node) == {HASH}, "it is kept"
+    assert bodies(node) == {HASH}, "it is kept"
     expire_all(node)
-    assert texts(node) == set()
+    assert bodies(node) == set()
 
 
 def test_there_is_something_to_do_only_when_time_has_come(node: MemoryNode) -> None:
@@ -212,7 +212,7 @@ def test_all_slices_are_looked_through(node: MemoryNode, monkeypatch: pytest.Mon
         node.take(item)
     rows = queries.mailbox_rows(node.connection, WORK.mailbox_id)
     node.write(expunging(*(row.uid for row in rows if row.guid >= guid(200)), key=WORK))
-    everything = texts(node)
+    everything = bodies(node)
     node.write(lambda tx: tx.connection.executemany("INSERT INTO doomed VALUES (?)", [(one,) for one in everything]))
     found = list[set[bytes]]()
     for look in body_references.LOOKS:
@@ -249,19 +249,19 @@ def test_a_text_that_nothing_names_is_kept_for_a_while(node: MemoryNode, monkeyp
         node.write(saving(b"%d" % number, guid(number)))
     node.write(expunging(2))
     node.now_ms += KEEP_MS
-    named_by_something = texts(node)
+    named_by_something = bodies(node)
     for stored in (StoredBody.of(b"late"), StoredBody.of(b"later")):
         node.write(partial(late, stored=stored))
-    everything = texts(node)
+    everything = bodies(node)
     keep_unnamed(node)
     assert expunged.totals(node.connection) == (1, 1), "only what was expunged"
     node.now_ms += KEEP_MS // 2
     keep_unnamed(node)
     list(expire(node))
-    assert texts(node) == everything - {sha256(b"1").digest()}
+    assert bodies(node) == everything - {sha256(b"1").digest()}
     node.now_ms += KEEP_MS // 2 + 1
     list(expire(node))
-    assert texts(node) == named_by_something - {sha256(b"1").digest()}
+    assert bodies(node) == named_by_something - {sha256(b"1").digest()}
 
 
 def late(tx: Transaction, stored: StoredBody) -> None:
@@ -277,7 +277,7 @@ def test_a_text_whose_rows_are_mended_while_it_is_kept_stays(node: MemoryNode) -
     marks = ",".join("?" * len(rows[0]))
     node.connection.executemany(f"INSERT INTO by_uid VALUES ({marks})", rows)
     expire_all(node)
-    assert texts(node) == {HASH}
+    assert bodies(node) == {HASH}
 
 
 # ---- whatever interleaves ----------------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ class World:
         for node in self.nodes:
             query = "SELECT content_hash FROM by_uid WHERE content_hash NOT IN (SELECT hash FROM lacking)"
             shown = {content_hash for (content_hash,) in node.connection.execute(query)}
-            assert shown <= texts(node), "a message has lost its text"
+            assert shown <= bodies(node), "a message has lost its text"
 
 
 def as_sent(item: Logged) -> Logged:

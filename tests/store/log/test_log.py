@@ -19,9 +19,9 @@ from replicator.store.db.queries import Lag
 from replicator.store.db.transaction import Logged
 from replicator.store.log.apply import receive
 from replicator.store.store import Store
+from tests.bodies import stored_of
 from tests.store.harness import INBOX, copying, expunging, flagging, guid, open_store, save, saving
 from tests.store.memory_node import MemoryNode
-from tests.texts import stored_of
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Message texts in tests."""
+"""Message bodies in tests."""
 
 from __future__ import annotations
 
@@ -6,12 +6,6 @@ from protocol.commands import Parts
 from replicator.store.bodies.body_rows import StoredBody
 
 
-def plain(message: bytes | Parts) -> bytes:
-    """A text that is not in parts."""
-    assert isinstance(message, bytes)
-    return message
-
-
 def stored_of(message: bytes | Parts) -> StoredBody:
-    """Ready to be written; nobody holds its parts."""
+    """Return a body, or a recipe whose attachments have no holders, ready to be written."""
     return StoredBody.of(message) if isinstance(message, bytes) else StoredBody.of_recipe(message, ())
