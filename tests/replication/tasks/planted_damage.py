@@ -1,4 +1,4 @@
-"""Damage to the tables of a node, planted behind its back."""
+"""Damage to a node's tables, made without the node."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ ROW = (
 )
 INTO = f"(mailbox, {ROW})"
 ALSO = "x'919292a56463392e7a0500'"  # one placement, of dc9.z:5
-A_TEXT = "(SELECT content_hash FROM by_uid WHERE uid = 2 AND mailbox = " + INBOX + ")"
+BODY_HASH = "(SELECT content_hash FROM by_uid WHERE uid = 2 AND mailbox = " + INBOX + ")"
 
 
 @dataclass(frozen=True)
 class Planted:
-    """Statements that do damage, and how much of each kind is to be found."""
+    """Statements that do damage, and the number of findings of each kind that a check must report."""
 
     name: str
     statements: Sequence[str]
@@ -107,7 +107,7 @@ DAMAGES = [
     Planted("subscription cleared", ["UPDATE subscription SET subscribed = 0"], {"subscription": 1}),
     Planted("subscription added", ["INSERT INTO subscription VALUES ('alice', 'x', 1, 1, 'dc1')"], {"subscription": 1}),
     Planted("subscriber added", ["INSERT INTO subscription VALUES ('eve', 'x', 1, 1, 'dc1')"], {"subscription": 1}),
-    Planted("text deleted", [f"DELETE FROM content WHERE hash = {A_TEXT}"], {"content": 1}),
+    Planted("text deleted", [f"DELETE FROM content WHERE hash = {BODY_HASH}"], {"content": 1}),
     Planted(
         "much at once",
         [
@@ -131,7 +131,7 @@ DAMAGES_OF_A_MAILBOX = {
 
 
 async def fill(nodes: Cluster) -> None:
-    """UIDs 2, 3 and 4 in alice's INBOX, by two masters' entries; one message in Work."""
+    """Put UIDs 2, 3 and 4 into alice's INBOX by entries of two masters, and one message into Work."""
     one, other = nodes["dc1"], nodes["dc2"]
     for number in range(3):
         await one.save(f"text {number}")
