@@ -64,7 +64,7 @@ DAMAGES = [
         {"by_uid": 1},
     ),
     Planted(
-        "text named wrongly", [f"UPDATE by_uid SET content_hash = randomblob(32) WHERE mailbox = {WORK}"], {"by_uid": 1}
+        "body named wrongly", [f"UPDATE by_uid SET content_hash = randomblob(32) WHERE mailbox = {WORK}"], {"by_uid": 1}
     ),
     Planted("pointer deleted", [f"DELETE FROM by_guid WHERE uid = 2 AND mailbox = {INBOX}"], {"by_guid": 1}),
     Planted("pointer bent", [f"UPDATE by_guid SET uid = 3 WHERE uid = 2 AND mailbox = {INBOX}"], {"by_guid": 1}),
@@ -107,7 +107,7 @@ DAMAGES = [
     Planted("subscription cleared", ["UPDATE subscription SET subscribed = 0"], {"subscription": 1}),
     Planted("subscription added", ["INSERT INTO subscription VALUES ('alice', 'x', 1, 1, 'dc1')"], {"subscription": 1}),
     Planted("subscriber added", ["INSERT INTO subscription VALUES ('eve', 'x', 1, 1, 'dc1')"], {"subscription": 1}),
-    Planted("text deleted", [f"DELETE FROM content WHERE hash = {BODY_HASH}"], {"content": 1}),
+    Planted("body deleted", [f"DELETE FROM content WHERE hash = {BODY_HASH}"], {"content": 1}),
     Planted(
         "much at once",
         [
@@ -122,11 +122,11 @@ DAMAGES = [
 
 
 DAMAGES_OF_A_MAILBOX = {
-    "a row is gone": f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}",
-    "flags are others": f"UPDATE by_uid SET flags = x'80' WHERE uid = 2 AND mailbox = {INBOX}",
-    "a row cannot be read": f"UPDATE by_uid SET flags = x'c1' WHERE uid = 2 AND mailbox = {INBOX}",
-    "numbers are others": f"UPDATE chain SET uidnext = uidnext + 7 WHERE id = {INBOX}",
-    "a fingerprint is another": f"UPDATE chain SET fingerprint = zeroblob(16) WHERE id = {INBOX}",
+    "row missing": f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}",
+    "flags changed": f"UPDATE by_uid SET flags = x'80' WHERE uid = 2 AND mailbox = {INBOX}",
+    "row unreadable": f"UPDATE by_uid SET flags = x'c1' WHERE uid = 2 AND mailbox = {INBOX}",
+    "numbers changed": f"UPDATE chain SET uidnext = uidnext + 7 WHERE id = {INBOX}",
+    "fingerprint changed": f"UPDATE chain SET fingerprint = zeroblob(16) WHERE id = {INBOX}",
 }
 
 

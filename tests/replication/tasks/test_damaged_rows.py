@@ -12,7 +12,7 @@ from replicator.replication import timing
 from replicator.tasks import CheckOptions, CheckStatus
 from tests.replication.cluster import TIMEOUT_S, Node, cluster, until
 from tests.replication.idle_parts import stop_the_log
-from tests.replication.tasks.going_apart import meet, part
+from tests.replication.tasks.partition import cut_off_dc1, rejoin_dc1
 from tests.replication.tasks.planted_damage import DAMAGES_OF_A_MAILBOX
 from tests.replication.tasks.running import run_task
 
@@ -72,11 +72,11 @@ async def test_merge_does_not_take_a_lost_row_for_expunged(
         for number in range(3):
             await nodes["dc1"].save(f"text {number}")
         await nodes.converged()
-        await part(nodes)
+        await cut_off_dc1(nodes)
         for node in nodes.all():
             await node.save(f"at {node.sid}")
         nodes[sid].damage("DELETE FROM by_uid WHERE uid = 2")
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         await trio.sleep(2 * timing.FORK_MERGE_DAMAGED_EVERY_S)
         other = nodes["dc2" if sid == "dc1" else "dc1"]
         assert "text 1" in (await other.texts()).values()
@@ -87,7 +87,7 @@ async def test_merge_does_not_take_a_lost_row_for_expunged(
         assert sorted((await other.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
 
 
-@pytest.mark.parametrize("damage", ["a row is gone", "a row cannot be read", "a fingerprint is another"])
+@pytest.mark.parametrize("damage", ["row missing", "row unreadable", "fingerprint changed"])
 async def test_damage_at_a_peer_does_not_stop_a_new_master(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
@@ -97,17 +97,17 @@ async def test_damage_at_a_peer_does_not_stop_a_new_master(
         for number in range(3):
             await one.save(f"text {number}")
         await nodes.converged()
-        await part(nodes)
+        await cut_off_dc1(nodes)
         await two.flag(2, 3)
         await two.save("at dc2")
         two.damage(DAMAGES_OF_A_MAILBOX[damage])
         with monkeypatch.context() as patch:
             stop_the_log(patch)
-            await meet(nodes)
+            await rejoin_dc1(nodes)
             with trio.fail_after(TIMEOUT_S + 1):
                 assert await one.save("at dc1") == 4
-            await part(nodes)
+            await cut_off_dc1(nodes)
         await repair(two)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         await nodes.converged()
         assert sorted((await two.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]

@@ -28,7 +28,7 @@ from replicator.store.db.transaction import Logged
 from replicator.tasks import ApplyOptions, ApplyStatus, PlannedMailbox
 from tests.replication.cluster import USER, Cluster, cluster
 from tests.replication.idle_parts import never, stop_the_log
-from tests.replication.tasks.going_apart import fork, meet, part
+from tests.replication.tasks.partition import cut_off_dc1, fork, rejoin_dc1
 from tests.replication.tasks.planning import apply, plan
 from tests.replication.tasks.planted_damage import DAMAGES_OF_A_MAILBOX
 from tests.replication.tasks.running import check_at, tasks_at
@@ -73,10 +73,10 @@ async def fork_inbox(nodes: Cluster) -> None:
     for number in range(3):
         await nodes["dc1"].save(f"text {number}")
     await nodes.converged()
-    await part(nodes)
+    await cut_off_dc1(nodes)
     for node in nodes.all():
         await node.save(f"at {node.sid}")
-    await meet(nodes)
+    await rejoin_dc1(nodes)
 
 
 @pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
@@ -137,12 +137,12 @@ async def test_missing_state_is_adopted_and_trees_go_first(
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await nodes["dc1"].save("common")
         await nodes.converged()
-        await part(nodes)
+        await cut_off_dc1(nodes)
         await nodes["dc2"].save("at dc2")
         await nodes["dc2"].mail.create_folder(USER, "Work")
         await nodes["dc2"].save("at work", "Work")
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         planned = await plan(nodes)
         assert [one.heads["dc1"] is None for one in planned].count(True) == 1
         order: list[bool] = []
@@ -164,11 +164,11 @@ async def fork_that_dc2_masters(nodes: Cluster, monkeypatch: pytest.MonkeyPatch)
     """Fork INBOX at two nodes, without a log between them; return its part of the plan."""
     await nodes["dc1"].save("common")
     await nodes.converged()
-    await part(nodes)
+    await cut_off_dc1(nodes)
     for node in nodes.all():
         await node.save(f"at {node.sid}")
     stop_the_log(monkeypatch)
-    await meet(nodes)
+    await rejoin_dc1(nodes)
     [inbox] = await plan(nodes)
     key = queries.MailboxKey(USER, bytes.fromhex(inbox.mailbox), inbox.uidvalidity)
     assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "the first node that asks becomes master"
@@ -210,11 +210,11 @@ async def test_node_that_lacks_changes_is_named_and_repairs_itself(
         for name in ("A", "B", "C"):
             await nodes["dc1"].mail.create_folder(USER, name)
         await nodes.converged()
-        await part(nodes)
+        await cut_off_dc1(nodes)
         for name in ("A", "B", "C"):
             await nodes["dc2"].save("at dc2", name)
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         planned = await plan(nodes)
         before = trio.current_time()
         status = await apply(nodes["dc2"], ApplyOptions(planned))
@@ -236,11 +236,11 @@ async def test_slow_node_is_waited_for_less_the_next_time(
         for name in ("A", "B", "C"):
             await nodes["dc1"].mail.create_folder(USER, name)
         await nodes.converged()
-        await part(nodes)
+        await cut_off_dc1(nodes)
         for name in ("A", "B", "C"):
             await nodes["dc2"].save("at dc2", name)
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         before = trio.current_time()
         status = await apply(nodes["dc2"], ApplyOptions(await plan(nodes)))
         assert status.outcomes == {"failed": 3}
@@ -254,7 +254,7 @@ async def test_slow_node_is_waited_for_less_the_next_time(
 async def test_dry_run_reports_repairs_and_changes_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fork(nodes)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         await trio.sleep(5)  # until the log has brought what only one side has changed
         planned, before = await plan(nodes), await digests(nodes)
         for node in nodes.all():
@@ -330,7 +330,7 @@ async def test_node_that_becomes_unreachable_is_reported(
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fork(nodes)
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         planned = await plan(nodes)
         async with tasks_at(nodes["dc2"]) as tasks:
             tasks.start(ApplyOptions(planned))
@@ -351,16 +351,16 @@ async def test_link_that_ends_during_the_comparison_is_reported(
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await nodes["dc1"].save("common")
         await nodes.converged()
-        await part(nodes)
+        await cut_off_dc1(nodes)
         await nodes["dc2"].save("at dc2")
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         monkeypatch.setattr(sync_client, "learn", ends)
         status = await apply(nodes["dc1"], ApplyOptions(await plan(nodes)))
         assert undone(status) == [("unreachable", "INBOX", "a link went down meanwhile")]
 
 
-@pytest.mark.parametrize("name", ["a fingerprint is another", "numbers are others"])
+@pytest.mark.parametrize("name", ["fingerprint changed", "numbers changed"])
 async def test_different_states_at_one_head_are_damage(tmp_path: Path, autojump_clock: MockClock, name: str) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         for number in range(3):
@@ -379,7 +379,7 @@ async def test_different_states_at_one_head_are_damage(tmp_path: Path, autojump_
         assert (await check_at(nodes["dc2"], repair=True)).unrepaired == 0
 
 
-@pytest.mark.parametrize(("sid", "name"), [("dc1", "a row cannot be read"), ("dc2", "a fingerprint is another")])
+@pytest.mark.parametrize(("sid", "name"), [("dc1", "row unreadable"), ("dc2", "fingerprint changed")])
 async def test_damage_found_by_comparing_rows_is_reported(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, sid: str, name: str
 ) -> None:
@@ -388,10 +388,10 @@ async def test_damage_found_by_comparing_rows_is_reported(
         for number in range(3):
             await nodes["dc1"].save(f"text {number}")
         await nodes.converged()
-        await part(nodes)
+        await cut_off_dc1(nodes)
         await nodes["dc2"].flag(2, 3)
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         planned = await plan(nodes)
         nodes[sid].damage(DAMAGES_OF_A_MAILBOX[name])
         status = await apply(nodes["dc1"], ApplyOptions(planned))
@@ -423,7 +423,7 @@ async def test_lost_row_is_not_taken_for_expunged_in_a_merge(
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fork_inbox(nodes)
         planned, before = await plan(nodes), await digests(nodes)
-        nodes[sid].damage(DAMAGES_OF_A_MAILBOX["a row is gone"])
+        nodes[sid].damage(DAMAGES_OF_A_MAILBOX["row missing"])
         [(outcome, folder, text)] = undone(await apply(nodes[at], ApplyOptions(planned)))
         assert (outcome, folder, "run `replicator check --repair`" in text) == ("damaged", "INBOX", True)
         assert await digests(nodes) == before
@@ -441,7 +441,7 @@ async def test_master_with_a_lost_row_merges_nothing_and_gives_the_reason(
         planned, before = await plan(nodes), await digests(nodes)
         key = queries.MailboxKey(USER, bytes.fromhex(planned[0].mailbox), planned[0].uidvalidity)
         assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "the first node that asks becomes master"
-        nodes["dc2"].damage(DAMAGES_OF_A_MAILBOX["a row is gone"])
+        nodes["dc2"].damage(DAMAGES_OF_A_MAILBOX["row missing"])
         [(outcome, folder, text)] = undone(await apply(nodes["dc1"], ApplyOptions(planned)))
         assert (outcome, folder) == ("damaged", "INBOX")
         assert "at dc2, the rows of a mailbox do not match their counters; run `replicator check` there" in text
@@ -467,11 +467,11 @@ async def test_owner_of_a_missing_mailbox_comes_from_its_folder(
         one = nodes["dc1"]
         await one.save("common")
         await nodes.converged()
-        await part(nodes)
+        await cut_off_dc1(nodes)
         await nodes["dc2"].mail.create_folder(USER, "Work")
         await nodes["dc2"].save("secret", "Work")
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         work, tree = await plan(nodes)
         before = await owners(nodes)
         for user in ("mallory", USER):
@@ -520,7 +520,7 @@ async def test_branches_that_cannot_be_merged_are_reported(
     monkeypatch.setattr(ForkMerger, "is_hopeless", lambda *_: True)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fork(nodes)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         await trio.sleep(5)
         status = await apply(nodes["dc1"], ApplyOptions(await plan(nodes)))
         assert [(outcome, folder) for outcome, folder, _ in undone(status)] == [("failed", "INBOX")]
@@ -541,11 +541,11 @@ async def test_timeout_does_not_count_the_wait_for_a_turn(
         for name in ("A", "B", "C"):
             await nodes["dc1"].mail.create_folder(USER, name)
         await nodes.converged()
-        await part(nodes)
+        await cut_off_dc1(nodes)
         for name in ("A", "B", "C"):
             await nodes["dc2"].save("at dc2", name)
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         monkeypatch.setattr(Reconciliation, "reconcile", slowly)
         assert (await apply(nodes["dc1"], ApplyOptions(await plan(nodes)))).outcomes == {"repaired": 3}
 
@@ -555,7 +555,7 @@ async def test_unknown_master_is_not_waited_for(
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fork(nodes)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         await trio.sleep(5)
         [inbox] = [one for one in await plan(nodes) if one.uidvalidity]
         before = trio.current_time()
@@ -575,11 +575,11 @@ async def test_next_run_continues_an_interrupted_one(tmp_path: Path, autojump_cl
             await nodes["dc1"].mail.create_folder(USER, name)
             await nodes["dc1"].save("common", name)
         await nodes.converged()
-        await part(nodes)
+        await cut_off_dc1(nodes)
         for node in nodes.all():
             for name in names:
                 await node.save(f"at {node.sid}", name)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         planned = await plan(nodes)
         async with tasks_at(nodes["dc1"]) as tasks:
             tasks.start(ApplyOptions(planned, rate=1))
@@ -620,11 +620,11 @@ async def test_missing_bodies_are_counted(
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await nodes["dc1"].save("common")
         await nodes.converged()
-        await part(nodes)
+        await cut_off_dc1(nodes)
         for number in range(3):
             await nodes["dc2"].save(f"text {number}")
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         planned = await plan(nodes)
         before = trio.current_time()
         status = await apply(nodes["dc1"], ApplyOptions(planned, texts=True))

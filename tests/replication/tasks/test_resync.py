@@ -14,7 +14,7 @@ from replicator.tasks import Difference, ResyncOptions, ResyncStatus
 from tests.replication.cluster import USER, Node, cluster, until
 from tests.replication.idle_parts import leave_forks, stop_the_log
 from tests.replication.log.truncating import forget_log
-from tests.replication.tasks.going_apart import fork, meet, part
+from tests.replication.tasks.partition import cut_off_dc1, fork, rejoin_dc1
 from tests.replication.tasks.planted_damage import DAMAGES_OF_A_MAILBOX
 from tests.replication.tasks.running import check_at, resync_at, run_task, tasks_at
 
@@ -44,7 +44,7 @@ async def test_dry_run_reports_differences_and_changes_nothing(
         await fork(nodes)
         await until(lambda: nodes["dc3"].store.context == nodes["dc2"].store.context)
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         before = [await node.digests() for node in nodes.all()]
         status = await resync_at(nodes["dc1"], ResyncOptions(user=USER, dry_run=True))
         assert [await node.digests() for node in nodes.all()] == before
@@ -63,7 +63,7 @@ async def test_resync_makes_equal_and_the_next_run_finds_nothing(
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fork(nodes)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         async with trio.open_nursery() as nursery:  # either node may be the one that merges the mailbox: both run
             nursery.start_soon(resync_at, nodes["dc2"], options)
             status = await resync_at(nodes["dc1"], options)
@@ -86,7 +86,7 @@ async def test_resync_of_a_folder_mends_only_it_and_the_tree(
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fork(nodes)
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         status = await resync_at(nodes["dc1"], ResyncOptions(USER, "Work"))
         assert [(one.folder, one.done) for one in status.differences] == [
             (None, "adopted here"), ("Work", "adopted here"),
@@ -103,7 +103,7 @@ async def test_node_that_does_not_adopt_changes_is_named(
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fork(nodes)
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         before = trio.current_time()
         status = await resync_at(nodes["dc2"], ResyncOptions(USER, "Work"))
         assert trio.current_time() - before < 2 * timing.PACING_SHOW_TIMEOUT_S, "the node is waited for only once"
@@ -122,7 +122,7 @@ async def test_resync_waits_until_the_other_node_adopts_changes(
         await fork(nodes)
         with monkeypatch.context() as patch:
             stop_the_log(patch)
-            await meet(nodes)
+            await rejoin_dc1(nodes)
             async with tasks_at(nodes["dc2"]) as there, tasks_at(nodes["dc1"]) as here:
                 there.start(ResyncOptions(USER, "Work"))
                 await trio.sleep(timing.PACING_SHOW_TIMEOUT_S / 2)
@@ -143,11 +143,11 @@ async def test_several_mailboxes_are_compared_concurrently(
         for name in names:
             await nodes["dc1"].mail.create_folder(USER, name)
         await nodes.converged()
-        await part(nodes)
+        await cut_off_dc1(nodes)
         for name in names:
             await nodes["dc2"].save("there", name)
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         before = trio.current_time()
         status = await resync_at(nodes["dc1"], ResyncOptions())
         assert trio.current_time() - before < len(names) * timing.DIFF_LOOK_AGAIN_S / 2
@@ -160,10 +160,10 @@ async def test_several_mailboxes_are_compared_concurrently(
 
 
 RESTORABLE = {
-    "a row is gone": DAMAGES_OF_A_MAILBOX["a row is gone"],
-    "flags are others": DAMAGES_OF_A_MAILBOX["flags are others"],
-    "all rows are gone": f"DELETE FROM by_uid WHERE mailbox = {INBOX}",
-    "sizes are others": f"UPDATE by_uid SET size_bytes = 7 WHERE mailbox = {INBOX}",
+    "row missing": DAMAGES_OF_A_MAILBOX["row missing"],
+    "flags changed": DAMAGES_OF_A_MAILBOX["flags changed"],
+    "all rows missing": f"DELETE FROM by_uid WHERE mailbox = {INBOX}",
+    "sizes changed": f"UPDATE by_uid SET size_bytes = 7 WHERE mailbox = {INBOX}",
 }
 
 
@@ -217,7 +217,7 @@ async def test_other_damage_is_reported_and_left_alone(
         await nodes.converged()
         nodes[sid].damage(DAMAGES_OF_A_MAILBOX[name])
         before = [await node.digests() for node in nodes.all()]
-        is_unreadable_there = name == "a row cannot be read" and sid == "dc2"  # dc2 can report only that
+        is_unreadable_there = name == "row unreadable" and sid == "dc2"  # dc2 can report only that
         for options in (ResyncOptions(USER, "INBOX"), ResyncOptions(USER, "INBOX", dry_run=True)):
             status = await resync_at(nodes["dc1"], options)
             assert [(one.folder, one.differed, one.done) for one in status.differences] == [
@@ -293,7 +293,7 @@ async def test_differences_above_the_limit_are_counted(
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fork(nodes)
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         async with tasks_at(nodes["dc1"]) as tasks:
             tasks.start(ResyncOptions(dry_run=True))
             await tasks.wait("resync")

@@ -3,13 +3,13 @@
 from tests.replication.cluster import USER, Cluster
 
 
-async def part(nodes: Cluster) -> None:
+async def cut_off_dc1(nodes: Cluster) -> None:
     """Cut dc1 off from the other nodes."""
     nodes.isolate("dc1")
     await nodes.linked(["dc1"], [sid for sid in nodes.nodes if sid != "dc1"])
 
 
-async def meet(nodes: Cluster) -> None:
+async def rejoin_dc1(nodes: Cluster) -> None:
     nodes.rejoin("dc1")
     await nodes.linked()
 
@@ -19,7 +19,7 @@ async def fork(nodes: Cluster) -> None:
     for number in range(5):
         await nodes["dc1"].save(f"common {number}")
     await nodes.converged()
-    await part(nodes)
+    await cut_off_dc1(nodes)
     await nodes["dc1"].expunge(1)
     await nodes["dc1"].save("at dc1")
     await nodes["dc2"].expunge(2)
