@@ -120,7 +120,7 @@ async def test_a_second_connection_of_a_peer_replaces_the_first(tmp_path: Path, 
         assert (await link_of(nodes["dc2"])).error == "the peer closed the connection"
 
 
-# ---- the node that dials ---------------------------------------------------------------------------------------
+# ---- the node that dials -----------------------------------------------------------------------------------------
 
 
 async def accept_dial(nodes: Cluster) -> Stranger:

@@ -407,7 +407,7 @@ async def test_synchronizing_literal_gets_its_continuation(tmp_path: Path, autoj
             await read_until(b"w OK MASTER dc2")
 
 
-# ---- a peer's requests for the log ---------------------------------------------------------------------------------
+# ---- a peer's requests for the log -------------------------------------------------------------------------------
 
 
 async def entries_sent_for(stranger: Stranger, context: dict[str, int]) -> list[Dot]:

@@ -31,9 +31,7 @@ from tests.replication.stranger import INBOX, ORIGIN, Stranger, approach, header
 T = TypeVar("T")
 
 MAILS = 6
-CALM = MastershipConfig(
-    heartbeat_s=10.0, timeout_s=40.0
-)  # tests last minutes of virtual time, and each heartbeat costs real time
+CALM = MastershipConfig(heartbeat_s=10.0, timeout_s=40.0)  # tests last minutes, and each heartbeat costs real time
 
 
 @pytest.fixture(autouse=True)

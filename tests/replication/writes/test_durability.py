@@ -314,7 +314,7 @@ async def test_log_limits_wait_longer_for_clients_of_large_messages(
         assert await two.store.read(lambda reader: is_here(reader, hashlib.sha256(body).digest()))
 
 
-# ---- counting --------------------------------------------------------------------------------------------------
+# ---- counting ----------------------------------------------------------------------------------------------------
 
 
 def no_lagging_peers() -> LaggingPeers:
