@@ -280,7 +280,7 @@ def test_node_overrides_a_run_only_when_slow_clocks_believe_it() -> None:
     assert adverts_of(net.tables["b"])["a"].sequence == NOW_MS + AHEAD_MAX + 1
 
 
-def test_advert_above_the_bound_is_ignored_but_not_its_neighbours() -> None:
+def test_advert_above_the_bound_is_ignored_and_others_count() -> None:
     table = LinkTable("a", lambda: NOW_MS, 100)
     table.neighbour_up("b", 1)
     table.neighbour_up("c", 1)

@@ -71,7 +71,7 @@ async def test_highest_believed_number_parts_no_node_for_long(tmp_path: Path, au
 
 
 @pytest.mark.parametrize("ahead_s", [-290, 290])
-async def test_node_goes_above_a_forged_number_of_its_own_and_stays_linked(
+async def test_node_overrides_a_forged_number_of_its_own(
     tmp_path: Path, autojump_clock: MockClock, ahead_s: float
 ) -> None:
     """The number is the highest that the node heeds. The other node believes the answer, whatever their clocks say."""

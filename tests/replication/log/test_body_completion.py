@@ -175,7 +175,7 @@ async def test_clock_differences_along_a_line_make_no_entry_old(
         monkeypatch.setattr(peer_fetch, "answer_fetch", answer)
         await nodes.converged()
         assert has_body
-        assert scope.cancelled_caught, f"OK with three copies asked for; dc3 lacks {lacking} texts"
+        assert scope.cancelled_caught, f"OK with three copies asked for; dc3 lacks {lacking} bodies"
 
 
 async def test_peer_that_was_busy_for_half_a_minute_delays_nothing_afterwards(

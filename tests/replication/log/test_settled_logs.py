@@ -141,7 +141,7 @@ async def test_newest_settled_counts_and_is_passed_on(tmp_path: Path, autojump_c
         (Settled("dc1", LATER, (Dot("dc1.x", 1), Dot("dc1.x", 2))), "names an origin twice"),
     ],
 )
-async def test_invalid_settled_ends_the_link_of_its_own_node_only(
+async def test_invalid_settled_ends_the_link_only_if_it_is_the_peers_own(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, said: Settled, error: str
 ) -> None:
     caplog.set_level(logging.WARNING)

@@ -121,7 +121,7 @@ DAMAGES = [
 ]
 
 
-DAMAGES_OF_A_MAILBOX = {
+MAILBOX_DAMAGES = {
     "row missing": f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}",
     "flags changed": f"UPDATE by_uid SET flags = x'80' WHERE uid = 2 AND mailbox = {INBOX}",
     "row unreadable": f"UPDATE by_uid SET flags = x'c1' WHERE uid = 2 AND mailbox = {INBOX}",

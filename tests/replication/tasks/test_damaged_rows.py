@@ -13,7 +13,7 @@ from replicator.tasks import CheckOptions, CheckStatus
 from tests.replication.cluster import TIMEOUT_S, Node, cluster, until
 from tests.replication.idle_parts import stop_the_log
 from tests.replication.tasks.partition import cut_off_dc1, rejoin_dc1
-from tests.replication.tasks.planted_damage import DAMAGES_OF_A_MAILBOX
+from tests.replication.tasks.planted_damage import MAILBOX_DAMAGES
 from tests.replication.tasks.running import run_task
 
 GARBLE = "UPDATE by_uid SET flags = x'c1' WHERE uid = 1"
@@ -100,7 +100,7 @@ async def test_damage_at_a_peer_does_not_stop_a_new_master(
         await cut_off_dc1(nodes)
         await two.flag(2, 3)
         await two.save("at dc2")
-        two.damage(DAMAGES_OF_A_MAILBOX[damage])
+        two.damage(MAILBOX_DAMAGES[damage])
         with monkeypatch.context() as patch:
             stop_the_log(patch)
             await rejoin_dc1(nodes)

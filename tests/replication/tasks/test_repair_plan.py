@@ -30,7 +30,7 @@ from tests.replication.cluster import USER, Cluster, cluster
 from tests.replication.idle_parts import never, stop_the_log
 from tests.replication.tasks.partition import cut_off_dc1, fork, rejoin_dc1
 from tests.replication.tasks.planning import apply, plan
-from tests.replication.tasks.planted_damage import DAMAGES_OF_A_MAILBOX
+from tests.replication.tasks.planted_damage import MAILBOX_DAMAGES
 from tests.replication.tasks.running import check_at, tasks_at
 
 
@@ -367,7 +367,7 @@ async def test_different_states_at_one_head_are_damage(tmp_path: Path, autojump_
             await nodes["dc1"].save(f"text {number}")
         await nodes["dc1"].flag(2)
         await nodes.converged()
-        nodes["dc2"].damage(DAMAGES_OF_A_MAILBOX[name])
+        nodes["dc2"].damage(MAILBOX_DAMAGES[name])
         planned, before = await plan(nodes), await digests(nodes)
         assert len(planned) == 1
         for node in nodes.all():
@@ -393,7 +393,7 @@ async def test_damage_found_by_comparing_rows_is_reported(
         stop_the_log(monkeypatch)
         await rejoin_dc1(nodes)
         planned = await plan(nodes)
-        nodes[sid].damage(DAMAGES_OF_A_MAILBOX[name])
+        nodes[sid].damage(MAILBOX_DAMAGES[name])
         status = await apply(nodes["dc1"], ApplyOptions(planned))
         [(outcome, folder, text)] = undone(status)
         assert (outcome, folder, "run `replicator check --repair`" in text) == ("damaged", "INBOX", True), text
@@ -423,7 +423,7 @@ async def test_lost_row_is_not_taken_for_expunged_in_a_merge(
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fork_inbox(nodes)
         planned, before = await plan(nodes), await digests(nodes)
-        nodes[sid].damage(DAMAGES_OF_A_MAILBOX["row missing"])
+        nodes[sid].damage(MAILBOX_DAMAGES["row missing"])
         [(outcome, folder, text)] = undone(await apply(nodes[at], ApplyOptions(planned)))
         assert (outcome, folder, "run `replicator check --repair`" in text) == ("damaged", "INBOX", True)
         assert await digests(nodes) == before
@@ -441,7 +441,7 @@ async def test_master_with_a_lost_row_merges_nothing_and_gives_the_reason(
         planned, before = await plan(nodes), await digests(nodes)
         key = queries.MailboxKey(USER, bytes.fromhex(planned[0].mailbox), planned[0].uidvalidity)
         assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "the first node that asks becomes master"
-        nodes["dc2"].damage(DAMAGES_OF_A_MAILBOX["row missing"])
+        nodes["dc2"].damage(MAILBOX_DAMAGES["row missing"])
         [(outcome, folder, text)] = undone(await apply(nodes["dc1"], ApplyOptions(planned)))
         assert (outcome, folder) == ("damaged", "INBOX")
         assert "at dc2, the rows of a mailbox do not match their counters; run `replicator check` there" in text

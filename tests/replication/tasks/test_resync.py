@@ -15,7 +15,7 @@ from tests.replication.cluster import USER, Node, cluster, until
 from tests.replication.idle_parts import leave_forks, stop_the_log
 from tests.replication.log.truncating import forget_log
 from tests.replication.tasks.partition import cut_off_dc1, fork, rejoin_dc1
-from tests.replication.tasks.planted_damage import DAMAGES_OF_A_MAILBOX
+from tests.replication.tasks.planted_damage import MAILBOX_DAMAGES
 from tests.replication.tasks.running import check_at, resync_at, run_task, tasks_at
 
 INBOX = "(SELECT mailbox_id FROM folder WHERE name = 'INBOX' AND user = 'alice')"
@@ -160,16 +160,16 @@ async def test_several_mailboxes_are_compared_concurrently(
 
 
 RESTORABLE = {
-    "row missing": DAMAGES_OF_A_MAILBOX["row missing"],
-    "flags changed": DAMAGES_OF_A_MAILBOX["flags changed"],
+    "row missing": MAILBOX_DAMAGES["row missing"],
+    "flags changed": MAILBOX_DAMAGES["flags changed"],
     "all rows missing": f"DELETE FROM by_uid WHERE mailbox = {INBOX}",
     "sizes changed": f"UPDATE by_uid SET size_bytes = 7 WHERE mailbox = {INBOX}",
 }
 
 
 DAMAGED = [
-    *(("dc1", name) for name in DAMAGES_OF_A_MAILBOX if name not in RESTORABLE),
-    *(("dc2", name) for name in DAMAGES_OF_A_MAILBOX),
+    *(("dc1", name) for name in MAILBOX_DAMAGES if name not in RESTORABLE),
+    *(("dc2", name) for name in MAILBOX_DAMAGES),
 ]
 
 
@@ -215,7 +215,7 @@ async def test_other_damage_is_reported_and_left_alone(
             await nodes["dc1"].save(f"text {number}")
         await nodes["dc1"].flag(2)
         await nodes.converged()
-        nodes[sid].damage(DAMAGES_OF_A_MAILBOX[name])
+        nodes[sid].damage(MAILBOX_DAMAGES[name])
         before = [await node.digests() for node in nodes.all()]
         is_unreadable_there = name == "row unreadable" and sid == "dc2"  # dc2 can report only that
         for options in (ResyncOptions(USER, "INBOX"), ResyncOptions(USER, "INBOX", dry_run=True)):

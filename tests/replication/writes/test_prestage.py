@@ -317,7 +317,7 @@ async def test_nodes_that_offer_to_each_other_do_not_deadlock(
 
 @pytest.mark.parametrize("when_short", list(WhenShort))
 @pytest.mark.parametrize("at", ["dc1", "dc3"])
-async def test_full_peer_refuses_large_messages_and_copies_small_ones(
+async def test_full_peer_refuses_large_messages_and_stores_small_ones(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, when_short: WhenShort, at: str
 ) -> None:
     """The refusal comes at the master, dc1, and on the way to it. If the large message were numbered, small ones
