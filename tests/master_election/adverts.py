@@ -1,4 +1,4 @@
-"""The adverts that a node knows."""
+"""Read the adverts that a node knows."""
 
 from collections.abc import Mapping
 
@@ -7,5 +7,5 @@ from protocol.commands import LinkAdvert
 
 
 def adverts_of(table: LinkTable) -> Mapping[str, LinkAdvert]:
-    """By SID, also those of nodes that cannot be reached."""
+    """Return all adverts by SID, including those of unreachable nodes."""
     return table._adverts

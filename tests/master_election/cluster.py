@@ -1,7 +1,7 @@
-"""Election machines of several nodes, joined in memory.
+"""Election machines of several nodes, linked in memory.
 
-Each direction of a link is a queue that keeps its order; between links any order may be chosen, a cut link loses
-what is under way, and a script may lose single messages. `trace` tells what happened, a line each.
+Each direction of a link is a queue that keeps its order. Between links a test chooses the order, a cut link loses the
+messages on it, and a script may lose single messages. `trace` has a line for each event.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Taking:
 
 @dataclass(frozen=True)
 class Telling:
-    """The root is told of a move, until it answers."""
+    """A report of a move to the root, repeated until the root answers."""
 
     who: Who
 
@@ -98,10 +98,10 @@ class Node:
     election: Election
     masters: KnownMasters
     requests: dict[int, Question | Taking | Telling | Relayed] = field(default_factory=dict)
-    unflushed: list[int] | None = None  # terms whose StopMastering waits for `flush`; None: done at once
-    giving: list[tuple[Relayed, str]] = field(default_factory=list)  # and the part that was promised
+    unflushed: list[int] | None = None  # terms whose StopMastering waits for `flush`; None: nothing waits
+    giving: list[tuple[Relayed, str]] = field(default_factory=list)  # requests, each with the part that was promised
     busy: bool = False  # its clients use the wider scope
-    deferred: list[Relayed] = field(default_factory=list)  # moves that wait for the end of a move
+    deferred: list[Relayed] = field(default_factory=list)  # requests that wait for the end of another move
 
 
 class Cluster:
@@ -111,9 +111,9 @@ class Cluster:
         self.trace: list[str] = []
         self.priorities = priorities or {}
         self.starts = 0
-        self.tags = count(1)  # unique in the cluster: a reply that crosses a restart or another link finds nobody
+        self.tags = count(1)  # unique in the cluster, so that a late reply reaches no other request
 
-    # ---- what befalls it
+    # ---- events
 
     def start(self, sid: str) -> None:
         self.starts += 1
@@ -158,7 +158,7 @@ class Cluster:
             self._give(node, relayed, part)
 
     def ask(self, sid: str, scope: str) -> None:
-        """Unless it is known here."""
+        """Ask for the master of a scope, unless the node knows it."""
         node = self.nodes[sid]
         if node.masters.master(scope) is None:
             request = next(self.tags)
@@ -166,7 +166,7 @@ class Cluster:
             self._perform(sid, node.election.receive_who(Who(node.masters.term, scope, sid), request))
 
     def move(self, sid: str, scope: str) -> None:
-        """The node asks the master that it knows for the scope, if that is another."""
+        """Let the node ask the master for the scope, if it knows another node as the master."""
         node = self.nodes[sid]
         master = node.masters.want(scope)
         if master is not None:
@@ -175,7 +175,7 @@ class Cluster:
             self._send(sid, node.links.next_hop(master), Message(Move(scope, node.masters.term, sid), request))
 
     def change(self, sid: str, scope: str) -> None:
-        """A client's change finds its way to the master, by what each node knows; the answer says which."""
+        """Send a client's change to the master, by what each node knows, and trace its way."""
         at, came_from = sid, ""
         path = [sid]
         while (master := self.nodes[at].masters.master(scope)) != at:
@@ -191,14 +191,14 @@ class Cluster:
         return self._say(f"{' > '.join(path)}  a change of {scope} is numbered")
 
     def join(self, sid: str) -> None:
-        """The parts that were split off to this node join the wider scope again."""
+        """Let the parts that were split off to this node join the wider scope again."""
         node = self.nodes[sid]
         for part in node.masters.own_parts:
             if node.masters.promise(part, part):
                 self._tell(node, Who(node.masters.term, part, sid, former=sid))
 
     def give_up(self) -> None:
-        """Whoever waits for an answer to a MASTER-MOVE waits no longer."""
+        """Let all nodes give up waiting for answers to MASTER-MOVE."""
         for node in self.nodes.values():
             for request, taking in [*node.requests.items()]:
                 if isinstance(taking, Taking):
@@ -237,7 +237,7 @@ class Cluster:
         return sorted(wire for wire, queue in self.wires.items() if queue)
 
     def settle(self) -> None:
-        """Deliver until all is quiet, the links in turn."""
+        """Deliver all messages, from each link in turn, until none is left."""
         while busy := self.busy:
             for wire in busy:
                 if self.wires.get(wire):
@@ -252,7 +252,7 @@ class Cluster:
             lines.append(f"{sid}: component {component}, root {election.root}, term {election.term}, {state}")
         return lines
 
-    # ---- the adapter that a real node has in trio
+    # ---- the adapter, which a real node has in trio
 
     def _follow(self, here: str, update: LinkUpdate) -> None:
         for flood in update.floods:

@@ -1,4 +1,4 @@
-"""docs/state-machines.md is drawn from the tables that the code runs on. REWRITE_DOCS=1 draws it anew."""
+"""docs/state-machines.md must show the tables that the code runs on. REWRITE_DOCS=1 draws it anew."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _after(transitions: Mapping[tuple[Standing, Event], Standing], before: Stand
     return "" if after is None else after.value
 
 
-def test_the_page_shows_the_tables() -> None:
+def test_page_shows_the_transition_tables() -> None:
     drawn = f"{INTRODUCTION}{diagram(TRANSITIONS)}\n{table(TRANSITIONS)}"
     if REWRITE:
         PAGE.write_text(drawn, encoding="utf-8")

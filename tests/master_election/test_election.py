@@ -19,7 +19,7 @@ PAIRS = list(combinations(SIDS, 2))
 SCOPES = ("inbox", "sent", "mailbox:01 of user:ann", "mailbox:02 of user:ann")
 
 
-def alone(sid: str = "a") -> Election:
+def single_node(sid: str = "a") -> Election:
     return Election(LinkTable(sid, lambda: 1, 100))
 
 
@@ -32,17 +32,17 @@ def pair() -> Cluster:
     return cluster
 
 
-def test_a_lone_node_answers_at_once_and_always_the_same() -> None:
-    machine = alone()
+def test_single_node_appoints_itself_at_once() -> None:
+    machine = single_node()
     assert machine.receive_who(Who(machine.term, "inbox", "a"), 1) == [AnswerWho(1, Master("a"))]
     assert machine.tick() == []
 
 
-def test_a_master_that_cannot_be_reached_is_not_appointed() -> None:
-    assert alone().receive_who(Who(1, "inbox", "z"), 1) == [RefuseWho(1)]
+def test_unreachable_candidate_is_not_appointed() -> None:
+    assert single_node().receive_who(Who(1, "inbox", "z"), 1) == [RefuseWho(1)]
 
 
-def test_beyond_the_bound_the_root_is_the_master_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_masters_scopes_above_the_limit_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignments, "MAX_SCOPES", 1)
     machine = pair().nodes["a"].election
     assert machine.receive_who(Who(machine.term, "inbox", "b"), 1) == [AnswerWho(1, Master("b"))]
@@ -55,7 +55,7 @@ def who(scope: str, candidate: str, former: str | None = None) -> Who:
 
 
 def root_of(*sids: str) -> Election:
-    """The first of these is the root, in term 1."""
+    """Make the election machine of the first of these nodes, which is the root, in term 1."""
     links = LinkTable(sids[0], lambda: 1, 100)
     for sid in sids[1:]:
         links.neighbour_up(sid, 1)
@@ -66,16 +66,18 @@ def root_of(*sids: str) -> Election:
     return machine
 
 
-def test_the_root_is_told_of_moves() -> None:
+def test_root_is_told_of_moves() -> None:
     machine = root_of("a", "b", "c")
     machine.receive_who(who("inbox", "b"), 1)
     assert machine.receive_who(who("inbox", "c", former="b"), 2) == [AnswerWho(2, Master("c"))]
-    assert machine.receive_who(who("inbox", "b", former="b"), 3) == [AnswerWho(3, Master("c"))], "told out of turn"
+    assert machine.receive_who(who("inbox", "b", former="b"), 3) == [AnswerWho(3, Master("c"))], (
+        "b is not the master any more"
+    )
     assert machine.receive_who(who("inbox", "a"), 4) == [AnswerWho(4, Master("c"))]
     assert machine.masters == {"inbox": "c"}
 
 
-def test_a_part_has_the_master_of_the_wider_scope_until_it_is_split_off() -> None:
+def test_part_has_the_master_of_the_wider_scope_until_split_off() -> None:
     machine = root_of("a", "b", "c")
     part, other = "mailbox:01 of user:ann", "mailbox:02 of user:ann"
     of_user = Master("b", "user:ann")
@@ -84,18 +86,20 @@ def test_a_part_has_the_master_of_the_wider_scope_until_it_is_split_off() -> Non
     assert machine.receive_who(who(part, "c", former="b"), 3) == [AnswerWho(3, Master("c"))]
     assert machine.receive_who(who(other, "a"), 4) == [AnswerWho(4, of_user)]
     assert machine.receive_who(who(part, "b", former="c"), 5) == [AnswerWho(5, Master("b"))]
-    assert machine.receive_who(who(part, "b", former="b"), 6) == [AnswerWho(6, of_user)], "it has joined again"
+    assert machine.receive_who(who(part, "b", former="b"), 6) == [AnswerWho(6, of_user)], (
+        "the part has joined the wider scope again"
+    )
     assert machine.masters == {"user:ann": "b"}
 
 
-def test_a_question_of_another_term_is_not_answered() -> None:
+def test_question_of_another_term_is_refused() -> None:
     machine = root_of("a", "b")
     assert machine.receive_who(Who(2, "inbox", "b"), 1) == [RefuseWho(1)]
     assert machine.receive_who(Who(0, "inbox", "b"), 2) == [RefuseWho(2)]
     assert machine.masters == {}
 
 
-def test_held_questions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_held_questions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election, "MAX_HELD", 2)
     machine = pair().nodes["a"].election
     machine.receive_dropped(Dropped(7, "b", ()), "b")
@@ -106,27 +110,27 @@ def test_held_questions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.receive_who(Who(machine.term, "inbox", "a"), 4) == []
 
 
-def test_a_root_that_is_not_ours_is_ignored() -> None:
+def test_root_of_another_node_is_ignored() -> None:
     machine = pair().nodes["b"].election
     assert machine.receive_root(Root(9, "z"), "a") == []
     assert machine.term == 2
 
 
-def test_the_root_ignores_dropped_from_outside_its_component() -> None:
+def test_root_ignores_dropped_from_outside_its_component() -> None:
     machine = pair().nodes["a"].election
     assert machine.receive_dropped(Dropped(9, "z", ()), "b") == []
     assert machine.term == 2
     assert machine.settled
 
 
-def test_the_root_learns_what_each_node_has() -> None:
+def test_root_learns_the_context_of_each_node() -> None:
     cluster = pair()
     contexts = cluster.nodes["a"].election.contexts
     assert {sid: context[0].origin for sid, context in contexts.items()} == {"a": "a.1", "b": "b.1"}
     assert cluster.nodes["a"].election.masters == {}
 
 
-CALM = {
+FEW_FAULTS = {
     "deliver": 80,
     "ask": 12,
     "move": 12,
@@ -139,7 +143,7 @@ CALM = {
     "hold": 0.3,
     "restart": 0.5,
 }
-WILD = {
+MANY_FAULTS = {
     "deliver": 40,
     "ask": 6,
     "move": 6,
@@ -155,11 +159,11 @@ WILD = {
 
 
 class Chaos:
-    """Random events, drawn from one seed; then peace."""
+    """Random events, drawn from one seed, and then rest."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
-        self.weights = random.choice((CALM, WILD))
+        self.weights = random.choice((FEW_FAULTS, MANY_FAULTS))
         self.cluster = Cluster({sid: random.choice((0, 0, 1)) for sid in SIDS})
         self.edges: set[tuple[str, str]] = set()
         self.held: set[str] = set()
@@ -203,7 +207,7 @@ class Chaos:
         self.edges ^= {pair}
 
     def lose(self) -> None:
-        """ROOT and DROPPED may be lost on their way over several links; LINKS cannot, on one that stands."""
+        """Lose a ROOT or DROPPED, as happens on a way over several links. LINKS are not lost on a link that is up."""
         for wire in self.cluster.busy:
             if isinstance(self.cluster.wires[wire][0].body, Root | Dropped):
                 self.cluster.lose(wire)
@@ -217,7 +221,7 @@ class Chaos:
         self.held ^= {sid}
 
     def rest(self) -> None:
-        """Quiet: all is delivered, all has been flushed, and two heartbeats pass."""
+        """Flush and deliver everything, and let heartbeats pass."""
         for sid in sorted(self.held):
             self.cluster.flush(sid)
         self.held.clear()
@@ -229,10 +233,10 @@ class Chaos:
         self.cluster.settle()
 
     def check_roots(self) -> None:
-        """A root that answers has been told by all that what they mastered before is dropped and on their disks.
+        """Check that before a root answers, all nodes have told it that their old masters are dropped and on disk.
 
-        Except by those who do not see each other: a node that has just restarted serves alone until it sees the root,
-        and the root may have heard of its past run only.
+        Nodes that do not see each other are exempt: a node that has just restarted serves alone until it sees the root,
+        and the root may have heard only of the node's past run.
         """
         for root in SIDS:
             node = self.cluster.nodes[root]
@@ -245,7 +249,7 @@ class Chaos:
                     assert all(term > node.election.term for term in member.unflushed or ())
 
     def check_masters(self) -> None:
-        """In one term of one component nothing has two masters, also while it changes hands."""
+        """Check that no scope has two masters in one term of one component, even during a move."""
         numbering: dict[tuple[object, ...], str] = {}
         for sid, node in self.cluster.nodes.items():
             if node.masters.term != node.election.term:
@@ -279,7 +283,7 @@ class Chaos:
                 assert not any(self.cluster.nodes[near].masters.is_moving(scope) for near in component)
 
     def check_chains(self) -> None:
-        """Whoever knows a master, present or former, gets there, or learns that it must ask again and then does."""
+        """Check that a change at any node reaches the master, after asking again where a former master is known."""
         for sid in SIDS:
             for scope in SCOPES:
                 for _ in range(2 * len(SIDS)):
@@ -296,7 +300,7 @@ class Chaos:
 
 @given(seed=st.integers(0, 2**64), steps=st.sampled_from((30, 100, 300)))
 @settings(max_examples=200, deadline=None)
-def test_after_any_chaos_a_component_agrees_on_root_term_and_masters(seed: int, steps: int) -> None:
+def test_component_agrees_on_root_term_and_masters_after_chaos(seed: int, steps: int) -> None:
     chaos = Chaos(Random(seed))
     for _ in range(steps):
         chaos.step()

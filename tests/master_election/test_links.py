@@ -17,11 +17,11 @@ from tests.master_election.adverts import adverts_of
 
 
 class Network:
-    """Tables joined by links that deliver in order, one queue a link and direction."""
+    """Link tables joined by links, with a queue for each direction of a link."""
 
     def __init__(self, sids: Iterable[str]) -> None:
         self.clocks_ms = dict.fromkeys(sids, 1)
-        self.lies: list[LinkAdvert] = []
+        self.forged: list[LinkAdvert] = []
         self.tables = {sid: self._table(sid) for sid in sids}
         self.queues: dict[tuple[str, str], deque[tuple[LinkAdvert, ...]]] = {}
         self.changes: dict[str, int] = dict.fromkeys(self.tables, 0)
@@ -44,20 +44,20 @@ class Network:
         self.clocks_ms[sid] = clock_ms
         self.tables[sid] = self._table(sid)
 
-    def lie(self, here: str, advert: LinkAdvert) -> None:
-        """A neighbour makes it up."""
-        self.lies.append(advert)
+    def forge(self, here: str, advert: LinkAdvert) -> None:
+        """Let the first neighbour forge this advert."""
+        self.forged.append(advert)
         self._note(here, self.tables[here].receive([advert], self.tables[here].neighbours[0]))
 
     def deliver(self, link: tuple[str, str]) -> None:
-        """What nodes say of themselves is believed; what they pass on of lies is perhaps not, by other clocks."""
+        """Deliver adverts; only forged ones may be refused, because nodes that pass them on have other clocks."""
         sender, here = link
         update = self.tables[here].receive(self.queues[link].popleft(), sender)
-        assert update.unbelieved in (None, *self.lies)
+        assert update.unbelieved in (None, *self.forged)
         self._note(here, update)
 
     def refresh(self, after_ms: int) -> None:
-        """So much time goes by, and every node says again how it is linked."""
+        """Let time pass, and every node send its advert again."""
         for sid, table in self.tables.items():
             self.clocks_ms[sid] += after_ms
             self._note(sid, table.refresh())
@@ -85,14 +85,14 @@ def network(sids: str, edges: Sequence[str]) -> Network:
     return net
 
 
-def test_a_lone_node_is_its_own_component() -> None:
+def test_single_node_is_its_own_component() -> None:
     table = LinkTable("a", lambda: 1, 100)
     assert table.component == ("a",)
     assert table.next_hop("a") is None
     assert table.next_hop("b") is None
 
 
-def test_the_root_has_the_lowest_priority_of_those_that_it_advertises_then_the_lowest_sid() -> None:
+def test_root_has_the_lowest_advertised_priority_and_then_sid() -> None:
     net = network("abc", ["ab", "bc"])
     assert {table.root for table in net.tables.values()} == {"a"}
     update = net.tables["a"].receive([LinkAdvert("c", 50, 1000, (("b", 1),))], "b")
@@ -101,7 +101,7 @@ def test_the_root_has_the_lowest_priority_of_those_that_it_advertises_then_the_l
     assert (net.tables["a"].root, net.tables["a"].component) == ("c", ("a", "b", "c"))
 
 
-def test_a_link_counts_once_both_ends_say_so() -> None:
+def test_link_counts_once_both_ends_advertise_it() -> None:
     table = LinkTable("a", lambda: 1, 100)
     update = table.neighbour_up("b", 250)
     assert not update.component_changed
@@ -112,14 +112,14 @@ def test_a_link_counts_once_both_ends_say_so() -> None:
     assert table.component == ("a", "b")
 
 
-def test_a_new_neighbour_gets_the_whole_table_and_the_others_get_news_only() -> None:
+def test_new_neighbour_gets_the_whole_table_and_others_only_news() -> None:
     net = network("abc", ["ab"])
     update = net.tables["b"].neighbour_up("c", 1)
     sent = {flood.to: sorted(advert.sid for advert in flood.adverts) for flood in update.floods}
     assert sent == {"a": ["b"], "c": ["a", "b"]}
 
 
-def test_news_is_passed_to_everyone_but_its_sender_and_old_news_to_nobody() -> None:
+def test_new_adverts_are_flooded_and_old_ones_are_not() -> None:
     net = network("abc", ["ab", "bc", "ac"])
     news = LinkAdvert("c", 100, 1000, ())
     assert [flood.to for flood in net.tables["a"].receive([news], "b").floods] == ["c"]
@@ -127,7 +127,7 @@ def test_news_is_passed_to_everyone_but_its_sender_and_old_news_to_nobody() -> N
     assert net.tables["a"].receive([LinkAdvert("c", 100, 999, ())], "c").floods == ()
 
 
-def test_in_a_line_the_middle_is_the_next_hop() -> None:
+def test_next_hop_in_a_line_is_the_middle_node() -> None:
     net = network("abc", ["ab", "bc", "ac"])
     assert net.tables["a"].next_hop("c") == "c"
     net.down("a", "c")
@@ -138,7 +138,7 @@ def test_in_a_line_the_middle_is_the_next_hop() -> None:
     assert net.tables["b"].downstream("a") == ("c",)
 
 
-def test_of_two_ways_of_equal_length_the_lower_sid_carries() -> None:
+def test_lower_sid_carries_where_two_paths_are_equally_long() -> None:
     net = network("abcd", ["ab", "ac", "bd", "cd"])
     assert net.tables["a"].next_hop("d") == "b"
     assert net.tables["c"].next_hop_from("a", "d") == "b"
@@ -147,14 +147,14 @@ def test_of_two_ways_of_equal_length_the_lower_sid_carries() -> None:
     assert net.tables["c"].ships("c", "a")
 
 
-def test_entries_of_nodes_that_are_gone_and_of_the_neighbours_own_past_are_shipped_by_all() -> None:
+def test_all_neighbours_ship_entries_of_absent_nodes() -> None:
     net = network("abc", ["ab", "bc", "ac"])
     assert net.tables["a"].ships("gone", "b")
     assert net.tables["a"].ships("b", "b")
     assert net.tables["c"].ships("b", "b")
 
 
-def test_a_node_that_dies_leaves_the_component_though_its_adverts_stay() -> None:
+def test_dead_node_leaves_the_component_but_its_advert_stays() -> None:
     net = network("abc", ["ab", "bc"])
     net.down("b", "c")
     net.settle()
@@ -162,7 +162,7 @@ def test_a_node_that_dies_leaves_the_component_though_its_adverts_stay() -> None
     assert "c" in adverts_of(net.tables["a"])
 
 
-def test_a_restarted_node_wins_over_its_past() -> None:
+def test_restarted_node_overrides_its_past_run() -> None:
     net = network("abc", ["ab", "bc"])
     net.restart("c", clock_ms=1000)
     net.up("b", "c")
@@ -170,7 +170,7 @@ def test_a_restarted_node_wins_over_its_past() -> None:
     assert net.tables["a"].component == ("a", "b", "c")
 
 
-def test_a_node_whose_clock_went_back_goes_above_its_past() -> None:
+def test_node_whose_clock_went_back_overrides_its_past_run() -> None:
     net = network("abc", ["ab", "bc"])
     for _ in range(5):
         net.down("b", "c")
@@ -182,7 +182,7 @@ def test_a_node_whose_clock_went_back_goes_above_its_past() -> None:
     assert net.tables["a"].component == net.tables["c"].component == ("a", "b", "c")
 
 
-def test_the_table_is_bounded_and_keeps_what_is_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_is_limited_and_keeps_reachable_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "MAX_NODES", 4)
     net = network("abc", ["ab", "bc"])
     for number in range(10):
@@ -208,7 +208,7 @@ def reachable(start: str, edges: set[str]) -> tuple[str, ...]:
     flips=st.lists(st.sampled_from(PAIRS), max_size=25),
     chooser=st.randoms(use_true_random=False),
 )
-def test_once_quiet_all_tables_of_a_component_agree(flips: list[str], chooser: Random) -> None:
+def test_all_tables_of_a_component_agree_once_settled(flips: list[str], chooser: Random) -> None:
     net = Network(SIDS)
     edges: set[str] = set()
     for pair in flips:
@@ -236,29 +236,27 @@ def test_once_quiet_all_tables_of_a_component_agree(flips: list[str], chooser: R
 
 REFRESH_MS = 30_000
 EDGES_MS = (0, LEAP, LEAP // 2, MAX_CLOCK_DIFFERENCE_MS, MAX_CLOCK_DIFFERENCE_MS + LEAP, -MAX_CLOCK_DIFFERENCE_MS)
-numbers_to_lie = st.integers(0, 2**63 - 1) | st.builds(
+forged_numbers = st.integers(0, 2**63 - 1) | st.builds(
     lambda below, near: NOW_MS + AHEAD_MAX - below + near, st.sampled_from(EDGES_MS), st.integers(-3, 3)
 )
 
 
 @given(
     clocks=st.lists(st.integers(NOW_MS, NOW_MS + MAX_CLOCK_DIFFERENCE_MS), min_size=4, max_size=4),
-    lies=st.lists(
-        st.tuples(st.sampled_from("abcd"), st.sampled_from(["a", "b", "a.2", "c.2", "x"]), numbers_to_lie), max_size=4
+    forged=st.lists(
+        st.tuples(st.sampled_from("abcd"), st.sampled_from(["a", "b", "a.2", "c.2", "x"]), forged_numbers), max_size=4
     ),
 )
-def test_whatever_number_is_made_up_it_is_overruled_by_what_all_believe(
-    clocks: list[int], lies: list[tuple[str, str, int]]
-) -> None:
-    """Within a little more than twice what clocks differ by, and no node says what others do not believe."""
+def test_nodes_override_any_forged_number(clocks: list[int], forged: list[tuple[str, str, int]]) -> None:
+    """They do so within little more than twice the allowed clock difference, and send no number that others doubt."""
     net = Network("abcd")
     for sid, clock_ms in zip("abcd", clocks, strict=True):
         net.restart(sid, clock_ms)
     for edge in ("ab", "bc", "cd"):
         net.up(*edge)
     net.settle()
-    for here, of, number in lies:
-        net.lie(here, LinkAdvert(of, 1, number, (("b", 1),)))
+    for here, of, number in forged:
+        net.forge(here, LinkAdvert(of, 1, number, (("b", 1),)))
     net.settle()
     for _ in range((2 * MAX_CLOCK_DIFFERENCE_MS + LEAP) // REFRESH_MS + 2):
         net.refresh(REFRESH_MS)
@@ -267,22 +265,22 @@ def test_whatever_number_is_made_up_it_is_overruled_by_what_all_believe(
         assert all(adverts_of(table)[near] == adverts_of(net.tables[near])[near] for near in "abcd"), sid
 
 
-def test_who_goes_above_another_run_waits_until_a_neighbour_whose_clock_is_behind_takes_that_in() -> None:
+def test_node_overrides_a_run_only_when_slow_clocks_believe_it() -> None:
     net = Network("ab")
     net.restart("a", NOW_MS + MAX_CLOCK_DIFFERENCE_MS)
     net.restart("b", NOW_MS)
     net.up("a", "b")
     net.settle()
-    net.lie("a", LinkAdvert("a.2", 1, NOW_MS + AHEAD_MAX - LEAP, (("b", 1),)))
+    net.forge("a", LinkAdvert("a.2", 1, NOW_MS + AHEAD_MAX - LEAP, (("b", 1),)))
     assert adverts_of(net.tables["a"])["a"].sequence < AHEAD_MAX
     net.clocks_ms["a"] += 1
     net.clocks_ms["b"] += 1
-    net.lie("a", LinkAdvert("a.2", 1, NOW_MS + AHEAD_MAX - LEAP, (("b", 1),)))
+    net.forge("a", LinkAdvert("a.2", 1, NOW_MS + AHEAD_MAX - LEAP, (("b", 1),)))
     net.settle()
     assert adverts_of(net.tables["b"])["a"].sequence == NOW_MS + AHEAD_MAX + 1
 
 
-def test_an_advert_that_no_node_counts_up_to_is_passed_over_and_the_others_of_its_command_count() -> None:
+def test_advert_above_the_bound_is_ignored_and_others_count() -> None:
     table = LinkTable("a", lambda: NOW_MS, 100)
     table.neighbour_up("b", 1)
     table.neighbour_up("c", 1)
@@ -294,7 +292,7 @@ def test_an_advert_that_no_node_counts_up_to_is_passed_over_and_the_others_of_it
     assert adverts_of(table)["d"] == near
 
 
-def test_a_table_has_room_for_so_many_links_and_passes_on_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_limits_links_and_passes_on_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "MAX_LINKS", 10)
     table = LinkTable("a", lambda: 1, 100)
     table.neighbour_up("b", 100)
@@ -313,8 +311,8 @@ def test_a_table_has_room_for_so_many_links_and_passes_on_no_more(monkeypatch: p
 # ---- several runs of one node ------------------------------------------------------------------------------------
 
 
-def test_what_a_past_run_has_left_is_gone_above_at_once() -> None:
-    """Its clock was ahead, and several of its last ones are still on their way."""
+def test_node_overrides_adverts_of_a_past_run_at_once() -> None:
+    """The past run's clock was ahead, and several of its last adverts are still on the way."""
     table = LinkTable("a.2", lambda: 1, 100)
     table.neighbour_up("b", 1)
     left = [LinkAdvert("a.1", 100, sequence, (("b", 1),)) for sequence in (500, 501, 502, 600)]
@@ -325,13 +323,13 @@ def test_what_a_past_run_has_left_is_gone_above_at_once() -> None:
     assert table.origin_of("a") == "a.2"
 
 
-def test_who_has_just_gone_above_another_run_waits_with_the_next_time() -> None:
+def test_node_waits_before_it_overrides_another_run_again() -> None:
     table = LinkTable("a.2", lambda: 1, 100)
     table.neighbour_up("b", 1)
     first, second, third = (LinkAdvert("a.1", 100, 500 + above * LEAP, (("b", 1),)) for above in (0, 2, 4))
     assert table.receive([first], "b").rival == first
     assert table.receive([second], "b") == LinkUpdate(rival=second)
-    assert table.receive([third], "b") == LinkUpdate()  # this run has said nothing since the second one
+    assert table.receive([third], "b") == LinkUpdate()  # this run has sent nothing since the second advert
     (flood,) = table.tick().floods
     assert flood.adverts[0].sequence > third.sequence
     assert table.tick() == LinkUpdate()
@@ -340,7 +338,7 @@ def test_who_has_just_gone_above_another_run_waits_with_the_next_time() -> None:
     assert (len(update.floods), update.rival) == (1, higher)
 
 
-def test_two_living_runs_answer_each_other_once_a_heartbeat() -> None:
+def test_two_running_processes_answer_each_other_once_a_heartbeat() -> None:
     tables = [LinkTable("a.1", lambda: 1000, 100), LinkTable("a.2", lambda: 2000, 100)]
     tables[0].neighbour_up("b", 1)
     said = deque((1, flood.adverts) for flood in tables[1].neighbour_up("b", 1).floods)
@@ -359,7 +357,7 @@ def test_two_living_runs_answer_each_other_once_a_heartbeat() -> None:
     assert all(sorted(origins) == ["a.1", "a.2"] for origins in heard[1:])
 
 
-def test_the_run_of_a_node_is_known_as_long_as_it_can_be_reached() -> None:
+def test_origin_of_a_node_is_known_while_it_is_reachable() -> None:
     table = LinkTable("a.1", lambda: 1, 100)
     table.neighbour_up("b", 1)
     table.receive([LinkAdvert("b.7", 100, 5, (("a", 1),))], "b")
@@ -368,7 +366,7 @@ def test_the_run_of_a_node_is_known_as_long_as_it_can_be_reached() -> None:
     assert table.origin_of("b") is None
 
 
-def test_a_later_run_of_a_node_is_a_change_and_one_that_alternates_with_it_is_one_once() -> None:
+def test_later_run_changes_the_component_only_once() -> None:
     table = LinkTable("a.1", lambda: 1, 100)
     table.neighbour_up("b", 250)
     runs = ("b.9", "b.9", "b.10", "b.9", "b.10", "b.11")

@@ -9,7 +9,7 @@ from master_election.scope_record import TRANSITIONS, Event, ScopeRecord, Standi
 from master_election.scopes import ScopePolicy, scope_of, wider
 
 
-def test_an_answer_counts_only_in_the_term_in_which_it_was_asked() -> None:
+def test_answer_counts_only_in_the_term_of_its_question() -> None:
     masters = KnownMasters("a")
     assert masters.learn("inbox", "b", asked_in=1)
     assert masters.master("inbox") == "b"
@@ -19,7 +19,7 @@ def test_an_answer_counts_only_in_the_term_in_which_it_was_asked() -> None:
     assert masters.master("inbox") is None
 
 
-def test_what_is_ours_ends_with_the_term() -> None:
+def test_own_scopes_end_with_the_term() -> None:
     masters = KnownMasters("a")
     masters.learn("inbox", "a", asked_in=1)
     assert masters.own == {"inbox"}
@@ -28,7 +28,7 @@ def test_what_is_ours_ends_with_the_term() -> None:
     assert masters.own == set()
 
 
-def test_the_least_recently_used_is_forgotten_but_never_what_is_ours() -> None:
+def test_least_recently_used_scopes_are_forgotten_but_not_own_ones() -> None:
     masters = KnownMasters("a", cached_max=2)
     masters.learn("own", "a", asked_in=1)
     for scope in ("x", "y"):
@@ -38,7 +38,7 @@ def test_the_least_recently_used_is_forgotten_but_never_what_is_ours() -> None:
     assert [masters.master(scope) for scope in ("own", "x", "y", "z")] == ["a", "b", None, "b"]
 
 
-def test_a_master_that_is_none_is_asked_for_again() -> None:
+def test_wrong_master_is_forgotten() -> None:
     masters = KnownMasters("a")
     masters.learn("inbox", "b", asked_in=1)
     masters.bounced("inbox")
@@ -56,77 +56,77 @@ def test_a_master_that_is_none_is_asked_for_again() -> None:
         (ScopePolicy.DYNAMIC, "u", "mailbox:0102 of user:u"),
     ],
 )
-def test_scopes(policy: ScopePolicy, user: str, scope: str) -> None:
+def test_scope_follows_from_the_policy(policy: ScopePolicy, user: str, scope: str) -> None:
     assert scope_of(policy, user, b"\x01\x02") == scope
 
 
-def ours(scope: str = "inbox") -> KnownMasters:
+def a_masters(scope: str = "inbox") -> KnownMasters:
     masters = KnownMasters("a")
     masters.learn(scope, "a", asked_in=1)
     return masters
 
 
-def elsewhere(scope: str = "inbox") -> KnownMasters:
+def b_masters(scope: str = "inbox") -> KnownMasters:
     masters = KnownMasters("a")
     masters.learn(scope, "b", asked_in=1)
     return masters
 
 
-def test_a_scope_that_is_promised_is_nobodys_until_it_is_given() -> None:
-    masters = ours()
+def test_promised_scope_has_no_master_until_it_is_given() -> None:
+    masters = a_masters()
     assert masters.promise("inbox", "inbox")
     assert (masters.master("inbox"), masters.is_ours("inbox"), masters.is_moving("inbox")) == (None, False, True)
-    assert not masters.promise("inbox", "inbox"), "not twice"
+    assert not masters.promise("inbox", "inbox"), "the move is already under way"
     assert masters.give("inbox", "b", asked_in=1)
     assert (masters.master("inbox"), masters.is_moving("inbox"), masters.own) == ("b", False, set())
 
 
-def test_what_cannot_be_given_stays() -> None:
-    masters = ours()
+def test_scope_that_cannot_be_given_stays() -> None:
+    masters = a_masters()
     masters.promise("inbox", "inbox")
     masters.keep("inbox", asked_in=1)
     assert masters.master("inbox") == "a"
     assert not masters.give("inbox", "b", asked_in=1)
 
 
-def test_a_promise_ends_with_the_term() -> None:
-    masters = ours()
+def test_promise_ends_with_the_term() -> None:
+    masters = a_masters()
     masters.promise("inbox", "inbox")
     masters.begin(2)
     assert not masters.give("inbox", "b", asked_in=1)
     assert masters.master("inbox") is None
 
 
-def test_a_scope_that_is_wanted_is_nobodys_until_it_is_taken() -> None:
-    masters = elsewhere()
+def test_wanted_scope_has_no_master_until_it_is_taken() -> None:
+    masters = b_masters()
     assert masters.want("inbox") == "b"
-    assert masters.want("inbox") is None, "not twice"
+    assert masters.want("inbox") is None, "the move is already under way"
     assert (masters.master("inbox"), masters.is_moving("inbox")) == (None, True)
     assert masters.taken("inbox", "inbox", asked_in=1)
     assert masters.own == {"inbox"}
 
 
 @pytest.mark.parametrize(("refused", "master"), [(True, "b"), (False, None)])
-def test_without_an_answer_the_root_is_asked_again(refused: bool, master: str | None) -> None:  # noqa: FBT001 - a case
-    masters = elsewhere()
+def test_root_is_asked_again_after_a_move_without_an_answer(refused: bool, master: str | None) -> None:  # noqa: FBT001 - parametrized
+    masters = b_masters()
     masters.want("inbox")
     masters.not_taken("inbox", 1, refused=refused)
     assert masters.master("inbox") == master
-    assert not masters.taken("inbox", "inbox", asked_in=1), "an answer that comes after that is too late"
+    assert not masters.taken("inbox", "inbox", asked_in=1), "a later answer comes too late"
 
 
-def test_what_is_ours_is_not_wanted() -> None:
-    assert ours().want("inbox") is None
+def test_own_scope_is_not_wanted() -> None:
+    assert a_masters().want("inbox") is None
     assert KnownMasters("a").want("inbox") is None
 
 
-def test_a_root_that_has_not_heard_of_the_move_changes_nothing() -> None:
-    masters = ours()
+def test_outdated_answer_of_the_root_changes_nothing() -> None:
+    masters = a_masters()
     masters.learn("inbox", "b", asked_in=1)
     assert masters.master("inbox") == "a"
 
 
-def test_changes_that_wait_go_on_when_a_move_ends() -> None:
+def test_end_of_a_move_is_reported() -> None:
     ends = 0
 
     def move_ended() -> None:
@@ -153,13 +153,13 @@ def test_changes_that_wait_go_on_when_a_move_ends() -> None:
 PART, USER = "mailbox:01 of user:ann", "user:ann"
 
 
-def test_a_part_is_covered_by_the_wider_scope() -> None:
+def test_part_is_covered_by_the_wider_scope() -> None:
     masters = KnownMasters("a")
     assert masters.learn(PART, "a", asked_in=1, covering=USER)
     assert (masters.covering(PART), masters.own, masters.master(PART)) == (USER, {USER}, "a")
 
 
-def test_a_part_is_split_off_by_who_gives_it() -> None:
+def test_giving_a_part_splits_it_off() -> None:
     masters = KnownMasters("a")
     masters.learn(PART, "a", asked_in=1, covering=USER)
     assert masters.promise(PART, PART)
@@ -168,7 +168,7 @@ def test_a_part_is_split_off_by_who_gives_it() -> None:
     assert (masters.master(PART), masters.own) == ("b", {USER})
 
 
-def test_a_part_is_split_off_for_who_takes_it() -> None:
+def test_taking_a_part_splits_it_off() -> None:
     masters = KnownMasters("a")
     masters.learn(PART, "b", asked_in=1, covering=USER)
     masters.learn("mailbox:02 of user:ann", "b", asked_in=1, covering=USER)
@@ -180,7 +180,7 @@ def test_a_part_is_split_off_for_who_takes_it() -> None:
 
 
 @pytest.mark.parametrize("master", ["a", "b"])
-def test_a_part_joins_the_wider_scope_again(master: str) -> None:
+def test_part_joins_the_wider_scope_again(master: str) -> None:
     masters = KnownMasters("a")
     masters.learn(PART, "a", asked_in=1)
     masters.learn("mailbox:02 of user:ann", master, asked_in=1, covering=USER)
@@ -192,18 +192,18 @@ def test_a_part_joins_the_wider_scope_again(master: str) -> None:
 OTHER = "mailbox:02 of user:ann"
 
 
-def of_user() -> KnownMasters:
-    """The user is a's."""
+def a_masters_user() -> KnownMasters:
+    """Make node a, which masters the user's scope."""
     masters = KnownMasters("a")
     for scope in (PART, OTHER):
         masters.learn(scope, "a", asked_in=1, covering=USER)
     return masters
 
 
-def test_a_part_that_could_not_be_given_stays_part_of_the_wider_scope() -> None:
-    masters = of_user()
+def test_part_that_could_not_be_given_stays_in_the_wider_scope() -> None:
+    masters = a_masters_user()
     assert masters.promise(PART, PART)
-    assert not masters.promise(OTHER, USER), "its part is on the move"
+    assert not masters.promise(OTHER, USER), "a part of the scope is moving"
     masters.keep(PART, asked_in=1)
     masters.learn(PART, "a", asked_in=1, covering=USER)
     assert (masters.own, masters.own_parts, masters.is_ours(PART)) == ({USER}, [], True)
@@ -212,8 +212,8 @@ def test_a_part_that_could_not_be_given_stays_part_of_the_wider_scope() -> None:
     assert masters.master(PART) == "b"
 
 
-def test_a_user_is_not_given_away_before_the_root_has_heard_of_his_parts() -> None:
-    masters = of_user()
+def test_wider_scope_stays_until_the_root_knows_its_split_parts() -> None:
+    masters = a_masters_user()
     assert masters.promise(PART, PART)
     assert masters.give(PART, "b", asked_in=1)
     assert not masters.promise(OTHER, USER)
@@ -225,7 +225,7 @@ def test_a_user_is_not_given_away_before_the_root_has_heard_of_his_parts() -> No
 
 
 @pytest.mark.parametrize(("scope", "given"), [("inbox", "inbox"), (PART, PART), (PART, USER)])
-def test_what_was_given_away_is_not_asked_for_before_the_root_has_heard_of_it(scope: str, given: str) -> None:
+def test_given_scope_is_not_asked_for_until_the_root_knows_the_move(scope: str, given: str) -> None:
     masters = KnownMasters("a")
     covering = None if scope == given else USER
     masters.learn(scope, "a", asked_in=1, covering=covering)
@@ -239,8 +239,8 @@ def test_what_was_given_away_is_not_asked_for_before_the_root_has_heard_of_it(sc
     assert masters.master(scope) is None
 
 
-def test_a_part_that_is_promised_is_nobodys_whatever_the_root_says_that_has_not_heard_of_it() -> None:
-    masters = of_user()
+def test_outdated_root_does_not_return_a_promised_part() -> None:
+    masters = a_masters_user()
     assert masters.promise(PART, PART)
     assert masters.learn(PART, "a", asked_in=1, covering=USER)
     assert (masters.is_ours(PART), masters.is_moving(PART)) == (False, True)
@@ -250,7 +250,7 @@ def test_a_part_that_is_promised_is_nobodys_whatever_the_root_says_that_has_not_
 
 
 @pytest.mark.parametrize(("scope", "given"), [("inbox", "inbox"), (PART, PART), (PART, USER)])
-def test_what_a_root_said_before_it_was_given_away_is_asked_again(scope: str, given: str) -> None:
+def test_answer_from_before_a_scope_was_given_is_refused(scope: str, given: str) -> None:
     masters = KnownMasters("a")
     covering = None if scope == given else USER
     masters.learn(scope, "a", asked_in=1, covering=covering)
@@ -263,7 +263,7 @@ def test_what_a_root_said_before_it_was_given_away_is_asked_again(scope: str, gi
     assert masters.learn(scope, "b", asked_in=1, covering=covering, moves=masters.moves(scope))
 
 
-def test_what_is_being_taken_does_not_depend_on_what_is_said_of_its_part_meanwhile() -> None:
+def test_news_of_a_part_does_not_disturb_its_move() -> None:
     masters = KnownMasters("a")
     masters.learn(PART, "b", asked_in=1, covering=USER)
     masters.learn(OTHER, "b", asked_in=1, covering=USER)
@@ -273,7 +273,7 @@ def test_what_is_being_taken_does_not_depend_on_what_is_said_of_its_part_meanwhi
     assert (masters.is_moving(OTHER), masters.master(OTHER), masters.master(PART)) == (False, "b", "a")
 
 
-def test_a_part_that_is_split_off_while_its_user_is_asked_for_is_asked_for_after_the_answer() -> None:
+def test_part_split_off_during_a_request_is_wanted_afterwards() -> None:
     masters = KnownMasters("a")
     for scope in (PART, OTHER):
         masters.learn(scope, "b", asked_in=1, covering=USER)
@@ -281,23 +281,23 @@ def test_a_part_that_is_split_off_while_its_user_is_asked_for_is_asked_for_after
     masters.learn(PART, "c", asked_in=1, covering=PART)
     assert masters.want(PART) is None
     masters.not_taken(PART, 1, refused=True)
-    assert (masters.is_moving(OTHER), masters.is_moving(PART)) == (False, False), "nothing may wait for ever"
+    assert (masters.is_moving(OTHER), masters.is_moving(PART)) == (False, False), "no change may wait for ever"
     assert masters.want(PART) == "c"
 
 
-def test_a_user_that_is_handed_over_comes_without_the_parts_that_are_elsewhere() -> None:
+def test_wider_scope_is_taken_without_its_split_parts() -> None:
     masters = KnownMasters("a")
     for scope in (PART, OTHER):
         masters.learn(scope, "b", asked_in=1, covering=USER)
     masters.want(OTHER)
     assert masters.taken(OTHER, USER, asked_in=1)
     assert masters.is_ours(OTHER)
-    assert (masters.is_ours(PART), masters.master(PART)) == (False, None), "b may have split it off, for c"
+    assert (masters.is_ours(PART), masters.master(PART)) == (False, None), "b may have split the part off for c"
     masters.learn(PART, "c", asked_in=1)
     assert (masters.master(PART), masters.own) == ("c", {USER})
 
 
-def test_a_user_that_the_root_gives_us_comes_without_the_parts_that_are_elsewhere() -> None:
+def test_wider_scope_from_the_root_comes_without_its_split_parts() -> None:
     masters = KnownMasters("a")
     for scope in (PART, OTHER):
         masters.learn(scope, "b", asked_in=1, covering=USER)
@@ -307,22 +307,22 @@ def test_a_user_that_the_root_gives_us_comes_without_the_parts_that_are_elsewher
     assert (masters.is_ours(OTHER), masters.is_ours(PART)) == (True, False)
 
 
-def test_what_a_root_said_before_a_user_came_is_asked_again() -> None:
+def test_answer_from_before_a_wider_scope_came_is_refused() -> None:
     masters = KnownMasters("a")
     masters.learn(OTHER, "b", asked_in=1, covering=USER)
     before = masters.moves(PART)
     masters.want(OTHER)
     assert masters.taken(OTHER, USER, asked_in=1)
     for master in "ba":
-        assert not masters.learn(PART, master, asked_in=1, covering=USER, moves=before), "it may be c's since"
+        assert not masters.learn(PART, master, asked_in=1, covering=USER, moves=before), "c may have got the part since"
         assert not masters.is_ours(PART)
     assert masters.learn(PART, "b", asked_in=1, covering=USER, moves=masters.moves(PART)), (
-        "of the move it may hear later"
+        "the root may hear of the move later"
     )
     assert masters.is_ours(PART)
 
 
-def test_what_is_covered_is_remembered_within_bounds() -> None:
+def test_number_of_remembered_parts_is_limited() -> None:
     masters = KnownMasters("a", cached_max=2)
     for number in range(9):
         masters.learn(f"mailbox:0{number} of user:ann", "b", asked_in=1, covering=USER)
@@ -331,17 +331,17 @@ def test_what_is_covered_is_remembered_within_bounds() -> None:
 
 
 @pytest.mark.parametrize(("scope", "around"), [(PART, USER), ("mailbox:01", None), ("user:x of y", None)])
-def test_what_a_scope_is_part_of(scope: str, around: str | None) -> None:
+def test_wider_scope_of_a_scope(scope: str, around: str | None) -> None:
     assert wider(scope) == around
 
 
-def test_every_standing_is_reached_and_left() -> None:
+def test_transitions_reach_and_leave_every_standing() -> None:
     ways = [(before, after) for (before, _), after in TRANSITIONS.items() if before is not after]
     assert {after for _, after in ways} == {before for before, _ in ways} == set(Standing)
 
 
-def test_every_row_of_the_table_is_stepped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a node whose master, whose peers and whose root say whatever comes to their minds."""
+def test_random_events_use_every_transition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers of the master, the peers and the root are random."""
     stepped = set()
     step = ScopeRecord.step
 
@@ -382,7 +382,7 @@ def test_every_row_of_the_table_is_stepped(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def assert_counts(masters: KnownMasters) -> None:
-    """The indexes say the same as the records."""
+    """Check that counts and indexes agree with the records."""
     held = [scope for scope, record in masters._kept.items() if record.is_held]
     assert masters.own_count == len(held)
     assert set(masters.own_parts) == {scope for scope in masters.own if wider(scope) is not None}

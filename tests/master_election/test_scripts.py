@@ -10,11 +10,11 @@ import pytest
 from tests.master_election.cluster import Cluster
 
 SCRIPTS = Path(__file__).parent / "scripts"
-REWRITE = "REWRITE_SCRIPTS" in os.environ  # to write what happens now in place of what is expected; read the diff
+REWRITE = "REWRITE_SCRIPTS" in os.environ  # replaces the expected transcripts by the actual ones; read the diff
 
 
 def perform(cluster: Cluster, line: str) -> list[str]:
-    """One line of a script, and what comes of it."""
+    """Execute one line of a script, and return the trace of its effects."""
     verb, *arguments = line.split()
     match verb, arguments:
         case "start", sids:
@@ -55,13 +55,13 @@ def perform(cluster: Cluster, line: str) -> list[str]:
             cluster.trace += [f"{sid} reaches {to} over {links.next_hop(to)}" for to in links.component if to != sid]
         case _:
             pytest.fail(f"no such line in a script: {line}")
-    said = [f"    {words}" for words in cluster.trace]
+    traced = [f"    {words}" for words in cluster.trace]
     cluster.trace.clear()
-    return said
+    return traced
 
 
 def play(script: str) -> Iterator[str]:
-    """The script with everything that happens, indented, under the line that it comes of."""
+    """Yield the script's lines, each followed by the indented trace of its effects."""
     cluster = Cluster()
     for line in script.splitlines():
         if line.startswith("    "):
@@ -72,7 +72,7 @@ def play(script: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.txt")), ids=lambda path: path.stem)
-def test_script(path: Path) -> None:
+def test_script_has_the_expected_transcript(path: Path) -> None:
     script = path.read_text(encoding="utf-8")
     played = "\n".join(play(script)) + "\n"
     if REWRITE:
@@ -80,5 +80,5 @@ def test_script(path: Path) -> None:
     assert played == script
 
 
-def test_there_are_scripts() -> None:
+def test_scripts_are_found() -> None:
     assert [name for name, _ in groupby(sorted(path.stem for path in SCRIPTS.glob("*.txt")))]

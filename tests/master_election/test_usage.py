@@ -17,7 +17,7 @@ def used(scope: str = "inbox", times: int = ASK_AFTER, at: float = 0.0) -> Usage
     return usage
 
 
-def test_a_node_asks_only_after_several_changes_in_a_row() -> None:
+def test_node_asks_only_after_several_changes_in_a_row() -> None:
     assert not used(times=ASK_AFTER - 1).wants("inbox", 0)
     assert used().wants("inbox", 0)
     usage = Usage()
@@ -26,7 +26,7 @@ def test_a_node_asks_only_after_several_changes_in_a_row() -> None:
     assert not usage.wants("inbox", 2 * ASK_AFTER * IN_A_ROW_S)
 
 
-def test_after_each_refusal_it_waits_twice_as_long() -> None:
+def test_node_waits_twice_as_long_after_each_refusal() -> None:
     usage = used()
     now, waits = 0.0, []
     for _ in range(10):
@@ -39,14 +39,14 @@ def test_after_each_refusal_it_waits_twice_as_long() -> None:
     assert waits[-1] == rules.RETRY_MAX_S
 
 
-def test_what_is_in_use_stays() -> None:
+def test_scope_in_use_stays() -> None:
     usage = used(at=100.0)
     assert not usage.may_go("inbox", 100.0 + QUIET_S / 2)
     assert usage.may_go("inbox", 100.0 + QUIET_S)
     assert Usage().may_go("inbox", 0)
 
 
-def test_what_comes_back_soon_stays_longer_each_time() -> None:
+def test_scope_that_comes_back_soon_stays_longer_each_time() -> None:
     usage = Usage()
     now, stays = 0.0, []
     for _ in range(12):
@@ -61,31 +61,31 @@ def test_what_comes_back_soon_stays_longer_each_time() -> None:
     assert usage.may_go("inbox", now + 5 * STAY_MAX_S + STAY_S)
 
 
-def test_an_operator_is_not_contradicted_at_once() -> None:
+def test_usage_does_not_undo_an_operators_move_at_once() -> None:
     usage = used()
     usage.sent_away("inbox", 0)
     assert not usage.wants("inbox", STAY_MAX_S - 1)
     assert usage.wants("inbox", STAY_MAX_S)
 
 
-def test_a_user_goes_as_a_whole_or_is_split() -> None:
+def test_wider_scope_moves_as_a_whole_or_is_split() -> None:
     usage = used(PART, at=0)
     assert usage.offer(PART, USER, QUIET_S) == USER
     assert usage.offer("mailbox:02 of user:ann", USER, 0) == "mailbox:02 of user:ann"
     assert usage.offer(PART, USER, 0) is None
     usage.came(USER, 10.0)
-    assert usage.offer(PART, USER, 10.0 + STAY_S / 2) == PART, "the whole would move too often"
+    assert usage.offer(PART, USER, 10.0 + STAY_S / 2) == PART, "the wider scope would move too often"
     assert used().offer("inbox", "inbox", 0) is None
 
 
-def test_a_part_joins_after_a_quiet_time() -> None:
+def test_part_joins_the_wider_scope_after_a_quiet_time() -> None:
     usage = used(PART, at=0)
     usage.came(PART, 5.0)
     assert not usage.may_join(PART, JOIN_AFTER_S)
     assert usage.may_join(PART, JOIN_AFTER_S + 5.0)
 
 
-def test_usage_is_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_remembered_scopes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "REMEMBERED_MAX", 2)
     usage = used("first")
     for scope in ("second", "third"):

@@ -1,7 +1,7 @@
-"""Arbitrary commands and replies, for any test that needs some.
+"""Strategies that draw arbitrary commands and replies.
 
-A strategy for each dataclass is derived from its fields: `FIELDS` says what a field of that name may hold, and
-where the type admits None, so does the strategy.
+The strategy of each dataclass is derived from its fields: `FIELDS` has a strategy for each field name, and where the
+type of the field allows None, so does the strategy.
 """
 
 from dataclasses import fields
@@ -28,7 +28,7 @@ numbers = integers(0, NUMBER_MAX)
 numbers_32 = integers(0, NUMBER_32_MAX)
 uids = integers(1, UID_MAX)
 dates = integers(-NUMBER_MAX, NUMBER_MAX)
-# Lone surrogates are no text: they have no UTF-8.
+# without lone surrogates, which UTF-8 cannot encode
 texts = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
     ["", "NIL", 'a"b\\c', "a b", "ä/☃", "a\r\nb\0"]
 )
@@ -123,7 +123,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "user": texts,
     "version": numbers_32,
 }
-OTHERWISE: dict[tuple[type, str], SearchStrategy[object]] = {
+EXCEPTIONS: dict[tuple[type, str], SearchStrategy[object]] = {
     (c.Copy, "destination"): numbers_32,
     (c.Saved, "uids"): tuples_of(uids),
     (c.Save, "message"): st.builds(c.Text, hashes, literals) | st.builds(c.Parts, hashes, numbers, literals),
@@ -135,7 +135,7 @@ def of_class(kind: type) -> SearchStrategy[object]:
     hints = get_type_hints(kind)
     values: dict[str, SearchStrategy[object]] = {}
     for member in fields(kind):
-        value = OTHERWISE.get((kind, member.name), FIELDS[member.name])
+        value = EXCEPTIONS.get((kind, member.name), FIELDS[member.name])
         values[member.name] = st.none() | value if NoneType in get_args(hints[member.name]) else value
     return st.builds(kind, **values)
 

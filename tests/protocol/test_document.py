@@ -9,19 +9,19 @@ from protocol.stream_codec import Decoder, Encoder, Request, Response
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")
 
 
-def said() -> list[bytes]:
-    """What each node says in the examples, a literal with the line that announces it."""
-    says: list[bytes] = []
+def example_frames() -> list[bytes]:
+    """Return all frames of the examples, each literal with the line that announces it."""
+    found: list[bytes] = []
     for block in re.findall(r"```wire\n(.*?)```", DOCUMENT, re.DOTALL):
         for frame in re.split(r"^dc\d: ", block, flags=re.MULTILINE)[1:]:
             text = re.sub("^ {5}", "", frame, flags=re.MULTILINE).replace("\n", "\r\n")
-            says.append(re.sub(rb"\\x([0-9a-f]{2})", lambda match: bytes.fromhex(match[1].decode()), text.encode()))
-    return says
+            found.append(re.sub(rb"\\x([0-9a-f]{2})", lambda match: bytes.fromhex(match[1].decode()), text.encode()))
+    return found
 
 
-def test_examples_are_what_really_travels() -> None:
+def test_examples_are_valid_and_cover_all_commands() -> None:
     kinds = set()
-    for data in said():
+    for data in example_frames():
         [item] = Decoder().feed(data)
         assert isinstance(item, Request | Response)
         assert Encoder().batch([item]) == data
@@ -29,7 +29,7 @@ def test_examples_are_what_really_travels() -> None:
     assert kinds == set(get_args(c.Command)) | set(get_args(c.Reply))
 
 
-def test_the_limits_are_those_of_the_code() -> None:
+def test_documented_limits_are_those_of_the_code() -> None:
     table = DOCUMENT[DOCUMENT.index("## Limits") : DOCUMENT.index("## Errors")]
     stated = [int(number) for number in re.findall(r"^\|[^|]+\| (\d+)", table, re.MULTILINE)]
     limits = parser.WIRE_LIMITS

@@ -72,7 +72,7 @@ def events_of(framer: Framer, pieces: list[bytes]) -> list[Event]:
         ),
     ],
 )
-def test_frames(cut: Callable[[bytes], list[bytes]], data: bytes, events: list[Event]) -> None:
+def test_bytes_become_frames(cut: Callable[[bytes], list[bytes]], data: bytes, events: list[Event]) -> None:
     assert events_of(Framer(SMALL), cut(data)) == events
 
 
@@ -91,7 +91,7 @@ def test_frames(cut: Callable[[bytes], list[bytes]], data: bytes, events: list[E
         (b"\n", b"\n"),
     ],
 )
-def test_beyond_a_limit_the_stream_is_dead(cut: Callable[[bytes], list[bytes]], data: bytes, text: bytes) -> None:
+def test_stream_ends_beyond_a_limit(cut: Callable[[bytes], list[bytes]], data: bytes, text: bytes) -> None:
     framer = Framer(SMALL)
     with pytest.raises(FramingError) as error:
         events_of(framer, cut(data))
@@ -110,7 +110,7 @@ def test_text_exactly_at_the_limit_passes() -> None:
 
 
 @pytest.mark.parametrize("command", [b"a1 APPEND x {21}\r\n", b"a1 {1+}\r\nx{1+}\r\nx{1+}\r\nx{1}\r\n"])
-def test_a_refused_synchronising_literal_leaves_the_stream_usable(command: bytes) -> None:
+def test_refused_synchronising_literal_leaves_the_stream_usable(command: bytes) -> None:
     framer = Framer(SMALL)
     framer.receive(command)
     with pytest.raises(FramingError) as error:
@@ -121,7 +121,7 @@ def test_a_refused_synchronising_literal_leaves_the_stream_usable(command: bytes
     assert list(drain(framer)) == [Frame(b"a2 NOOP", ())]
 
 
-def test_the_reader_may_refuse_a_literal_before_its_bytes() -> None:
+def test_reader_may_refuse_a_literal_before_its_bytes() -> None:
     framer = Framer(SMALL)
     framer.receive(b"a1 {2+}\r\nxy {5}\r\n")
     assert framer.next_event() == ContinuationNeeded(b"a1 {2+}\r\n {5}\r\n", 5)
@@ -130,7 +130,7 @@ def test_the_reader_may_refuse_a_literal_before_its_bytes() -> None:
     assert list(drain(framer)) == [Frame(b"a2 {1+}\r\n", (b"q",))]
 
 
-def test_bare_lf_is_taken_where_allowed_and_shown_as_crlf() -> None:
+def test_bare_lf_is_accepted_where_allowed_and_becomes_crlf() -> None:
     framer = Framer(SMALL, bare_lf=True)
     assert events_of(framer, byte_by_byte(b"a {2+}\nx\n Y\nb\r\n")) == [
         Frame(b"a {2+}\r\n Y", (b"x\n",)),
@@ -138,13 +138,13 @@ def test_bare_lf_is_taken_where_allowed_and_shown_as_crlf() -> None:
     ]
 
 
-def test_the_text_limit_holds_for_bare_lf_too() -> None:
+def test_text_limit_holds_for_bare_lf_too() -> None:
     assert events_of(Framer(SMALL, bare_lf=True), [b"a" * 40 + b"\n"]) == [Frame(b"a" * 40, ())]
     with pytest.raises(FramingError, match="longer than 40 bytes"):
         events_of(Framer(SMALL, bare_lf=True), [b"a" * 41 + b"\n"])
 
 
-def test_literals_are_counted_anew_for_each_command() -> None:
+def test_literal_limits_count_for_each_command_separately() -> None:
     frame = b"a {15+}\r\n" + b"x" * 15 + b"{15+}\r\n" + b"y" * 15 + b"\r\n"
     assert events_of(Framer(SMALL), [frame] * 3) == [Frame(b"a {15+}\r\n{15+}\r\n", (b"x" * 15, b"y" * 15))] * 3
 
@@ -159,7 +159,7 @@ def test_limits_may_change_between_commands() -> None:
         framer.next_event()
 
 
-def test_detach_hands_back_what_was_not_used() -> None:
+def test_detach_returns_unused_bytes() -> None:
     framer = Framer(SMALL)
     framer.receive(b"a STARTTLS\r\nb INJECTED\r\n")
     assert framer.next_event() == Frame(b"a STARTTLS", ())
@@ -181,7 +181,7 @@ frames = st.lists(
     st.lists(st.integers(min_value=0, max_value=400), max_size=20),
     st.booleans(),
 )
-def test_however_cut_the_frames_are_the_same(
+def test_frames_do_not_depend_on_how_bytes_are_cut(
     commands: list[tuple[list[tuple[bytes, bytes]], bytes]],
     cuts: list[int],
     plus: bool,  # noqa: FBT001 - drawn
@@ -199,9 +199,9 @@ def test_however_cut_the_frames_are_the_same(
     assert sum(isinstance(event, ContinuationNeeded) for event in events) == (
         0 if plus else sum(len(parts) for parts, _ in commands)
     )
-    giving_out = FrameLimits(whole=5)
-    assert joined(events_of(Framer(giving_out), pieces)) == joined(events_of(Framer(giving_out), [stream]))
-    given = [event.data for event in joined(events_of(Framer(giving_out), pieces)) if isinstance(event, LiteralChunk)]
+    streaming = FrameLimits(whole=5)
+    assert joined(events_of(Framer(streaming), pieces)) == joined(events_of(Framer(streaming), [stream]))
+    given = [event.data for event in joined(events_of(Framer(streaming), pieces)) if isinstance(event, LiteralChunk)]
     assert given == [literal for parts, _ in commands for _, literal in parts if len(literal) > 5]
 
 
@@ -219,11 +219,11 @@ def test_memory_stays_within_one_frame(pieces: list[bytes]) -> None:
         assert len(framer._buffer) <= max(SMALL.text + 2, SMALL.literal)
 
 
-GIVING_OUT = FrameLimits(text=60, literal=1000, literals_total=10, literals=4, whole=5)
+STREAMING = FrameLimits(text=60, literal=1000, literals_total=10, literals=4, whole=5)
 
 
 def joined(events: list[Event]) -> list[Event]:
-    """With the chunks of each large literal made one: however the bytes were cut, the same is left."""
+    """Join the chunks of each large literal, so that the events do not depend on how the bytes were cut."""
     result: list[Event] = []
     for event in events:
         if isinstance(event, LiteralChunk) and result and isinstance(result[-1], LiteralChunk):
@@ -268,14 +268,12 @@ def joined(events: list[Event]) -> list[Event]:
         ),
     ],
 )
-def test_large_literals_are_given_out_as_they_come(
-    cut: Callable[[bytes], list[bytes]], data: bytes, events: list[Event]
-) -> None:
-    assert joined(events_of(Framer(GIVING_OUT), cut(data))) == events
+def test_large_literals_are_streamed(cut: Callable[[bytes], list[bytes]], data: bytes, events: list[Event]) -> None:
+    assert joined(events_of(Framer(STREAMING), cut(data))) == events
 
 
-def test_a_large_literal_is_not_held() -> None:
-    framer, given = Framer(GIVING_OUT), b""
+def test_large_literal_is_not_kept_in_memory() -> None:
+    framer, given = Framer(STREAMING), b""
     framer.receive(b"a {1000+}\r\n")
     assert isinstance(framer.next_event(), LargeLiteral)
     for number in range(100):
@@ -289,8 +287,8 @@ def test_a_large_literal_is_not_held() -> None:
     assert list(drain(framer)) == [Frame(b"a {1000+}\r\n", (b"",))]
 
 
-def test_a_large_literal_that_waits_may_be_refused() -> None:
-    framer = Framer(GIVING_OUT)
+def test_synchronising_large_literal_may_be_refused() -> None:
+    framer = Framer(STREAMING)
     framer.receive(b"a {2+}\r\nxy {6}\r\n")
     assert isinstance(framer.next_event(), LargeLiteral)
     framer.refuse()
@@ -308,4 +306,4 @@ def test_a_large_literal_that_waits_may_be_refused() -> None:
 )
 def test_large_literals_have_limits_too(data: bytes, message: str) -> None:
     with pytest.raises(FramingError, match=message):
-        events_of(Framer(GIVING_OUT), [data])
+        events_of(Framer(STREAMING), [data])

@@ -35,7 +35,7 @@ def test_every_reply_is_parsed_as_it_was_formatted(kind: type, data: st.DataObje
 
 @settings(max_examples=60)
 @given(st.lists(strategies.items, max_size=5), st.lists(st.floats(0, 1), max_size=12), st.booleans(), st.booleans())
-def test_however_cut_and_compressed_the_items_are_the_same(
+def test_items_do_not_depend_on_cuts_and_compression(
     items: list[Request | Response],
     places: list[float],
     compressed: bool,  # noqa: FBT001 - drawn
@@ -54,6 +54,6 @@ def test_however_cut_and_compressed_the_items_are_the_same(
 
 @settings(max_examples=40)
 @given(strategies.items)
-def test_types_come_back_as_they_went(item: Request | Response) -> None:
+def test_decoded_values_have_the_types_of_the_encoded_ones(item: Request | Response) -> None:
     [again] = Decoder().feed(Encoder().batch([item]))
     assert repr(again) == repr(item)  # a lark Token, which is a str, prints differently

@@ -54,7 +54,7 @@ def test_messages_of_any_bytes(message: bytes, compressed: bool) -> None:  # noq
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_the_largest_message_passes(compressed: bool) -> None:  # noqa: FBT001 - parametrized
+def test_largest_message_passes(compressed: bool) -> None:  # noqa: FBT001 - parametrized
     message = bytes(WIRE_LIMITS.literal)
     encoder, decoder = Encoder(), Decoder()
     if compressed:
@@ -64,7 +64,7 @@ def test_the_largest_message_passes(compressed: bool) -> None:  # noqa: FBT001 -
     assert response == Response("a", Content(message))
 
 
-def test_a_larger_one_does_not_leave() -> None:
+def test_message_above_the_limit_is_not_sent() -> None:
     with pytest.raises(ValueError, match="the limit is 67108864"):
         Encoder().request("a", save(bytes(WIRE_LIMITS.literal + 1)))
 
@@ -80,7 +80,7 @@ def test_a_larger_one_does_not_leave() -> None:
         (Subscribe("x" * 64, "y" * 54, subscribed=True), False),
     ],
 )
-def test_both_ends_draw_the_same_limits(command: Save, fits: bool) -> None:  # noqa: FBT001 - parametrized
+def test_encoder_and_decoder_have_the_same_limits(command: Save, fits: bool) -> None:  # noqa: FBT001 - parametrized
     data = Encoder().request("a", command)
     items, error = read(Decoder(SMALL), data)
     if fits:
@@ -92,7 +92,7 @@ def test_both_ends_draw_the_same_limits(command: Save, fits: bool) -> None:  # n
             Encoder(SMALL).request("a", command)
 
 
-def test_items_before_the_damage_count_and_nothing_after_it() -> None:
+def test_items_before_the_damage_count_and_later_ones_do_not() -> None:
     decoder = Decoder()
     items, error = read(decoder, b"a PING\r\nb PONG\r\nc PING\r\n")
     assert items == [Request("a", Ping())]
@@ -100,7 +100,7 @@ def test_items_before_the_damage_count_and_nothing_after_it() -> None:
     assert read(decoder, b"d PING\r\n") == ([], error)
 
 
-def test_a_synchronising_literal_asks_first() -> None:
+def test_synchronising_literal_asks_first() -> None:
     decoder = Decoder()
     assert list(decoder.feed(b"a SUBSCRIBE {3}\r\n")) == [ContinuationNeeded(b"a SUBSCRIBE {3}\r\n", 3)]
     assert Encoder().continuation() == b"+ OK\r\n"
@@ -108,7 +108,7 @@ def test_a_synchronising_literal_asks_first() -> None:
 
 
 @pytest.mark.parametrize("plus", [b"", b"+"])
-def test_a_literal_beyond_the_limit_ends_it_before_its_bytes(plus: bytes) -> None:
+def test_literal_above_the_limit_is_refused_before_its_bytes(plus: bytes) -> None:
     _, error = read(Decoder(), b"a SAVE (1) 0 %b () {67108865%b}\r\n" % (GUID.hex().encode(), plus))
     assert error is not None
     assert str(error).startswith("after b'a SAVE (1) 0 000")
@@ -134,7 +134,7 @@ def test_compression_begins_right_after_the_item_that_agrees_to_it(tail: bytes) 
     ]
 
 
-def test_one_flush_for_several_is_smaller() -> None:
+def test_one_flush_for_several_items_is_smaller() -> None:
     requests = [Request(None, Ack("dc1.b3", seq)) for seq in range(50)]
     together, alone = Encoder(), Encoder()
     together.start_compression()
@@ -142,7 +142,7 @@ def test_one_flush_for_several_is_smaller() -> None:
     assert len(together.batch(requests)) < sum(len(alone.batch([request])) for request in requests)
 
 
-def test_a_value_that_cannot_be_said_leaves_the_stream_whole() -> None:
+def test_unencodable_value_leaves_the_stream_intact() -> None:
     encoder, decoder = Encoder(), Decoder()
     encoder.start_compression()
     decoder.start_decompression()
@@ -162,7 +162,7 @@ def test_a_value_that_cannot_be_said_leaves_the_stream_whole() -> None:
     ],
     ids=["plain", "a stream that ends", "a window too large"],
 )
-def test_a_damaged_compressed_stream(data: bytes) -> None:
+def test_damaged_compressed_stream_is_an_error(data: bytes) -> None:
     decoder = Decoder()
     decoder.start_decompression()
     _, error = read(decoder, data)
@@ -180,7 +180,7 @@ def peak_while_reading(decoder: Decoder, data: bytes) -> tuple[int, ProtocolErro
 
 
 @pytest.mark.parametrize("literal", [b"", b"a SAVE (1) 0 000102030405060708090a0b0c0d0e0f () {1000000+}\r\n"])
-def test_a_decompression_bomb_costs_a_step(literal: bytes) -> None:
+def test_decompression_bomb_takes_the_memory_of_one_step(literal: bytes) -> None:
     compressor = zstandard.ZstdCompressor().compressobj()
     bomb = compressor.compress(literal + bytes(256 * MIB)) + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
     assert len(bomb) < 16 * 1024
@@ -192,7 +192,7 @@ def test_a_decompression_bomb_costs_a_step(literal: bytes) -> None:
     assert peak < 6 * MIB
 
 
-def test_an_endless_line_and_an_announced_literal_cost_nothing() -> None:
+def test_endless_line_and_announced_literal_take_no_memory() -> None:
     peak, error = peak_while_reading(Decoder(), b"x" * 600_000)
     assert error is not None
     assert peak < 2 * MIB
@@ -238,14 +238,14 @@ def test_hostile_bytes_end_in_one_error_however_cut(data: bytes, compressed: boo
 
 @settings(max_examples=100)
 @given(strategies.items, st.data())
-def test_a_flipped_byte_never_breaks_the_decoder(item: Request | Response, data: st.DataObject) -> None:
+def test_flipped_byte_never_breaks_the_decoder(item: Request | Response, data: st.DataObject) -> None:
     wire = bytearray(Encoder().batch([item]))
     place = data.draw(st.integers(0, len(wire) - 1))
     wire[place] ^= data.draw(st.integers(1, 255))
     read(Decoder(SMALL), bytes(wire))  # anything but ProtocolError is a defect
 
 
-def test_the_longest_lists_pass() -> None:
+def test_longest_lists_pass() -> None:
     uids = range(1, 2 * LIST_MAX, 2)
     copy = Copy(1, 2, UidSet.of(uids), tuple(seq.to_bytes(16) for seq in uids), 0, ())
     saved = Saved(tuple(uids), tuple(Dot("frankfurt.4a7d3f", seq) for seq in uids))

@@ -18,7 +18,7 @@ from protocol.values import Dot, UidSet
 from tests.mutating import Mutator
 from tests.protocol import strategies
 
-# The table of design section 4: every verb, with the class that it becomes.
+# The table of design section 4: a frame for every verb, with the class that it becomes.
 VERBS: list[tuple[str, type]] = [
     ("a HELLO 1 dc1 dc1.b3 mail () 0", c.Hello),
     ("a PING", c.Ping),
@@ -72,28 +72,28 @@ VERBS: list[tuple[str, type]] = [
 
 
 def with_check(text: str, kind: type) -> bytes:
-    """The frame, which has no check yet; of those with a check none has a literal here."""
+    """Append the CHECK that the frame needs; no frame of the table with a CHECK has a literal."""
     return text.encode() + (
         b" CHECK " + check_of(text.encode(), ()).hex().encode() if issubclass(kind, CHECKED) else b""
     )
 
 
-def body(item: object) -> object:
+def content_of(item: object) -> object:
     assert isinstance(item, Request | Response)
     return item.command if isinstance(item, Request) else item.reply
 
 
 @pytest.mark.parametrize(("text", "kind"), VERBS, ids=[text[:16] for text, _ in VERBS])
-def test_the_grammar_has_it(text: str, kind: type) -> None:
+def test_grammar_accepts_every_verb(text: str, kind: type) -> None:
     data = with_check(text, kind) + b"\r\n"
     [item] = Decoder().feed(data)
     assert isinstance(item, Request | Response)
-    assert type(body(item)) is kind
+    assert type(content_of(item)) is kind
     assert Encoder().batch([item]) == data
 
 
 @pytest.mark.parametrize(("text", "kind"), [(text, kind) for text, kind in VERBS if issubclass(kind, CHECKED)])
-def test_whatever_changes_of_a_checked_frame_it_is_not_read(text: str, kind: type) -> None:
+def test_changed_octet_of_a_checked_frame_is_refused(text: str, kind: type) -> None:
     data = with_check(text, kind)
     for at, octet in enumerate(data):
         with pytest.raises(ProtocolError):
@@ -107,7 +107,7 @@ def test_whatever_changes_of_a_checked_frame_it_is_not_read(text: str, kind: typ
         c.Settled("dc1", 17, (Dot("dc1.a", 9), Dot("dc2.b", 12))),
     ],
 )
-def test_whatever_a_bad_line_makes_of_it_it_is_not_read(command: c.Command) -> None:
+def test_checked_frame_changed_by_a_bad_line_is_refused(command: c.Command) -> None:
     data = Encoder().request(None, command)
     line = Mutator(Random(1), rate=1)
     for _ in range(200):
@@ -118,13 +118,13 @@ def test_whatever_a_bad_line_makes_of_it_it_is_not_read(command: c.Command) -> N
     assert line.counts[type(command).__name__] > 100
 
 
-def test_a_literal_of_a_checked_frame_that_changes_is_not_read() -> None:
+def test_changed_literal_of_a_checked_frame_is_refused() -> None:
     data = Encoder().request(None, c.Mbox(1, "\u00e4nn", "INBOX", b"x" * 16, 1))
     with pytest.raises(ChangedError, match="the connection changes what it carries"):
         list(Decoder().feed(data.replace("\u00e4".encode(), "\u00eb".encode())))
 
 
-def test_every_class_of_the_unions_is_in_the_table() -> None:
+def test_table_has_every_command_and_reply() -> None:
     assert {kind for _, kind in VERBS} == set(get_args(c.Command)) | set(get_args(c.Reply))
 
 
@@ -137,7 +137,7 @@ def test_every_class_has_a_strategy(kind: type, data: st.DataObject) -> None:
     assert {member.name for member in fields(kind)} <= set(strategies.FIELDS)
 
 
-def test_every_rule_cites_its_clause() -> None:
+def test_every_rule_cites_its_design_section() -> None:
     grammar = files("protocol").joinpath("protocol.lark").read_text("ascii")
     commands = grammar[grammar.index("// ---- frames") : grammar.index("// ---- values")]
     for block in commands.split("\n\n"):
@@ -180,18 +180,18 @@ def test_refusal_codes_can_be_sent() -> None:
     ],
     ids=lambda command: repr(command)[:60],
 )
-def test_what_cannot_be_said_is_refused_here(command: c.Command) -> None:
+def test_unencodable_command_is_refused_by_the_encoder(command: c.Command) -> None:
     with pytest.raises(ValueError):
         Encoder().request("a1", command)
 
 
 @pytest.mark.parametrize("tag", ["", "a b", "*", "+", "a\r\n", "a" * 65, "ä"])
-def test_tags_that_cannot_be(tag: str) -> None:
+def test_invalid_tag_is_refused_by_the_encoder(tag: str) -> None:
     with pytest.raises(ValueError):
         Encoder().request(tag, c.Ping())
 
 
-def test_a_set_of_uids_without_pattern_passes() -> None:
+def test_scattered_uid_set_passes() -> None:
     request = Request("a", c.Expunge(1, UidSet.of(range(1, 100_000, 2))))
     assert list(Decoder().feed(Encoder().batch([request]))) == [request]
 
@@ -265,7 +265,7 @@ def test_texts_take_the_shortest_form(text: str, wire: bytes) -> None:
     ],
     ids=lambda text: repr(text[:40]),
 )
-def test_what_is_not_the_protocol_is_one_error(text: str) -> None:
+def test_invalid_frame_is_one_error(text: str) -> None:
     decoder = Decoder()
     data = text.encode("latin-1")
     if any(f" {verb} " in text for verb in ("ROOT", "WHO", "SETTLED")):
@@ -277,7 +277,7 @@ def test_what_is_not_the_protocol_is_one_error(text: str) -> None:
     assert len(str(error.value)) < 400
 
 
-def test_a_set_of_uids_has_a_limit() -> None:
+def test_uid_set_has_a_limit() -> None:
     uids = ",".join(str(uid) for uid in range(1_000_000_001, 1_000_200_001, 2))
     with pytest.raises(ProtocolError, match="the limit is 1048576"):
         list(Decoder().feed(f"a EXPUNGE 1 {{{len(uids)}+}}\r\n{uids}\r\n".encode()))

@@ -1,4 +1,4 @@
-"""Histories of a mailbox at several nodes that number apart, with the promises checked at each step."""
+"""Random histories of a mailbox at several nodes that number apart, with all promises checked at each step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HASH = b"h" * 32
 
 
 class Node:
-    """A node that numbers on top of what it shows, whether or not it may."""
+    """A node that numbers on top of what it shows, whether or not it is the master."""
 
     def __init__(self, name: str, world: World, *, raises: bool = False) -> None:
         self.origin, self.world, self.seq = f"{name}.x", world, 0
@@ -39,7 +39,7 @@ class Node:
         )
 
     def step(self, entry: Entry) -> None:
-        """Show a later state; every promise is checked here."""
+        """Step to a later state, and check every promise."""
         before = MailboxState(
             self.state.uidnext, self.state.modseq, dict(self.state.context), dict(self.state.rows), self.state.risen
         )
@@ -90,21 +90,23 @@ class Node:
                 self.world.note(guid, flags, self.history[-1], value=kind is FlagAdd)
 
     def meet(self, other: Node) -> None:
-        """The one behind steps along; on a fork this node merges."""
-        if within(self.state, other.state):
+        """Let the node that is behind adopt the other's state; on a fork this node merges."""
+        if is_covered(self.state, other.state):
             self.adopt(other)
-        elif within(other.state, self.state):
+        elif is_covered(other.state, self.state):
             other.adopt(self)
         else:
             dot = Dot(self.origin, self.seq + 1)
             merged = merge(self.state, other.state, dot, self.anew)
             assert merged == merge(other.state, self.state, dot, self.anew), "a merge depends on the order of its sides"
-            assert plain(merged) == dumb_merge(self.state, other.state, dot, self.anew)
+            assert comparable(merged) == reference_merge(self.state, other.state, dot, self.anew)
             changes = difference(merged, (self.state, other.state))
             entry = self.entry(changes, [self.history[-1].dot, other.history[-1].dot], merged.modseq)
             theirs, path = other.state, [*other.history, entry]
             self.step(entry)
-            assert replay(path) == self.state == replay(self.history), "the two ways to a merge end apart"
+            assert replay(path) == self.state == replay(self.history), (
+                "the two paths to a merge lead to different states"
+            )
             assert other.state is theirs
 
     def adopt(self, other: Node) -> None:
@@ -118,14 +120,14 @@ class World:
         self.times: dict[Dot, int] = {}
         self.guids: list[bytes] = []
         self.placed: dict[bytes, set[Placement]] = {}  # GUID -> where it was saved
-        self.expunged: set[Placement] = set()  # by clients that saw a message that stood for them
+        self.expunged: set[Placement] = set()  # by clients that saw a message of these placements
         self.flagged: dict[bytes, dict[str, tuple[int, str, bool]]] = {}  # GUID -> flags as last stamped
         self.shown: dict[int, set[bytes]] = {}
         raises = rng.choice([(False,), (True,), (False, True)])
         self.nodes = [Node(name, self, raises=rng.choice(raises)) for name in "abcde"[: rng.randint(2, 5)]]
 
     def pick_guid(self, held: set[bytes]) -> bytes:
-        """Mostly a new message; now and then a SAVE tried again where it is not known yet, or an undelete."""
+        """Return mostly a new GUID, and now and then one for a repeated SAVE or an undelete."""
         again = [guid for guid in self.guids if guid not in held]
         if again and self.rng.random() < 0.3:
             return self.rng.choice(again)
@@ -151,7 +153,9 @@ class World:
         for node in others:
             assert node.state == master.state, "the nodes differ"
         held = {row.guid for row in master.state.rows.values()}
-        assert held == {guid for guid, placed in self.placed.items() if placed - self.expunged}, "lost, or back"
+        assert held == {guid for guid, placed in self.placed.items() if placed - self.expunged}, (
+            "a message is lost, or came back"
+        )
         for row in master.state.rows.values():
             if not self.placed[row.guid] & self.expunged:
                 assert times(row.flags) == times(self.flagged[row.guid]), "a flag is not as it was last stamped"
@@ -163,11 +167,11 @@ def times(flags: FlagStates) -> dict[str, int]:
     return {flag: time for flag, (time, _, _) in flags.items()}
 
 
-def within(one: MailboxState, other: MailboxState) -> bool:
+def is_covered(one: MailboxState, other: MailboxState) -> bool:
     return all(other.context.get(origin, 0) >= seq for origin, seq in one.context.items())
 
 
-def plain(state: MailboxState) -> object:
+def comparable(state: MailboxState) -> object:
     rows = {row.guid: row for row in state.rows.values()}
     return state.uidnext, state.modseq, state.risen, state.context, rows
 
@@ -179,8 +183,8 @@ def latest(one: Row, other: Row) -> dict[str, tuple[int, str, bool]]:
     }
 
 
-def dumb_merge(a: MailboxState, b: MailboxState, dot: Dot, anew: Anew | None) -> object:
-    """The rule of design section 3, sentence by sentence."""
+def reference_merge(a: MailboxState, b: MailboxState, dot: Dot, anew: Anew | None) -> object:
+    """Merge by the rule of design section 3, written sentence by sentence."""
     uidnext, modseq, risen = max(a.uidnext, b.uidnext), max(a.modseq, b.modseq) + 1, max(a.risen, b.risen)
     context = {o: max(a.context.get(o, 0), b.context.get(o, 0)) for o in [*a.context, *b.context]}
     in_a: Mapping[bytes, Row] = {row.guid: row for row in a.rows.values()}

@@ -1,4 +1,4 @@
-"""States at the end of a path through a history that begins with the first entry of a mailbox, or of a tree."""
+"""Replay a path through the history of a mailbox or a tree, from its first entry on."""
 
 from collections.abc import Iterable
 

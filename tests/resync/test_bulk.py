@@ -41,7 +41,7 @@ ANSWER: st.SearchStrategy[Answer] = st.one_of(
 
 
 @given(st.lists(ITEM, max_size=9), st.lists(ANSWER, max_size=9), st.lists(KEY, max_size=9))
-def test_all_is_the_same_after_packing(items: list[Item], answers: list[Answer], keys: list[bytes]) -> None:
+def test_everything_is_the_same_after_packing(items: list[Item], answers: list[Answer], keys: list[bytes]) -> None:
     again = bulk.unpack_items(bulk.pack_items(items))
     assert again == items
     assert [type(item) for item in again] == [type(item) for item in items]
@@ -51,7 +51,7 @@ def test_all_is_the_same_after_packing(items: list[Item], answers: list[Answer],
 
 
 @given(ITEM, ITEM)
-def test_another_row_has_another_hash(one: Item, other: Item) -> None:
+def test_different_items_have_different_hashes(one: Item, other: Item) -> None:
     assert (bulk.hash_of(one) == bulk.hash_of(other)) == (one == other and type(one) is type(other))
 
 
@@ -59,7 +59,7 @@ def test_another_row_has_another_hash(one: Item, other: Item) -> None:
     "packed",
     [b"", b"\xc1", b"\x01", b"\x91\x01", b"\x91\x92\x01\x02", b"\x91\x92\xc3\x91\x01", b"\x91\xa1x", b"\xff" * 9],
 )
-def test_what_is_something_else_is_refused(packed: bytes) -> None:
+def test_invalid_data_is_refused(packed: bytes) -> None:
     for unpack in (bulk.unpack_items, bulk.unpack_answers, bulk.unpack_keys):
         with pytest.raises(ValueError, match="not data of a SYNC"):
             unpack(packed)

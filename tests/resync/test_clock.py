@@ -9,7 +9,7 @@ DECADES_AHEAD_MS = 2_500_000_000_000
 
 @given(STEPS, st.integers(0, FOLLOWED_MAX_MS << COUNTER_BITS))
 @example([("tick", 1), ("observe", DECADES_AHEAD_MS), ("tick", 2)], 0)
-def test_it_never_goes_back_and_is_after_all_that_it_can_believe(steps: list[tuple[str, int]], last: int) -> None:
+def test_clock_never_goes_back_and_follows_believable_stamps(steps: list[tuple[str, int]], last: int) -> None:
     wall = [0]
     clock = HybridClock(lambda: wall[0])
     clock.observe(last)
@@ -28,7 +28,7 @@ def test_it_never_goes_back_and_is_after_all_that_it_can_believe(steps: list[tup
         latest = time
 
 
-def test_it_is_the_wall_clock_when_that_is_ahead() -> None:
+def test_clock_follows_the_wall_clock_when_that_is_ahead() -> None:
     wall = [7]
     clock = HybridClock(lambda: wall[0])
     assert [clock.tick(), clock.tick()] == [7 << 16, (7 << 16) + 1]

@@ -1,4 +1,4 @@
-"""Kinds of differences over random histories: what a merge would do to each message is what its kinds say."""
+"""Kinds of differences over random histories: a message's kinds say what a merge would do to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def side_of(node: Node, rows: dict[bytes, Row] | None = None) -> Side:
 
 
 def only_what_differs(one: Node, other: Node) -> tuple[Side, Side]:
-    """As SYNC finds it."""
+    """Return both sides without equal rows, as SYNC finds them."""
     ours, theirs = by_guid(one.state), by_guid(other.state)
     return (
         side_of(one, {guid: row for guid, row in ours.items() if theirs.get(guid) != row}),
@@ -50,7 +50,7 @@ def mirrored(kind: DifferenceKind) -> DifferenceKind:
 def check_against_merge(one: Node, other: Node) -> None:
     ours, theirs = only_what_differs(one, other)
     found = kinds(ours, theirs)
-    assert found == kinds(side_of(one), side_of(other)), "equal rows have a part in it"
+    assert found == kinds(side_of(one), side_of(other)), "equal rows change the kinds"
     assert {key: {mirrored(kind) for kind in some} for key, some in kinds(theirs, ours).items()} == found
     merged = by_guid(merge(one.state, other.state, Dot("m.x", 1)))
     here, there = by_guid(one.state), by_guid(other.state)
@@ -61,7 +61,7 @@ def check_against_merge(one: Node, other: Node) -> None:
         if not some:
             assert after == mine
             continue
-        assert (after is None) == (some <= EXPUNGED), "what is expunged goes, and nothing else does"
+        assert (after is None) == (some <= EXPUNGED), "a merge removes exactly the expunged messages"
         shown = {row.uid for row in (mine, their) if row is not None}
         assert (DifferenceKind.UID in some) == (after is not None and shown != {after.uid})
         if mine is None:
@@ -83,7 +83,7 @@ def check_against_merge(one: Node, other: Node) -> None:
 
 
 def same_to_clients(mine: Row | None, their: Row | None) -> bool:
-    """One placement, of which clients see the same."""
+    """Return whether both are rows of one placement that look the same to clients."""
     if mine is None or their is None:
         return False
     return shares_placement(mine, their) and (mine.uid, mine.flags) == (their.uid, their.flags)
@@ -91,7 +91,7 @@ def same_to_clients(mine: Row | None, their: Row | None) -> bool:
 
 @given(st.integers(0, 2**32), st.integers(0, 60))
 @settings(max_examples=150, deadline=None)
-def test_the_kinds_say_what_a_merge_does_to_each_message(seed: int, steps: int) -> None:
+def test_kinds_say_what_a_merge_does_to_each_message(seed: int, steps: int) -> None:
     rng = random.Random(seed)
     world = World(rng)
     for _ in range(steps):
@@ -104,8 +104,8 @@ def test_the_kinds_say_what_a_merge_does_to_each_message(seed: int, steps: int) 
         check_against_merge(one, other)
 
 
-def two_apart() -> tuple[Node, Node]:
-    """Both show x, y and z under UIDs 1 to 3."""
+def two_nodes() -> tuple[Node, Node]:
+    """Make two nodes that show x, y and z under UIDs 1 to 3."""
     world = World(random.Random(0))
     one, other = (Node(name, world) for name in "ab")
     for uid, name in enumerate((b"x", b"y", b"z"), start=1):
@@ -118,8 +118,8 @@ def counted(one: Node, other: Node) -> dict[DifferenceKind, int]:
     return dict(differing(*only_what_differs(one, other)).by_kind)
 
 
-def test_what_each_side_did_is_told_apart() -> None:
-    one, other = two_apart()
+def test_changes_of_each_side_are_distinguished() -> None:
+    one, other = two_nodes()
     assert counted(one, other) == {}
     one.number(MailDel(UidSet.of([1])))
     other.number(FlagAdd(UidSet.of([2]), ("a",)))
@@ -133,8 +133,8 @@ def test_what_each_side_did_is_told_apart() -> None:
     }
 
 
-def test_one_uid_for_two_messages_is_a_conflict_of_both() -> None:
-    one, other = two_apart()
+def test_one_uid_of_two_messages_is_a_conflict_of_both() -> None:
+    one, other = two_nodes()
     one.number(mail(4, b"v"))
     other.number(mail(4, b"w"))
     assert counted(one, other) == {
@@ -144,8 +144,8 @@ def test_one_uid_for_two_messages_is_a_conflict_of_both() -> None:
     }
 
 
-def test_a_message_that_was_saved_on_both_sides_is_missing_at_both_under_its_uid() -> None:
-    one, other = two_apart()
+def test_message_saved_on_both_sides_is_missing_at_both() -> None:
+    one, other = two_nodes()
     for node in (one, other):
         node.number(mail(4, b"v"))
     assert counted(one, other) == {
@@ -155,15 +155,15 @@ def test_a_message_that_was_saved_on_both_sides_is_missing_at_both_under_its_uid
     }
 
 
-def test_the_same_mail_with_another_history() -> None:
-    one, other = two_apart()
+def test_same_mail_with_another_history_differs_in_context() -> None:
+    one, other = two_nodes()
     one.number(MailAdd(4, GUID, 0, (), 1, b"h" * 32, copied=False))
     one.number(MailDel(UidSet.of([4])))
     assert counted(one, other) == {DifferenceKind.CONTEXT: 1}
 
 
-def test_other_rows_or_numbers_of_one_history_are_damage() -> None:
-    one, other = two_apart()
+def test_different_rows_or_numbers_of_one_history_are_damage() -> None:
+    one, other = two_nodes()
     whole = side_of(one)
     rows = dict(by_guid(other.state))
     del rows[b"x" * 16]
@@ -173,8 +173,8 @@ def test_other_rows_or_numbers_of_one_history_are_damage() -> None:
     assert differing(whole, side_of(other)).by_kind == {DifferenceKind.DAMAGE: 1}
 
 
-def test_another_text_of_one_placement_is_damage_whatever_the_history() -> None:
-    one, other = two_apart()
+def test_different_bodies_of_one_placement_are_always_damage() -> None:
+    one, other = two_nodes()
     other.number(mail(4, b"w"))
     rows = dict(by_guid(other.state))
     rows[b"y" * 16] = rows[b"y" * 16]._replace(content_hash=b"?" * 32)
@@ -184,8 +184,8 @@ def test_another_text_of_one_placement_is_damage_whatever_the_history() -> None:
     }
 
 
-def test_one_head_with_another_context_is_damage() -> None:
-    one, _ = two_apart()
+def test_different_contexts_of_one_head_are_damage() -> None:
+    one, _ = two_nodes()
     bent = Side(Dot("a.x", 3), 4, 3, {"a.x": 3, "c.x": 1}, {})
     assert differing(side_of(one, {}), bent).by_kind == {DifferenceKind.DAMAGE: 1}
 

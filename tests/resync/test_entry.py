@@ -54,42 +54,42 @@ ENTRY = st.builds(
 
 
 @given(ENTRY)
-def test_an_entry_is_the_same_after_packing(entry: Entry) -> None:
+def test_entry_is_the_same_after_packing(entry: Entry) -> None:
     again = Entry.unpack(entry.dot, entry.pack())
     assert again == entry
     assert [type(change) for change in again.changes] == [type(change) for change in entry.changes]
     assert again.pack() == entry.pack()
 
 
-def test_a_stamp_is_the_time_and_the_node_that_numbered() -> None:
+def test_stamp_has_the_time_and_the_sid_of_its_entry() -> None:
     entry = Entry(Dot("dc1.boot", 3), (), 5 << 16, 1, "alice", bytes(16), 7, (MailDel(UidSet.of([1])),))
     assert entry.stamp == Stamp(5 << 16, "dc1")
     assert entry.stamp.ms == 5
     assert not entry.is_tree
 
 
-def test_a_tree_s_id_follows_from_the_user_alone() -> None:
+def test_tree_id_follows_from_the_user_alone() -> None:
     assert tree_id("alice") == tree_id("alice") != tree_id("bob")
     assert len(tree_id("Ünlike")) == 16
 
 
-def test_a_merge_is_the_same_after_packing_and_nothing_else_passes_for_one() -> None:
+def test_merge_is_the_same_after_packing_and_invalid_ones_are_refused() -> None:
     row = Row(3, Dot("dc1.x", 1), 0, b"g" * 16, Dot("dc2.y", 9), 7, {"\\Seen": (5, "dc1", True)}, 0, 4, b"h" * 32)
     merge = Merge(9, 3, (Dot("dc1.x", 4), Dot("dc2.y", 9)), (row,), (b"r" * 16,))
     folder = FolderState(b"m" * 16, "alice", "Work", 7, deleted=True, time=5, sid="dc1")
     tree = TreeMerge((Dot("dc1.x", 4),), (folder,), (SubscriptionState("alice", "Work", True, 5, "dc1"),))  # noqa: FBT003
     for change in (merge, tree):
         assert unpack_change(pack_change(change)) == change
-    lies: list[Merge | TreeMerge] = [
+    invalid_merges: list[Merge | TreeMerge] = [
         merge._replace(uidnext="9"),  # type: ignore[arg-type]
         merge._replace(rows=(row._replace(uid="3"),)),  # type: ignore[arg-type]
         merge._replace(rows=(row._replace(flags={"\\Seen": (5, "dc1", 1)}),)),  # type: ignore[dict-item]
         merge._replace(removed=("r",)),  # type: ignore[arg-type]
         tree._replace(folders=(folder._replace(deleted=1),)),  # type: ignore[arg-type]
     ]
-    for lie in lies:
+    for invalid in invalid_merges:
         with pytest.raises(ValueError, match="not a change"):
-            unpack_change(pack_change(lie))
+            unpack_change(pack_change(invalid))
     for garbage in (b"", b"\xc1", b"\x93\x01\x02\x03", b"\x91\xa8MAIL_DEL", pack_change(merge)[:-1]):
         with pytest.raises(ValueError, match="not a change"):
             unpack_change(garbage)

@@ -1,4 +1,4 @@
-"""The joining of folder trees over random histories: what must hold of every tree that comes of it."""
+"""Merges of folder trees over random histories, and the rules that hold for every merged tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.resync.tree_histories import Clock, Node
 
 @given(st.integers(2, 4), st.integers(10, 80), st.randoms(use_true_random=False))
 @settings(max_examples=150, deadline=None)
-def test_trees_that_change_apart_become_one(size: int, steps: int, rng: random.Random) -> None:
+def test_trees_that_change_apart_become_equal(size: int, steps: int, rng: random.Random) -> None:
     clock = Clock()
     nodes = [Node(name, clock) for name in "abcd"[:size]]
     for _ in range(steps):
@@ -33,13 +33,13 @@ def test_trees_that_change_apart_become_one(size: int, steps: int, rng: random.R
     assert all(node.tree == master.tree for node in others)
 
 
-def pair() -> tuple[Node, Node]:
+def two_nodes() -> tuple[Node, Node]:
     clock = Clock()
     return Node("a", clock), Node("b", clock)
 
 
-def test_folders_of_two_sides_that_merges_of_mail_could_make_look_alike_get_other_uidvalidities() -> None:
-    one, other = pair()
+def test_merge_separates_uidvalidities_that_could_become_equal() -> None:
+    one, other = two_nodes()
     one.number(FolderCreate(b"a" * 16, "A", 5000))
     other.number(FolderCreate(b"b" * 16, "B", 5000 + RISEN_MAX))
     other.number(FolderCreate(b"c" * 16, "C", 5000 + RISEN_MAX + UIDVALIDITY_STEP))
@@ -49,8 +49,8 @@ def test_folders_of_two_sides_that_merges_of_mail_could_make_look_alike_get_othe
     assert [first - third, second - first] == [UIDVALIDITY_STEP, UIDVALIDITY_STEP]
 
 
-def test_where_uidvalidities_run_out_the_last_one_stays() -> None:
-    one, other = pair()
+def test_last_uidvalidity_is_reused_when_they_run_out() -> None:
+    one, other = two_nodes()
     one.clock.time = UIDVALIDITY_MAX * 1000 << COUNTER_BITS
     for node in (one, other):
         node.number(FolderCreate(node.origin[:1].encode() * 16, "A", UIDVALIDITY_MAX))
@@ -58,8 +58,8 @@ def test_where_uidvalidities_run_out_the_last_one_stays() -> None:
     assert {folder.uidvalidity for folder in merged.folders.values()} == {UIDVALIDITY_MAX}
 
 
-def test_a_folder_that_was_united_and_renamed_apart_is_there_under_its_new_name() -> None:
-    one, other = pair()
+def test_united_folder_renamed_on_a_branch_keeps_the_new_name() -> None:
+    one, other = two_nodes()
     third = Node("c", one.clock)
     for node in (one, other):
         node.create("Work")
@@ -74,11 +74,11 @@ def test_a_folder_that_was_united_and_renamed_apart_is_there_under_its_new_name(
     other.number(FolderDelete(second))
     one.number(FolderRename(second, "Last"))
     one.meet(other)
-    assert set(one.living()) == {"Work"}, "who deletes a folder does so for good"
+    assert set(one.living()) == {"Work"}, "a client's deletion of a folder is final"
 
 
-def test_a_united_folder_that_moved_along_with_its_parent_may_still_be_renamed_apart() -> None:
-    one, other = pair()
+def test_united_folder_that_moved_with_its_parent_can_be_renamed() -> None:
+    one, other = two_nodes()
     third = Node("c", one.clock)
     for node in (one, other):
         node.create("Work/Done")
@@ -91,8 +91,8 @@ def test_a_united_folder_that_moved_along_with_its_parent_may_still_be_renamed_a
     assert one.living()["Later"].mailbox_id == second
 
 
-def test_a_parent_that_two_masters_make_is_one_folder() -> None:
-    one, other = pair()
+def test_parent_created_by_two_masters_is_one_folder() -> None:
+    one, other = two_nodes()
     one.create("A")
     other.meet(one)
     one.rename("A", "B")
@@ -103,7 +103,7 @@ def test_a_parent_that_two_masters_make_is_one_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "wrong"),
+    ("change", "error"),
     [
         (FolderCreate(b"a" * 16, "C", 9 * UIDVALIDITY_STEP), "mailbox id that is already in use"),
         (FolderCreate(b"c" * 16, "C", UIDVALIDITY_STEP + RISEN_MAX + 1), "already given out"),
@@ -114,15 +114,15 @@ def test_a_parent_that_two_masters_make_is_one_folder() -> None:
         (FolderDelete(b"c" * 16), "does not exist"),
     ],
 )
-def test_a_change_that_no_master_can_have_numbered_is_refused(change: Change, wrong: str) -> None:
-    node, _ = pair()
+def test_change_that_no_master_can_have_numbered_is_refused(change: Change, error: str) -> None:
+    node, _ = two_nodes()
     node.number(FolderCreate(b"a" * 16, "A", 1), FolderCreate(b"b" * 16, "B", 1 + UIDVALIDITY_STEP))
-    with pytest.raises(ContradictionError, match=wrong):
+    with pytest.raises(ContradictionError, match=error):
         node.number(change)
 
 
-def test_an_entry_stands_on_a_tree_once_and_leaves_no_modseq_out() -> None:
-    node, _ = pair()
+def test_tree_refuses_repeated_entries_and_skipped_modseqs() -> None:
+    node, _ = two_nodes()
     node.number(FolderSubscribe("A", subscribed=True))
     with pytest.raises(ContradictionError, match="has already seen it"):
         node.tree.apply(node.history[0])
@@ -130,9 +130,9 @@ def test_an_entry_stands_on_a_tree_once_and_leaves_no_modseq_out() -> None:
         node.step(node.entry((FolderSubscribe("A", subscribed=False),), [node.history[0].dot], 3))
 
 
-def test_a_large_difference_is_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tree_difference_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resync.folder_tree.NAMES_AT_ONCE", 2)
-    one, other = pair()
+    one, other = two_nodes()
     for number in range(5):
         one.create(f"one{number}")
         other.number(FolderSubscribe(f"other{number}", subscribed=True))

@@ -1,4 +1,4 @@
-"""The merge against the same rule written dumb, and its promises over random histories of several nodes."""
+"""The merge against a reference implementation, and its promises over random histories of several nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_nodes_that_number_apart_keep_every_promise(seed: int, steps: int) -> No
     World(random.Random(seed)).run(steps)
 
 
-def test_the_same_uid_for_two_mails_goes_to_neither() -> None:
+def test_uid_of_two_messages_stays_with_neither() -> None:
     world = World(random.Random(0))
     one, other = (Node(name, world) for name in "ab")
     one.number(MailAdd(1, b"x" * 16, 0, (), 1, HASH, copied=False))
@@ -31,7 +31,7 @@ def test_the_same_uid_for_two_mails_goes_to_neither() -> None:
     assert {uid: row.guid[:1] for uid, row in one.state.rows.items()} == {1: b"x", 3: b"z", 4: b"y"}
 
 
-def test_a_uid_that_the_other_side_saved_and_expunged_is_not_used() -> None:
+def test_uid_of_a_message_expunged_on_the_other_side_is_not_used() -> None:
     world = World(random.Random(0))
     one, other = (Node(name, world) for name in "ab")
     one.number(MailAdd(1, b"y" * 16, 0, (), 1, HASH, copied=False))
@@ -41,8 +41,8 @@ def test_a_uid_that_the_other_side_saved_and_expunged_is_not_used() -> None:
     assert {uid: row.guid[:1] for uid, row in one.state.rows.items()} == {2: b"y"}
 
 
-def twice() -> tuple[Node, Node, Node]:
-    """Return three nodes: two have numbered one mail apart, and the third has that of the first."""
+def mail_saved_twice() -> tuple[Node, Node, Node]:
+    """Return three nodes: two have numbered one message apart, and the third has the first node's entry."""
     world = World(random.Random(0))
     first, again, third = (Node(name, world) for name in "abc")
     first.number(mail(1, b"x"))
@@ -51,9 +51,9 @@ def twice() -> tuple[Node, Node, Node]:
     return first, again, third
 
 
-def test_who_has_expunged_one_of_two_placements_leaves_the_other_one() -> None:
-    """A mail is sent twice; one part expunges the one, while another part makes both one."""
-    first, again, third = twice()
+def test_expunge_of_one_placement_leaves_the_other() -> None:
+    """One node expunges its placement of a message while another node merges both placements."""
+    first, again, third = mail_saved_twice()
     first.number(MailDel(UidSet.of([1])))
     again.meet(third)
     assert [row.placements() for row in again.state.rows.values()] == [((Dot("a.x", 1), 0), (Dot("b.x", 1), 0))]
@@ -65,8 +65,8 @@ def test_who_has_expunged_one_of_two_placements_leaves_the_other_one() -> None:
     assert shown(third) == {}
 
 
-def test_what_is_expunged_after_one_of_two_merges_of_the_same_fork_stays_gone() -> None:
-    first, again, third = twice()
+def test_expunge_after_one_of_two_merges_of_a_fork_is_final() -> None:
+    first, again, third = mail_saved_twice()
     fourth = Node("d", first.world)
     fourth.meet(again)
     again.meet(third)
@@ -76,8 +76,8 @@ def test_what_is_expunged_after_one_of_two_merges_of_the_same_fork_stays_gone() 
     assert shown(first) == {}
 
 
-def test_a_flag_set_on_one_placement_while_two_others_are_joined_stays() -> None:
-    first, again, third = twice()
+def test_flag_set_on_a_placement_survives_its_merge_with_another() -> None:
+    first, again, third = mail_saved_twice()
     third.number(FlagAdd(UidSet.of([1]), ("a",)))
     again.meet(first)
     again.meet(third)
@@ -87,7 +87,7 @@ def test_a_flag_set_on_one_placement_while_two_others_are_joined_stays() -> None
 # ---- conflict.uid = "uidvalidity" --------------------------------------------------------------------------------
 
 
-def two_that_raise() -> tuple[Node, Node]:
+def two_raising_nodes() -> tuple[Node, Node]:
     world = World(random.Random(0))
     one, other = (Node(name, world, raises=True) for name in "ab")
     return one, other
@@ -97,8 +97,8 @@ def shown(node: Node) -> dict[int, bytes]:
     return {uid: row.guid[:1] for uid, row in sorted(node.state.rows.items())}
 
 
-def test_where_a_uid_cannot_stay_all_are_given_anew_in_log_order_and_uidvalidity_rises_by_the_gap() -> None:
-    one, other = two_that_raise()
+def test_uid_conflict_renumbers_all_and_raises_uidvalidity() -> None:
+    one, other = two_raising_nodes()
     one.number(mail(1, b"x"))
     other.meet(one)
     one.world.time = 10
@@ -111,8 +111,8 @@ def test_where_a_uid_cannot_stay_all_are_given_anew_in_log_order_and_uidvalidity
     assert one.state.risen == other.state.risen == 1
 
 
-def test_uidvalidity_rises_too_where_one_of_the_two_was_expunged_before() -> None:
-    one, other = two_that_raise()
+def test_conflict_with_an_expunged_message_raises_uidvalidity() -> None:
+    one, other = two_raising_nodes()
     one.number(mail(1, b"y"))
     other.number(mail(1, b"z"))
     other.number(MailDel(UidSet.of([1])))
@@ -120,8 +120,8 @@ def test_uidvalidity_rises_too_where_one_of_the_two_was_expunged_before() -> Non
     assert (shown(one), one.state.risen) == ({2: b"y"}, 1)
 
 
-def test_nothing_is_given_anew_where_no_uid_conflicts() -> None:
-    one, other = two_that_raise()
+def test_merge_without_uid_conflict_renumbers_nothing() -> None:
+    one, other = two_raising_nodes()
     one.number(mail(1, b"x"))
     other.meet(one)
     one.number(mail(2, b"y"))
@@ -132,16 +132,16 @@ def test_nothing_is_given_anew_where_no_uid_conflicts() -> None:
     assert one.state.modseq > modseq
 
 
-def test_the_gap_of_one_conflict_is_bounded() -> None:
-    one, other = two_that_raise()
+def test_one_conflict_raises_uidvalidity_by_a_limited_gap() -> None:
+    one, other = two_raising_nodes()
     for number in range(100):
         one.number(mail(number + 1, bytes([number])))
         other.number(mail(number + 1, bytes([100 + number])))
     assert merge(one.state, other.state, Dot("a.x", 101), one.anew).risen == GAP_MAX
 
 
-def test_where_uidvalidity_can_rise_no_more_single_uids_are_given_anew() -> None:
-    one, other = two_that_raise()
+def test_single_uids_are_replaced_once_uidvalidity_cannot_rise() -> None:
+    one, other = two_raising_nodes()
     one.number(mail(1, b"x"))
     other.meet(one)
     one.number(mail(2, b"y"))
@@ -156,9 +156,9 @@ def test_where_uidvalidity_can_rise_no_more_single_uids_are_given_anew() -> None
     assert (len(merged.rows), merged.risen, min(merged.rows)) == (3, 0, 1)
 
 
-def test_what_has_left_the_log_comes_first_in_the_order_that_it_had() -> None:
-    """Here b's entries came into the log before a's, and the log of neither has them."""
-    one, other = two_that_raise()
+def test_messages_that_left_the_log_come_first_in_their_old_order() -> None:
+    """b's entries were logged before a's, and have left the logs of both."""
+    one, other = two_raising_nodes()
     other.number(mail(1, b"x"))
     one.meet(other)
     one.number(mail(2, b"y"))

@@ -1,4 +1,4 @@
-"""The joining of many states: for two it is the merge, and for any number it keeps what design section 3 promises."""
+"""Merge many states: two as `merge` does, and any number with the promises of design section 3."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.resync.histories import Node, World, mail
 
 
 def states_of(seed: int, steps: int) -> list[MailboxState]:
-    """What the nodes of a random cluster show, in any order."""
+    """Return the states of the nodes of a random cluster, in any order."""
     rng = random.Random(seed)
     world = World(rng)
     for _ in range(steps):
@@ -38,7 +38,7 @@ CLUSTER = (st.integers(0, 2**32), st.integers(0, 60))
 
 @given(*CLUSTER)
 @settings(max_examples=100, deadline=None)
-def test_two_states_are_merged_and_a_state_that_covers_the_other_stays(seed: int, steps: int) -> None:
+def test_two_states_are_merged_unless_one_covers_the_other(seed: int, steps: int) -> None:
     one, other = states_of(seed, steps)[:2]
     both = merge_all([one, other])
     if covers(one.context, other.context):
@@ -53,17 +53,19 @@ def test_two_states_are_merged_and_a_state_that_covers_the_other_stays(seed: int
 
 @given(*CLUSTER)
 @settings(max_examples=100, deadline=None)
-def test_every_state_can_step_to_what_all_become(seed: int, steps: int) -> None:
+def test_every_state_can_step_to_the_merged_state(seed: int, steps: int) -> None:
     states = states_of(seed, steps)
     after = merge_all(states)
     for before in states:
         assert_can_step(before, after)
     left: dict[bytes, set[Placement]] = {}
     for row in (row for state in states for row in state.rows.values()):
-        standing = {one for one in row.placements() if not somebody_lacks(one, states)}
+        standing = {one for one in row.placements() if not is_expunged(one, states)}
         left.setdefault(row.guid, set()).update(standing)
     kept = {row.guid: set(row.placements()) for row in after.rows.values()}
-    assert kept == {guid: standing for guid, standing in left.items() if standing}, "removal is exact"
+    assert kept == {guid: standing for guid, standing in left.items() if standing}, (
+        "a merge keeps exactly the placements that no state has seen expunged"
+    )
 
 
 def assert_can_step(before: MailboxState, after: MailboxState) -> None:
@@ -87,8 +89,8 @@ def placements(guid: bytes, states: Sequence[MailboxState]) -> set[Placement]:
     return {one for row in rows if row is not None for one in row.placements()}
 
 
-def somebody_lacks(one: Placement, states: Sequence[MailboxState]) -> bool:
-    """One of them has seen it, and does not show it."""
+def is_expunged(one: Placement, states: Sequence[MailboxState]) -> bool:
+    """Return whether a state has seen the placement, and does not show it."""
     return any(
         state.has_seen(one[0]) and all(one not in row.placements() for row in state.rows.values()) for state in states
     )
@@ -96,8 +98,8 @@ def somebody_lacks(one: Placement, states: Sequence[MailboxState]) -> bool:
 
 @given(*CLUSTER)
 @settings(max_examples=100, deadline=None)
-def test_the_order_changes_numbers_and_nothing_else(seed: int, steps: int) -> None:
-    """But for a flag of a GUID that has two placements: it counts if it was set before they became one."""
+def test_order_of_states_changes_only_numbers(seed: int, steps: int) -> None:
+    """Flags of a GUID with two placements are exempt: they count only if they were set before the placements merged."""
     states = states_of(seed, steps)
     one, other = merge_all(states), merge_all(states[::-1])
     standing, again = ({row.guid: row.placements() for row in merged.rows.values()} for merged in (one, other))
@@ -112,8 +114,8 @@ def test_the_order_changes_numbers_and_nothing_else(seed: int, steps: int) -> No
     assert one.risen == other.risen
 
 
-def test_of_two_placements_of_a_guid_the_one_that_nobody_expunged_stays_in_any_order() -> None:
-    """Two sides have the mail, which was sent again; a third one has expunged what one of them shows."""
+def test_placement_that_was_not_expunged_stays_in_any_order() -> None:
+    """Two sides have the message, which was delivered twice; a third side has expunged one of its placements."""
     world = World(random.Random(0))
     one, other, third = (Node(name, world) for name in "abc")
     one.number(mail(1, b"x"))
@@ -125,7 +127,7 @@ def test_of_two_placements_of_a_guid_the_one_that_nobody_expunged_stays_in_any_o
         assert [row.dot.origin for row in merge_all(order).rows.values()] == ["b.x"]
 
 
-def test_states_that_others_cover_take_no_part() -> None:
+def test_covered_states_take_no_part() -> None:
     old = MailboxState(uidnext=2, modseq=1, context={"a.x": 1})
     new = MailboxState(uidnext=5, modseq=4, context={"a.x": 2})
     branch = MailboxState(uidnext=3, modseq=2, context={"a.x": 1, "b.x": 1})
@@ -135,7 +137,7 @@ def test_states_that_others_cover_take_no_part() -> None:
     assert merge_all([old, MailboxState(), new]) == new
 
 
-def test_context_says_how_many_were_joined() -> None:
+def test_context_counts_the_merged_states() -> None:
     branches = [MailboxState(modseq=1, context={f"{name}.x": 1}) for name in "abc"]
     expected: dict[str, int] = {"": 2}
     for branch in branches:
@@ -143,6 +145,6 @@ def test_context_says_how_many_were_joined() -> None:
     assert merge_all(branches).context == expected
 
 
-def test_nothing_to_join_is_an_error() -> None:
+def test_merge_of_no_states_is_an_error() -> None:
     with pytest.raises(ValueError, match="no states"):
         merge_all([])

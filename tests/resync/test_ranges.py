@@ -14,12 +14,12 @@ Items = Mapping[bytes, int]
 
 HASHES = st.integers(0, 2**128 - 1)
 SCATTERED = st.binary(min_size=16, max_size=16)
-CLUSTERED = st.integers(0, 2**12).map(lambda number: number.to_bytes(16))  # they begin with 29 equal digits
+CLUSTERED = st.integers(0, 2**12).map(lambda number: number.to_bytes(16))  # these keys begin with 29 equal digits
 SETS = st.dictionaries(st.one_of(SCATTERED, CLUSTERED), HASHES, max_size=150)
 
 
-def found(ours: Items, theirs: Items) -> tuple[Difference, int]:
-    """The difference, and about how many bytes it took to find."""
+def find_difference(ours: Items, theirs: Items) -> tuple[Difference, int]:
+    """Return the difference, and about how many bytes were sent to find it."""
     asked, answering = Fingerprints(ours.items()), Fingerprints(theirs.items())
     comparison, moved = Comparison(asked, answering.of("")), 0
     while not comparison.is_done:
@@ -37,7 +37,7 @@ def weight(answer: Answer) -> int:
     return len(msgpack.packb([[first, value.to_bytes(16)] for first, value in pairs]))
 
 
-def dumb_difference(ours: Items, theirs: Items) -> Difference:
+def expected_difference(ours: Items, theirs: Items) -> Difference:
     return Difference(
         tuple(sorted(key for key in ours if key not in theirs)),
         tuple(sorted(key for key in theirs if key not in ours)),
@@ -47,13 +47,13 @@ def dumb_difference(ours: Items, theirs: Items) -> Difference:
 
 @given(SETS, SETS, SETS)
 @example({}, {}, {b"\0" * 16: 0, b"\xff" * 16: 2**128 - 1})
-def test_what_is_found_is_the_difference(common: Items, one: Items, other: Items) -> None:
+def test_comparison_finds_the_difference(common: Items, one: Items, other: Items) -> None:
     ours, theirs = {**common, **one}, {**common, **other}
-    assert found(ours, theirs)[0] == dumb_difference(ours, theirs)
+    assert find_difference(ours, theirs)[0] == expected_difference(ours, theirs)
 
 
 @given(SETS, st.text("0123456789abcdef", max_size=32))
-def test_a_fingerprint_is_of_what_begins_with_its_digits(items: Items, prefix: str) -> None:
+def test_fingerprint_covers_the_keys_with_its_prefix(items: Items, prefix: str) -> None:
     inside = {key: value for key, value in items.items() if key.hex().startswith(prefix)}
     compared = Fingerprints(items.items())
     assert compared.of(prefix) == (len(inside), add(0, *inside.values()))
@@ -65,25 +65,25 @@ def many(count: int) -> dict[bytes, int]:
     return {dice.randbytes(16): dice.getrandbits(128) for _ in range(count)}
 
 
-def test_equal_sets_take_no_question() -> None:
-    assert found(many(10_000), many(10_000)) == (((), (), ()), 0)
+def test_equal_sets_need_no_question() -> None:
+    assert find_difference(many(10_000), many(10_000)) == (((), (), ()), 0)
 
 
 @pytest.mark.long
-def test_bytes_grow_with_the_difference_and_not_with_the_set() -> None:
+def test_traffic_grows_with_the_difference_and_not_with_the_set() -> None:
     ours = many(100_000)
     changed = random.Random(0).sample(sorted(ours), 20)
     theirs = {**ours, **{key: ours[key] ^ 1 for key in changed[:10]}}
     for key in changed[10:]:
         del theirs[key]
-    difference, moved = found(ours, theirs)
+    difference, moved = find_difference(ours, theirs)
     assert difference == (tuple(sorted(changed[10:])), (), tuple(sorted(changed[:10])))
     assert moved < 40 << 10
-    _, all_of_it = found({}, ours)
-    assert all_of_it < 50 * len(ours)
+    _, moved_for_all = find_difference({}, ours)
+    assert moved_for_all < 50 * len(ours)
 
 
-def test_what_does_not_add_up_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contradictory_answers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = Fingerprints(many(100).items())
     split = theirs.answer("")
     assert isinstance(split, Split)

@@ -14,7 +14,7 @@ FINGERPRINTS = st.lists(st.integers(0, 2**128 - 1), max_size=9)
 
 
 @given(FINGERPRINTS, st.randoms(use_true_random=False))
-def test_a_sum_does_not_depend_on_the_order(members: list[int], rng: random.Random) -> None:
+def test_sum_does_not_depend_on_the_order(members: list[int], rng: random.Random) -> None:
     shuffled = members.copy()
     rng.shuffle(shuffled)
     one_by_one = 0
@@ -24,7 +24,7 @@ def test_a_sum_does_not_depend_on_the_order(members: list[int], rng: random.Rand
 
 
 @given(FINGERPRINTS, FINGERPRINTS)
-def test_what_is_removed_leaves_no_trace(stay: list[int], go: list[int]) -> None:
+def test_removal_undoes_addition(stay: list[int], go: list[int]) -> None:
     assert rows.remove(rows.add(0, *stay, *go), *go) == rows.add(0, *stay)
     assert len(rows.to_bytes(rows.remove(0, *stay))) == 16
 
@@ -47,11 +47,11 @@ def test_what_is_removed_leaves_no_trace(stay: list[int], go: list[int]) -> None
         ROW._replace(content_hash=bytes(31) + b"\1"),
     ],
 )
-def test_every_field_counts(other: Row) -> None:
+def test_fingerprint_depends_on_every_field(other: Row) -> None:
     assert other.fingerprint() != ROW.fingerprint()
 
 
-def test_the_order_of_flags_and_the_way_through_the_disk_do_not_count() -> None:
+def test_fingerprint_ignores_the_order_of_flags_and_storage() -> None:
     flags = {"a": (1, "dc1", True), "b": (2, "dc2", False)}
     one = ROW._replace(flags=flags)
     backwards = ROW._replace(flags=dict(reversed(flags.items())))
@@ -59,7 +59,7 @@ def test_the_order_of_flags_and_the_way_through_the_disk_do_not_count() -> None:
     assert one.fingerprint() == backwards.fingerprint() == stored.fingerprint()
 
 
-def test_a_cleared_flag_keeps_its_stamp_out_of_sight() -> None:
+def test_cleared_flag_keeps_its_stamp_and_is_invisible() -> None:
     states = rows.set_flags(ROW.flags, ["\\Seen"], Stamp(9, "dc2"), value=False)
     assert states == {"\\Seen": (9, "dc2", False)}
     assert ROW._replace(flags=states).visible_flags() == frozenset()

@@ -1,4 +1,4 @@
-"""Histories of a tree at several nodes that change apart, with each merge checked."""
+"""Random histories of a tree at several nodes that number apart, with each merge checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TREE = tree_id(ALICE)
 
 
 class Node:
-    """Changes a tree as a master would: names are unique, parents are made, what is below a folder moves with it."""
+    """A node that changes a tree as a master does: unique names, missing parents made, subfolders moved along."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.origin, self.clock, self.seq = f"{name}.x", clock, 0
@@ -44,12 +44,12 @@ class Node:
         self.show()
 
     def show(self) -> None:
-        """Merges of mail may raise each UIDVALIDITY: not even then may two folders look alike under one name."""
+        """Check that no two folders of one name can get one UIDVALIDITY, even if merges of mail raise it."""
         for name, folder in self.living().items():
             shown = self.shown.setdefault(name, set())
             shown.add((folder.uidvalidity, folder.mailbox_id))
             for low, high in pairwise(sorted(shown)):
-                assert low[1] == high[1] or high[0] - low[0] > RISEN_MAX, "one folder may be taken for another"
+                assert low[1] == high[1] or high[0] - low[0] > RISEN_MAX, "a client may take one folder for another"
 
     def living(self) -> dict[str, FolderState]:
         return {folder.name: folder for folder in self.tree.folders.values() if not folder.deleted}
@@ -90,10 +90,10 @@ class Node:
             self.number(FolderSubscribe(name, rng.random() < 0.5))
 
     def meet(self, other: Node) -> None:
-        """The one behind steps along; on a fork this node merges."""
-        if within(self.tree, other.tree):
+        """Let the node that is behind adopt the other's tree; on a fork this node merges."""
+        if is_covered(self.tree, other.tree):
             self.adopt(other)
-        elif within(other.tree, self.tree):
+        elif is_covered(other.tree, self.tree):
             other.adopt(self)
         else:
             merged = merge_trees(self.tree, other.tree)
@@ -103,7 +103,9 @@ class Node:
             entry = self.entry(changes, [self.history[-1].dot, other.history[-1].dot], merged.modseq)
             path = [*other.history, entry]
             self.step(entry)
-            assert replay_tree(path) == self.tree == replay_tree(self.history), "the two ways to a merge end apart"
+            assert replay_tree(path) == self.tree == replay_tree(self.history), (
+                "the two paths to a merge lead to different states"
+            )
 
     def adopt(self, other: Node) -> None:
         self.tree, self.history = replay_tree(other.history), list(other.history)
@@ -119,7 +121,7 @@ class Clock:
         return self.time
 
 
-def within(one: TreeState, other: TreeState) -> bool:
+def is_covered(one: TreeState, other: TreeState) -> bool:
     return all(other.context.get(origin, 0) >= seq for origin, seq in one.context.items())
 
 
@@ -133,7 +135,7 @@ def check_merged(merged: TreeState, *sides: TreeState) -> None:
             (before,) = (folder for folder in side.folders.values() if folder.name == name and not folder.deleted)
             (after,) = (folder for folder in folders if folder.name == name and not folder.deleted)
             if before.mailbox_id != after.mailbox_id:
-                assert after.uidvalidity != before.uidvalidity, "another folder looks like the one of this name"
+                assert after.uidvalidity != before.uidvalidity, "another folder has this name and UIDVALIDITY"
     for name in living:
         parent = name.rpartition(SEPARATOR)[0]
         if parent and parent not in living:

@@ -1,4 +1,4 @@
-"""A connection that changes what it carries: nobody takes that in, and all that was sent arrives in the end."""
+"""Nodes refuse the commands that a faulty connection changes, and everything that was sent arrives in the end."""
 
 import logging
 from contextlib import suppress
@@ -15,36 +15,36 @@ from replicator.replication.convergence import fork_merge
 from tests.replication.cluster import USER, Cluster, cluster, until
 from tests.replication.log.truncating import forget_log
 
-TEXT = "Subject: Invoice\r\n\r\nPlease pay 1000 EUR"
+BODY = "Subject: Invoice\r\n\r\nPlease pay 1000 EUR"
 
 
-def ended(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Why links to dc1 ended, at the nodes that ended them."""
+def link_errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the reasons for which other nodes ended their links to dc1."""
     messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     return [message for message in messages if message.startswith("link to dc1 is down: ")]
 
 
-async def assert_shown(nodes: Cluster, *texts: str) -> None:
-    """At all nodes, under the digests and hashes that all have."""
+async def assert_shown(nodes: Cluster, *bodies: str) -> None:
+    """Check that all nodes have the same digests, and show these bodies in INBOX."""
     await nodes.converged()
     for node in nodes.all():
-        assert list((await node.bodies()).values()) == list(texts)
+        assert list((await node.bodies()).values()) == list(bodies)
 
 
-async def test_a_digit_of_a_body_that_changes_on_a_link_is_not_taken(
+async def test_receiver_refuses_body_that_changed_on_the_link(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         road = nodes.network.road("dc1", "dc3")
         road.spoil(b"pay 1")
-        await nodes["dc1"].save(TEXT)
-        await assert_shown(nodes, TEXT)
+        await nodes["dc1"].save(BODY)
+        await assert_shown(nodes, BODY)
         assert not road.spoils
-        assert len(ended(caplog)) == 1
-        assert "does not match its hash" in ended(caplog)[0]
+        assert len(link_errors(caplog)) == 1
+        assert "does not match its hash" in link_errors(caplog)[0]
 
 
-async def test_a_digit_of_a_body_that_changes_on_its_way_to_the_master_is_not_numbered(
+async def test_master_refuses_body_that_changed_on_the_way(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -53,15 +53,15 @@ async def test_a_digit_of_a_body_that_changes_on_its_way_to_the_master_is_not_nu
         road = nodes.network.road("dc2", "dc1")
         road.spoil(b"pay 1")
         folder = await nodes["dc2"].inbox()
-        await nodes["dc2"].mail.save(folder, NewMessage(TEXT.encode()))
-        await assert_shown(nodes, "first", TEXT)
+        await nodes["dc2"].mail.save(folder, NewMessage(BODY.encode()))
+        await assert_shown(nodes, "first", BODY)
         assert not road.spoils
-        assert ended(caplog) == []
+        assert link_errors(caplog) == []
         assert "refusing a request of dc2" in caplog.text
 
 
 ENTRY = rb"SAVE [^\n]* ENTRY \(dc1\."
-FIELDS = {  # up to the octet that changes
+ENTRY_FIELDS = {  # each pattern ends with the octet that changes
     "tree's id": rb"MBOX \d+ alice [^ ]+ [0-9a-f]{32}",
     "mailbox id": rb"r\d+ MBOX \d+ alice [^ ]+ [0-9a-f]{32}(?= 1)",
     "user": rb"MBOX \d+ alice",
@@ -90,18 +90,18 @@ FIELDS = {  # up to the octet that changes
 }
 
 
-@pytest.mark.parametrize("field", FIELDS)
-async def test_whatever_changes_of_an_entry_it_is_not_taken(
+@pytest.mark.parametrize("field", ENTRY_FIELDS)
+async def test_receiver_refuses_entry_with_changed_field(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, field: str
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         node, road = nodes["dc1"], nodes.network.road("dc1", "dc2")
-        if b"MBOX" not in FIELDS[field]:
+        if b"MBOX" not in ENTRY_FIELDS[field]:
             await node.save("zero")
             await nodes.converged()
-        road.spoil(FIELDS[field])
+        road.spoil(ENTRY_FIELDS[field])
         flags = frozenset({"\\Seen"})
-        uid = (await node.mail.save(await node.inbox(), NewMessage(TEXT.encode(), flags=flags))).uid
+        uid = (await node.mail.save(await node.inbox(), NewMessage(BODY.encode(), flags=flags))).uid
         await node.flag(uid, added=("\\Flagged",))
         await node.save("last")
         await node.expunge(uid)
@@ -110,11 +110,11 @@ async def test_whatever_changes_of_an_entry_it_is_not_taken(
         shown = await node.bodies()
         await nodes.converged()
         assert not road.spoils, "nothing was changed"
-        assert len(ended(caplog)) == 1, ended(caplog)
+        assert len(link_errors(caplog)) == 1, link_errors(caplog)
         await assert_shown(nodes, *shown.values())
 
 
-CHECKED = {  # what no digest of an entry tells of: up to the octet that changes
+OTHER_FIELDS = {  # fields that no entry's digest covers; each pattern ends with the octet that changes
     "origin of a HELLO": rb"HELLO \d+ dc\d dc\d\.[0-9a-f]+",
     "mailbox of an MBOX": rb"r\d+ MBOX \d+ alice [^ ]+ [0-9a-f]{32}",
     "mailbox number": rb"SYNC MAILBOX \d",
@@ -122,11 +122,11 @@ CHECKED = {  # what no digest of an entry tells of: up to the octet that changes
 }
 
 
-@pytest.mark.parametrize("field", CHECKED)
-async def test_who_a_node_is_and_what_it_shows_is_not_taken_if_it_has_changed(
+@pytest.mark.parametrize("field", OTHER_FIELDS)
+async def test_changed_hello_and_state_fields_are_refused(
     tmp_path: Path, autojump_clock: MockClock, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does a node end because its HELLO came under another origin."""
+    """A node also goes on running when its HELLO arrives with another origin."""
     monkeypatch.setattr(fork_merge, "SHORT_MODSEQ", 0)  # other nodes are asked what they show
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         for folder in ("Other", "Work"):
@@ -140,7 +140,7 @@ async def test_who_a_node_is_and_what_it_shows_is_not_taken_if_it_has_changed(
             await nodes[sid].save(sid)
         roads = [nodes.network.road(*way) for way in permutations(nodes.sids, 2)]
         for road in roads:
-            road.spoil(CHECKED[field])
+            road.spoil(OTHER_FIELDS[field])
         nodes.network.mend(("dc1", "dc3"), ("dc2", "dc3"))
         await nodes.linked()
         await nodes.converged()
@@ -150,15 +150,15 @@ async def test_who_a_node_is_and_what_it_shows_is_not_taken_if_it_has_changed(
             assert list((await node.bodies("Work")).values()) == ["Work"]
 
 
-async def move(nodes: Cluster, at: str, to: str) -> None:
-    """Ask for it again where the connection ends."""
+async def move_inbox(nodes: Cluster, source: str, target: str) -> None:
+    """Move INBOX from one master to another, and ask again if the connection ends."""
     while True:
         with suppress(UnavailableError):
-            return await nodes[at].coordinator.handover.move_to(await nodes[at].inbox(), to)
+            return await nodes[source].coordinator.handover.move_to(await nodes[source].inbox(), target)
         await trio.sleep(5)
 
 
-OF_NODES = {  # what tells of nodes and masters: up to the octet that changes
+ELECTION_FIELDS = {  # fields about nodes and masters; each pattern ends with the octet that changes
     "links of a node that nobody has": rb"LINKS [^\n]*\(d",
     "number of a node's links": rb"LINKS \(\([^ ]+ \d+ \d",
     "node that nobody has": rb"SETTLED dc",
@@ -172,23 +172,23 @@ OF_NODES = {  # what tells of nodes and masters: up to the octet that changes
 }
 
 
-@pytest.mark.parametrize("field", OF_NODES)
-async def test_what_is_said_of_nodes_and_masters_is_not_taken_if_it_has_changed(
+@pytest.mark.parametrize("field", ELECTION_FIELDS)
+async def test_changed_election_fields_are_refused(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, field: str
 ) -> None:
-    """And no node is known for good that is none."""
+    """Nodes also do not remember a node that does not exist."""
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
         roads = [nodes.network.road(*way) for way in permutations(nodes.sids, 2)]
         for road in roads:
-            road.spoil(OF_NODES[field])
+            road.spoil(ELECTION_FIELDS[field])
         nodes.isolate("dc3")
         await nodes.linked(["dc1", "dc2"], ["dc3"])
         nodes.rejoin("dc3")
         await nodes.linked()
         await nodes["dc2"].save("second")
-        await move(nodes, "dc1", "dc3")
+        await move_inbox(nodes, "dc1", "dc3")
         await trio.sleep(60)
         await nodes.linked()
         await nodes.converged()
@@ -198,8 +198,8 @@ async def test_what_is_said_of_nodes_and_masters_is_not_taken_if_it_has_changed(
         assert "the connection changes what it carries" in caplog.text
 
 
-async def test_a_request_goes_to_no_other_mailbox(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """An MBOX named another mailbox when it came, under the number that a SAVE names."""
+async def test_changed_mbox_sends_no_save_to_another_mailbox(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """An MBOX arrives with the id of another mailbox, and a SAVE names its number."""
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].mail.create_folder(USER, "Work")
         await nodes["dc1"].save("first")
@@ -216,7 +216,7 @@ async def test_a_request_goes_to_no_other_mailbox(tmp_path: Path, autojump_clock
         line.until = trio.current_time() + 5
         nodes.network.mend(("dc1", "dc2"))
         await nodes.linked()
-        await nodes["dc1"].save("second")  # so that it is master
+        await nodes["dc1"].save("second")  # makes dc1 master
         await nodes["dc2"].save("third")
         await nodes.converged()
         assert line.done
@@ -225,8 +225,8 @@ async def test_a_request_goes_to_no_other_mailbox(tmp_path: Path, autojump_clock
             assert sorted((await node.bodies()).values()) == ["first", "second", "third"]
 
 
-async def test_a_log_does_not_begin_after_what_was_not_compared(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The context of SYNC NODE says which entries that are. It had another number when it came."""
+async def test_changed_snapshot_context_skips_no_entries(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The context in the reply to SYNC NODE says where the log goes on; one of its numbers arrives changed."""
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()

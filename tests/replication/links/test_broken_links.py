@@ -28,9 +28,7 @@ async def mastered_by(nodes: Cluster, sid: str, *names: str) -> None:
     await nodes.converged()
 
 
-async def test_saves_survive_links_that_break_while_they_are_under_way(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_saves_survive_breaking_links(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await mastered_by(nodes, "dc1", INBOX)
         acknowledged: Counter[str] = Counter()
@@ -40,17 +38,17 @@ async def test_saves_survive_links_that_break_while_they_are_under_way(
         async def client(node: Node) -> None:
             nonlocal running
             for number in range(25):
-                text, began = f"{node.sid} {number}", trio.current_time()
-                await node.save(text)
+                body, began = f"{node.sid} {number}", trio.current_time()
+                await node.save(body)
                 waited.append(trio.current_time() - began)
-                acknowledged[text] += 1
+                acknowledged[body] += 1
             running -= 1
 
         async def breaker(one: str, other: str, pause_s: float) -> None:
             while running:
                 await trio.sleep(pause_s)
                 for road in (nodes.network.road(one, other), nodes.network.road(other, one)):
-                    road.bytes_per_s = 20_000  # so that something is always under way
+                    road.bytes_per_s = 20_000  # slow, so that commands are always on the way
                 nodes.network.cut((one, other))
                 nodes.network.mend((one, other))
 
@@ -67,7 +65,7 @@ async def test_saves_survive_links_that_break_while_they_are_under_way(
             assert texts == acknowledged + Counter(["first"])
 
 
-async def test_a_save_whose_reply_was_lost_makes_one_mail(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_save_with_lost_reply_makes_one_message(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await mastered_by(nodes, "dc1", INBOX)
         assert await nodes["dc3"].save("to learn who is the master") == 2
@@ -90,11 +88,11 @@ async def test_a_save_whose_reply_was_lost_makes_one_mail(tmp_path: Path, autoju
         assert list((await nodes["dc3"].bodies()).values()).count("once") == 1
 
 
-async def test_a_copy_whose_reply_was_lost_is_not_made_twice(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_copy_with_lost_reply_is_not_made_twice(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await mastered_by(nodes, "dc1", INBOX, "Archive")
         node = nodes["dc3"]
-        await node.flag(1, name="Archive")  # and learn who is the master
+        await node.flag(1, name="Archive")  # makes dc3 learn the master
         back = nodes.network.road("dc1", "dc3")
         back.hold()
         archive = await node.mail.folder(USER, "Archive")
@@ -113,11 +111,11 @@ async def test_a_copy_whose_reply_was_lost_is_not_made_twice(tmp_path: Path, aut
         assert await node.bodies("Archive") == {1: "first", 2: "first"}
 
 
-async def test_nobody_waits_longer_than_the_deadline(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_request_over_slow_links_ends_at_the_deadline(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await mastered_by(nodes, "dc1", INBOX)
         node = nodes["dc3"]
-        nodes.network.road("dc1", "dc3").bytes_per_s = 1000  # alive, and of no use
+        nodes.network.road("dc1", "dc3").bytes_per_s = 1000  # up, but too slow to be of use
         nodes.network.road("dc2", "dc3").bytes_per_s = 1000
         began = trio.current_time()
         inbox = await node.inbox()
@@ -135,28 +133,24 @@ async def test_nobody_waits_longer_than_the_deadline(tmp_path: Path, autojump_cl
         await nodes.converged()
 
 
-async def test_a_message_larger_than_the_link_is_fast_does_not_end_the_link(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_large_message_keeps_a_slow_link_up(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await mastered_by(nodes, "dc1", INBOX)
         link = nodes["dc1"].coordinator.connections.link("dc2")
         nodes.network.road("dc1", "dc2").bytes_per_s = 100_000
-        text = "large\r\n" * 300_000
+        body = "large\r\n" * 300_000
         began = trio.current_time()
-        assert await nodes["dc1"].save(text) == 2
+        assert await nodes["dc1"].save(body) == 2
         assert trio.current_time() - began > 5 * TIMEOUT_S
         assert nodes["dc1"].coordinator.connections.link("dc2") is link
         await nodes.converged()
-        assert (await nodes["dc2"].bodies())[2] == text
+        assert (await nodes["dc2"].bodies())[2] == body
 
 
-async def test_a_peer_that_stops_reading_holds_up_nobody_and_is_dropped(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_peer_that_stops_reading_is_dropped_and_delays_nobody(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await mastered_by(nodes, "dc1", INBOX)
-        for other in ("dc1", "dc2"):  # dc3 is stopped as by SIGSTOP: it neither reads nor says anything
+        for other in ("dc1", "dc2"):  # dc3 neither reads nor sends, as after SIGSTOP
             nodes.network.road(other, "dc3").hold()
             nodes.network.road("dc3", other).hold()
         link = nodes["dc1"].coordinator.connections.link("dc3")
@@ -182,7 +176,7 @@ async def test_a_peer_that_stops_reading_holds_up_nobody_and_is_dropped(
         assert len(await nodes["dc3"].messages()) == 22
 
 
-async def test_a_disk_that_is_full_keeps_the_link_and_catches_up_when_there_is_room(
+async def test_node_with_full_disk_keeps_its_links_and_catches_up_later(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -202,7 +196,7 @@ async def test_a_disk_that_is_full_keeps_the_link_and_catches_up_when_there_is_r
         assert len(await nodes["dc3"].messages()) == 21
 
 
-async def test_an_entry_larger_than_what_may_wait_to_be_sent_gets_through(
+async def test_entry_larger_than_the_output_limit_gets_through(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "OUTPUT_BYTES", 4_000)
@@ -224,7 +218,7 @@ async def test_an_entry_larger_than_what_may_wait_to_be_sent_gets_through(
         assert list(one.coordinator.connections.links) == before
 
 
-async def test_an_answer_that_cannot_be_said_is_refused_and_the_link_goes_on(
+async def test_unencodable_reply_becomes_a_refusal_and_keeps_the_link(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:

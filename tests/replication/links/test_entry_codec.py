@@ -62,7 +62,7 @@ predecessors = st.lists(dots, max_size=2).map(tuple)
 
 @st.composite
 def logged_entries(draw: st.DrawFn) -> Logged:
-    """Of a mailbox or of a tree; each added message's text is there, or it is a copy, or the text was lost."""
+    """Draw an entry of a mailbox or a tree, with the bodies of all added messages that are not copies."""
     kind = draw(st.sampled_from(["mail", "tree"]))
     user = draw(texts)
     changes: list[Change] = []
@@ -82,7 +82,7 @@ def logged_entries(draw: st.DrawFn) -> Logged:
 
 
 def over_the_wire(logged: Logged) -> list[Arrived]:
-    """Through an encoder, a decoder and an assembler, with the mailbox numbers of a link."""
+    """Send an entry through an encoder, a decoder and an assembler, with the mailbox numbers of a link."""
     numbered: dict[int, MailboxKey] = {}
     encoder, decoder, assembler = Encoder(), Decoder(), EntryAssembler(numbered.__getitem__)
 
@@ -105,24 +105,24 @@ def over_the_wire(logged: Logged) -> list[Arrived]:
 def test_every_entry_arrives_as_it_was_sent(logged: Logged) -> None:
     (arrived,) = over_the_wire(logged)
     assert arrived.entry == logged.entry
-    assert {text.content_hash: text.message for text in arrived.bodies} == logged.bodies
-    assert arrived.memory_bytes == sum(text.size_bytes for text in arrived.bodies)
+    assert {body.content_hash: body.message for body in arrived.bodies} == logged.bodies
+    assert arrived.memory_bytes == sum(body.size_bytes for body in arrived.bodies)
 
 
 @settings(max_examples=150, deadline=None)
 @given(logged_entries(), st.data())
-def test_of_what_was_changed_on_the_way_nothing_is_taken(logged: Logged, data: st.DataObject) -> None:
+def test_entries_that_changed_on_the_way_are_refused(logged: Logged, data: st.DataObject) -> None:
     sent = bytearray(b"".join(wire_bytes(logged)))
     at = data.draw(st.integers(0, len(sent) - 1))
     sent[at] = data.draw(st.integers(0, 255) | st.sampled_from(b"0123456789abcdef"))
-    for arrived in taken(bytes(sent)):
+    for arrived in decoded_entries(bytes(sent)):
         assert arrived.entry.digest() == logged.entry.digest()
-        assert {text.content_hash: text.message for text in arrived.bodies} == logged.bodies
+        assert {body.content_hash: body.message for body in arrived.bodies} == logged.bodies
 
 
 @settings(max_examples=100)
 @given(logged_entries(), st.data())
-def test_a_digest_is_of_all_that_an_entry_says_but_for_copied(logged: Logged, data: st.DataObject) -> None:
+def test_digest_covers_all_fields_but_copied(logged: Logged, data: st.DataObject) -> None:
     entry, other = logged.entry, data.draw(logged_entries()).entry
     name = data.draw(st.sampled_from([one.name for one in fields(entry)]))
     changed = replace(entry, **{name: getattr(other, name)})
@@ -136,15 +136,15 @@ def uncopied(entry: Entry) -> Entry:
 
 
 def wire_bytes(logged: Logged) -> Iterator[bytes]:
-    """With the MBOX before it."""
+    """Encode an entry's commands, after the MBOX that a mailbox needs."""
     entry, encoder = logged.entry, Encoder()
     if not entry.is_tree:
         yield encoder.request(None, Mbox(7, entry.user, "", entry.mailbox_id, entry.uidvalidity))
     yield from (encoder.request(None, command) for command in entry_commands(logged, lambda _: 7))
 
 
-def taken(data: bytes) -> list[Arrived]:
-    """The entries that come out of it before the first error."""
+def decoded_entries(data: bytes) -> list[Arrived]:
+    """Decode the entries before the first error."""
     numbered: dict[int, MailboxKey] = {}
     assembler, found = EntryAssembler(numbered.__getitem__), list[Arrived]()
     with suppress(ProtocolError):
@@ -157,16 +157,16 @@ def taken(data: bytes) -> list[Arrived]:
     return found
 
 
-def test_a_text_of_another_hash_is_refused() -> None:
-    text, wrong = text_of(b"pay 100"), text_of(b"pay 900")
+def test_body_with_wrong_hash_is_refused() -> None:
+    body, wrong = text_of(b"pay 100"), text_of(b"pay 900")
     header = EntryHeader(Dot("dc1.a", 1), (), 1, 1, bytes(16))
     assembler = EntryAssembler({7: MailboxKey("alice", b"m" * 16, 7)}.__getitem__)
-    save = Save((7,), 0, b"g" * 16, (), replace(text, octets=wrong.octets), 1, header)
+    save = Save((7,), 0, b"g" * 16, (), replace(body, octets=wrong.octets), 1, header)
     with pytest.raises(ProtocolError, match="does not match its hash"):
         assembler.add(save)
 
 
-def test_a_message_whose_text_was_lost_goes_as_a_copy() -> None:
+def test_message_without_its_body_is_sent_as_a_copy() -> None:
     add = MailAdd(1, b"g" * 16, 0, ("\\Seen",), 4, b"h" * 32, copied=False)
     entry = Entry(Dot("dc1.a", 1), (), 1, 1, "alice", b"m" * 16, 7, (add,))
     (arrived,) = over_the_wire(Logged(1, entry, 0, {}))
@@ -174,7 +174,7 @@ def test_a_message_whose_text_was_lost_goes_as_a_copy() -> None:
     assert arrived.bodies == []
 
 
-def test_two_entries_one_after_the_other() -> None:
+def test_assembler_accepts_consecutive_entries() -> None:
     assembler = EntryAssembler({7: MailboxKey("alice", b"m" * 16, 7)}.__getitem__)
     entries = [
         Entry(
@@ -212,7 +212,7 @@ def test_other_errors_arrive_as_unavailable() -> None:
     assert type(error_of(Refused("NEW-CODE", "text"))) is UnavailableError
 
 
-def test_the_largest_changes_have_room_on_the_wire() -> None:
+def test_largest_changes_fit_on_the_wire() -> None:
     every_second = UidSet.of(range(UID_MAX - 2 * CHANGE_AT_ONCE, UID_MAX, 2))
     assert len(every_second.ranges) >= CHANGE_AT_ONCE
     copied = UidSet.of(range(UID_MAX - 2 * COPY_AT_ONCE, UID_MAX - 2, 2))

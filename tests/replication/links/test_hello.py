@@ -1,4 +1,4 @@
-"""Who may be a peer: HELLO on either side, silence, garbage, second connections, compression."""
+"""The handshake of a link: HELLO on both sides, silence, garbage, second connections, compression."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ FIVE_MINUTES_MS = 5 * 60 * 1000
 
 
 @asynccontextmanager
-async def alone(tmp_path: Path, clock: MockClock, sid: str) -> AsyncIterator[Cluster]:
+async def single_node(tmp_path: Path, clock: MockClock, sid: str) -> AsyncIterator[Cluster]:
     async with cluster(tmp_path, clock, 2, start=[sid]) as nodes:
         yield nodes
 
@@ -46,10 +46,10 @@ async def link_of(node: Node) -> LinkStatus:
         ({"clock_ms": EPOCH_MS - FIVE_MINUTES_MS - 2000}, RefusalCode.CLOCK, "the clocks are 302 s apart"),
     ],
 )  # fmt: skip
-async def test_a_hello_is_refused_with_the_reason(
+async def test_wrong_hello_is_refused_with_the_reason(
     tmp_path: Path, autojump_clock: MockClock, changes: dict[str, object], code: str, text: str
 ) -> None:
-    async with alone(tmp_path, autojump_clock, "dc2") as nodes:
+    async with single_node(tmp_path, autojump_clock, "dc2") as nodes:
         stranger = await approach(nodes)
         answer = await stranger.greet(**changes)
         assert isinstance(answer, Response)
@@ -63,8 +63,8 @@ async def test_a_hello_is_refused_with_the_reason(
         assert not (await link_of(nodes["dc2"])).up
 
 
-async def test_clocks_a_little_apart_do_no_harm(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with alone(tmp_path, autojump_clock, "dc2") as nodes:
+async def test_small_clock_difference_is_accepted(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with single_node(tmp_path, autojump_clock, "dc2") as nodes:
         answer = await (await approach(nodes)).greet(clock_ms=EPOCH_MS + FIVE_MINUTES_MS - 2000)
         assert isinstance(answer, Response)
         assert isinstance(answer.reply, Hello)
@@ -76,7 +76,7 @@ async def test_clocks_a_little_apart_do_no_harm(tmp_path: Path, autojump_clock: 
 async def test_garbage_instead_of_hello_ends_the_connection(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
-    async with alone(tmp_path, autojump_clock, "dc2") as nodes:
+    async with single_node(tmp_path, autojump_clock, "dc2") as nodes:
         caplog.set_level(logging.WARNING)
         stranger = await approach(nodes)
         await stranger.stream.send_all(data)
@@ -88,15 +88,15 @@ async def test_garbage_instead_of_hello_ends_the_connection(
 
 
 async def test_silence_instead_of_hello_ends_the_connection(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with alone(tmp_path, autojump_clock, "dc2") as nodes:
+    async with single_node(tmp_path, autojump_clock, "dc2") as nodes:
         began = trio.current_time()
         silent = await approach(nodes)
         assert await silent.ended()
         assert timing.HANDSHAKE_TIMEOUT_S <= trio.current_time() - began < timing.HANDSHAKE_TIMEOUT_S + 1
 
 
-async def test_silent_strangers_keep_nobody_out(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with alone(tmp_path, autojump_clock, "dc2") as nodes:
+async def test_silent_connections_do_not_keep_a_peer_out(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with single_node(tmp_path, autojump_clock, "dc2") as nodes:
         began = trio.current_time()
         oldest, *others = [await approach(nodes) for _ in range(MAX_HANDSHAKES)]
         async with visit(nodes):
@@ -107,7 +107,7 @@ async def test_silent_strangers_keep_nobody_out(tmp_path: Path, autojump_clock: 
 
 
 async def test_a_second_connection_of_a_peer_replaces_the_first(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with alone(tmp_path, autojump_clock, "dc2") as nodes:
+    async with single_node(tmp_path, autojump_clock, "dc2") as nodes:
         connections = nodes["dc2"].coordinator.connections
         async with visit(nodes) as first:
             before = connections.link("dc1")
@@ -120,11 +120,11 @@ async def test_a_second_connection_of_a_peer_replaces_the_first(tmp_path: Path, 
         assert (await link_of(nodes["dc2"])).error == "the peer closed the connection"
 
 
-# ---- the side that dials ---------------------------------------------------------------------------------------
+# ---- the node that dials -----------------------------------------------------------------------------------------
 
 
-async def dialled(nodes: Cluster) -> Stranger:
-    """Play dc2: the next connection that dc1 makes, its HELLO read."""
+async def accept_dial(nodes: Cluster) -> Stranger:
+    """Play dc2: accept the next connection of dc1, and read its HELLO."""
     send, receive = trio.open_memory_channel[trio.abc.Stream](0)
 
     async def accept(stream: trio.abc.Stream) -> None:
@@ -147,24 +147,24 @@ async def dialled(nodes: Cluster) -> Stranger:
         (replace(HELLO, sid="dc2", origin="dc2.x", version=4), "dc2 speaks protocol version 4, and dc1 speaks 3"),
     ],
 )
-async def test_what_keeps_a_link_down_is_in_the_status(
+async def test_status_shows_why_a_link_is_down(
     tmp_path: Path, autojump_clock: MockClock, answer: Hello | Refused, error: str
 ) -> None:
-    async with alone(tmp_path, autojump_clock, "dc1") as nodes:
-        stranger = await dialled(nodes)
+    async with single_node(tmp_path, autojump_clock, "dc1") as nodes:
+        stranger = await accept_dial(nodes)
         await stranger.reply("hello", answer)
         assert await stranger.ended()
         await until(lambda: nodes["dc1"].coordinator.connections.peers["dc2"].error == error)
 
 
-async def test_a_peer_that_says_nothing_is_given_up(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with alone(tmp_path, autojump_clock, "dc1") as nodes:
-        await dialled(nodes)
+async def test_node_gives_up_a_silent_peer(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with single_node(tmp_path, autojump_clock, "dc1") as nodes:
+        await accept_dial(nodes)
         await until(lambda: nodes["dc1"].coordinator.connections.peers["dc2"].error == "no answer in time")
 
 
 @pytest.mark.parametrize("caller", ["dc1", "dc2"])
-async def test_a_defect_that_a_peer_triggers_ends_the_connection_and_not_the_node(
+async def test_defect_that_a_peer_triggers_ends_only_the_connection(
     tmp_path: Path,
     autojump_clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -180,7 +180,7 @@ async def test_a_defect_that_a_peer_triggers_ends_the_connection_and_not_the_nod
         await stream.send_all(b"* TROUBLE")
         await trio.sleep_forever()
 
-    async with alone(tmp_path, autojump_clock, caller) as nodes:
+    async with single_node(tmp_path, autojump_clock, caller) as nodes:
         nodes.network.accepting[peer] = accept
         with monkeypatch.context() as defect:
             defect.setattr(Decoder, "feed", fail)
@@ -190,9 +190,9 @@ async def test_a_defect_that_a_peer_triggers_ends_the_connection_and_not_the_nod
         await nodes.linked()
 
 
-async def test_a_peer_that_starts_is_dialled_before_it_numbers_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with alone(tmp_path, autojump_clock, "dc1") as nodes:
-        await trio.sleep(1000)  # after which dc1 does not try often any more
+async def test_starting_peer_is_dialled_before_it_numbers_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with single_node(tmp_path, autojump_clock, "dc1") as nodes:
+        await trio.sleep(1000)  # by then dc1 dials only rarely
         began = trio.current_time()
         await nodes.start("dc2")
         await nodes.linked()
@@ -201,7 +201,7 @@ async def test_a_peer_that_starts_is_dialled_before_it_numbers_alone(tmp_path: P
 
 async def test_links_between_machines_are_compressed(tmp_path: Path, autojump_clock: MockClock) -> None:
     sizes: dict[str, int] = {}
-    text = "all work and no play makes Jack a dull boy\r\n" * 2000
+    body = "all work and no play makes Jack a dull boy\r\n" * 2000
     for host in ("127.0.0.1", "192.0.2.1"):
         directory = tmp_path / host
         async with cluster(directory, autojump_clock, 2, start=["dc1"]) as nodes:
@@ -210,15 +210,15 @@ async def test_links_between_machines_are_compressed(tmp_path: Path, autojump_cl
             await nodes.start()
             await nodes.linked()
             for number in range(3):
-                assert await nodes["dc2"].save(f"{number} {text}") == number + 1
+                assert await nodes["dc2"].save(f"{number} {body}") == number + 1
             await nodes["dc1"].flag(1, 2, 3)
             await nodes.converged()
-            assert await nodes["dc1"].bodies() == {uid: f"{uid - 1} {text}" for uid in (1, 2, 3)}
+            assert await nodes["dc1"].bodies() == {uid: f"{uid - 1} {body}" for uid in (1, 2, 3)}
             sizes[host] = sum(map(len, nodes.network.road("dc2", "dc1").sent))
     assert sizes["192.0.2.1"] < sizes["127.0.0.1"] / 20
 
 
-async def test_a_damaged_compressed_stream_ends_the_link_and_another_one_comes(
+async def test_damaged_compressed_stream_ends_the_link_and_nodes_reconnect(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:

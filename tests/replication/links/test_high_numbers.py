@@ -1,4 +1,4 @@
-"""A peer that makes up numbers of adverts, statements and terms: nobody is parted from the others for long."""
+"""A peer that invents numbers of adverts, SETTLED and terms does not part nodes for long."""
 
 import logging
 from pathlib import Path
@@ -30,10 +30,10 @@ FAR = EPOCH_MS + AHEAD_MAX + (1 << 32)
         Settled("dc1", FAR, (Dot("dc9.x", 1),)),
     ],
 )
-async def test_a_number_that_no_node_counts_up_to_is_passed_over(
+async def test_number_above_the_bound_is_ignored(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, command: Command
 ) -> None:
-    """Whoever passes it on may do so in good faith, so the link stays."""
+    """The link stays, because the peer may have passed on the number of another node."""
     caplog.set_level(logging.INFO)
     async with cluster(tmp_path, autojump_clock, start=["dc2", "dc3"]) as nodes:
         await nodes.linked(["dc2", "dc3"])
@@ -52,10 +52,8 @@ async def test_a_number_that_no_node_counts_up_to_is_passed_over(
         assert await nodes["dc3"].save("x") == 1
 
 
-async def test_the_highest_number_that_is_believed_parts_no_node_for_long(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    """Of a node that is linked, by another one. It does not go above that before all believe what it says then."""
+async def test_highest_believed_number_parts_no_node_for_long(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A stranger forges the numbers of linked nodes. They send a higher number once all nodes believe it."""
     async with cluster(tmp_path, autojump_clock, start=["dc2", "dc3"]) as nodes:
         await nodes.linked(["dc2", "dc3"])
         async with visit(nodes) as stranger:
@@ -73,10 +71,10 @@ async def test_the_highest_number_that_is_believed_parts_no_node_for_long(
 
 
 @pytest.mark.parametrize("ahead_s", [-290, 290])
-async def test_a_node_that_is_told_of_the_highest_number_it_heeds_stays_with_the_others(
+async def test_node_overrides_a_forged_number_of_its_own(
     tmp_path: Path, autojump_clock: MockClock, ahead_s: float
 ) -> None:
-    """Whatever their clocks say; and what it says then it says to all."""
+    """The number is the highest that the node heeds. The other node believes the answer, whatever their clocks say."""
     async with cluster(tmp_path, autojump_clock, start=["dc3"]) as nodes:
         nodes.clock_ahead_s["dc2"] = ahead_s
         await nodes.start("dc2")

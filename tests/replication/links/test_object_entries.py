@@ -1,4 +1,4 @@
-"""Entries of very many changes go by a shared object store, and on the links whatever becomes of that."""
+"""Entries of very many changes travel by a shared object store, and on the links if the object store fails."""
 
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -31,17 +31,17 @@ from tests.replication.stranger import INBOX, ORIGIN, Stranger, approach, header
 T = TypeVar("T")
 
 MAILS = 6
-CALM = MastershipConfig(heartbeat_s=10.0, timeout_s=40.0)  # minutes go by: each heartbeat takes real time
+CALM = MastershipConfig(heartbeat_s=10.0, timeout_s=40.0)  # tests last minutes, and each heartbeat costs real time
 
 
 @pytest.fixture(autouse=True)
-def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def _few_changes_count_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_entries, "CHANGES_MIN", MAILS - 1)
 
 
 @asynccontextmanager
 async def with_mail(tmp_path: Path, clock: MockClock, size: int = 3) -> AsyncIterator[Cluster]:
-    """dc1 has messages and a folder to copy them to, and masters both."""
+    """Run nodes; dc1 masters an INBOX with messages, and a folder to copy them to."""
     async with cluster(tmp_path, clock, size, shares_objects=True, mastership=CALM) as nodes:
         for number in range(MAILS):
             await nodes["dc1"].save(f"mail {number}")
@@ -52,7 +52,7 @@ async def with_mail(tmp_path: Path, clock: MockClock, size: int = 3) -> AsyncIte
 
 
 async def copy_all(nodes: Cluster) -> Dot:
-    """dc1 copies all of its INBOX at once; the entry."""
+    """Copy all of dc1's INBOX at once; return the dot of the entry."""
     dc1 = nodes["dc1"]
     await dc1.mail.copy(await dc1.view(), UidSet.of(range(1, MAILS + 1)), await dc1.mail.folder(USER, "Archive"))
     return Dot(dc1.store.origin, dc1.store.context[dc1.store.origin])
@@ -71,7 +71,7 @@ async def assert_copied(nodes: Cluster, times: int = 1) -> None:
 
 
 def sent(nodes: Cluster, kind: type[T], sender: str, receiver: str) -> list[T]:
-    """The commands of one kind that went over a link."""
+    """Return the commands of one kind that went over a link."""
     items = nodes.network.road(sender, receiver).items()
     return [item.command for item in items if isinstance(item, Request) and isinstance(item.command, kind)]
 
@@ -80,9 +80,7 @@ def objects(nodes: Cluster) -> list[Path]:
     return sorted(path for path in (nodes.directory / "checkpoints" / "mail" / "entries").rglob("*") if path.is_file())
 
 
-async def test_an_entry_of_many_changes_is_written_once_and_goes_by_name(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_large_entry_is_stored_once_and_sent_by_name(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with with_mail(tmp_path, autojump_clock) as nodes:
         dot = await copy_all(nodes)
         await assert_copied(nodes)
@@ -102,7 +100,7 @@ async def test_an_entry_of_many_changes_is_written_once_and_goes_by_name(
         assert len(objects(nodes)) == 2
 
 
-async def test_nodes_that_share_no_object_store_send_everything_on_the_link(
+async def test_nodes_without_a_shared_store_send_everything_on_the_link(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock, start=["dc1"], shares_objects=True) as nodes:
@@ -122,7 +120,7 @@ async def test_nodes_that_share_no_object_store_send_everything_on_the_link(
         assert len(sent(nodes, Remote, "dc1", "dc3")) == 1
 
 
-async def test_what_is_small_or_brings_texts_goes_on_the_link(
+async def test_small_entries_and_entries_with_bodies_go_on_the_link(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with with_mail(tmp_path, autojump_clock) as nodes:
@@ -152,21 +150,21 @@ async def test_what_is_small_or_brings_texts_goes_on_the_link(
     ],
     ids=["torn", "empty", "of another kind", "of no changes", "too long"],
 )
-async def test_an_object_that_is_damaged_is_not_taken_and_the_entry_comes_on_the_link(
+async def test_damaged_object_is_refused_and_its_entry_comes_on_the_link(
     tmp_path: Path, autojump_clock: MockClock, damage: Callable[[Path], None]
 ) -> None:
     async with with_mail(tmp_path, autojump_clock, 2) as nodes:
         first = await copy_all(nodes)
         await assert_copied(nodes)
         await nodes.stop("dc2")
-        await nodes.linked()  # dc1 knows it, and has nothing half written
+        await nodes.linked()  # dc1 knows that dc2 is down, and has nothing half written
         dot = await copy_all(nodes)
-        place(nodes, await entry_at(nodes, dot))  # as if it had begun to send it before
+        place(nodes, await entry_at(nodes, dot))  # as if dc1 had begun to send the entry before
         damage(objects(nodes)[1])
         await nodes.start("dc2")
         await nodes.linked()
         await assert_copied(nodes, times=2)
-        for path in objects(nodes):  # for a while everything comes so
+        for path in objects(nodes):  # for a while all entries come on the link
             path.unlink()
         await copy_all(nodes)
         await assert_copied(nodes, times=3)
@@ -177,7 +175,7 @@ async def test_an_object_that_is_damaged_is_not_taken_and_the_entry_comes_on_the
         assert [command.entry.dot for command in sent(nodes, Remote, "dc1", "dc2")] == [first, dot, last]
 
 
-async def test_an_object_of_another_entry_is_not_taken(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_object_of_another_entry_is_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with with_mail(tmp_path, autojump_clock) as nodes:
         nodes.isolate("dc3")
         await nodes.linked(["dc1", "dc2"], ["dc3"])
@@ -192,7 +190,7 @@ async def test_an_object_of_another_entry_is_not_taken(tmp_path: Path, autojump_
         await assert_copied(nodes)
 
 
-async def test_an_object_that_is_gone_is_written_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_missing_object_is_written_again(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with with_mail(tmp_path, autojump_clock) as nodes:
         nodes.isolate("dc3")
         await nodes.linked(["dc1", "dc2"], ["dc3"])
@@ -205,9 +203,7 @@ async def test_an_object_that_is_gone_is_written_again(tmp_path: Path, autojump_
         assert sent(nodes, Copy, "dc1", "dc3") == sent(nodes, Copy, "dc2", "dc3") == []
 
 
-async def test_a_node_that_finds_nothing_where_the_others_have_it_gets_it_on_the_link(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_node_that_finds_no_object_gets_the_entry_on_the_link(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with with_mail(tmp_path, autojump_clock) as nodes:
         elsewhere = (tmp_path / "not mounted").as_uri()
         nodes["dc3"].coordinator.remotes._objects = ObjectStore(elsewhere, Environment())
@@ -218,7 +214,7 @@ async def test_a_node_that_finds_nothing_where_the_others_have_it_gets_it_on_the
         assert [log.inline for log in sent(nodes, Log, "dc3", "dc1")][-1]
 
 
-async def test_a_store_that_fails_is_left_alone_for_a_while(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_failing_object_store_is_not_used_for_a_while(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with with_mail(tmp_path, autojump_clock) as nodes:
         (tmp_path / "checkpoints").mkdir(exist_ok=True)
         blocked = tmp_path / "checkpoints" / "mail"
@@ -236,7 +232,7 @@ async def test_a_store_that_fails_is_left_alone_for_a_while(tmp_path: Path, auto
 
 
 @pytest.mark.parametrize("hangs_at", ["dc1", "dc3"])
-async def test_a_store_that_hangs_holds_up_one_entry_and_no_other(
+async def test_hanging_object_store_delays_only_one_entry(
     tmp_path: Path, autojump_clock: MockClock, hangs_at: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with with_mail(tmp_path, autojump_clock) as nodes:
@@ -269,7 +265,7 @@ async def test_a_store_that_hangs_holds_up_one_entry_and_no_other(
         assert len(sent(nodes, Remote, "dc1", "dc3")) == before + 1
 
 
-async def test_what_has_been_collected_is_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_objects_of_forgotten_entries_are_removed(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with with_mail(tmp_path, autojump_clock) as nodes:
         first = await copy_all(nodes)
         second = await copy_all(nodes)
@@ -288,7 +284,7 @@ async def test_what_has_been_collected_is_forgotten(tmp_path: Path, autojump_clo
         assert {path.name for path in objects(nodes)} == {"notes.txt", "1"}
 
 
-def test_stores_are_the_same_if_all_that_names_them_is() -> None:
+def test_capability_names_all_that_identifies_an_object_store() -> None:
     here = CheckpointConfig("s3://mail/x", "https://objects.example:9000", shared=True)
     names = {
         capability(here),
@@ -301,12 +297,12 @@ def test_stores_are_the_same_if_all_that_names_them_is() -> None:
     assert capability(replace(here, shared=False)) == ()
 
 
-# ---- a peer that says what it must not
+# ---- a stranger that announces objects
 
 
 @asynccontextmanager
 async def visit(nodes: Cluster, *, shared: bool = True, answers_log: bool = True) -> AsyncIterator[Stranger]:
-    """A link to dc2 of a peer that shares its object store."""
+    """Link a stranger to dc2 that shares its object store."""
     stranger = await approach(nodes)
     stranger.answers_log = answers_log
     await stranger.greet(capabilities=capability(nodes.config("dc2").checkpoint) if shared else ())
@@ -316,7 +312,7 @@ async def visit(nodes: Cluster, *, shared: bool = True, answers_log: bool = True
 
 
 def announced(changes: tuple[Change, ...], entry: EntryHeader | None = None) -> tuple[Remote, Entry]:
-    """A REMOTE of an entry with these changes."""
+    """Make a REMOTE, and the entry with these changes that it announces."""
     entry = entry or header(1, changes=len(changes))
     whole = Entry(entry.dot, entry.predecessors, entry.time, entry.modseq, *INBOX, changes)
     return Remote(1, replace(entry, digest=whole.digest()), entry_name("mail", entry.dot)), whole
@@ -339,7 +335,7 @@ FLAGGED = StoreFlags(1, UidSet.of([1]), ("a",), ())
 SOUND = announced(mails(3))[0]
 
 
-async def test_a_peers_entry_is_taken_from_the_store_in_its_turn(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_announced_entry_is_read_from_the_store_in_its_order(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"], shares_objects=True) as nodes:
         store = nodes["dc2"].store
         async with visit(nodes, answers_log=False) as stranger:
@@ -350,11 +346,11 @@ async def test_a_peers_entry_is_taken_from_the_store_in_its_turn(tmp_path: Path,
             await stranger.send(command)
             await stranger.send_entry(3, FLAGGED)
             await until(lambda: store.context.get(ORIGIN) == 3)
-            assert await no_question(stranger)
+            assert await asks_for_nothing(stranger)
         assert await store.read(lambda reader: queries.entry_at(reader, entry.dot)) == entry
 
 
-async def test_what_is_here_is_not_read_again(
+async def test_entry_that_is_already_logged_is_not_read_again(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"], shares_objects=True) as nodes:
@@ -364,11 +360,11 @@ async def test_what_is_here_is_not_read_again(
             await stranger.send(SOUND)
             await stranger.send_entry(2, FLAGGED)
             await until(lambda: nodes["dc2"].store.context.get(ORIGIN) == 2)
-            assert await no_question(stranger)
+            assert await asks_for_nothing(stranger)
         assert "travels on the link" not in caplog.text
 
 
-async def test_after_one_that_could_not_be_read_none_is_tried(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_no_object_is_read_after_an_unreadable_one(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with (
         cluster(tmp_path, autojump_clock, 2, start=["dc2"], shares_objects=True) as nodes,
         visit(nodes, answers_log=False) as stranger,
@@ -385,8 +381,8 @@ async def test_after_one_that_could_not_be_read_none_is_tried(tmp_path: Path, au
         assert "dc9.x" not in nodes["dc2"].store.context
 
 
-async def no_question(stranger: Stranger) -> bool:
-    """Whether the node has all that it was told of."""
+async def asks_for_nothing(stranger: Stranger) -> bool:
+    """Check that dc2 asks for nothing more, because it has every entry that was announced."""
     with trio.move_on_after(timing.OBJECT_ENTRIES_TIMEOUT_S):
         await stranger.next_command(Log)
         return False
@@ -404,7 +400,7 @@ async def no_question(stranger: Stranger) -> bool:
         (replace(SOUND, entry=header(1, changes=0)), "0 changes; it must have 1"),
     ],
 )
-async def test_a_remote_that_cannot_be_ends_the_link(
+async def test_invalid_remote_ends_the_link(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, command: Remote, error: str
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -415,16 +411,16 @@ async def test_a_remote_that_cannot_be_ends_the_link(
         await until(lambda: any(error in reason for reason in reasons(caplog.records)))
 
 
-@pytest.mark.parametrize("ours", [True, False])
-async def test_a_remote_between_nodes_that_share_nothing_ends_the_link(
+@pytest.mark.parametrize("node_shares", [True, False])
+async def test_remote_between_nodes_without_a_shared_store_ends_the_link(
     tmp_path: Path,
     autojump_clock: MockClock,
     caplog: pytest.LogCaptureFixture,
-    ours: bool,  # noqa: FBT001 - parametrized
+    node_shares: bool,  # noqa: FBT001 - parametrized
 ) -> None:
     caplog.set_level(logging.WARNING)
-    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"], shares_objects=ours) as nodes:
-        async with visit(nodes, shared=not ours) as stranger:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"], shares_objects=node_shares) as nodes:
+        async with visit(nodes, shared=not node_shares) as stranger:
             await stranger.send(SOUND)
             assert await stranger.ended()
         await until(lambda: any("shares no object store" in reason for reason in reasons(caplog.records)))
@@ -450,7 +446,7 @@ async def test_a_remote_between_nodes_that_share_nothing_ends_the_link(
     ],
     ids=str,
 )
-async def test_changes_that_no_command_could_say_are_not_read(
+async def test_object_with_changes_that_no_command_can_carry_is_refused(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, changes: tuple[Change, ...]
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"], shares_objects=True) as nodes:

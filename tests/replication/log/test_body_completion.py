@@ -1,4 +1,4 @@
-"""Entries whose messages come in parts: what waits for these, for how long, and what does not."""
+"""Entries of messages with attachments: which entries wait for attachments, and for how long."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from tests.replication.slow_disk import delay_writes
 
 T = TypeVar("T")
 
-UNWILLING = Refused(RefusalCode.UNAVAILABLE, "the disk is ill")
+UNAVAILABLE = Refused(RefusalCode.UNAVAILABLE, "the disk is ill")
 
 
-def parted(number: int) -> bytes:
+def with_attachment(number: int) -> bytes:
     return message(number, random.Random(number).randbytes(200_000))
 
 
-async def test_a_link_is_read_on_when_parts_are_asked_for_behind_what_was_too_much(
+async def test_full_receiver_still_reads_the_attachments_that_it_asked_for(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parts come on the link itself: it would fall silent, and be dropped, again and again."""
+    """Attachments come on the link itself, which would otherwise fall silent and be dropped again and again."""
     monkeypatch.setattr(receiver, "WAITING_BYTES", 50_000)
     monkeypatch.setattr(body_completion_module, "LARGE_TOGETHER_BYTES", 100_000)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
@@ -56,7 +56,7 @@ async def test_a_link_is_read_on_when_parts_are_asked_for_behind_what_was_too_mu
         for number in range(30):
             await save(nodes["dc1"], random.Random(number).randbytes(10_000))
             if number % 12 == 11:
-                await save(nodes["dc1"], parted(number))
+                await save(nodes["dc1"], with_attachment(number))
         delay_writes(nodes["dc2"], partial(trio.sleep, 0.5))
         nodes.network.mend(("dc1", "dc2"))
         await nodes.linked()
@@ -66,48 +66,48 @@ async def test_a_link_is_read_on_when_parts_are_asked_for_behind_what_was_too_mu
         assert not link.closed
 
 
-async def caught_up(nodes: Cluster) -> float:
-    """When dc2 has the log; how long that took."""
+async def wait_for_log(nodes: Cluster) -> float:
+    """Wait until dc2 has dc1's log; return the seconds that it took."""
     began = trio.current_time()
     one, two = nodes["dc1"].store, nodes["dc2"].store
     await until(lambda: two.context == one.context)
     return trio.current_time() - began
 
 
-async def test_parts_of_old_messages_that_nobody_has_hold_up_nothing(
+async def test_lost_attachments_of_old_messages_delay_nothing(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits for an OK of long ago: else a lost directory of a peer would hold up its log for days."""
+    """No client waits for an OK from long ago. A lost directory of a peer must not delay its log for days."""
     monkeypatch.setattr(body_completion_module, "LARGE_TOGETHER_BYTES", 100_000)
     monkeypatch.setattr(body_completion_module, "CLOCKS_APART_MS", 300_000)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes.stop("dc2")
         for number in range(3):
-            await save(nodes["dc1"], parted(number))
+            await save(nodes["dc1"], with_attachment(number))
         await trio.sleep(600)
         shutil.rmtree(nodes["dc1"].config.node.data / "attachments")
         await nodes.start("dc2")
-        assert await caught_up(nodes) < 10
+        assert await wait_for_log(nodes) < 10
 
 
-async def test_messages_that_were_forgotten_are_not_looked_for(
+async def test_attachments_of_forgotten_messages_are_not_requested(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log's tail in memory still has their recipes."""
+    """The log's tail in memory still has the recipes of the messages."""
     monkeypatch.setattr(body_completion_module, "LARGE_TOGETHER_BYTES", 100_000)
     keeping = ContentConfig(keep_expunged_s=100.0)
     async with cluster(tmp_path, autojump_clock, 2, copies=1, content=keeping) as nodes:
         await nodes.stop("dc2")
         for number in range(3):
-            await save(nodes["dc1"], parted(number))
+            await save(nodes["dc1"], with_attachment(number))
         await nodes["dc1"].expunge(1, 2, 3)
         await trio.sleep(200)
         assert contents(nodes["dc1"]) == []
         await nodes.start("dc2")
-        assert await caught_up(nodes) < 10
+        assert await wait_for_log(nodes) < 10
 
 
-async def test_what_comes_to_a_full_disk_in_vain_does_not_come_all_the_time(
+async def test_node_with_full_disk_asks_for_attachments_only_now_and_then(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[int]()
@@ -123,39 +123,41 @@ async def test_what_comes_to_a_full_disk_in_vain_does_not_come_all_the_time(
 
         with monkeypatch.context() as patch:
             patch.setattr(attachments, "build", no_room)
-            await save(nodes["dc1"], parted(1))
+            await save(nodes["dc1"], with_attachment(1))
             await trio.sleep(600)
             assert 5 < len(asked) < 20
         await trio.sleep(timing.COMPLETION_FULL_RETRY_MOST_S)
-        assert (await bodies(nodes["dc2"]))[2] == parted(1)
+        assert (await bodies(nodes["dc2"]))[2] == with_attachment(1)
 
 
 @pytest.mark.long
-async def test_an_ill_disk_elsewhere_does_not_hold_up_the_log_for_ever(
+async def test_peer_with_bad_disk_does_not_delay_the_log_for_ever(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who cannot say whether it has a part may be that way for good."""
+    """A peer that cannot say whether it has an attachment may never be able to."""
     with monkeypatch.context() as patch:
-        answer_chunks(patch, lambda _: UNWILLING)
+        answer_chunks(patch, lambda _: UNAVAILABLE)
         async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
             await save(nodes["dc1"], b"first")
             await nodes.converged()
-            await save(nodes["dc1"], parted(1))
+            await save(nodes["dc1"], with_attachment(1))
             await trio.sleep(timing.COMPLETION_UNAVAILABLE_S - 60)
             assert len(await nodes["dc2"].messages()) == 1
             await trio.sleep(60 + 2 * timing.COMPLETION_FULL_RETRY_MOST_S)
             assert len(await nodes["dc2"].messages()) == 2
             patch.undo()
-            assert (await bodies(nodes["dc2"]))[2] == parted(1)
+            assert (await bodies(nodes["dc2"]))[2] == with_attachment(1)
 
 
-async def test_clocks_that_differ_along_a_line_make_no_entry_old(
+async def test_clock_differences_along_a_line_make_no_entry_old(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neighbours are within five minutes, as is allowed; dc3 gives the text up at once, and counts as a copy."""
+    """Neighbours' clocks differ by less than five minutes, which is allowed. If dc3 took the entry for an old one,
+    it would give the body up at once, and still count as a copy.
+    """
     answer = peer_fetch.answer_fetch
 
-    async def losing(store: Store, link: PeerLink, command: AnyFetch, read_chunk: ReadChunk) -> Reply:
+    async def without_content(store: Store, link: PeerLink, command: AnyFetch, read_chunk: ReadChunk) -> Reply:
         if isinstance(command, FetchPart) and link.sid == "dc3":
             return Refused(RefusalCode.NO_CONTENT, "this node does not have this content")
         return await answer(store, link, command, read_chunk)
@@ -165,18 +167,18 @@ async def test_clocks_that_differ_along_a_line_make_no_entry_old(
         nodes.clock_ahead_s = {"dc2": 250.0, "dc3": 500.0}
         await nodes.start("dc2", "dc3")
         await nodes.linked()
-        monkeypatch.setattr(peer_fetch, "answer_fetch", losing)
+        monkeypatch.setattr(peer_fetch, "answer_fetch", without_content)
         with trio.move_on_after(20) as scope:
             await save(nodes["dc1"], message(1))
-        has_text = message(1) in (await bodies(nodes["dc1"])).values()
+        has_body = message(1) in (await bodies(nodes["dc1"])).values()
         lacking = (await nodes["dc3"].report.node_status()).texts_lacking
         monkeypatch.setattr(peer_fetch, "answer_fetch", answer)
         await nodes.converged()
-        assert has_text
-        assert scope.cancelled_caught, f"OK with three copies asked for; dc3 lacks {lacking} texts"
+        assert has_body
+        assert scope.cancelled_caught, f"OK with three copies asked for; dc3 lacks {lacking} bodies"
 
 
-async def test_a_peer_that_was_busy_for_half_a_minute_holds_up_nobody_after_that(
+async def test_peer_that_was_busy_for_half_a_minute_delays_nothing_afterwards(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = [Refused(RefusalCode.UNAVAILABLE, "too many requests at once; try again")]
@@ -185,7 +187,7 @@ async def test_a_peer_that_was_busy_for_half_a_minute_holds_up_nobody_after_that
         await nodes["dc1"].save("first")
         await nodes.converged()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_refused, nodes["dc1"])
+            nursery.start_soon(_save_is_refused, nodes["dc1"])
             await trio.sleep(32)
             busy.clear()
             with trio.move_on_after(20) as scope:
@@ -194,15 +196,15 @@ async def test_a_peer_that_was_busy_for_half_a_minute_holds_up_nobody_after_that
         assert not scope.cancelled_caught
 
 
-async def _refused(node: Node) -> None:
+async def _save_is_refused(node: Node) -> None:
     with pytest.raises(MailError):
         await save(node, message(1))
 
 
-async def test_a_damaged_page_of_texts_stops_no_log(
+async def test_damaged_page_of_bodies_does_not_stop_the_log(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The entry is in the log's tail in memory; only the look whether its text is still there fails."""
+    """The entry is in the log's tail in memory; only the query whether its body still exists fails."""
 
     def malformed(*_: object) -> bool:
         error = sqlite3.DatabaseError("database disk image is malformed")
@@ -222,10 +224,10 @@ async def test_a_damaged_page_of_texts_stops_no_log(
         assert seen
 
 
-async def test_a_part_comes_over_a_line_that_breaks_all_the_time(
+async def test_attachment_arrives_over_a_link_that_keeps_breaking(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on where it was, and is let go if nobody goes on with it."""
+    """Each download goes on where the last one ended."""
     asked = list[int]()
     answer_chunks(monkeypatch, lambda command: asked.append(command.start), delay_s=1.0)
     large = message(1, random.Random(1).randbytes(6 << 20))
@@ -244,7 +246,7 @@ async def test_a_part_comes_over_a_line_that_breaks_all_the_time(
         assert len(asked) < 3 * len(set(asked))
 
 
-async def test_a_part_that_is_interrupted_after_its_last_chunk_has_no_chunk_twice(
+async def test_download_interrupted_after_its_last_chunk_repeats_no_chunk(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = b"a" * CHUNK_BYTES + b"the rest"
@@ -275,10 +277,10 @@ async def test_a_part_that_is_interrupted_after_its_last_chunk_has_no_chunk_twic
         assert [file.read_bytes() for file in contents(nodes["dc1"])] == [data]
 
 
-async def test_what_nobody_goes_on_with_is_let_go(
+async def test_abandoned_partial_download_is_removed(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer_chunks(monkeypatch, lambda command: None if command.start < 3 << 20 else UNWILLING)
+    answer_chunks(monkeypatch, lambda command: None if command.start < 3 << 20 else UNAVAILABLE)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -295,16 +297,16 @@ async def test_what_nobody_goes_on_with_is_let_go(
         assert not nodes["dc2"].store.attachments.in_flight()
 
 
-async def test_an_entry_that_came_by_another_way_is_not_waited_for(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """It holds up what comes after it on the link whose peer has not got its parts."""
+async def test_entry_that_came_from_another_peer_is_not_waited_for(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The entry delays those behind it on a link whose peer lacks its attachments."""
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         one, two = nodes["dc1"], nodes["dc2"]
         await save(one, b"first")
         await nodes.converged()
         nodes.isolate("dc2")
         await nodes.linked(["dc1"], ["dc2"])
-        await save(one, parted(1))
-        (entry, recipe) = await last_of(one)
+        await save(one, with_attachment(1))
+        (entry, recipe) = await last_entry_of(one)
         shutil.rmtree(one.config.node.data / "attachments")
         nodes.rejoin("dc2")
         await nodes.linked()
@@ -323,8 +325,8 @@ async def test_an_entry_that_came_by_another_way_is_not_waited_for(tmp_path: Pat
         assert trio.current_time() - began < 2 * timing.COMPLETION_LOST_RETRY_S + 1
 
 
-async def last_of(node: Node) -> tuple[Entry, Parts]:
-    """Its last entry, and the recipe of its message."""
+async def last_entry_of(node: Node) -> tuple[Entry, Parts]:
+    """Return the node's last entry, and the recipe of its message."""
     (*_, logged) = await node.store.log_after(0)
     (recipe,) = logged.bodies.values()
     assert isinstance(recipe, Parts)

@@ -1,4 +1,4 @@
-"""Nodes that were away, cut off or restored, and how often an entry crosses each link."""
+"""Nodes that were down, cut off or restored catch up, and entries cross no link more often than needed."""
 
 import shutil
 from collections import Counter
@@ -14,7 +14,7 @@ from replicator.store import store as store_module
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster
 
 
-async def test_a_node_that_was_away_catches_up_from_the_log_on_disk(
+async def test_restarted_node_catches_up_from_the_log_on_disk(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "TAIL_BYTES", 20_000)  # a handful of entries in memory
@@ -39,7 +39,7 @@ async def test_a_node_that_was_away_catches_up_from_the_log_on_disk(
         await nodes.converged()
 
 
-async def test_a_node_catches_up_while_the_others_go_on(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_node_catches_up_while_clients_write(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("before")
         await nodes.converged()
@@ -62,7 +62,7 @@ async def test_a_node_catches_up_while_the_others_go_on(tmp_path: Path, autojump
         assert len(await nodes["dc3"].messages()) == 81
 
 
-async def test_all_nodes_restart_one_after_the_other(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_rolling_restarts_keep_all_mail(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         for turn, sid in enumerate(nodes.sids * 2):
             await nodes.stop(sid)
@@ -73,7 +73,7 @@ async def test_all_nodes_restart_one_after_the_other(tmp_path: Path, autojump_cl
             await nodes.linked()
             await nodes.converged()
         assert len(await nodes["dc1"].messages()) == 12
-        # The whole cluster at once: what is on disk is all there is.
+        # All nodes stop at once: only what is on disk is left.
         for sid in nodes.sids:
             await nodes.stop(sid)
         await nodes.start()
@@ -82,7 +82,7 @@ async def test_all_nodes_restart_one_after_the_other(tmp_path: Path, autojump_cl
         assert await nodes["dc2"].save("last") == 13
 
 
-async def test_an_old_copy_of_a_data_directory_gets_everything_back_and_names_nothing_twice(
+async def test_node_restored_from_a_backup_catches_up_and_reuses_no_dot(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -111,7 +111,7 @@ async def test_an_old_copy_of_a_data_directory_gets_everything_back_and_names_no
         assert {origin: nodes["dc1"].store.context[origin] for origin in numbered_before} == numbered_before
 
 
-async def test_a_node_that_lost_its_disk_gets_everything_back(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_node_that_lost_its_disk_gets_everything_back(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         for node in nodes.all():
             await node.save(f"old {node.sid}")
@@ -124,7 +124,7 @@ async def test_a_node_that_lost_its_disk_gets_everything_back(tmp_path: Path, au
         assert sorted((await nodes["dc2"].bodies()).values()) == ["old dc1", "old dc2", "old dc3"]
 
 
-async def test_changes_pass_through_a_node_between(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_changes_pass_through_an_intermediate_node(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes.make_line()
         # dc1 and dc3 have no link: each masters a folder, and the other changes it, two hops away.
@@ -173,9 +173,7 @@ async def test_each_entry_crosses_each_needed_link_once(tmp_path: Path, autojump
         assert Counter(dot for _, dot in crossed) == dict.fromkeys(numbered, 2)
 
 
-async def test_a_link_that_comes_back_ships_what_is_missing_and_no_more(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_restored_link_carries_only_missing_entries(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         for number in range(10):
             await nodes["dc1"].save(f"before {number}")
@@ -198,7 +196,7 @@ async def test_a_link_that_comes_back_ships_what_is_missing_and_no_more(
         assert not set(again) & set(before)
 
 
-async def test_mailboxes_beyond_the_numbers_of_a_link_take_over_the_least_recently_used(
+async def test_links_reuse_the_least_recently_used_mailbox_number(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replicator.replication.links.link.MAX_NUMBERS", 2)

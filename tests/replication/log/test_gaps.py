@@ -1,4 +1,4 @@
-"""A node whose log has lost entries, which another one lacks."""
+"""A node's log has lost entries that another node lacks."""
 
 import logging
 from functools import partial
@@ -26,22 +26,22 @@ APPLY = "UPDATE log SET applied = ? WHERE origin = ? AND seq = ?"
 
 @pytest.fixture(autouse=True)
 def short_tail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries are read from the disk."""
+    """Make nodes read entries from the disk."""
     monkeypatch.setattr(store_module, "TAIL_BYTES", 2000)
 
 
 @pytest.fixture(autouse=True)
 def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody saves large messages."""
+    """Pass gaps over early, which is safe because no test saves large messages."""
     monkeypatch.setattr(timing, "GAPS_PATIENCE_S", timing.REQUEST_TIMEOUT_S)
 
 
-async def run(node: Node, statement: str, *parameters: object) -> None:
+async def execute(node: Node, statement: str, *parameters: object) -> None:
     await node.store.write(lambda tx: tx.connection.execute(statement, parameters).rowcount)
 
 
-async def part(nodes: Cluster) -> None:
-    """dc1 - dc2, and dc3 by itself, which has a link to dc2 only when there is one."""
+async def cut_off_dc3(nodes: Cluster) -> None:
+    """Put the nodes in a line, and cut dc3 off from dc2 while dc1 and dc2 take mail."""
     await nodes.make_line()
     for sid in ("dc1", "dc2"):
         await nodes[sid].save("before", user=sid)
@@ -54,133 +54,133 @@ async def part(nodes: Cluster) -> None:
     await until(lambda: nodes["dc1"].store.context == nodes["dc2"].store.context)
 
 
-async def meet(nodes: Cluster) -> None:
+async def rejoin_dc3(nodes: Cluster) -> None:
     nodes.network.mend(("dc2", "dc3"))
     await nodes.linked()
 
 
-async def all_equal(nodes: Cluster) -> None:
+async def all_converged(nodes: Cluster) -> None:
     await until(lambda: all(node.store.context == nodes["dc1"].store.context for node in nodes.all()))
     await nodes.converged()
     await until(lambda: not any(node.coordinator.state_transfer.is_running for node in nodes.all()))
 
 
-def origin_of(node: Node) -> tuple[str, int]:
+def last_dot_of(node: Node) -> tuple[str, int]:
     return node.store.origin, node.store.context[node.store.origin]
 
 
 @pytest.mark.parametrize("lose", [DELETE, GARBLE])
 @pytest.mark.parametrize("author", ["dc1", "dc2"])
-async def test_what_is_lost_is_taken_over_and_what_came_after_goes_on(
+async def test_peer_adopts_lost_entries_and_gets_the_later_ones(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, author: str, lose: str
 ) -> None:
-    """It is dc2's log; dc2 is still running under the origin whose entries it has lost, or dc1 is."""
+    """dc2's log has lost entries of dc1 or of dc2 itself, under an origin that is still in use."""
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await part(nodes)
+        await cut_off_dc3(nodes)
         other = "dc2" if author == "dc1" else "dc1"
-        holed, back = nodes["dc2"], nodes["dc3"]
-        origin, last = origin_of(nodes[author])
+        with_gap, back = nodes["dc2"], nodes["dc3"]
+        origin, last = last_dot_of(nodes[author])
         for seq in (last - 9, last - 8, last - 3):
-            await run(holed, lose, origin, seq)
-        await meet(nodes)
-        link = holed.coordinator.connections.link("dc3")
+            await execute(with_gap, lose, origin, seq)
+        await rejoin_dc3(nodes)
+        link = with_gap.coordinator.connections.link("dc3")
         with trio.fail_after(timing.REQUEST_TIMEOUT_S / 2):
             await nodes[author].save("meanwhile", user=author)
             await nodes[other].save("meanwhile", user=other)
-            others, upto = origin_of(nodes[other])
+            others, upto = last_dot_of(nodes[other])
             await until(lambda: back.store.context.get(others) == upto)
             assert len(await back.bodies(user=other)) == 22
             assert 1 < len(await back.bodies(user=author)) < 21
-        await all_equal(nodes)
+        await all_converged(nodes)
         assert len(await back.bodies(user=author)) == 22
-        assert holed.store.collected == {origin: last - 3}
+        assert with_gap.store.collected == {origin: last - 3}
         assert back.store.collected == {origin: last - 3}
         assert not nodes["dc1"].store.collected
         await nodes[author].save("after", user=author)
         await nodes[other].save("after", user=other)
-        await all_equal(nodes)
+        await all_converged(nodes)
         assert await back.save("mine", user=author) == 24
-        await all_equal(nodes)
-        assert holed.coordinator.connections.link("dc3") is link is not None
+        await all_converged(nodes)
+        assert with_gap.coordinator.connections.link("dc3") is link is not None
         line, _ = (record for record in caplog.records if record.levelno == logging.ERROR)
         assert f"entries {last - 9} to {last - 8} of {origin}" in line.getMessage()
         assert any(
             "3 entries that had arrived" in finding.what
-            for finding in (await run_task(holed, CheckOptions(), CheckStatus)).findings
+            for finding in (await run_task(with_gap, CheckOptions(), CheckStatus)).findings
         )
-        await run(holed, "DELETE FROM log WHERE body = x'00'")
+        await execute(with_gap, "DELETE FROM log WHERE body = x'00'")
 
 
-async def test_nothing_is_taken_over_as_long_as_a_client_may_wait_for_what_was_lost(
+async def test_gap_stays_while_a_client_may_wait_for_its_entries(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who takes it over says that he has it, and may lack its texts."""
+    """A node that adopts the state acknowledges the lost entries, although it may lack their bodies."""
     monkeypatch.setattr(timing, "GAPS_PATIENCE_S", timing.LONGEST_WAIT_S)
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await part(nodes)
-        origin, last = origin_of(nodes["dc1"])
-        await run(nodes["dc2"], DELETE, origin, last)
+        await cut_off_dc3(nodes)
+        origin, last = last_dot_of(nodes["dc1"])
+        await execute(nodes["dc2"], DELETE, origin, last)
         await nodes["dc1"].save("after", user="dc1")
         await until(lambda: nodes["dc2"].store.context[origin] == last + 1)
-        await meet(nodes)
+        await rejoin_dc3(nodes)
         await trio.sleep(timing.LONGEST_WAIT_S - 10)
         assert nodes["dc3"].store.context[origin] == last - 1
         await trio.sleep(20)
         assert nodes["dc3"].store.context[origin] == last + 1
-        await all_equal(nodes)
+        await all_converged(nodes)
 
 
-async def test_a_hole_at_the_end_of_a_past_run_is_taken_over(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Nothing comes after it that would tell."""
+async def test_gap_at_the_end_of_a_past_run_is_adopted(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """No later entry of that origin shows that there is a gap."""
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await part(nodes)
+        await cut_off_dc3(nodes)
         await nodes.stop("dc1")
         await nodes.linked(["dc2"], ["dc3"])
         ((origin, last),) = (item for item in nodes["dc2"].store.context.items() if sid_of(item[0]) == "dc1")
-        await run(nodes["dc2"], DELETE, origin, last)
+        await execute(nodes["dc2"], DELETE, origin, last)
         nodes.network.mend(("dc2", "dc3"))
         await nodes.linked()
-        await all_equal_of(nodes, "dc2", "dc3")
+        await nodes_converged(nodes, "dc2", "dc3")
         assert len(await nodes["dc3"].bodies(user="dc1")) == 21
         assert await nodes["dc2"].store.read(log_lacks) == 1
 
 
-async def all_equal_of(nodes: Cluster, *sids: str) -> None:
+async def nodes_converged(nodes: Cluster, *sids: str) -> None:
     await until(lambda: all(nodes[sid].store.context == nodes[sids[0]].store.context for sid in sids))
     await nodes.converged()
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_behind_a_hole_of_what_waits_nothing_moves_and_all_else_does(
+async def test_gap_with_waiting_entries_holds_back_only_its_origin(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, *, lost: bool
 ) -> None:
-    """What waits is another entry, which the log has, or what is lost."""
+    """The waiting entry is one that the log has, or one that it has lost."""
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await part(nodes)
-        holed, back = nodes["dc2"], nodes["dc3"]
-        origin, last = origin_of(nodes["dc1"])
+        await cut_off_dc3(nodes)
+        with_gap, back = nodes["dc2"], nodes["dc3"]
+        origin, last = last_dot_of(nodes["dc1"])
         if lost:
             query = "INSERT INTO waiting SELECT x'01', 'dc9.a', 1, origin, seq FROM log WHERE origin = ? AND seq = ?"
-            await run(holed, query, origin, last - 9)
+            await execute(with_gap, query, origin, last - 9)
         else:
-            await run(holed, APPLY, 0, origin, last - 15)
-        await run(holed, DELETE, origin, last - 9)
-        await meet(nodes)
-        link = holed.coordinator.connections.link("dc3")
+            await execute(with_gap, APPLY, 0, origin, last - 15)
+        await execute(with_gap, DELETE, origin, last - 9)
+        await rejoin_dc3(nodes)
+        link = with_gap.coordinator.connections.link("dc3")
         await trio.sleep(5 * timing.REQUEST_TIMEOUT_S)
         await nodes["dc2"].save("meanwhile", user="dc2")
-        await until(lambda: back.store.context[origin_of(holed)[0]] == origin_of(holed)[1])
+        await until(lambda: back.store.context[last_dot_of(with_gap)[0]] == last_dot_of(with_gap)[1])
         assert back.store.context[origin] == last - 10
-        assert holed.coordinator.connections.link("dc3") is link is not None
+        assert with_gap.coordinator.connections.link("dc3") is link is not None
         assert len([record for record in caplog.records if "cannot begin after its gap yet" in record.message]) == 1
-        await run(holed, "DELETE FROM waiting")
-        await run(holed, APPLY, 1, origin, last - 15)
-        await all_equal(nodes)
-        assert holed.coordinator.connections.link("dc3") is link
+        await execute(with_gap, "DELETE FROM waiting")
+        await execute(with_gap, APPLY, 1, origin, last - 15)
+        await all_converged(nodes)
+        assert with_gap.coordinator.connections.link("dc3") is link
 
 
-async def test_each_peer_is_held_back_by_the_hole_that_it_comes_to(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """And by none that is none any more."""
+async def test_each_peer_is_held_back_by_the_next_gap_of_its_own(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A gap that has been filled holds back nobody."""
     restarts = 0
 
     def start_again() -> None:
@@ -194,13 +194,13 @@ async def test_each_peer_is_held_back_by_the_hole_that_it_comes_to(tmp_path: Pat
         kept = await store.read(lambda reader: reader.execute(f"SELECT * {lost}").fetchall())
         await store.write(lambda tx: tx.connection.execute(f"DELETE {lost}").rowcount)
         gaps = GapRecovery(store, start_again)
-        assert not await gaps.look({}), "there is something before it"
+        assert not await gaps.look({}), "the peer lacks entries before the gap"
         assert not await gaps.look({store.origin: 5})
         assert await gaps.look({store.origin: 1})
-        assert await gaps.look({store.origin: 1}), "another peer's cursor may have asked before it was known"
+        assert await gaps.look({store.origin: 1}), "another peer's cursor may have come to the gap before"
         assert gaps.hold_back(Dot(store.origin, 3), 1)
         assert not gaps.hold_back(Dot(store.origin, 1), 0)
-        assert not gaps.hold_back(Dot(store.origin, 6), 3), "nobody has looked there"
+        assert not gaps.hold_back(Dot(store.origin, 6), 3), "no cursor has come to the second gap"
         assert not await gaps.look({store.origin: 3})
         assert gaps.hold_back(Dot(store.origin, 6), 3)
         assert not gaps.hold_back(Dot(store.origin, 6), 5)
@@ -215,7 +215,7 @@ async def test_each_peer_is_held_back_by_the_hole_that_it_comes_to(tmp_path: Pat
         assert not gaps.hold_back(Dot(store.origin, 6), 0)
 
 
-async def test_looking_ends_where_the_row_of_the_origin_is_gone(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_search_for_gaps_ends_without_the_row_of_the_origin(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with open_store(tmp_path, environment=virtual_environment(autojump_clock, "a")) as store:
         for number in range(4):
             await save(store, number)
@@ -227,7 +227,7 @@ async def test_looking_ends_where_the_row_of_the_origin_is_gone(tmp_path: Path, 
         await store.write(lambda tx: tx.connection.execute(insert, kept).rowcount)
 
 
-async def test_a_long_hole_is_one(
+async def test_long_gap_is_reported_as_one(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gaps_module, "SLICE_ENTRIES", 3)
@@ -248,8 +248,8 @@ async def test_a_long_hole_is_one(
         await store.write(partial(gaps_module.begin_after_gap, gap=gaps_module.LogGap(store.origin, 11, 11)))
 
 
-async def test_peers_that_lack_one_or_two_holes_have_all_else(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """dc2's log has two, of dc1's entries. dc4 lacks both, dc3 only the later one, which dc4 has not come to."""
+async def test_peers_behind_one_or_two_gaps_get_everything_else(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """dc2's log has two gaps in dc1's entries. dc4 lacks both; dc3 lacks the later one, which dc4 has not reached."""
     async with cluster(tmp_path, autojump_clock, 4) as nodes:
         nodes.network.cut(("dc1", "dc3"), ("dc1", "dc4"), ("dc3", "dc4"))
         await nodes.linked()
@@ -263,7 +263,7 @@ async def test_peers_that_lack_one_or_two_holes_have_all_else(tmp_path: Path, au
         await nodes.linked(["dc1", "dc2"], ["dc3"], ["dc4"])
         late = await save_many(nodes, "dc2")
         for dot in (early, late):
-            await run(nodes["dc2"], DELETE, dot.origin, dot.seq - 3)
+            await execute(nodes["dc2"], DELETE, dot.origin, dot.seq - 3)
         nodes.network.mend(("dc2", "dc4"))
         await nodes.linked(["dc1", "dc2", "dc4"], ["dc3"])
         with trio.fail_after(timing.REQUEST_TIMEOUT_S / 2):
@@ -271,18 +271,18 @@ async def test_peers_that_lack_one_or_two_holes_have_all_else(tmp_path: Path, au
             nodes.network.mend(("dc2", "dc3"))
             await nodes.linked()
             await nodes["dc2"].save("meanwhile", user="dc2")
-            mine, upto = origin_of(nodes["dc2"])
+            mine, upto = last_dot_of(nodes["dc2"])
             await until(lambda: all(nodes[sid].store.context.get(mine) == upto for sid in ("dc3", "dc4")))
         assert nodes["dc3"].store.context[late.origin] == late.seq - 4
         assert nodes["dc4"].store.context[early.origin] == early.seq - 4
-        await all_equal(nodes)
+        await all_converged(nodes)
         assert nodes["dc2"].store.collected == {late.origin: late.seq - 3}
 
 
-async def save_many(nodes: Cluster, reaches: str) -> Dot:
-    """Mail at dc1; its last entry, which is at the node that it reaches."""
+async def save_many(nodes: Cluster, target: str) -> Dot:
+    """Save mail at dc1, and wait until it reaches a node; return the dot of the last entry."""
     for number in range(10):
         await nodes["dc1"].save(f"{number}", user="dc1")
-    last = Dot(*origin_of(nodes["dc1"]))
-    await nodes[reaches].store.wait_logged(last)
+    last = Dot(*last_dot_of(nodes["dc1"]))
+    await nodes[target].store.wait_logged(last)
     return last

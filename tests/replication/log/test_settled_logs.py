@@ -1,4 +1,4 @@
-"""Every node learns what every other one shows of whose entries, and nobody can make it believe too much."""
+"""Every node learns which entries every other node has settled, and no peer can make it believe too much."""
 
 import logging
 from dataclasses import replace
@@ -21,14 +21,12 @@ LATER = EPOCH_MS + 1_000_000
 
 
 def knows_all(node: Node, nodes: Cluster) -> bool:
-    """Whether the node knows what all that run have settled, and that is all that there is."""
+    """Return whether the node knows that all running nodes have settled all its entries."""
     known = node.coordinator.settled_logs.known()
     return all(known[other.sid] == other.store.settled() == node.store.context for other in nodes.all())
 
 
-async def test_over_two_hops_every_node_learns_what_the_others_have_settled(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_nodes_learn_what_others_have_settled_over_two_hops(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes.make_line()
         for node in nodes.all():
@@ -40,14 +38,14 @@ async def test_over_two_hops_every_node_learns_what_the_others_have_settled(
             assert node.coordinator.settled_logs.lacking(node.store.context) == []
 
 
-async def test_what_a_node_that_is_away_has_settled_stays_known_over_restarts(
+async def test_settled_entries_of_a_stopped_node_stay_known_after_restarts(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc3"].save("before")
         await nodes.converged()
         await until(lambda: all(knows_all(node, nodes) for node in nodes.all()))
-        await trio.sleep(timing.SETTLED_SAY_EVERY_S)  # so that it is on disk, too
+        await trio.sleep(timing.SETTLED_SAY_EVERY_S)  # until it is on disk
         before = nodes["dc3"].store.settled()
         for sid in nodes.sids:
             await nodes.stop(sid)
@@ -68,12 +66,12 @@ async def test_what_a_node_that_is_away_has_settled_stays_known_over_restarts(
 
 
 async def lacking_at_last(node: Node, context: dict[str, int]) -> list[str]:
-    """When everybody has had the time to speak, and to be passed on."""
+    """Return the nodes that lack entries, once every SETTLED has had time to reach every node."""
     await trio.sleep(4 * timing.SETTLED_SAY_EVERY_S)
     return node.coordinator.settled_logs.lacking(dict(context))
 
 
-async def test_what_is_cut_off_lacks_what_it_has_not_got(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_node_that_is_cut_off_counts_as_lacking_new_entries(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("before")
         await nodes.converged()
@@ -92,18 +90,18 @@ async def test_what_is_cut_off_lacks_what_it_has_not_got(tmp_path: Path, autojum
         await until(lambda: all(knows_all(node, nodes) for node in nodes.all()))
 
 
-async def test_a_node_says_nothing_twice(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_node_sends_the_same_settled_only_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         first = await stranger.next_command(Settled)
         assert (first.sid, first.context) == ("dc2", ())
-        assert await statements_of(stranger, 5 * timing.SETTLED_SAY_EVERY_S) == []
+        assert await settled_from(stranger, 5 * timing.SETTLED_SAY_EVERY_S) == []
         await nodes["dc2"].save("new")
-        [said] = await statements_of(stranger, 5 * timing.SETTLED_SAY_EVERY_S)
+        [said] = await settled_from(stranger, 5 * timing.SETTLED_SAY_EVERY_S)
         assert (said.sid, dict(said.context)) == ("dc2", nodes["dc2"].store.settled())
         assert said.sequence == first.sequence + 1
 
 
-async def statements_of(stranger: Stranger, seconds: float) -> list[Settled]:
+async def settled_from(stranger: Stranger, seconds: float) -> list[Settled]:
     found = []
     with trio.move_on_after(seconds):
         while True:
@@ -111,7 +109,7 @@ async def statements_of(stranger: Stranger, seconds: float) -> list[Settled]:
     return found
 
 
-async def test_what_waits_is_not_settled_nor_what_comes_after_it(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_waiting_entries_and_later_ones_are_not_settled(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
         store = nodes["dc2"].store
         async with visit(nodes) as stranger:
@@ -124,7 +122,7 @@ async def test_what_waits_is_not_settled_nor_what_comes_after_it(tmp_path: Path,
         assert "dc2" in nodes["dc2"].coordinator.settled_logs.lacking({ORIGIN: 1})
 
 
-async def test_the_newest_statement_counts_and_is_passed_on(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_newest_settled_counts_and_is_passed_on(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, start=["dc2", "dc3"]) as nodes:
         async with visit(nodes) as stranger:
             for sequence, seq in ((5, 50), (7, 70), (6, 60), (7, 71)):
@@ -143,7 +141,7 @@ async def test_the_newest_statement_counts_and_is_passed_on(tmp_path: Path, auto
         (Settled("dc1", LATER, (Dot("dc1.x", 1), Dot("dc1.x", 2))), "names an origin twice"),
     ],
 )
-async def test_what_a_node_cannot_say_of_itself_ends_the_link_and_said_of_others_it_is_left_out(
+async def test_invalid_settled_ends_the_link_only_if_it_is_the_peers_own(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, said: Settled, error: str
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -152,7 +150,7 @@ async def test_what_a_node_cannot_say_of_itself_ends_the_link_and_said_of_others
         context = tuple(Dot(dot.origin.replace("OWN", own), dot.seq) for dot in said.context)
         async with visit(nodes) as stranger:
             await stranger.send(Settled("dc9", said.sequence, context))
-            assert await statements_of(stranger, 3 * timing.SETTLED_SAY_EVERY_S) != []
+            assert await settled_from(stranger, 3 * timing.SETTLED_SAY_EVERY_S) != []
             assert "dc9" not in nodes["dc2"].coordinator.settled_logs.known()
             await stranger.send(Settled("dc1", said.sequence, context))
             assert await stranger.ended()
@@ -160,7 +158,7 @@ async def test_what_a_node_cannot_say_of_itself_ends_the_link_and_said_of_others
         assert nodes["dc2"].coordinator.settled_logs.known()["dc1"] == {}
 
 
-async def test_nobody_speaks_for_another_node_for_long(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_node_overrides_settled_that_a_peer_forged(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         await stranger.next_command(Settled)
         await stranger.send(Settled("dc2", LATER, (Dot("dc7.x", 9),)))
@@ -171,7 +169,7 @@ async def test_nobody_speaks_for_another_node_for_long(tmp_path: Path, autojump_
         assert (said.sequence, dict(said.context)) == (LATER + 2, nodes["dc2"].store.settled())
 
 
-async def test_a_node_whose_clock_went_back_is_heard_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_settled_of_a_node_counts_after_its_clock_went_back(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
         nodes.clock_ahead_s["dc1"] = 200
         await nodes.start("dc1")
@@ -188,7 +186,7 @@ async def test_a_node_whose_clock_went_back_is_heard_again(tmp_path: Path, autoj
         await until(lambda: knows_all(nodes["dc2"], nodes))
 
 
-async def test_there_is_room_for_so_many_nodes_and_what_is_known_of_them(
+async def test_settled_of_too_many_nodes_or_origins_is_ignored(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settled, "MAX_NODES", 3)
@@ -214,7 +212,7 @@ async def test_there_is_room_for_so_many_nodes_and_what_is_known_of_them(
         assert known()["dc8"] == {"dc8.0": 7}
 
 
-async def test_whoever_is_heard_of_is_known(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_nodes_named_by_adverts_and_entries_are_known(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         known = nodes["dc2"].coordinator.settled_logs.known
         assert set(known()) == {"dc1", "dc2"}
@@ -226,18 +224,18 @@ async def test_whoever_is_heard_of_is_known(tmp_path: Path, autojump_clock: Mock
         assert known()["dc2"] == {"dc9.x": 1}
 
 
-async def test_what_a_full_disk_did_not_take_is_written_when_there_is_room(
+async def test_settled_is_saved_once_a_full_disk_has_room(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         store = nodes["dc2"].store
-        await statements_of(stranger, timing.SETTLED_SAY_EVERY_S)
+        await settled_from(stranger, timing.SETTLED_SAY_EVERY_S)
         pages = connection_of(store).execute("PRAGMA page_count").fetchone()[0]
         connection_of(store).execute(f"PRAGMA max_page_count = {pages}")
         said = Settled("dc9", 5, tuple(Dot(f"dc9.{number}", 1) for number in range(1000)))
         await stranger.send(said)
-        await statements_of(stranger, 2 * timing.SETTLED_SAY_EVERY_S)
+        await settled_from(stranger, 2 * timing.SETTLED_SAY_EVERY_S)
         assert "cannot save what nodes have settled: the disk is full" in caplog.text
         connection_of(store).execute(f"PRAGMA max_page_count = {pages + 1000}")
-        await statements_of(stranger, 2 * timing.SETTLED_SAY_EVERY_S)
+        await settled_from(stranger, 2 * timing.SETTLED_SAY_EVERY_S)
         assert said in await store.read(settled_rows.load)

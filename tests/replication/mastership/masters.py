@@ -1,4 +1,4 @@
-"""Who masters a mailbox, by what the nodes know."""
+"""Masters of mailboxes, as the nodes know them."""
 
 from replicator.mailstore import INBOX
 from replicator.store.db.queries import MailboxKey
@@ -11,7 +11,7 @@ async def key_of(node: Node, name: str = INBOX) -> MailboxKey:
 
 
 async def master(nodes: Cluster, name: str = INBOX) -> str:
-    """Whom all nodes name that know one."""
+    """Return the one master that is named by all nodes that know one."""
     known = {node.coordinator.mastership.known_master(await key_of(node, name)) for node in nodes.all()}
     (sid,) = known - {None}
     assert sid is not None

@@ -1,4 +1,4 @@
-"""Masters follow the people who use a mailbox, without being tossed about; what waits meanwhile is done once."""
+"""Masters move to the nodes that use a mailbox, but not too often, and waiting changes are done once."""
 
 import random
 from collections import Counter
@@ -23,12 +23,12 @@ from tests.replication.log.truncating import forget_log
 from tests.replication.mastership.masters import key_of
 
 
-async def knows(node: Node, name: str = INBOX) -> str | None:
+async def known_master_at(node: Node, name: str = INBOX) -> str | None:
     return node.coordinator.mastership.known_master(await key_of(node, name))
 
 
 async def authors(node: Node, name: str = INBOX) -> list[str]:
-    """Who numbered each message."""
+    """Return the node that numbered each message."""
     return [message.dot.sid for message in await node.messages(name)]
 
 
@@ -38,28 +38,28 @@ async def use(node: Node, times: int, name: str = INBOX, every_s: float = 0.2) -
         await trio.sleep(every_s)
 
 
-async def give_up(node: Node) -> None:
-    """The node's clients leave the mailbox alone for so long that its master may go."""
+async def stay_quiet(node: Node) -> None:
+    """Let the node's clients leave the mailbox alone until its master may move."""
     await trio.sleep(max(QUIET_S, STAY_S))
     assert node.coordinator.mastership.masters.own
 
 
-async def test_the_master_goes_where_the_mailbox_is_used(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_master_moves_to_where_the_mailbox_is_used(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("first")
-        await give_up(nodes["dc1"])
+        await stay_quiet(nodes["dc1"])
         await use(nodes["dc2"], ASK_AFTER + 2)
         await nodes.converged()
-        assert [await knows(node) for node in nodes.all()][:2] == ["dc2", "dc2"]
+        assert [await known_master_at(node) for node in nodes.all()][:2] == ["dc2", "dc2"]
         assert (await authors(nodes["dc1"]))[-1] == "dc2"
-        # A node that has not heard of it goes by the former master, or asks the root.
+        # A node that has not heard of the move asks the former master, or the root.
         await nodes["dc3"].save("by the chain of former masters")
         await nodes.converged()
         assert (await authors(nodes["dc1"]))[-1] == "dc2"
-        assert await knows(nodes["dc3"]) == "dc2"
+        assert await known_master_at(nodes["dc3"]) == "dc2"
 
 
-async def test_a_master_that_is_in_use_stays(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_master_in_use_stays(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         async with trio.open_nursery() as nursery:
             for node in nodes.all():
@@ -68,7 +68,7 @@ async def test_a_master_that_is_in_use_stays(tmp_path: Path, autojump_clock: Moc
         assert len(set(await authors(nodes["dc1"]))) == 1
 
 
-async def test_two_that_take_turns_do_not_toss_it_back_and_forth(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_nodes_that_take_turns_rarely_move_the_master(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         for _ in range(20):
             for sid in ("dc1", "dc2"):
@@ -80,12 +80,12 @@ async def test_two_that_take_turns_do_not_toss_it_back_and_forth(tmp_path: Path,
         assert 0 < moves < 8  # of 39 turns
 
 
-async def test_changes_that_arrive_during_a_move_are_done_once(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The road to dc2 is slow, so the move takes a while; clients everywhere go on writing."""
+async def test_changes_during_a_handover_are_done_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The links to dc2 are slow, so the handover takes a while, and clients go on writing."""
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
-        await give_up(nodes["dc1"])
+        await stay_quiet(nodes["dc1"])
         nodes.network.road("dc1", "dc2").delay_s = 0.5
         nodes.network.road("dc2", "dc1").delay_s = 0.5
         saved: list[int] = []
@@ -105,26 +105,26 @@ async def test_changes_that_arrive_during_a_move_are_done_once(tmp_path: Path, a
         assert set(await authors(nodes["dc1"])) > {"dc1"}
 
 
-async def test_a_move_over_several_links(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_handover_over_several_links(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 4) as nodes:
         await nodes.make_line()
         await nodes["dc4"].save("first")
-        await give_up(nodes["dc4"])
+        await stay_quiet(nodes["dc4"])
         await use(nodes["dc1"], ASK_AFTER + 3)
         await nodes.converged()
-        assert await knows(nodes["dc1"]) == "dc1"
+        assert await known_master_at(nodes["dc1"]) == "dc1"
         await nodes["dc4"].save("the former master's client")
         await nodes.converged()
         assert (await authors(nodes["dc2"]))[-1] == "dc1"
 
 
 @pytest.mark.parametrize("gone", ["dc1", "dc2"])
-async def test_one_of_the_two_dies_half_way(tmp_path: Path, autojump_clock: MockClock, gone: str) -> None:
-    """dc1 masters the mailbox and is the root, dc2 asks for it, and what they say to each other arrives late."""
+async def test_node_dies_during_a_handover(tmp_path: Path, autojump_clock: MockClock, gone: str) -> None:
+    """dc1 masters the mailbox and is the root, dc2 asks for it, and their commands to each other arrive late."""
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
-        await give_up(nodes["dc1"])
+        await stay_quiet(nodes["dc1"])
         for road in (("dc1", "dc2"), ("dc2", "dc1")):
             nodes.network.road(*road).delay_s = 0.4
         await use(nodes["dc2"], ASK_AFTER, every_s=0)
@@ -138,17 +138,17 @@ async def test_one_of_the_two_dies_half_way(tmp_path: Path, autojump_clock: Mock
         assert {"first", "second"} <= set((await nodes["dc3"].bodies()).values())
 
 
-async def test_an_operator_moves_a_master(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_operator_moves_a_master(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await use(nodes["dc1"], 3)
         await nodes.converged()
-        for at, to in (("dc1", "dc2"), ("dc3", "dc3"), ("dc1", "dc1"), ("dc2", "dc3")):
-            handover = nodes[at].coordinator.handover
-            await handover.move_to(await nodes[at].inbox(), to)
-            await nodes[at].save(f"moved to {to}")
+        for source, target in (("dc1", "dc2"), ("dc3", "dc3"), ("dc1", "dc1"), ("dc2", "dc3")):
+            handover = nodes[source].coordinator.handover
+            await handover.move_to(await nodes[source].inbox(), target)
+            await nodes[source].save(f"moved to {target}")
             await nodes.converged()
-            assert (await authors(nodes["dc1"]))[-1] == to
-            assert await handover.master_of(await nodes[at].inbox()) == to
+            assert (await authors(nodes["dc1"]))[-1] == target
+            assert await handover.master_of(await nodes[source].inbox()) == target
         nodes.isolate("dc2")
         await nodes.linked(["dc1", "dc3"], ["dc2"])
         with pytest.raises(UnavailableError, match="dc2 cannot be reached from dc1"):
@@ -156,19 +156,19 @@ async def test_an_operator_moves_a_master(tmp_path: Path, autojump_clock: MockCl
 
 
 @pytest.mark.parametrize(("by_client", "master"), [(True, "dc2"), (False, "dc1")])
-async def test_what_nodes_do_by_themselves_is_no_use_of_a_mailbox(
+async def test_copies_by_nodes_themselves_do_not_count_as_usage(
     tmp_path: Path,
     autojump_clock: MockClock,
-    by_client: bool,  # noqa: FBT001  a parameter of the test
+    by_client: bool,  # noqa: FBT001 - parametrized
     master: str,
 ) -> None:
-    """Mail moves from a folder to another one that bears its name now, which may have its master elsewhere."""
+    """Nodes move stray mail to the folder that has its folder's name now, which another node may master."""
     async with cluster(tmp_path, autojump_clock) as nodes:
         work = await nodes["dc1"].mail.create_folder(USER, "Work")
         await nodes["dc1"].save("at dc1", "Work")
         await nodes["dc2"].save("moves")
         await nodes.converged()
-        await give_up(nodes["dc1"])
+        await stay_quiet(nodes["dc1"])
         (message,) = await nodes["dc2"].messages()
         source, destination = MailboxKey.of(await nodes["dc2"].inbox()), MailboxKey.of(work)
         coordinator = nodes["dc2"].coordinator
@@ -178,24 +178,22 @@ async def test_what_nodes_do_by_themselves_is_no_use_of_a_mailbox(
         assert await coordinator.handover.master_of(work) == master
 
 
-@pytest.mark.parametrize("at", ["dc1", "dc2", "dc3"])
-@pytest.mark.parametrize("to", ["dc1", "dc2", "dc3"])
-async def test_all_who_knew_the_master_know_it_after_a_move(
-    tmp_path: Path, autojump_clock: MockClock, at: str, to: str
+@pytest.mark.parametrize("source", ["dc1", "dc2", "dc3"])
+@pytest.mark.parametrize("target", ["dc1", "dc2", "dc3"])
+async def test_all_nodes_know_the_master_after_a_handover(
+    tmp_path: Path, autojump_clock: MockClock, source: str, target: str
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         for sid in ("dc2", "dc1", "dc3"):
             await nodes[sid].save(f"at {sid}")
         await nodes.converged()
-        inbox = await nodes[at].inbox()
-        await nodes[at].coordinator.handover.move_to(inbox, to)
-        await trio.sleep(0.1)  # the root hears of it
-        assert [await node.coordinator.handover.master_of(inbox) for node in nodes.all()] == [to, to, to]
+        inbox = await nodes[source].inbox()
+        await nodes[source].coordinator.handover.move_to(inbox, target)
+        await trio.sleep(0.1)  # until the root has heard of it
+        assert [await node.coordinator.handover.master_of(inbox) for node in nodes.all()] == [target] * 3
 
 
-async def test_who_asks_for_the_master_of_a_folder_does_not_become_it(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_asking_for_a_master_does_not_make_one(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         inbox = await nodes["dc1"].inbox()
         assert await nodes["dc2"].coordinator.handover.master_of(inbox) is None
@@ -203,20 +201,20 @@ async def test_who_asks_for_the_master_of_a_folder_does_not_become_it(
         assert (await authors(nodes["dc1"])) == ["dc1"]
 
 
-async def in_a_circle(nodes: Cluster) -> None:
-    """dc3 has given the mailbox to dc2, which takes dc1 for its master; dc1 knows that dc3 was."""
+async def make_request_loop(nodes: Cluster) -> None:
+    """Let dc3 hand the mailbox to dc2, which takes dc1 for the master, while dc1 still takes dc3 for it."""
     for sid in ("dc1", "dc2"):
         await nodes[sid].save(f"at {sid}")
     await nodes.converged()
     for sid in ("dc3", "dc2"):
         await nodes["dc3"].coordinator.handover.move_to(await nodes["dc3"].inbox(), sid)
-    assert [await knows(node) for node in nodes.all()] == ["dc3", "dc1", "dc2"]
+    assert [await known_master_at(node) for node in nodes.all()] == ["dc3", "dc1", "dc2"]
 
 
 @pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
-async def test_a_circle_of_former_masters_is_left(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
+async def test_requests_leave_a_loop_of_former_masters(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await in_a_circle(nodes)
+        await make_request_loop(nodes)
         with trio.fail_after(1):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(nodes[sid].save, "text")
@@ -230,9 +228,9 @@ async def test_a_circle_of_former_masters_is_left(tmp_path: Path, autojump_clock
 
 
 @pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
-async def test_a_move_does_not_go_round_in_a_circle(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
+async def test_handover_leaves_a_loop_of_former_masters(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await in_a_circle(nodes)
+        await make_request_loop(nodes)
         with trio.fail_after(1):
             await nodes[sid].coordinator.handover.move_to(await nodes[sid].inbox(), "dc1")
         await nodes["dc3"].save("moved")
@@ -248,9 +246,7 @@ async def restart_with(nodes: Cluster, scope: Scope) -> None:
     await nodes.linked()
 
 
-async def test_a_user_whose_mailboxes_are_used_apart_is_split_and_joined_again(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_dynamic_scope_splits_and_joins_again(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await restart_with(nodes, Scope.DYNAMIC)
         await nodes["dc1"].mail.create_folder(USER, "Work")
@@ -265,7 +261,7 @@ async def test_a_user_whose_mailboxes_are_used_apart_is_split_and_joined_again(
         await nodes.converged()
         assert set(await authors(nodes["dc3"], INBOX)) == {"dc1"}
         assert (await authors(nodes["dc3"], "Work"))[-1] == "dc2"
-        assert await knows(nodes["dc2"], INBOX) != "dc2"
+        assert await known_master_at(nodes["dc2"], INBOX) != "dc2"
 
         await trio.sleep(JOIN_AFTER_S + 2 * timing.HANDOVER_JOIN_INTERVAL_S)
         await nodes["dc3"].save("after a quiet time", "Work")
@@ -274,7 +270,7 @@ async def test_a_user_whose_mailboxes_are_used_apart_is_split_and_joined_again(
         assert (await authors(nodes["dc3"], "Work"))[-2:] == ["dc1", "dc1"]
 
 
-async def test_a_user_who_moves_moves_as_a_whole(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_dynamic_scope_moves_as_a_whole(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await restart_with(nodes, Scope.DYNAMIC)
         await nodes["dc1"].mail.create_folder(USER, "Work")
@@ -290,11 +286,11 @@ async def test_a_user_who_moves_moves_as_a_whole(tmp_path: Path, autojump_clock:
 
 
 async def fill_disk(node: Node) -> None:
-    """The database may not grow any more, and says so as on a full disk."""
+    """Keep the database from growing: its errors are those of a full disk."""
     await node.store.write(lambda tx: tx.connection.execute("PRAGMA max_page_count = 1"))
 
 
-async def test_a_master_whose_disk_is_full_lets_others_number(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_master_with_full_disk_hands_over(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes["dc1"].mail.create_folder(USER, "Work")
@@ -304,7 +300,7 @@ async def test_a_master_whose_disk_is_full_lets_others_number(tmp_path: Path, au
         with trio.fail_after(TIMEOUT_S):
             for number in range(10):
                 await nodes["dc2"].save(random.Random(number).randbytes(5000).hex())
-        assert await knows(nodes["dc2"]) == "dc2"
+        assert await known_master_at(nodes["dc2"]) == "dc2"
         for _ in range(ASK_AFTER + 1):
             with pytest.raises(DiskFullError):
                 await nodes["dc1"].save(random.Random().randbytes(50_000).hex(), "Work")
@@ -313,7 +309,7 @@ async def test_a_master_whose_disk_is_full_lets_others_number(tmp_path: Path, au
         assert len(await nodes["dc1"].bodies()) == 11
 
 
-async def test_a_new_master_whose_disk_is_too_full_to_catch_up_lets_others_number(
+async def test_new_master_that_cannot_catch_up_on_a_full_disk_hands_over(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_arguments: object, **_named: object) -> None:
@@ -331,18 +327,18 @@ async def test_a_new_master_whose_disk_is_too_full_to_catch_up_lets_others_numbe
             patch.setattr(reconciliation, "adopt", fail)
             nodes.rejoin("dc1")
             await nodes.linked()
-            assert await one.coordinator.mastership.find(await key_of(two)) == "dc1", "who asks first masters it"
+            assert await one.coordinator.mastership.find(await key_of(two)) == "dc1", (
+                "the first node that asks becomes master"
+            )
             with trio.fail_after(TIMEOUT_S):
                 await two.flag(2)
-            assert await knows(two) == "dc2"
+            assert await known_master_at(two) == "dc2"
         await nodes.converged()
         assert "\\Seen" in (await one.messages())[1].flags
 
 
-async def test_a_part_that_came_back_and_the_rest_have_one_master_each(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    """A mailbox comes back to its user's master; then the user moves on, and the mailbox stays with who uses it."""
+async def test_mailbox_and_its_users_scope_have_one_master_each(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A mailbox returns to its user's master. Then the user's scope moves, and the mailbox stays where it is used."""
     async with cluster(tmp_path, autojump_clock) as nodes:
         await restart_with(nodes, Scope.DYNAMIC)
         await nodes["dc1"].mail.create_folder(USER, "Work")

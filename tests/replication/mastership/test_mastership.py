@@ -1,4 +1,4 @@
-"""Who numbers: given to who asks first, taken away when the component changes, and never before it has caught up."""
+"""The node that asks first becomes master, until the component changes, and it numbers only after catching up."""
 
 import sqlite3
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from tests.replication.slow_disk import delay_writes
 
 
 @pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
-async def test_who_writes_first_is_the_master(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
+async def test_first_writer_becomes_master(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].inbox()
         await nodes.converged()
@@ -46,7 +46,7 @@ async def dots(node: Node) -> list[Dot]:
     return [message.dot for message in await node.messages()]
 
 
-async def test_a_scope_has_one_master(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_scope_has_one_master(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, start=["dc1"]) as nodes:
         nodes.mastership = MastershipConfig(scope=Scope.USER)
         await nodes.stop("dc1")
@@ -59,7 +59,7 @@ async def test_a_scope_has_one_master(tmp_path: Path, autojump_clock: MockClock)
 
 
 @pytest.mark.parametrize("gone", ["dc1", "dc2", "dc3"])
-async def test_another_node_numbers_when_the_master_is_gone(
+async def test_another_node_numbers_when_the_master_is_down(
     tmp_path: Path, autojump_clock: MockClock, gone: str
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -77,7 +77,7 @@ async def test_another_node_numbers_when_the_master_is_gone(
         assert [message.uid for message in await rest[0].messages()] == [1, 2, 3, 4]
 
 
-async def test_the_root_restarts_while_clients_write(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_clients_write_while_the_root_restarts(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc2"].save("first")
         await nodes.converged()
@@ -102,7 +102,7 @@ async def test_the_root_restarts_while_clients_write(tmp_path: Path, autojump_cl
         assert [message.uid for message in await nodes["dc1"].messages()] == list(range(1, 62))
 
 
-async def test_changes_wait_while_a_term_settles(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_changes_wait_until_a_term_is_settled(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc3"].save("first")
         await nodes.converged()
@@ -128,8 +128,8 @@ async def test_changes_wait_while_a_term_settles(tmp_path: Path, autojump_clock:
         await nodes.converged()
 
 
-class Lagging:
-    """Keeps all nodes from shipping entries to one of them."""
+class HeldSenders:
+    """Keep all nodes from sending entries to one of them."""
 
     def __init__(self, patch: pytest.MonkeyPatch, sid: str) -> None:
         self.released = trio.Event()
@@ -143,8 +143,8 @@ class Lagging:
         patch.setattr(Sender, "_send", send_late)
 
 
-async def behind(nodes: Cluster) -> None:
-    """dc3 comes back and lacks what the others have; they are linked, and nothing is shipped to it yet."""
+async def leave_dc3_behind(nodes: Cluster) -> None:
+    """Let dc3 rejoin without the entries that the others have made meanwhile; no entry is sent to it yet."""
     await nodes["dc3"].save("first")
     await nodes.converged()
     nodes.isolate("dc3")
@@ -159,36 +159,36 @@ async def _for_ever(*_arguments: object, **_named: object) -> None:
     await trio.sleep_forever()
 
 
-async def test_a_new_master_takes_over_what_its_log_has_not_brought_yet_before_it_numbers(
+async def test_new_master_adopts_what_its_log_lacks_before_it_numbers(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        lagging = Lagging(monkeypatch, "dc3")
-        lagging.released.set()
+        senders = HeldSenders(monkeypatch, "dc3")
+        senders.released.set()
         await nodes["dc3"].inbox()
         await nodes.converged()
-        lagging.released = trio.Event()
-        await behind(nodes)
+        senders.released = trio.Event()
+        await leave_dc3_behind(nodes)
         began = trio.current_time()
         assert await nodes["dc3"].save("fourth") == 4
         assert trio.current_time() - began < TIMEOUT_S
         assert len(await nodes["dc3"].messages()) == 4
         assert nodes["dc3"].store.context != nodes["dc1"].store.context
-        lagging.released.set()
+        senders.released.set()
         await nodes.converged()
 
 
-async def test_a_new_master_catches_up_before_it_numbers(
+async def test_new_master_catches_up_before_it_numbers(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_client, "learn", _for_ever)
     async with cluster(tmp_path, autojump_clock) as nodes:
-        lagging = Lagging(monkeypatch, "dc3")
-        lagging.released.set()
+        senders = HeldSenders(monkeypatch, "dc3")
+        senders.released.set()
         await nodes["dc3"].inbox()
         await nodes.converged()
-        lagging.released = trio.Event()
-        await behind(nodes)
+        senders.released = trio.Event()
+        await leave_dc3_behind(nodes)
         uids: list[int] = []
 
         async def save() -> None:
@@ -199,27 +199,27 @@ async def test_a_new_master_catches_up_before_it_numbers(
             await trio.sleep(TIMEOUT_S / 2)
             assert nodes["dc3"].coordinator.mastership.known_master(await key_of(nodes["dc3"])) == "dc3"
             assert len(await nodes["dc3"].messages()) == 1
-            lagging.released.set()
+            senders.released.set()
         assert uids == [4]
         await nodes.converged()
 
 
-async def test_a_new_master_that_cannot_catch_up_numbers_after_the_timeout(
+async def test_new_master_that_cannot_catch_up_numbers_after_the_timeout(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_client, "learn", _for_ever)
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
-        lagging = Lagging(monkeypatch, "dc3")
-        lagging.released.set()
+        senders = HeldSenders(monkeypatch, "dc3")
+        senders.released.set()
         await nodes["dc3"].inbox()
         await nodes.converged()
-        lagging.released = trio.Event()
-        await behind(nodes)
+        senders.released = trio.Event()
+        await leave_dc3_behind(nodes)
         began = trio.current_time()
         assert await nodes["dc3"].save("fork") == 2
         assert trio.current_time() - began == pytest.approx(TIMEOUT_S, abs=0.2)
-        lagging.released.set()
-        await nodes.converged()  # what costs a merge, and nothing else
+        senders.released.set()
+        await nodes.converged()  # the fork costs a merge, and nothing else
         for node in nodes.all():
             texts = await node.bodies()
             assert texts[1] == "first"
@@ -228,15 +228,15 @@ async def test_a_new_master_that_cannot_catch_up_numbers_after_the_timeout(
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "expected"),
     [(DiskFullError("full"), DiskFullError), (sqlite3.OperationalError("disk I/O error"), DatabaseFailedError)],
 )
-async def test_a_new_master_whose_disk_takes_no_merge_goes_on_as_soon_as_it_does(
+async def test_new_master_goes_on_once_its_disk_takes_the_merge(
     tmp_path: Path,
     autojump_clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
     failure: Exception,
-    told: type[Exception],
+    expected: type[Exception],
 ) -> None:
     def fail(*_arguments: object, **_named: object) -> None:
         raise failure
@@ -252,14 +252,14 @@ async def test_a_new_master_whose_disk_takes_no_merge_goes_on_as_soon_as_it_does
             patch.setattr(forks, "carry_out", fail)
             nodes.network.mend(("dc1", "dc2"))
             await nodes.linked()
-            with pytest.raises(told):
+            with pytest.raises(expected):
                 await nodes["dc1"].save("refused")
             await trio.sleep(TIMEOUT_S)
         await nodes.converged()
         assert sorted((await nodes["dc2"].bodies()).values()) == ["at dc1", "at dc2", "both"]
 
 
-async def test_what_was_to_be_numbered_when_the_term_ended_is_numbered_by_the_next_master(
+async def test_next_master_numbers_changes_that_met_the_end_of_a_term(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -270,7 +270,7 @@ async def test_what_was_to_be_numbered_when_the_term_ended_is_numbered_by_the_ne
         outcomes: list[str] = []
 
         async def write_late(work: Callable[[Transaction], Reply]) -> Reply:
-            """The term ends between the decision to number and the writer's turn."""
+            """End the term between the decision to number and the writer's turn."""
             if not outcomes:
                 elections._do(elections.machine.component_changed())
                 await store.flush()
@@ -288,16 +288,14 @@ async def test_what_was_to_be_numbered_when_the_term_ended_is_numbered_by_the_ne
         await nodes.converged()
 
 
-async def test_a_node_that_starts_alone_waits_for_the_others_before_it_numbers(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_starting_node_waits_for_others_before_it_numbers(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
         began = trio.current_time()
         await nodes["dc1"].save("alone")
         assert trio.current_time() - began == pytest.approx(TIMEOUT_S, abs=0.2)
 
 
-async def test_a_node_that_meets_all_others_waits_no_longer(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_starting_node_stops_waiting_when_all_are_linked(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes, trio.open_nursery() as nursery:
         nursery.start_soon(nodes["dc1"].save, "text")
         await trio.sleep(1)
@@ -307,14 +305,14 @@ async def test_a_node_that_meets_all_others_waits_no_longer(tmp_path: Path, auto
         assert trio.current_time() < TIMEOUT_S
 
 
-async def test_a_single_node_waits_for_nobody(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_single_node_numbers_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         with trio.fail_after(0.1):
             assert await nodes["dc1"].save("text") == 1
 
 
-async def test_a_minority_numbers_too_and_others_mailboxes_go_on(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Both sides of a partition serve; as long as they change different mailboxes nothing has to be merged."""
+async def test_minority_numbers_too(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Both sides of a partition serve. Nothing has to be merged as long as they change different mailboxes."""
     async with cluster(tmp_path, autojump_clock) as nodes:
         for sid in nodes.sids:
             await nodes[sid].mail.create_folder(USER, sid)
@@ -331,7 +329,7 @@ async def test_a_minority_numbers_too_and_others_mailboxes_go_on(tmp_path: Path,
             assert list(await nodes["dc2"].bodies(name)) == [1, 2, 3]
 
 
-async def test_a_term_ends_when_what_was_numbered_in_it_is_on_disk(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_term_settles_only_when_its_entries_are_on_disk(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes, trio.open_nursery() as nursery:
         await nodes["dc2"].save("first")
         await nodes.converged()
@@ -353,7 +351,7 @@ async def test_a_term_ends_when_what_was_numbered_in_it_is_on_disk(tmp_path: Pat
         await nodes.converged()
 
 
-async def test_what_was_compared_in_one_term_counts_in_no_other(
+async def test_catching_up_counts_only_in_its_own_term(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes, trio.open_nursery() as nursery:
@@ -379,7 +377,7 @@ async def test_what_was_compared_in_one_term_counts_in_no_other(
 
 
 @pytest.mark.parametrize("scope", [Scope.MAILBOX, Scope.USER, Scope.DYNAMIC])
-async def test_what_was_given_away_is_compared_again_when_it_comes_back(
+async def test_master_catches_up_again_when_a_scope_comes_back(
     tmp_path: Path, autojump_clock: MockClock, scope: Scope
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -394,14 +392,14 @@ async def test_what_was_given_away_is_compared_again_when_it_comes_back(
         await nodes["dc2"].coordinator.handover.move_to(await nodes["dc2"].inbox(), "dc2")
         await nodes["dc2"].coordinator.handover.move_to(await nodes["dc2"].inbox(), "dc1")
         await trio.sleep(1)
-        mastership.bounced(key)  # nobody has told this node that it is the master again
+        mastership.bounced(key)  # dc1 has not heard that it is the master again
         assert await mastership.find(key) == "dc1"
         assert not mastership.may_number(key)
         await mastership.get_ready(key)
         assert mastership.may_number(key)
 
 
-async def test_nodes_that_do_not_have_each_other_in_their_files_agree_on_the_root(
+async def test_nodes_that_are_not_configured_peers_agree_on_the_root(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     complete = Cluster.config

@@ -1,4 +1,4 @@
-"""A node whose database is damaged gets a new one from its peers, and takes along what only the old one has."""
+"""A node with a damaged database gets a new one from its peers, and salvages what only the old one has."""
 
 import random
 import shutil
@@ -27,13 +27,13 @@ from tests.store.consistency import check_file
 from tests.store.damaging import leaves_of, overwrite, zero_middle
 
 
-def nobody(_: Progress) -> None:
-    """Hears how far it is."""
+def ignore(_: Progress) -> None:
+    """Take a progress report, and show it to nobody."""
 
 
 @asynccontextmanager
-async def rebuilding(nodes: Cluster, sid: str, tell: Callable[[Progress], None] = nobody) -> AsyncIterator[Rebuild]:
-    """A node on its way back, as `rebuild_node` has it."""
+async def rebuilding(nodes: Cluster, sid: str, tell: Callable[[Progress], None] = ignore) -> AsyncIterator[Rebuild]:
+    """Run the parts of a node that `rebuild_node` runs."""
     config, environment = nodes.config(sid), nodes.environment(sid)
     new = replacement_of(database(nodes, sid))
     async with Store.open(new, environment.new_origin(sid), environment) as store:
@@ -52,15 +52,15 @@ async def rebuilding(nodes: Cluster, sid: str, tell: Callable[[Progress], None] 
     check_file(new)
 
 
-async def rebuilt(nodes: Cluster, sid: str, tell: Callable[[Progress], None] = nobody) -> Rebuilt:
+async def rebuild_database(nodes: Cluster, sid: str, tell: Callable[[Progress], None] = ignore) -> Rebuilt:
     with damaged_database.opened(database(nodes, sid)) as damaged:
         async with rebuilding(nodes, sid, tell) as rebuild:
             return await rebuild.run(damaged)
 
 
-async def back_again(nodes: Cluster, sid: str) -> Rebuilt:
-    """Rebuild, and start the node."""
-    found = await rebuilt(nodes, sid)
+async def rebuild_and_start(nodes: Cluster, sid: str) -> Rebuilt:
+    """Rebuild the node's database, and start the node with it."""
+    found = await rebuild_database(nodes, sid)
     aside = take_place(database(nodes, sid), "date")
     assert aside is not None
     assert aside.exists()
@@ -70,9 +70,9 @@ async def back_again(nodes: Cluster, sid: str) -> Rebuilt:
     return found
 
 
-async def why_not(nodes: Cluster, sid: str) -> str:
+async def rebuild_error(nodes: Cluster, sid: str) -> str:
     with pytest.raises((RebuildError, BaseExceptionGroup)) as caught:
-        await rebuilt(nodes, sid)
+        await rebuild_database(nodes, sid)
     error = caught.value
     [only] = leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
     assert isinstance(only, RebuildError)
@@ -84,7 +84,7 @@ def database(nodes: Cluster, sid: str) -> Path:
 
 
 async def fill(nodes: Cluster) -> None:
-    """Several pages of everything, by two masters."""
+    """Fill several pages of each table, with entries of two masters."""
     for number in range(60):
         await nodes["dc1"].save(f"{number} " + "text" * 20)
         await nodes["dc2"].save(f"hers {number}", user="bob")
@@ -97,7 +97,7 @@ async def fill(nodes: Cluster) -> None:
 
 @pytest.mark.parametrize("tree", ["by_uid", "log", "content", "by_guid", "sqlite_autoindex_content_1"])
 @pytest.mark.parametrize("collected", [False, True], ids=["log whole", "log collected"])
-async def test_a_damaged_node_becomes_what_its_peers_are(
+async def test_damaged_node_is_rebuilt_from_its_peers(
     tmp_path: Path, autojump_clock: MockClock, tree: str, *, collected: bool
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -111,7 +111,7 @@ async def test_a_damaged_node_becomes_what_its_peers_are(
         await nodes["dc1"].save("while it was away")
         overwrite(database(nodes, "dc3"), leaves_of(database(nodes, "dc3"), tree)[0])
         said: list[Progress] = []
-        found = await rebuilt(nodes, "dc3", said.append)
+        found = await rebuild_database(nodes, "dc3", said.append)
         assert (found.is_whole, found.peers, found.salvaged_entries, found.lost_entries) == (True, ["dc1", "dc2"], 0, 0)
         assert (found.mailboxes, found.messages) == (3, 60 - 2 + 1 + 60 + 1 + collected)
         assert "rows of the damaged log" in {progress.what for progress in said}
@@ -126,10 +126,10 @@ async def test_a_damaged_node_becomes_what_its_peers_are(
 
 
 @pytest.mark.parametrize("collected", [False, True], ids=["log whole", "log collected"])
-async def test_what_only_the_damaged_database_has_is_kept(
+async def test_mail_that_only_the_damaged_database_has_is_kept(
     tmp_path: Path, autojump_clock: MockClock, *, collected: bool
 ) -> None:
-    """Mail that was acknowledged while no other node could be reached."""
+    """Such mail was acknowledged while no other node could be reached."""
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fill(nodes)
         if collected:
@@ -141,12 +141,12 @@ async def test_what_only_the_damaged_database_has_is_kept(
             await nodes["dc3"].save(f"alone {number} " + "text" * 50)
         await nodes["dc3"].mail.create_folder(USER, "Alone")
         await nodes["dc3"].save("in a folder", "Alone")
-        if not collected:  # without its beginning, a branch can only be gone on with
+        if not collected:  # a branch whose first entries have left the log can be continued, but not merged
             await nodes["dc1"].save("meanwhile")
         await nodes.stop("dc3")
         nodes.rejoin("dc3")
         zero_middle(database(nodes, "dc3"), "by_uid")
-        found = await back_again(nodes, "dc3")
+        found = await rebuild_and_start(nodes, "dc3")
         assert (found.is_whole, found.salvaged_entries) == (True, 32)
         texts = set((await nodes["dc1"].bodies()).values())
         assert {f"alone {number} " + "text" * 50 for number in range(30)} < texts
@@ -156,7 +156,7 @@ async def test_what_only_the_damaged_database_has_is_kept(
 
 
 @pytest.mark.parametrize("rows_lost", [False, True], ids=["rows whole", "rows damaged"])
-async def test_mail_behind_a_gap_in_the_log_is_delivered_anew(
+async def test_mail_behind_a_gap_in_the_log_is_redelivered(
     tmp_path: Path, autojump_clock: MockClock, *, rows_lost: bool
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -182,12 +182,12 @@ async def test_mail_behind_a_gap_in_the_log_is_delivered_anew(
         if rows_lost:
             for leaf in leaves_of(path, "by_uid"):
                 overwrite(path, leaf)
-        found = await back_again(nodes, "dc3")
+        found = await rebuild_and_start(nodes, "dc3")
         assert not found.is_whole
         assert (found.lost_entries, found.untaken_entries, found.untaken_changes) == (21, 20, 3)
         assert (found.salvaged_entries, found.unreadable_rows, found.undelivered) == (3, 1, 0)
-        lost = {"alone 3"} if rows_lost else {"alone 18"}  # expunged, as far as can be known
-        texts = [text for text in (await nodes["dc1"].bodies()).values() if text.startswith("alone")]
+        lost = {"alone 3"} if rows_lost else {"alone 18"}  # counts as expunged, as far as can be known
+        texts = [body for body in (await nodes["dc1"].bodies()).values() if body.startswith("alone")]
         assert len(texts) == len(set(texts)) == found.salvaged_entries + found.delivered_anew - 1
         assert set(texts) == {f"alone {number}" for number in range(20)} - lost
         assert await nodes["dc2"].bodies("Alone") == {1: "in a folder"}
@@ -198,7 +198,7 @@ async def test_mail_behind_a_gap_in_the_log_is_delivered_anew(
         }.items()
 
 
-async def test_what_stands_on_a_lost_entry_of_an_earlier_run_is_delivered_anew(
+async def test_mail_behind_a_lost_entry_of_an_earlier_run_is_redelivered(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -217,15 +217,13 @@ async def test_what_stands_on_a_lost_entry_of_an_earlier_run_is_delivered_anew(
             last = "DELETE FROM log WHERE origin = ? AND seq = (SELECT seq FROM origin WHERE name = ?)"
             assert connection.execute(last, (first, first)).rowcount == 1
         connection.close()
-        found = await back_again(nodes, "dc3")
+        found = await rebuild_and_start(nodes, "dc3")
         assert (found.lost_entries, found.untaken_entries, found.delivered_anew) == (2, 1, 2)
         assert (found.salvaged_entries, found.waiting_entries, found.is_whole) == (0, 0, False)
         assert {"before", "after"} < set((await nodes["dc1"].bodies()).values())
 
 
-async def test_mail_is_delivered_anew_into_a_folder_that_was_deleted_meanwhile(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_mail_is_redelivered_into_a_folder_deleted_meanwhile(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fill(nodes)
         nodes.isolate("dc3")
@@ -239,12 +237,12 @@ async def test_mail_is_delivered_anew_into_a_folder_that_was_deleted_meanwhile(
         with schema.open_writer(database(nodes, "dc3")) as connection:
             assert connection.execute("DELETE FROM log WHERE origin = ? AND seq = 1", (origin,)).rowcount == 1
         connection.close()
-        found = await back_again(nodes, "dc3")
+        found = await rebuild_and_start(nodes, "dc3")
         assert (found.salvaged_entries, found.delivered_anew, found.undelivered) == (0, 3, 0)
         assert set((await nodes["dc2"].bodies("Work")).values()) == {f"alone {number}" for number in range(3)}
 
 
-async def test_what_cannot_be_read_and_is_nowhere_else_is_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_unreadable_rows_that_no_peer_has_are_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fill(nodes)
         nodes.isolate("dc3")
@@ -256,31 +254,29 @@ async def test_what_cannot_be_read_and_is_nowhere_else_is_counted(tmp_path: Path
         path = database(nodes, "dc3")
         for leaf in (leaves_of(path, "log")[-1], *leaves_of(path, "by_uid")):
             overwrite(path, leaf)
-        found = await back_again(nodes, "dc3")
+        found = await rebuild_and_start(nodes, "dc3")
         assert not found.is_whole
         assert (found.untaken_entries, found.delivered_anew) == (0, 0)
         assert found.lost_entries is not None
         assert (found.lost_entries > 0, found.salvaged_entries + found.lost_entries) == (True, 60)
         assert found.unreadable_rows == found.lost_entries
-        alone = {text for text in (await nodes["dc1"].bodies()).values() if text.startswith("alone")}
+        alone = {body for body in (await nodes["dc1"].bodies()).values() if body.startswith("alone")}
         assert len(alone) == found.salvaged_entries
 
 
-async def test_a_file_that_gives_nothing_costs_nothing_that_others_have_and_is_told(
+async def test_unreadable_file_is_reported_and_all_mail_of_peers_comes_back(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fill(nodes)
         await nodes.stop("dc3")
         overwrite(database(nodes, "dc3"), 1, b"\xa5" * schema.PAGE_BYTES)
-        found = await back_again(nodes, "dc3")
+        found = await rebuild_and_start(nodes, "dc3")
         assert (found.is_whole, found.lost_entries, found.salvaged_entries) == (False, None, 0)
         assert await nodes["dc3"].bodies() == await nodes["dc1"].bodies()
 
 
-async def test_texts_that_peers_have_lost_come_from_the_damaged_database(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_bodies_that_peers_lost_come_from_the_damaged_database(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fill(nodes)
         await nodes["dc1"].save("nowhere")
@@ -294,24 +290,24 @@ async def test_texts_that_peers_have_lost_come_from_the_damaged_database(
         with schema.open_writer(database(nodes, "dc3")) as connection:
             connection.execute("DELETE FROM content WHERE hash IN (SELECT content_hash FROM by_uid WHERE uid = 61)")
         connection.close()
-        found = await back_again(nodes, "dc3")
+        found = await rebuild_and_start(nodes, "dc3")
         assert [(finding.uid, finding.user) for finding in found.missing_texts] == [(61, USER)]
         assert not found.is_whole
         assert (await nodes["dc3"].body_of(7)).startswith("6 ")
 
 
 @pytest.mark.parametrize("gap", [False, True], ids=["log whole", "log with a gap"])
-async def test_parts_that_lie_under_the_names_of_their_holders_are_found(
+async def test_attachments_stored_under_their_holders_names_are_found(
     tmp_path: Path, autojump_clock: MockClock, *, gap: bool
 ) -> None:
     alone, lost = (random.Random(number).randbytes(1_200_000) for number in (2, 3))
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await save(nodes["dc1"], message(1, lost))  # nobody else has its part any more
+        await save(nodes["dc1"], message(1, lost))  # later only dc3 has the attachment
         await nodes.converged()
         nodes.isolate("dc3")
         await nodes.linked(["dc1", "dc2"], ["dc3"])
         await save(nodes["dc3"], b"small")
-        await save(nodes["dc3"], message(2, alone))  # nobody else has heard of it
+        await save(nodes["dc3"], message(2, alone))  # no other node knows the message
         await keep_apart(nodes["dc3"])
         await nodes.stop("dc3")
         if gap:
@@ -321,7 +317,7 @@ async def test_parts_that_lie_under_the_names_of_their_holders_are_found(
         for sid in ("dc1", "dc2"):
             shutil.rmtree(nodes.data(sid) / "attachments")
         nodes.rejoin("dc3")
-        found = await back_again(nodes, "dc3")
+        found = await rebuild_and_start(nodes, "dc3")
         assert (found.is_whole, found.salvaged_entries, found.delivered_anew) == (
             (False, 0, 2) if gap else (True, 2, 0)
         )
@@ -332,7 +328,7 @@ async def test_parts_that_lie_under_the_names_of_their_holders_are_found(
         await check_holders(nodes["dc3"])
 
 
-async def test_without_a_peer_nothing_is_touched(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_rebuild_without_a_peer_changes_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fill(nodes)
         for sid in ("dc2", "dc3"):
@@ -340,23 +336,21 @@ async def test_without_a_peer_nothing_is_touched(tmp_path: Path, autojump_clock:
         nodes.isolate("dc3")
         zero_middle(database(nodes, "dc3"), "by_uid")
         before = database(nodes, "dc3").read_bytes()
-        assert "no peer that has this node's former data can be reached: dc1: " in await why_not(nodes, "dc3")
+        assert "no peer that has this node's former data can be reached: dc1: " in await rebuild_error(nodes, "dc3")
         assert database(nodes, "dc3").read_bytes() == before
 
 
-async def test_two_that_are_being_rebuilt_do_not_take_each_other_for_whole(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_nodes_being_rebuilt_do_not_rebuild_from_each_other(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
         for sid in ("dc1", "dc2"):
             await nodes.stop(sid)
             zero_middle(database(nodes, sid), "by_uid")
         async with rebuilding(nodes, "dc1"):
-            assert "dc1: it is being rebuilt, too" in await why_not(nodes, "dc2")
+            assert "dc1: it is being rebuilt, too" in await rebuild_error(nodes, "dc2")
 
 
-async def test_peers_that_lack_what_all_once_had_are_not_believed(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_peers_that_lack_settled_entries_are_no_source(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
         await forget_log(nodes["dc2"])
@@ -365,11 +359,11 @@ async def test_peers_that_lack_what_all_once_had_are_not_believed(tmp_path: Path
         database(nodes, "dc1").unlink()  # a new disk
         await nodes.start("dc1")
         zero_middle(database(nodes, "dc2"), "by_uid")
-        assert "are missing at dc1 and" in await why_not(nodes, "dc2")
+        assert "are missing at dc1 and" in await rebuild_error(nodes, "dc2")
 
 
 @pytest.mark.parametrize("after_s", [0.1, 0.5, 1.2, 2])
-async def test_interrupted_it_goes_on(tmp_path: Path, autojump_clock: MockClock, after_s: float) -> None:
+async def test_interrupted_rebuild_goes_on(tmp_path: Path, autojump_clock: MockClock, after_s: float) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fill(nodes)
         nodes.isolate("dc3")
@@ -381,23 +375,23 @@ async def test_interrupted_it_goes_on(tmp_path: Path, autojump_clock: MockClock,
             road.bytes_per_s = 20_000
         zero_middle(database(nodes, "dc3"), "by_uid")
         with trio.move_on_after(after_s) as scope:
-            await rebuilt(nodes, "dc3")
+            await rebuild_database(nodes, "dc3")
         assert scope.cancelled_caught
         begun = replacement_of(database(nodes, "dc3")).stat().st_size
-        found = await back_again(nodes, "dc3")
+        found = await rebuild_and_start(nodes, "dc3")
         assert found.is_whole
         assert begun
         assert "alone" in (await nodes["dc1"].bodies()).values()
 
 
-async def test_live_traffic_does_not_keep_it_from_its_end(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_rebuild_ends_while_clients_write(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fill(nodes)
         await nodes.stop("dc3")
         zero_middle(database(nodes, "dc3"), "by_uid")
         saved: list[str] = []
         for pair in (("dc1", "dc3"), ("dc3", "dc1"), ("dc2", "dc3"), ("dc3", "dc2")):
-            nodes.network.road(*pair).delay_s = 0.2  # it is never equal to any of the others
+            nodes.network.road(*pair).delay_s = 0.2  # dc3 never shows the same as another node
 
         async def write() -> None:
             while True:
@@ -408,7 +402,7 @@ async def test_live_traffic_does_not_keep_it_from_its_end(tmp_path: Path, autoju
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write)
             await until(lambda: len(saved) > 3)
-            found = await rebuilt(nodes, "dc3")
+            found = await rebuild_database(nodes, "dc3")
             nursery.cancel_scope.cancel()
         assert found.is_whole
         take_place(database(nodes, "dc3"), "date")

@@ -1,4 +1,4 @@
-"""Repair plans for a cluster, made and applied."""
+"""Make repair plans for a cluster, and apply them."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -11,7 +11,7 @@ from tests.replication.tasks.running import run_task
 
 
 async def plan(nodes: Cluster, sids: Iterable[str] = ()) -> tuple[PlannedMailbox, ...]:
-    """All that these nodes show differently, mailboxes before trees: whoever applies it is to know better."""
+    """Make a plan of all that these nodes show differently, with mailboxes first: nodes must reorder them."""
     chains: dict[str, dict[bytes, Chain]] = {}
     for sid in sids or nodes.nodes:
         found = await nodes[sid].store.read(partial(queries.chains_of, user=None))

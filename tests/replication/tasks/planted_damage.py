@@ -1,4 +1,4 @@
-"""Damage to the tables of a node, planted behind its back."""
+"""Damage to a node's tables, made without the node."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ ROW = (
 )
 INTO = f"(mailbox, {ROW})"
 ALSO = "x'919292a56463392e7a0500'"  # one placement, of dc9.z:5
-A_TEXT = "(SELECT content_hash FROM by_uid WHERE uid = 2 AND mailbox = " + INBOX + ")"
+BODY_HASH = "(SELECT content_hash FROM by_uid WHERE uid = 2 AND mailbox = " + INBOX + ")"
 
 
 @dataclass(frozen=True)
 class Planted:
-    """Statements that do damage, and how much of each kind is to be found."""
+    """Statements that do damage, and the number of findings of each kind that a check must report."""
 
     name: str
     statements: Sequence[str]
@@ -64,7 +64,7 @@ DAMAGES = [
         {"by_uid": 1},
     ),
     Planted(
-        "text named wrongly", [f"UPDATE by_uid SET content_hash = randomblob(32) WHERE mailbox = {WORK}"], {"by_uid": 1}
+        "body named wrongly", [f"UPDATE by_uid SET content_hash = randomblob(32) WHERE mailbox = {WORK}"], {"by_uid": 1}
     ),
     Planted("pointer deleted", [f"DELETE FROM by_guid WHERE uid = 2 AND mailbox = {INBOX}"], {"by_guid": 1}),
     Planted("pointer bent", [f"UPDATE by_guid SET uid = 3 WHERE uid = 2 AND mailbox = {INBOX}"], {"by_guid": 1}),
@@ -107,7 +107,7 @@ DAMAGES = [
     Planted("subscription cleared", ["UPDATE subscription SET subscribed = 0"], {"subscription": 1}),
     Planted("subscription added", ["INSERT INTO subscription VALUES ('alice', 'x', 1, 1, 'dc1')"], {"subscription": 1}),
     Planted("subscriber added", ["INSERT INTO subscription VALUES ('eve', 'x', 1, 1, 'dc1')"], {"subscription": 1}),
-    Planted("text deleted", [f"DELETE FROM content WHERE hash = {A_TEXT}"], {"content": 1}),
+    Planted("body deleted", [f"DELETE FROM content WHERE hash = {BODY_HASH}"], {"content": 1}),
     Planted(
         "much at once",
         [
@@ -121,17 +121,17 @@ DAMAGES = [
 ]
 
 
-DAMAGES_OF_A_MAILBOX = {
-    "a row is gone": f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}",
-    "flags are others": f"UPDATE by_uid SET flags = x'80' WHERE uid = 2 AND mailbox = {INBOX}",
-    "a row cannot be read": f"UPDATE by_uid SET flags = x'c1' WHERE uid = 2 AND mailbox = {INBOX}",
-    "numbers are others": f"UPDATE chain SET uidnext = uidnext + 7 WHERE id = {INBOX}",
-    "a fingerprint is another": f"UPDATE chain SET fingerprint = zeroblob(16) WHERE id = {INBOX}",
+MAILBOX_DAMAGES = {
+    "row missing": f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}",
+    "flags changed": f"UPDATE by_uid SET flags = x'80' WHERE uid = 2 AND mailbox = {INBOX}",
+    "row unreadable": f"UPDATE by_uid SET flags = x'c1' WHERE uid = 2 AND mailbox = {INBOX}",
+    "numbers changed": f"UPDATE chain SET uidnext = uidnext + 7 WHERE id = {INBOX}",
+    "fingerprint changed": f"UPDATE chain SET fingerprint = zeroblob(16) WHERE id = {INBOX}",
 }
 
 
 async def fill(nodes: Cluster) -> None:
-    """UIDs 2, 3 and 4 in alice's INBOX, by two masters' entries; one message in Work."""
+    """Put UIDs 2, 3 and 4 into alice's INBOX by entries of two masters, and one message into Work."""
     one, other = nodes["dc1"], nodes["dc2"]
     for number in range(3):
         await one.save(f"text {number}")

@@ -1,4 +1,4 @@
-"""Tasks at nodes of a cluster, run to their end."""
+"""Run tasks at nodes of a cluster, and wait for their end."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ async def tasks_at(node: Node) -> AsyncIterator[TaskRunner]:
         nursery.cancel_scope.cancel()
 
 
-async def ended(tasks: TaskRunner, options: TaskOptions, kind: type[S]) -> S:
-    """Begin it, and wait; its status, which is of this kind."""
+async def run_to_end(tasks: TaskRunner, options: TaskOptions, kind: type[S]) -> S:
+    """Start a task and wait for its end; return its status, which must be of this kind."""
     assert tasks.start(options)
     await tasks.wait(options.name)
     status = tasks.status(options.name)
@@ -47,7 +47,7 @@ async def ended(tasks: TaskRunner, options: TaskOptions, kind: type[S]) -> S:
 
 async def run_task(node: Node, options: TaskOptions, kind: type[S]) -> S:
     async with tasks_at(node) as tasks:
-        return await ended(tasks, options, kind)
+        return await run_to_end(tasks, options, kind)
 
 
 async def check_at(

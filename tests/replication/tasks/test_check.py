@@ -1,4 +1,4 @@
-"""Damage behind a node's back: a check finds what was planted and nothing else, and mends it."""
+"""Checks and scrubs find exactly the damage that was planted in a database, and repair it."""
 
 import sqlite3
 from contextlib import closing, suppress
@@ -16,12 +16,12 @@ from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.repair import mailbox_check, table_check
 from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions
 from tests.replication.cluster import USER, Node, cluster
-from tests.replication.tasks.planted_damage import A_TEXT, DAMAGES, INBOX, ROW, WORK, Planted, fill
-from tests.replication.tasks.running import check_at, ended, tasks_at
+from tests.replication.tasks.planted_damage import BODY_HASH, DAMAGES, INBOX, ROW, WORK, Planted, fill
+from tests.replication.tasks.running import check_at, run_to_end, tasks_at
 
 
 async def rows(node: Node) -> dict[str, set[tuple[object, ...]]]:
-    """All that a node shows. Flags are a map, and have no order."""
+    """Return all rows that a node shows. Only the length of flags counts: they are a map, without an order."""
     columns = {"by_uid": f"mailbox, {ROW.replace('flags', 'length(flags)')}"}
     tables = ("by_uid", "by_guid", "folder", "subscription")
     return {
@@ -35,7 +35,9 @@ def _selected(connection: sqlite3.Connection, table: str, columns: str) -> list[
 
 
 @pytest.mark.parametrize("planted", DAMAGES, ids=lambda planted: planted.name)
-async def test_planted_damage_is_found_and_mended(tmp_path: Path, autojump_clock: MockClock, planted: Planted) -> None:
+async def test_planted_damage_is_found_and_repaired(
+    tmp_path: Path, autojump_clock: MockClock, planted: Planted
+) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
         assert (await check_at(nodes["dc2"])).damage == {}
@@ -46,7 +48,9 @@ async def test_planted_damage_is_found_and_mended(tmp_path: Path, autojump_clock
         assert (mended.damage, mended.unrepaired) == (planted.found, 0)
         assert (await check_at(nodes["dc2"])).damage == {}
         await nodes.converged()
-        assert await rows(nodes["dc2"]) == await rows(nodes["dc1"]), "digests are of counters, which a check has mended"
+        assert await rows(nodes["dc2"]) == await rows(nodes["dc1"]), (
+            "digests follow from counters, which the check has repaired"
+        )
         await nodes["dc2"].save("afterwards")
         await nodes.converged()
         assert await nodes["dc2"].bodies() == await nodes["dc1"].bodies()
@@ -67,7 +71,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize("table", COLUMNS)
-async def test_whatever_a_column_holds_is_mended(tmp_path: Path, autojump_clock: MockClock, table: str) -> None:
+async def test_any_value_in_any_column_is_repaired(tmp_path: Path, autojump_clock: MockClock, table: str) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
         path = nodes["dc2"].config.node.data / "node.db"
@@ -88,24 +92,22 @@ async def test_whatever_a_column_holds_is_mended(tmp_path: Path, autojump_clock:
 
 
 @pytest.mark.parametrize("column", ["hash", "body"])
-async def test_whatever_a_text_is_its_messages_get_theirs(
-    tmp_path: Path, autojump_clock: MockClock, column: str
-) -> None:
+async def test_scrub_replaces_any_damaged_body(tmp_path: Path, autojump_clock: MockClock, column: str) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
         with closing(sqlite3.connect(nodes["dc2"].config.node.data / "node.db", isolation_level=None)) as connection:
             for value in ANYTHING:
-                changed = connection.execute(f"UPDATE content SET {column} = {value} WHERE hash = {A_TEXT}").rowcount
+                changed = connection.execute(f"UPDATE content SET {column} = {value} WHERE hash = {BODY_HASH}").rowcount
                 healed = await check_at(nodes["dc2"], "scrub")
                 assert changed == 1
                 assert healed.repaired == 1
-                assert healed.unrepaired == (column == "hash"), "a text under a name that is nobody's stays"
+                assert healed.unrepaired == (column == "hash"), "a body under a hash that no message names stays"
                 connection.execute("DELETE FROM content WHERE hash NOT IN (SELECT content_hash FROM by_uid) AND id > 1")
         assert await nodes["dc2"].bodies() == await nodes["dc1"].bodies()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-async def test_slices_join_without_a_seam(
+async def test_check_finds_damage_at_the_edges_of_slices(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     monkeypatch.setattr(mailbox_check, "SLICE_ROWS", size)
@@ -122,7 +124,7 @@ async def test_slices_join_without_a_seam(
             f"UPDATE by_uid SET uid = 'x' WHERE uid = 5 AND mailbox = {INBOX}",
             f"DELETE FROM by_guid WHERE uid = 7 AND mailbox = {INBOX}",
             f"INSERT INTO by_guid VALUES (randomblob(16), {WORK}, 1, 'a', 1, 0)",
-            f"DELETE FROM content WHERE hash = {A_TEXT}",
+            f"DELETE FROM content WHERE hash = {BODY_HASH}",
         )
         found = {"by_uid": 5, "by_guid": 2, "content": 1}
         assert (await check_at(nodes["dc2"])).damage == found
@@ -131,7 +133,7 @@ async def test_slices_join_without_a_seam(
         assert (await check_at(nodes["dc2"])).damage == {}
 
 
-async def test_a_finding_names_the_message(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_finding_names_the_message(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         await nodes["dc1"].save("text")
         (message,) = await nodes["dc1"].messages()
@@ -152,21 +154,21 @@ A_BIT_FLIPPED = "CAST(substr(body, 1, length(body) - 2) || CAST(x'00' AS TEXT) |
         "zeroblob(length(body))",
         "7",
         A_BIT_FLIPPED,
-        "(SELECT body FROM content WHERE hash <> " + A_TEXT + ")",
+        "(SELECT body FROM content WHERE hash <> " + BODY_HASH + ")",
     ],
-    ids=["cut short", "its end gone", "zeros", "no text", "a byte altered", "another text"],
+    ids=["cut short", "its end gone", "zeros", "no body", "a byte altered", "another body"],
 )
-async def test_a_scrub_heals_what_is_damaged(tmp_path: Path, autojump_clock: MockClock, body: str) -> None:
+async def test_scrub_replaces_a_damaged_body(tmp_path: Path, autojump_clock: MockClock, body: str) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
-        nodes["dc2"].damage(f"UPDATE content SET body = {body} WHERE hash = {A_TEXT}")
-        assert (await check_at(nodes["dc2"])).damage == {}, "a check does not read texts"
+        nodes["dc2"].damage(f"UPDATE content SET body = {body} WHERE hash = {BODY_HASH}")
+        assert (await check_at(nodes["dc2"])).damage == {}, "a check does not read bodies"
         healed = await check_at(nodes["dc2"], "scrub")
         assert (healed.damage, healed.repaired, healed.contents) == ({"content": 1}, 1, 5)
         assert (await check_at(nodes["dc2"], "scrub")).damage == {}
 
 
-async def test_a_text_that_nobody_knows_is_told_and_left_where_it_is(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_scrub_reports_and_keeps_a_damaged_orphan(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
         values = "(randomblob(32), 1, 0, randomblob(100))"
@@ -179,23 +181,23 @@ async def test_a_text_that_nobody_knows_is_told_and_left_where_it_is(tmp_path: P
         await nodes.converged()
 
 
-async def test_what_no_node_has_is_reported_once_for_each_text(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_body_that_no_node_has_is_reported_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
         view = await nodes["dc1"].view()
         await nodes["dc1"].mail.copy(view, UidSet.of([2]), await nodes["dc1"].mail.folder(USER, "Work"))
         await nodes.converged()
         for node in nodes.all():
-            node.damage(f"UPDATE content SET body = x'00' WHERE hash = {A_TEXT}")
+            node.damage(f"UPDATE content SET body = x'00' WHERE hash = {BODY_HASH}")
         lost = await check_at(nodes["dc1"], "scrub")
         assert (lost.damage, lost.unrepaired) == ({"content": 1}, 1)
         assert "no reachable node has it" in lost.findings[0].what
-        for node in nodes.all():  # so that the databases are whole when the nodes stop
+        for node in nodes.all():  # makes the databases pass the check when the nodes stop
             body = StoredBody.of(b"text 1").packed
-            node.damage(f"UPDATE content SET body = x'{body.hex()}' WHERE hash = {A_TEXT}")
+            node.damage(f"UPDATE content SET body = x'{body.hex()}' WHERE hash = {BODY_HASH}")
 
 
-async def test_a_log_that_has_lost_entries_is_not_believed(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_check_changes_nothing_by_a_log_with_lost_entries(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
         path = nodes["dc2"].config.node.data / "node.db"
@@ -210,7 +212,7 @@ async def test_a_log_that_has_lost_entries_is_not_believed(tmp_path: Path, autoj
             connection.executemany("INSERT INTO log VALUES (?,?,?,?,?,?,?,?)", lost)
 
 
-async def test_sessions_are_sent_away_from_what_was_damaged(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_repair_of_a_mailbox_ends_its_sessions(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
         view, other = await nodes["dc2"].view(), await nodes["dc2"].view("Work")
@@ -222,7 +224,7 @@ async def test_sessions_are_sent_away_from_what_was_damaged(tmp_path: Path, auto
         assert 2 in (await nodes["dc2"].view()).messages
 
 
-async def test_damage_while_a_node_is_stopped(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_damage_done_while_a_node_is_stopped_is_repaired(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
         node = nodes["dc2"]
@@ -235,20 +237,20 @@ async def test_damage_while_a_node_is_stopped(tmp_path: Path, autojump_clock: Mo
         await nodes.converged()
 
 
-async def test_a_database_that_fails_ends_the_check_and_not_the_node(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_database_failure_ends_only_the_check(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         await nodes["dc1"].save("text")
         with closing(sqlite3.connect(nodes["dc1"].config.node.data / "node.db")) as connection:
             connection.execute("ALTER TABLE content RENAME TO elsewhere")
             async with tasks_at(nodes["dc1"]) as tasks:
-                status = await ended(tasks, CheckOptions(), CheckStatus)
+                status = await run_to_end(tasks, CheckOptions(), CheckStatus)
                 assert status.state == "failed"
                 assert "no such table: content" in str(status.error)
                 connection.execute("ALTER TABLE elsewhere RENAME TO content")
-                assert (await ended(tasks, CheckOptions(), CheckStatus)).state == "done"
+                assert (await run_to_end(tasks, CheckOptions(), CheckStatus)).state == "done"
 
 
-async def test_more_findings_than_are_listed_are_counted(
+async def test_findings_above_the_limit_are_counted(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "FINDINGS_MAX", 2)
@@ -257,11 +259,11 @@ async def test_more_findings_than_are_listed_are_counted(
             await nodes["dc1"].save(f"text {number}")
         nodes["dc1"].damage("DELETE FROM by_uid")
         async with tasks_at(nodes["dc1"]) as tasks:
-            status = await ended(tasks, CheckOptions(repair=True), CheckStatus)
+            status = await run_to_end(tasks, CheckOptions(repair=True), CheckStatus)
         assert (len(status.findings), status.left_out, status.repaired) == (2, 3, 5)
 
 
-async def test_one_runs_at_a_time_and_can_be_cancelled(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_one_task_runs_at_a_time_and_can_be_cancelled(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         await nodes["dc1"].save("text")
         async with tasks_at(nodes["dc1"]) as tasks:
@@ -273,10 +275,10 @@ async def test_one_runs_at_a_time_and_can_be_cancelled(tmp_path: Path, autojump_
             status = tasks.status("check")
             assert status is not None
             assert (status.state, tasks.running()) == ("cancelled", None)
-            assert (await ended(tasks, ScrubOptions(), CheckStatus)).state == "done"
+            assert (await run_to_end(tasks, ScrubOptions(), CheckStatus)).state == "done"
 
 
-async def test_a_rate_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_check_keeps_its_rate(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         for number in range(10):
             await nodes["dc1"].save(f"text {number}")
@@ -285,7 +287,7 @@ async def test_a_rate_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None
         assert trio.current_time() - before == pytest.approx(status.done / 10, abs=0.5)
 
 
-async def test_concurrent_writes_look_like_no_damage_and_lose_nothing(tmp_path: Path) -> None:
+async def test_concurrent_writes_are_not_reported_as_damage(tmp_path: Path) -> None:
     async with cluster(tmp_path, None, 2) as nodes, trio.open_nursery() as nursery:
         await fill(nodes)
         done = trio.Event()
@@ -305,4 +307,4 @@ async def test_concurrent_writes_look_like_no_damage_and_lose_nothing(tmp_path: 
             assert [report.damage for report in reports] == [{}, {}]
             nodes["dc2"].damage(f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}")
             assert (await check_at(nodes["dc2"], repair=True)).damage == {"by_uid": 1}
-    # what was lost would make the databases fail their own check as the nodes stop
+    # lost entries would make the databases fail the check that runs when the nodes stop

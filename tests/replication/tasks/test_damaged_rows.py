@@ -1,4 +1,4 @@
-"""A row that cannot be read holds up what would change it, and nothing else."""
+"""A damaged row holds back only the entries and merges that need it."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from replicator.replication import timing
 from replicator.tasks import CheckOptions, CheckStatus
 from tests.replication.cluster import TIMEOUT_S, Node, cluster, until
 from tests.replication.idle_parts import stop_the_log
-from tests.replication.tasks.going_apart import meet, part
-from tests.replication.tasks.planted_damage import DAMAGES_OF_A_MAILBOX
+from tests.replication.tasks.partition import cut_off_dc1, rejoin_dc1
+from tests.replication.tasks.planted_damage import MAILBOX_DAMAGES
 from tests.replication.tasks.running import run_task
 
 GARBLE = "UPDATE by_uid SET flags = x'c1' WHERE uid = 1"
@@ -25,7 +25,7 @@ async def repair(node: Node) -> CheckStatus:
     return status
 
 
-async def test_of_another_nodes_change(
+async def test_entries_of_another_node_wait_for_an_unreadable_row(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -46,7 +46,7 @@ async def test_of_another_nodes_change(
         assert await two.waiting() == 0
 
 
-async def test_of_its_masters_own_change(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_master_refuses_a_change_to_an_unreadable_row(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         one = nodes["dc1"]
         for number in range(3):
@@ -64,50 +64,50 @@ async def test_of_its_masters_own_change(tmp_path: Path, autojump_clock: MockClo
 
 
 @pytest.mark.parametrize("sid", ["dc1", "dc2"])
-async def test_that_is_lost_is_not_taken_for_expunged_when_its_mailbox_is_joined(
+async def test_merge_does_not_take_a_lost_row_for_expunged(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, sid: str
 ) -> None:
-    """The master is one of the two: it keeps the branches apart until it shows what its head counts."""
+    """The master is one of the two nodes, and keeps the branches apart until its rows match its head."""
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         for number in range(3):
             await nodes["dc1"].save(f"text {number}")
         await nodes.converged()
-        await part(nodes)
+        await cut_off_dc1(nodes)
         for node in nodes.all():
             await node.save(f"at {node.sid}")
         nodes[sid].damage("DELETE FROM by_uid WHERE uid = 2")
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         await trio.sleep(2 * timing.FORK_MERGE_DAMAGED_EVERY_S)
         other = nodes["dc2" if sid == "dc1" else "dc1"]
         assert "text 1" in (await other.bodies()).values()
-        assert caplog.text.count("stay apart") <= 4, "looked at again once a minute, and told"
+        assert caplog.text.count("stay apart") <= 4, "the master looks again, and logs it, once a minute"
         await repair(nodes[sid])
         await trio.sleep(timing.FORK_MERGE_DAMAGED_EVERY_S)
         await nodes.converged()
         assert sorted((await other.bodies()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
 
 
-@pytest.mark.parametrize("damage", ["a row is gone", "a row cannot be read", "a fingerprint is another"])
-async def test_at_a_peer_keeps_no_client_of_a_new_master_from_writing(
+@pytest.mark.parametrize("damage", ["row missing", "row unreadable", "fingerprint changed"])
+async def test_damage_at_a_peer_does_not_stop_a_new_master(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    """He numbers without what the peer has more, as if that could not be reached."""
+    """The new master numbers without the peer's newer changes, as if the peer could not be reached."""
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         one, two = nodes["dc1"], nodes["dc2"]
         for number in range(3):
             await one.save(f"text {number}")
         await nodes.converged()
-        await part(nodes)
+        await cut_off_dc1(nodes)
         await two.flag(2, 3)
         await two.save("at dc2")
-        two.damage(DAMAGES_OF_A_MAILBOX[damage])
+        two.damage(MAILBOX_DAMAGES[damage])
         with monkeypatch.context() as patch:
             stop_the_log(patch)
-            await meet(nodes)
+            await rejoin_dc1(nodes)
             with trio.fail_after(TIMEOUT_S + 1):
                 assert await one.save("at dc1") == 4
-            await part(nodes)
+            await cut_off_dc1(nodes)
         await repair(two)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         await nodes.converged()
         assert sorted((await two.bodies()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]

@@ -1,4 +1,4 @@
-"""Resync on demand: what it tells is what differs; what it does makes it equal, but for damage of unknown extent."""
+"""Resync on demand reports what differs and makes it equal, except for damage of unknown extent."""
 
 from functools import partial
 from pathlib import Path
@@ -14,15 +14,15 @@ from replicator.tasks import Difference, ResyncOptions, ResyncStatus
 from tests.replication.cluster import USER, Node, cluster, until
 from tests.replication.idle_parts import leave_forks, stop_the_log
 from tests.replication.log.truncating import forget_log
-from tests.replication.tasks.going_apart import fork, meet, part
-from tests.replication.tasks.planted_damage import DAMAGES_OF_A_MAILBOX
+from tests.replication.tasks.partition import cut_off_dc1, fork, rejoin_dc1
+from tests.replication.tasks.planted_damage import MAILBOX_DAMAGES
 from tests.replication.tasks.running import check_at, resync_at, run_task, tasks_at
 
 INBOX = "(SELECT mailbox_id FROM folder WHERE name = 'INBOX' AND user = 'alice')"
 
 
 @pytest.fixture
-def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
+def leave_forks_unmerged(monkeypatch: pytest.MonkeyPatch) -> None:
     leave_forks(monkeypatch)
 
 
@@ -32,43 +32,43 @@ FORKED = {
 MERGED = {3: "common 2", 4: "common 3", 5: "common 4"}
 
 
-def by_place(status: ResyncStatus) -> dict[tuple[str, str | None], Difference]:
+def by_peer_and_folder(status: ResyncStatus) -> dict[tuple[str, str | None], Difference]:
     return {(one.peer, one.folder): one for one in status.differences}
 
 
-@pytest.mark.usefixtures("nobody_heals")
-async def test_a_dry_run_tells_what_differs_with_each_node_and_changes_nothing(
+@pytest.mark.usefixtures("leave_forks_unmerged")
+async def test_dry_run_reports_differences_and_changes_nothing(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fork(nodes)
         await until(lambda: nodes["dc3"].store.context == nodes["dc2"].store.context)
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         before = [await node.digests() for node in nodes.all()]
         status = await resync_at(nodes["dc1"], ResyncOptions(user=USER, dry_run=True))
         assert [await node.digests() for node in nodes.all()] == before
         assert (status.peers, status.mended, status.unmended) == (["dc2", "dc3"], 0, 6)
         for peer in ("dc2", "dc3"):
-            assert by_place(status)[peer, "INBOX"] == Difference(peer, USER, "INBOX", FORKED, None, None)
-            assert by_place(status)[peer, None].differed == {"missing_here": 1}
-            assert by_place(status)[peer, "Work"].differed == {"missing_here": 1}
+            assert by_peer_and_folder(status)[peer, "INBOX"] == Difference(peer, USER, "INBOX", FORKED, None, None)
+            assert by_peer_and_folder(status)[peer, None].differed == {"missing_here": 1}
+            assert by_peer_and_folder(status)[peer, "Work"].differed == {"missing_here": 1}
         assert status.differed == {kind: 2 * count for kind, count in FORKED.items()} | {"missing_here": 6}
 
 
-@pytest.mark.usefixtures("nobody_heals")
+@pytest.mark.usefixtures("leave_forks_unmerged")
 @pytest.mark.parametrize("options", [ResyncOptions(), ResyncOptions(user=USER)], ids=["all", "user"])
-async def test_what_differs_is_made_equal_and_the_next_run_finds_nothing(
+async def test_resync_makes_equal_and_the_next_run_finds_nothing(
     tmp_path: Path, autojump_clock: MockClock, options: ResyncOptions
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fork(nodes)
-        await meet(nodes)
-        async with trio.open_nursery() as nursery:  # the mailbox is one of the nodes' to join: both are asked
+        await rejoin_dc1(nodes)
+        async with trio.open_nursery() as nursery:  # either node may be the one that merges the mailbox: both run
             nursery.start_soon(resync_at, nodes["dc2"], options)
             status = await resync_at(nodes["dc1"], options)
-        assert by_place(status)["dc2", "INBOX"].differed == FORKED
-        assert by_place(status)["dc2", "INBOX"].done in {"merged by dc1", "merged by dc2", "merged by dc3"}
+        assert by_peer_and_folder(status)["dc2", "INBOX"].differed == FORKED
+        assert by_peer_and_folder(status)["dc2", "INBOX"].done in {"merged by dc1", "merged by dc2", "merged by dc3"}
         assert status.unmended == 0
         await nodes.converged()
         texts = await nodes["dc3"].bodies()
@@ -79,14 +79,14 @@ async def test_what_differs_is_made_equal_and_the_next_run_finds_nothing(
             assert (again.differences, again.differed) == ([], {})
 
 
-@pytest.mark.usefixtures("nobody_heals")
-async def test_one_folder_and_the_tree_and_no_other_folder(
+@pytest.mark.usefixtures("leave_forks_unmerged")
+async def test_resync_of_a_folder_mends_only_it_and_the_tree(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fork(nodes)
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         status = await resync_at(nodes["dc1"], ResyncOptions(USER, "Work"))
         assert [(one.folder, one.done) for one in status.differences] == [
             (None, "adopted here"), ("Work", "adopted here"),
@@ -96,17 +96,17 @@ async def test_one_folder_and_the_tree_and_no_other_folder(
         assert "at dc2" not in (await nodes["dc1"].bodies()).values()
 
 
-@pytest.mark.usefixtures("nobody_heals")
-async def test_a_node_that_does_not_take_what_it_lacks_is_named(
+@pytest.mark.usefixtures("leave_forks_unmerged")
+async def test_node_that_does_not_adopt_changes_is_named(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fork(nodes)
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         before = trio.current_time()
         status = await resync_at(nodes["dc2"], ResyncOptions(USER, "Work"))
-        assert trio.current_time() - before < 2 * timing.PACING_SHOW_TIMEOUT_S, "it is not waited for twice"
+        assert trio.current_time() - before < 2 * timing.PACING_SHOW_TIMEOUT_S, "the node is waited for only once"
         assert [(one.folder, one.differed, one.done) for one in status.differences] == [
             (None, {"missing_there": 1}, None), ("Work", {"missing_there": 1}, None),
         ]  # fmt: skip
@@ -114,15 +114,15 @@ async def test_a_node_that_does_not_take_what_it_lacks_is_named(
         assert await nodes["dc1"].digests() != await nodes["dc2"].digests()
 
 
-@pytest.mark.usefixtures("nobody_heals")
-async def test_what_the_other_node_lacks_is_waited_for(
+@pytest.mark.usefixtures("leave_forks_unmerged")
+async def test_resync_waits_until_the_other_node_adopts_changes(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fork(nodes)
         with monkeypatch.context() as patch:
             stop_the_log(patch)
-            await meet(nodes)
+            await rejoin_dc1(nodes)
             async with tasks_at(nodes["dc2"]) as there, tasks_at(nodes["dc1"]) as here:
                 there.start(ResyncOptions(USER, "Work"))
                 await trio.sleep(timing.PACING_SHOW_TIMEOUT_S / 2)
@@ -131,11 +131,11 @@ async def test_what_the_other_node_lacks_is_waited_for(
                 status = there.status("resync")
         assert isinstance(status, ResyncStatus)
         assert [one.done for one in status.differences] == ["adopted there"]
-        # of the second folder nothing was left to do
+        # nothing was left to do for the second folder
 
 
-@pytest.mark.usefixtures("nobody_heals")
-async def test_several_mailboxes_are_compared_at_once(
+@pytest.mark.usefixtures("leave_forks_unmerged")
+async def test_several_mailboxes_are_compared_concurrently(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -143,11 +143,11 @@ async def test_several_mailboxes_are_compared_at_once(
         for name in names:
             await nodes["dc1"].mail.create_folder(USER, name)
         await nodes.converged()
-        await part(nodes)
+        await cut_off_dc1(nodes)
         for name in names:
             await nodes["dc2"].save("there", name)
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         before = trio.current_time()
         status = await resync_at(nodes["dc1"], ResyncOptions())
         assert trio.current_time() - before < len(names) * timing.DIFF_LOOK_AGAIN_S / 2
@@ -160,22 +160,22 @@ async def test_several_mailboxes_are_compared_at_once(
 
 
 RESTORABLE = {
-    "a row is gone": DAMAGES_OF_A_MAILBOX["a row is gone"],
-    "flags are others": DAMAGES_OF_A_MAILBOX["flags are others"],
-    "all rows are gone": f"DELETE FROM by_uid WHERE mailbox = {INBOX}",
-    "sizes are others": f"UPDATE by_uid SET size_bytes = 7 WHERE mailbox = {INBOX}",
+    "row missing": MAILBOX_DAMAGES["row missing"],
+    "flags changed": MAILBOX_DAMAGES["flags changed"],
+    "all rows missing": f"DELETE FROM by_uid WHERE mailbox = {INBOX}",
+    "sizes changed": f"UPDATE by_uid SET size_bytes = 7 WHERE mailbox = {INBOX}",
 }
 
 
 DAMAGED = [
-    *(("dc1", name) for name in DAMAGES_OF_A_MAILBOX if name not in RESTORABLE),
-    *(("dc2", name) for name in DAMAGES_OF_A_MAILBOX),
+    *(("dc1", name) for name in MAILBOX_DAMAGES if name not in RESTORABLE),
+    *(("dc2", name) for name in MAILBOX_DAMAGES),
 ]
 
 
 @pytest.mark.parametrize("statement", RESTORABLE.values(), ids=RESTORABLE.keys())
 @pytest.mark.parametrize("is_log_gone", [False, True])
-async def test_rows_that_were_damaged_here_are_restored_from_a_node_that_shows_them(
+async def test_damaged_rows_are_restored_from_a_peer(
     tmp_path: Path, autojump_clock: MockClock, statement: str, *, is_log_gone: bool
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -206,18 +206,18 @@ async def test_rows_that_were_damaged_here_are_restored_from_a_node_that_shows_t
 
 
 @pytest.mark.parametrize(("sid", "name"), DAMAGED)
-async def test_other_damage_is_told_and_left_alone(
+async def test_other_damage_is_reported_and_left_alone(
     tmp_path: Path, autojump_clock: MockClock, sid: str, name: str
 ) -> None:
-    """By dc1 with dc2."""
+    """dc1 runs the resync, and dc1 or dc2 has the damage."""
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         for number in range(3):
             await nodes["dc1"].save(f"text {number}")
         await nodes["dc1"].flag(2)
         await nodes.converged()
-        nodes[sid].damage(DAMAGES_OF_A_MAILBOX[name])
+        nodes[sid].damage(MAILBOX_DAMAGES[name])
         before = [await node.digests() for node in nodes.all()]
-        is_unreadable_there = name == "a row cannot be read" and sid == "dc2"  # it can only say so
+        is_unreadable_there = name == "row unreadable" and sid == "dc2"  # dc2 can report only that
         for options in (ResyncOptions(USER, "INBOX"), ResyncOptions(USER, "INBOX", dry_run=True)):
             status = await resync_at(nodes["dc1"], options)
             assert [(one.folder, one.differed, one.done) for one in status.differences] == [
@@ -232,7 +232,7 @@ async def test_other_damage_is_told_and_left_alone(
 # ---- the task ----------------------------------------------------------------------------------------------------
 
 
-async def test_what_cannot_be_done_is_said(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_resync_that_is_impossible_fails_with_the_reason(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await nodes["dc1"].save("text")
         await nodes.converged()
@@ -250,7 +250,7 @@ async def test_what_cannot_be_done_is_said(tmp_path: Path, autojump_clock: MockC
         assert "no other node can be reached from dc1" in str(status.error)
 
 
-async def test_a_node_that_goes_meanwhile_is_named_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_node_that_becomes_unreachable_is_named_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         for number in range(20):
             await nodes["dc1"].mail.create_folder(USER, f"F{number}")
@@ -266,7 +266,7 @@ async def test_a_node_that_goes_meanwhile_is_named_once(tmp_path: Path, autojump
         assert (status.state, status.done < status.total) == ("done", True)
 
 
-async def test_a_rate_is_kept_and_a_cancelled_run_ends_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_resync_keeps_its_rate_and_ends_when_cancelled(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         for number in range(20):
             await nodes["dc1"].save(f"text {number}")
@@ -285,15 +285,15 @@ async def test_a_rate_is_kept_and_a_cancelled_run_ends_at_once(tmp_path: Path, a
             assert (cancelled.state, trio.current_time()) == ("cancelled", before)
 
 
-@pytest.mark.usefixtures("nobody_heals")
-async def test_more_differences_than_are_listed_are_counted(
+@pytest.mark.usefixtures("leave_forks_unmerged")
+async def test_differences_above_the_limit_are_counted(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resync, "DIFFERENCES_MAX", 1)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fork(nodes)
         stop_the_log(monkeypatch)
-        await meet(nodes)
+        await rejoin_dc1(nodes)
         async with tasks_at(nodes["dc1"]) as tasks:
             tasks.start(ResyncOptions(dry_run=True))
             await tasks.wait("resync")
@@ -302,7 +302,7 @@ async def test_more_differences_than_are_listed_are_counted(
         assert (len(status.differences), status.left_out, status.unmended) == (1, 2, 3)
 
 
-async def test_clients_go_on_meanwhile_and_nothing_is_lost_or_found_wrong(tmp_path: Path) -> None:
+async def test_resync_finds_and_loses_nothing_while_clients_write(tmp_path: Path) -> None:
     async with cluster(tmp_path, None, 2) as nodes, trio.open_nursery() as nursery:
         for node in nodes.all():
             await node.save(f"first at {node.sid}")
@@ -327,7 +327,7 @@ async def test_clients_go_on_meanwhile_and_nothing_is_lost_or_found_wrong(tmp_pa
         assert len(await nodes["dc1"].bodies()) == 2 + 2 * 45
 
 
-async def test_a_node_that_cannot_be_reached_is_named(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_unreachable_node_is_named(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("text")
         await nodes.converged()

@@ -1,4 +1,4 @@
-"""What was expunged comes back at all nodes, once, and only what the user does not have."""
+"""Undelete restores expunged mail at all nodes, once, and only mail that the user does not have."""
 
 import shutil
 from collections.abc import Callable
@@ -38,12 +38,12 @@ async def undelete(
     return status
 
 
-async def save_some(node: Node, *texts: str, name: str = "INBOX") -> None:
-    for text in texts:
-        await node.save(text, name)
+async def save_some(node: Node, *bodies: str, name: str = "INBOX") -> None:
+    for body in bodies:
+        await node.save(body, name)
 
 
-async def test_it_comes_back_at_all_nodes_with_its_flags_and_dates(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_undeleted_mail_has_its_flags_and_dates_at_all_nodes(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         node = nodes["dc1"]
         for number, given in enumerate([{"\\Seen", "$Later"}, {"\\Deleted"}, set[str]()]):
@@ -68,10 +68,10 @@ async def test_it_comes_back_at_all_nodes_with_its_flags_and_dates(tmp_path: Pat
         assert (again.done, again.messages) == (0, [])
 
 
-async def test_what_comes_back_on_two_sides_of_a_cut_and_is_expunged_on_one_stays(
+async def test_mail_undeleted_on_two_branches_and_expunged_on_one_stays(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """A third node makes one message of the two before it hears of the expunge."""
+    """A third node merges both messages into one before it hears of the expunge."""
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("mail")
         await nodes["dc1"].expunge(1)
@@ -83,7 +83,7 @@ async def test_what_comes_back_on_two_sides_of_a_cut_and_is_expunged_on_one_stay
         nodes.isolate("dc1")
         await nodes.linked(["dc1"], ["dc2"], ["dc3"])
         await nodes["dc1"].expunge(*await nodes["dc1"].bodies())
-        for _ in range(9):  # so that the number of the entry that brings it back here is the higher one
+        for _ in range(9):  # gives the undelete at dc2 the entry with the higher number
             await nodes["dc2"].save("another mail")
         assert (await undelete(nodes["dc2"])).restored == 1
         nodes.network.mend(("dc2", "dc3"))
@@ -96,7 +96,7 @@ async def test_what_comes_back_on_two_sides_of_a_cut_and_is_expunged_on_one_stay
             assert sorted((await node.bodies()).values()) == [*9 * ["another mail"], "mail"]
 
 
-async def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_dry_run_reports_and_changes_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         await save_some(node, "one", "two")
@@ -107,7 +107,7 @@ async def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path, autojump_cloc
         assert await node.digests() == before
 
 
-async def test_only_what_was_expunged_since_then(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_undelete_restores_only_what_was_expunged_since_a_time(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         await save_some(node, "one", "two", "three")
@@ -119,7 +119,7 @@ async def test_only_what_was_expunged_since_then(tmp_path: Path, autojump_clock:
         assert await node.bodies() == {3: "three", 4: "two"}
 
 
-async def test_what_the_user_has_elsewhere_is_left(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_mail_that_is_in_another_folder_is_not_restored(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         await save_some(node, "moved", "moved and expunged", "expunged")
@@ -136,13 +136,13 @@ async def test_what_the_user_has_elsewhere_is_left(tmp_path: Path, autojump_cloc
         assert [one.why_not for one in left.messages] == ["the user has it in 'INBOX'"]
 
 
-async def test_mail_of_a_deleted_folder_comes_back_with_the_folder(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Of all that had its name. Done again, it finds what is there."""
+async def test_mail_of_deleted_folders_comes_back_with_the_folder(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Undelete restores the mail of all folders that had the name. A second run finds all of it present."""
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         node = nodes["dc1"]
-        for text in ("of the first", "of the second"):
+        for body in ("of the first", "of the second"):
             await node.mail.create_folder(USER, "Work")
-            await node.save(text, "Work")
+            await node.save(body, "Work")
             await node.mail.delete_folder(USER, "Work")
         await nodes.converged()
         dry = await undelete(nodes["dc2"], "Work", dry_run=True)
@@ -155,7 +155,7 @@ async def test_mail_of_a_deleted_folder_comes_back_with_the_folder(tmp_path: Pat
         assert (again.restored, again.present, {one.why_not for one in again.messages}) == (0, 2, {PRESENT})
 
 
-async def test_what_was_expunged_from_two_folders_of_a_name_comes_back_once(
+async def test_mail_expunged_from_two_folders_of_one_name_comes_back_once(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
@@ -172,7 +172,7 @@ async def test_what_was_expunged_from_two_folders_of_a_name_comes_back_once(
         assert await node.bodies("Work") == {2: "mail"}
 
 
-async def test_a_text_that_is_lost_here_comes_from_another_node(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_body_that_is_lost_comes_from_another_node(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await save_some(nodes["dc1"], "at both", "at the other one", "is nowhere")
         await nodes["dc1"].expunge(1, 2, 3)
@@ -184,10 +184,10 @@ async def test_a_text_that_is_lost_here_comes_from_another_node(tmp_path: Path, 
         assert sorted((await nodes["dc1"].bodies()).values()) == ["at both", "at the other one"]
         assert [one.why_not for one in status.messages].count(NO_BODY) == 1
         for node in nodes.all():
-            node.damage("DELETE FROM expunged")  # a text that is lost is none that has gone
+            node.damage("DELETE FROM expunged")  # the check of a stopping node expects the bodies of expunged mail
 
 
-async def test_a_large_message_comes_back_with_its_parts(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_large_message_comes_back_with_its_attachments(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         node = nodes["dc1"]
         await node.mail.save(await node.inbox(), NewMessage(message(1)))
@@ -200,8 +200,8 @@ async def test_a_large_message_comes_back_with_its_parts(tmp_path: Path, autojum
             assert (await each.bodies())[2].encode() == message(1)
 
 
-async def test_what_is_kept_apart_comes_back_too(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Its parts lie where their hashes do not lead, because something else lies there."""
+async def test_attachment_stored_under_its_holders_name_comes_back(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Another file lies at the place that the attachment's hash leads to."""
     digits = sha256(LOGO).hexdigest()
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
@@ -214,7 +214,7 @@ async def test_what_is_kept_apart_comes_back_too(tmp_path: Path, autojump_clock:
         assert {uid: text.encode() for uid, text in (await node.bodies()).items()} == {2: message(1)}
 
 
-async def test_a_large_text_comes_over_a_slow_line(
+async def test_large_body_comes_over_a_slow_link(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -238,7 +238,7 @@ async def test_a_large_text_comes_over_a_slow_line(
     ],
 )
 @pytest.mark.parametrize("dry_run", [False, True])
-async def test_a_neighbour_that_is_busy_may_have_it(
+async def test_undelete_asks_a_busy_neighbour_again(
     tmp_path: Path,
     autojump_clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -265,43 +265,43 @@ async def test_a_neighbour_that_is_busy_may_have_it(
         status = await undelete(node, dry_run=dry_run)
         assert (status.restored, status.textless, refusals) == (1, 0, [])
         if dry_run:
-            node.damage("DELETE FROM expunged")  # a text that is lost is none that has gone
+            node.damage("DELETE FROM expunged")  # the check of a stopping node expects the bodies of expunged mail
 
 
-async def test_a_dry_run_mends_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_dry_run_fetches_and_repairs_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         node = nodes["dc1"]
-        for text in (b"at the other one", message(1), message(2, b"in parts" * 10_000), b"at no node"):
-            await node.mail.save(await node.inbox(), NewMessage(text))
+        for body in (b"at the other one", message(1), message(2, b"in parts" * 10_000), b"at no node"):
+            await node.mail.save(await node.inbox(), NewMessage(body))
         await node.expunge(1, 2, 3, 4)
         await nodes.converged()
         nodes["dc2"].damage("DELETE FROM content WHERE size_bytes = 10")
         node.damage("DELETE FROM content WHERE size_bytes < 20")
         for file in contents(node):
             file.write_bytes(b"damaged")
-        before = await contents_of(node)
+        before = await stored_bodies(node)
         status = await undelete(node, dry_run=True)
         await trio.sleep(60)
         assert (status.restored, status.textless) == (3, 1)
-        assert await contents_of(node) == before
+        assert await stored_bodies(node) == before
         for file in contents(nodes["dc2"]):
             file.write_bytes(b"damaged")
         assert (await undelete(node, dry_run=True)).textless == 3
         for each in nodes.all():
-            each.damage("DELETE FROM expunged")  # a text that is lost is none that has gone
+            each.damage("DELETE FROM expunged")  # the check of a stopping node expects the bodies of expunged mail
 
 
-async def contents_of(node: Node) -> tuple[object, ...]:
-    """All that it has of texts."""
+async def stored_bodies(node: Node) -> tuple[object, ...]:
+    """Return all bodies and attachments that the node has."""
     query = "SELECT hash, body FROM content ORDER BY hash"
     rows = await node.store.read(lambda reader: reader.execute(query).fetchall())
     return rows, {path: path.read_bytes() for path in attachment_files(node, "*") if path.is_file()}
 
 
-async def test_a_master_that_moves_ends_nothing(
+async def test_undelete_goes_on_while_its_master_moves(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether what it was asked to do is not done, or done, which nobody has heard."""
+    """A failed request may have been done or not."""
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         await save_some(node, "one", "two", "three")
@@ -321,7 +321,7 @@ async def test_a_master_that_moves_ends_nothing(
         assert sorted((await node.bodies()).values()) == ["one", "three", "two"]
 
 
-async def test_it_ends_where_mail_cannot_be_saved_and_can_be_run_again(
+async def test_undelete_fails_where_mail_cannot_be_saved_and_can_run_again(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
@@ -346,7 +346,7 @@ async def test_it_ends_where_mail_cannot_be_saved_and_can_be_run_again(
 
 
 @pytest.mark.parametrize("failures", [1, 1000])
-async def test_a_folder_that_becomes_another_one_meanwhile_is_looked_for_again(
+async def test_undelete_looks_up_a_replaced_folder_again(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
@@ -355,13 +355,13 @@ async def test_a_folder_that_becomes_another_one_meanwhile_is_looked_for_again(
         await node.expunge(1, 2)
         submit, saves = Coordinator.submit, list[ChangeRequest]()
 
-        async def be_another_one(coordinator: Coordinator, operation: ChangeRequest) -> Reply:
+        async def folder_was_replaced(coordinator: Coordinator, operation: ChangeRequest) -> Reply:
             saves.append(operation)
             if len(saves) <= failures:
                 raise FolderNotFoundError("the folder has been replaced by another one; open it again")
             return await submit(coordinator, operation)
 
-        monkeypatch.setattr(Coordinator, "submit", be_another_one)
+        monkeypatch.setattr(Coordinator, "submit", folder_was_replaced)
         status = await run_task(node, UndeleteOptions(USER, "INBOX"), UndeleteStatus)
         if failures == 1:
             assert (status.state, status.restored) == ("done", 2)
@@ -370,7 +370,7 @@ async def test_a_folder_that_becomes_another_one_meanwhile_is_looked_for_again(
             assert "again and again" in str(status.error)
 
 
-async def test_a_folder_that_never_was(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_undelete_of_an_unknown_folder_fails(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         status = await run_task(nodes["dc1"], UndeleteOptions(USER, "Nowhere"), UndeleteStatus)
         assert (status.state, status.error) == (
@@ -379,7 +379,9 @@ async def test_a_folder_that_never_was(tmp_path: Path, autojump_clock: MockClock
         )
 
 
-async def test_the_list_is_limited(tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_undelete_lists_a_limited_number_of_messages(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(undelete_task, "LISTED_MAX", 2)
     monkeypatch.setattr(undelete_task, "SLICE", 2)
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
@@ -390,8 +392,8 @@ async def test_the_list_is_limited(tmp_path: Path, autojump_clock: MockClock, mo
         assert (status.restored, len(status.messages), status.left_out) == (5, 2, 3)
 
 
-async def test_what_was_expunged_beyond_a_cut_comes_back_after_it(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """On a branch that this node never showed."""
+async def test_mail_expunged_on_another_branch_comes_back(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The undeleting node never showed the branch on which the mail was expunged."""
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await nodes["dc1"].save("common")
         await nodes.converged()

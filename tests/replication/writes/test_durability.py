@@ -1,4 +1,4 @@
-"""OK means: on as many disks as are asked for."""
+"""A client hears OK only once its change is on as many disks as are configured."""
 
 import hashlib
 import random
@@ -30,7 +30,7 @@ COMING_S, STAYING_S = 4.0, 10.0
 
 
 class Saving:
-    """A message on its way; `uid` once OK came."""
+    """A save that runs in the background; `uid` is set when it ends with OK."""
 
     def __init__(self, nursery: trio.Nursery, node: Node) -> None:
         self.uid: int | None = None
@@ -44,10 +44,10 @@ class Saving:
             self.error = error
 
 
-async def test_ok_comes_after_the_peers_acknowledgement(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_ok_waits_for_the_peers_acknowledgement(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes, trio.open_nursery() as nursery:
         await nodes["dc1"].save("first")
-        nodes.network.road("dc2", "dc1").hold()  # dc2 gets and stores what comes; nobody hears of it
+        nodes.network.road("dc2", "dc1").hold()  # dc2 stores what it receives, but its ACK does not arrive
         saving = Saving(nursery, nodes["dc1"])
         await trio.sleep(TIMEOUT_S / 2)
         assert len(await nodes["dc1"].messages()) == 2
@@ -58,7 +58,7 @@ async def test_ok_comes_after_the_peers_acknowledgement(tmp_path: Path, autojump
         assert saving.uid == 2
 
 
-async def test_ok_comes_after_the_peers_disk(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_ok_waits_for_the_peers_disk(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes, trio.open_nursery() as nursery:
         await nodes["dc1"].save("first")
         nodes.network.road("dc1", "dc2").hold()
@@ -70,12 +70,12 @@ async def test_ok_comes_after_the_peers_disk(tmp_path: Path, autojump_clock: Moc
         assert saving.uid == 2
 
 
-async def test_what_a_master_shows_without_its_text_is_not_on_its_disk(
+async def test_message_without_its_body_does_not_count_as_a_copy(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A change that was made already is confirmed by the mailbox's head, whose message is on one disk alone."""
+    """A change that changes nothing is confirmed for the mailbox's head, whose message has one copy of its body."""
 
-    async def nothing(*_: object) -> bool:
+    async def send_nothing(*_: object) -> bool:
         await trio.sleep_forever()
         return True
 
@@ -89,7 +89,7 @@ async def test_what_a_master_shows_without_its_text_is_not_on_its_disk(
         await nodes.linked(["dc1"], ["dc2"])
         await other.save("new")
         with monkeypatch.context() as patch:
-            patch.setattr(Sender, "_ship", nothing)
+            patch.setattr(Sender, "_ship", send_nothing)
             nodes.rejoin("dc1")
             await nodes.linked()
             key = MailboxKey.of(await one.view())
@@ -98,27 +98,27 @@ async def test_what_a_master_shows_without_its_text_is_not_on_its_disk(
             assert await one.coordinator.mastership.find(MailboxKey.of(await one.view())) == "dc1"
             with pytest.raises(UnavailableError):
                 await one.flag(1)
-            assert await one.body_of(2) == "new"  # which fetches it
+            assert await one.body_of(2) == "new"  # which fetches the body
             await one.flag(1)
 
 
-@pytest.mark.parametrize(("copies", "comes"), [(1, True), (2, True), (3, False)])
-async def test_a_peer_that_does_not_answer_counts_if_all_are_asked_for(
-    tmp_path: Path, autojump_clock: MockClock, copies: int, *, comes: bool
+@pytest.mark.parametrize(("copies", "ok"), [(1, True), (2, True), (3, False)])
+async def test_silent_peer_is_waited_for_only_if_its_copy_is_needed(
+    tmp_path: Path, autojump_clock: MockClock, copies: int, *, ok: bool
 ) -> None:
     async with cluster(tmp_path, autojump_clock, copies=copies) as nodes, trio.open_nursery() as nursery:
         await nodes["dc1"].save("first")
         nodes.network.road("dc3", "dc1").hold()
         saving = Saving(nursery, nodes["dc1"])
         await trio.sleep(TIMEOUT_S / 2)
-        assert (saving.uid is not None) == comes
-        await trio.sleep(TIMEOUT_S + 2 * HEARTBEAT_S)  # by now dc3 is heard through dc2
+        assert (saving.uid is not None) == ok
+        await trio.sleep(TIMEOUT_S + 2 * HEARTBEAT_S)  # by now ACKs of dc3 come through dc2
         assert saving.uid == 2
         nodes.network.road("dc3", "dc1").release()
         await nodes.linked()
 
 
-async def test_one_copy_waits_for_nobody(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_single_copy_waits_for_no_peer(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         await nodes["dc1"].save("first")
         for other in ("dc2", "dc3"):
@@ -130,7 +130,7 @@ async def test_one_copy_waits_for_nobody(tmp_path: Path, autojump_clock: MockClo
         await nodes.converged()
 
 
-async def test_a_change_at_a_master_elsewhere_is_as_durable(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_change_at_a_remote_master_is_as_durable(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, copies=3) as nodes, trio.open_nursery() as nursery:
         await nodes["dc1"].save("first")
         await nodes["dc2"].save("second")
@@ -144,7 +144,9 @@ async def test_a_change_at_a_master_elsewhere_is_as_durable(tmp_path: Path, auto
         assert saving.uid == 3
 
 
-async def test_refuse_while_too_few_can_be_reached(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_refuse_rejects_changes_while_too_few_nodes_are_reachable(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -159,7 +161,7 @@ async def test_refuse_while_too_few_can_be_reached(tmp_path: Path, autojump_cloc
         await nodes.converged()
 
 
-async def test_a_master_elsewhere_refuses_as_well(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_remote_master_refuses_as_well(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, copies=3, when_short=WhenShort.REFUSE) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -170,7 +172,7 @@ async def test_a_master_elsewhere_refuses_as_well(tmp_path: Path, autojump_clock
         assert await nodes["dc2"].bodies() == {1: "first"}
 
 
-async def test_proceed_goes_on_when_the_link_drops(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_proceed_confirms_when_the_link_drops(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes, trio.open_nursery() as nursery:
         await nodes["dc1"].save("first")
         nodes.network.road("dc2", "dc1").hold()
@@ -188,10 +190,10 @@ async def test_proceed_goes_on_when_the_link_drops(tmp_path: Path, autojump_cloc
 
 
 @pytest.mark.parametrize("when_short", list(WhenShort))
-async def test_nobody_waits_for_a_node_that_comes_back_with_much_to_take_in(
+async def test_clients_do_not_wait_for_a_lagging_peer(
     tmp_path: Path, autojump_clock: MockClock, when_short: WhenShort
 ) -> None:
-    """What is new stands behind all that it lacks: each client would hear that its change was not confirmed."""
+    """New entries queue behind the peer's backlog, so every client would hear that its change was not confirmed."""
     async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
         await nodes["dc1"].save("first")
         await nodes.stop("dc2")
@@ -224,18 +226,18 @@ async def test_nobody_waits_for_a_node_that_comes_back_with_much_to_take_in(
         await nodes.linked()
 
 
-@pytest.mark.parametrize(("said", "counts"), [(2, True), (3, False)])
-async def test_what_is_not_numbered_yet_is_on_no_disk_whoever_says_so(
-    tmp_path: Path, autojump_clock: MockClock, said: int, *, counts: bool
+@pytest.mark.parametrize(("claimed", "counts"), [(2, True), (3, False)])
+async def test_claim_to_have_an_unnumbered_entry_is_ignored(
+    tmp_path: Path, autojump_clock: MockClock, claimed: int, *, counts: bool
 ) -> None:
-    """Else the next change would count as being there."""
+    """Otherwise the next change would count as stored there."""
     async with cluster(tmp_path, autojump_clock, 2, copies=1, start=["dc2"]) as nodes:
         node = nodes["dc2"]
         await node.save("text")
         folder = await node.inbox()
         key = MailboxKey(USER, folder.mailbox_id, folder.uidvalidity)
         assert node.store.context == {node.store.origin: 2}
-        head, coordinator = Dot(node.store.origin, said), node.coordinator
+        head, coordinator = Dot(node.store.origin, claimed), node.coordinator
         async with visit(nodes) as stranger, trio.open_nursery() as nursery:
             await stranger.send(Links((LinkAdvert(ORIGIN, 100, EPOCH_MS, (("dc2", 1),)),)))
             await until(lambda: "dc1" in node.component)
@@ -245,19 +247,19 @@ async def test_what_is_not_numbered_yet_is_on_no_disk_whoever_says_so(
             tag: str | None = None
             while tag is None:
                 match await stranger.next():
-                    case Request(tag, Mbox()):  # one without a tag gives the mailbox its number
+                    case Request(tag, Mbox()):  # an MBOX without a tag only gives the mailbox its number
                         pass
                     case item:
                         assert item is not None
             await stranger.reply(tag, Mismatch(("head",), head, (head,)))
-        assert coordinator.durability._held["dc1"] == ({node.store.origin: said} if counts else {})
+        assert coordinator.durability._held["dc1"] == ({node.store.origin: claimed} if counts else {})
 
 
 @pytest.mark.parametrize("limits", [LogConfig(keep_s=2.0), LogConfig(max_size_bytes=200)])
-async def test_no_limit_of_the_log_makes_a_node_count_that_lacks_the_text(
+async def test_log_limits_remove_no_entry_that_a_client_waits_for(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, limits: LogConfig
 ) -> None:
-    """What a peer has collected, others take over without texts and say that they have: by then nobody waits for it."""
+    """Nodes adopt what has left a peer's log without bodies, and acknowledge it. By then no client may wait for it."""
     monkeypatch.setattr(timing, "LOG_TRUNCATION_LOOK_EVERY_S", 1.0)
     monkeypatch.setattr(timing, "BACKFILL_PATIENCE_S", 1000.0)
     stored = StoredBody.of(b"text")
@@ -283,14 +285,14 @@ async def test_no_limit_of_the_log_makes_a_node_count_that_lacks_the_text(
         await until(lambda: one.store.collected != before, timing.LONGEST_WAIT_S + 10)
 
 
-async def test_no_limit_does_so_while_the_client_of_a_large_message_waits(
+async def test_log_limits_wait_longer_for_clients_of_large_messages(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """He waits for longer, as it may have to come over a slow line."""
+    """Such a client waits for longer, because the message may cross a slow link."""
     monkeypatch.setattr(timing, "LOG_TRUNCATION_LOOK_EVERY_S", 1.0)
     monkeypatch.setattr(timing, "BACKFILL_PATIENCE_S", 1000.0)
     monkeypatch.setattr(requests, "SLOWEST_BYTES_S", 2_000)
-    text, limits = message(1, random.Random(1).randbytes(200_000)), LogConfig(max_size_bytes=200)
+    body, limits = message(1, random.Random(1).randbytes(200_000)), LogConfig(max_size_bytes=200)
     async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE, log=limits) as nodes:
         one, two = nodes["dc1"], nodes["dc2"]
         await one.save("first")
@@ -298,7 +300,7 @@ async def test_no_limit_does_so_while_the_client_of_a_large_message_waits(
         uids = list[int]()
 
         async def save_large() -> None:
-            uids.append(await save(one, text))
+            uids.append(await save(one, body))
 
         async with trio.open_nursery() as nursery:
             nodes.network.road("dc1", "dc2").hold()
@@ -309,27 +311,27 @@ async def test_no_limit_does_so_while_the_client_of_a_large_message_waits(
             nodes.network.road("dc1", "dc2").release()
             await nodes.linked()
         assert uids == [2]
-        assert await two.store.read(lambda reader: is_here(reader, hashlib.sha256(text).digest()))
+        assert await two.store.read(lambda reader: is_here(reader, hashlib.sha256(body).digest()))
 
 
-# ---- counting --------------------------------------------------------------------------------------------------
+# ---- counting ----------------------------------------------------------------------------------------------------
 
 
-def nobody_is_behind() -> LaggingPeers:
+def no_lagging_peers() -> LaggingPeers:
     return LaggingPeers(lambda _: {}, COMING_S, STAYING_S)
 
 
 class Counting:
-    """`Durability` over acknowledgements that the test sets."""
+    """Count copies with `Durability`, by acknowledgements that the test sets."""
 
     def __init__(self, copies: int, when_short: WhenShort, *acknowledged: int) -> None:
         self.others: list[str] = []
-        self.durability = Durability(DurabilityConfig(copies, when_short), lambda: self.others, nobody_is_behind())
+        self.durability = Durability(DurabilityConfig(copies, when_short), lambda: self.others, no_lagging_peers())
         self.woken: list[int] = []
         self.set(*acknowledged)
 
     def set(self, *acknowledged: int) -> None:
-        """So many peers are there, and this is what they have of dc1's log."""
+        """Set how much of dc1's log each peer has; there are as many peers as arguments."""
         self.others = [f"dc{number + 2}" for number in range(len(acknowledged))]
         for sid, seq in zip(self.others, acknowledged, strict=True):
             self.durability.linked(sid, f"{sid}.a")
@@ -340,7 +342,7 @@ class Counting:
         self.woken.append(seq)
 
     async def change(self, *acknowledged: int) -> list[int]:
-        """Who is woken when the peers have acknowledged so much."""
+        """Set what the peers have acknowledged, and return the entries whose waiters wake up."""
         self.woken = []
         self.set(*acknowledged)
         self.durability.changed()
@@ -349,7 +351,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("when_short", list(WhenShort))
-async def test_the_third_copy_is_the_second_peers(when_short: WhenShort) -> None:
+async def test_three_copies_need_two_peers(when_short: WhenShort) -> None:
     counting = Counting(3, when_short, 0, 0, 0)
     async with trio.open_nursery() as nursery:
         for seq in (1, 2, 3, 3, 5):
@@ -361,7 +363,7 @@ async def test_the_third_copy_is_the_second_peers(when_short: WhenShort) -> None
         assert await counting.change(9, 9, 0) == [5]
 
 
-async def test_peers_that_go_are_not_waited_for_if_so_configured() -> None:
+async def test_proceed_stops_waiting_for_peers_that_leave() -> None:
     for when_short, woken in ((WhenShort.PROCEED, [1]), (WhenShort.REFUSE, [])):
         counting = Counting(3, when_short, 0, 0)
         async with trio.open_nursery() as nursery:
@@ -371,14 +373,14 @@ async def test_peers_that_go_are_not_waited_for_if_so_configured() -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_waiting_for_what_is_durable_already_returns_at_once() -> None:
+async def test_wait_for_a_durable_entry_returns_at_once() -> None:
     counting = Counting(2, WhenShort.REFUSE, 4)
     with trio.fail_after(5):
         await counting.wait(4)
     assert counting.woken == [4]
 
 
-async def test_a_waiter_that_is_cancelled_leaves_the_others_waiting() -> None:
+async def test_cancelled_waiter_leaves_the_others_waiting() -> None:
     counting = Counting(2, WhenShort.REFUSE, 0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(counting.wait, 1)
@@ -389,14 +391,14 @@ async def test_a_waiter_that_is_cancelled_leaves_the_others_waiting() -> None:
     assert not counting.durability._waiting
 
 
-async def test_a_waiter_that_comes_while_another_wakes_is_not_forgotten() -> None:
+async def test_waiter_that_comes_while_another_wakes_is_not_forgotten() -> None:
     counting = Counting(2, WhenShort.REFUSE, 0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(counting.wait, 1)
         await trio.testing.wait_all_tasks_blocked()
         counting.set(1)
         counting.durability.changed()
-        counting.set(0)  # that peer has gone, and another one is there
+        counting.set(0)  # that peer has left, and another one has come
         nursery.start_soon(counting.wait, 1)
         await trio.testing.wait_all_tasks_blocked()
         assert counting.woken == [1]
@@ -404,7 +406,7 @@ async def test_a_waiter_that_comes_while_another_wakes_is_not_forgotten() -> Non
 
 
 @pytest.mark.parametrize(("peers", "refused"), [(0, True), (1, True), (2, False), (3, False)])
-async def test_too_few_peers_are_refused_beforehand(peers: int, *, refused: bool) -> None:
+async def test_refuse_checks_the_number_of_peers_in_advance(peers: int, *, refused: bool) -> None:
     acknowledged = [0] * peers
     Counting(3, WhenShort.PROCEED, *acknowledged).durability.check()
     counting = Counting(3, WhenShort.REFUSE, *acknowledged)
@@ -415,8 +417,8 @@ async def test_too_few_peers_are_refused_beforehand(peers: int, *, refused: bool
         counting.durability.check()
 
 
-async def test_what_a_restored_node_numbered_before_counts_only_if_it_has_it_still() -> None:
-    durability = Durability(DurabilityConfig(2, WhenShort.REFUSE), lambda: ["dc2"], nobody_is_behind())
+async def test_restored_node_counts_only_for_entries_that_it_still_has() -> None:
+    durability = Durability(DurabilityConfig(2, WhenShort.REFUSE), lambda: ["dc2"], no_lagging_peers())
     woken: list[int] = []
 
     async def wait(seq: int) -> None:
@@ -435,9 +437,9 @@ async def test_what_a_restored_node_numbered_before_counts_only_if_it_has_it_sti
         assert woken == [4, 5]
 
 
-async def test_what_a_peer_said_before_does_not_take_back_what_it_said_since() -> None:
-    """An ACK overtakes the LOG that was sent before it."""
-    durability = Durability(DurabilityConfig(2, WhenShort.REFUSE), lambda: ["dc2"], nobody_is_behind())
+async def test_late_acknowledgement_does_not_undo_a_newer_one() -> None:
+    """An ACK may overtake a LOG that was sent before it."""
+    durability = Durability(DurabilityConfig(2, WhenShort.REFUSE), lambda: ["dc2"], no_lagging_peers())
     durability.linked("dc2", "dc2.b")
     durability.acknowledged("dc2", {"dc1.a": 5})
     durability.acknowledged("dc2", {"dc1.a": 3})
@@ -445,10 +447,8 @@ async def test_what_a_peer_said_before_does_not_take_back_what_it_said_since() -
         await durability.wait(Dot("dc1.a", 5))
 
 
-async def test_what_another_node_numbered_is_known_to_be_durable_over_any_number_of_links(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    """The ACKs of dc3 went to dc2, who numbered the change; dc1 is the master now, and asks."""
+async def test_new_master_learns_what_is_durable_over_several_links(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The ACKs of dc3 went to dc2, which numbered the change. dc1 is the master now, and asks."""
     async with cluster(tmp_path, autojump_clock, 3, copies=3) as nodes:
         await nodes.make_line()
         await nodes["dc2"].save("first")
@@ -459,7 +459,7 @@ async def test_what_another_node_numbered_is_known_to_be_durable_over_any_number
             await nodes["dc1"].flag(1)
 
 
-async def test_what_a_node_behind_has_is_a_copy_all_the_same(mock_clock: MockClock) -> None:
+async def test_entry_at_a_lagging_peer_counts_as_a_copy(mock_clock: MockClock) -> None:
     lagging_peers = LaggingPeers(lambda _: {"dc1.a": 5}, COMING_S, STAYING_S)
     durability = Durability(DurabilityConfig(3, WhenShort.REFUSE), lambda: ["dc2", "dc3"], lagging_peers)
     durability.changed()
@@ -472,10 +472,10 @@ async def test_what_a_node_behind_has_is_a_copy_all_the_same(mock_clock: MockClo
         await durability.wait(Dot("dc1.a", 4))
 
 
-async def test_what_a_node_had_before_it_went_counts_only_if_it_says_so_again() -> None:
-    """Its disk may have been lost meanwhile; a far one has no link here that would say so."""
+async def test_node_that_comes_back_counts_only_after_new_acknowledgements() -> None:
+    """The node may have lost its disk meanwhile. A node without a link to this one cannot tell it so."""
     others = ["dc2", "dc4"]
-    durability = Durability(DurabilityConfig(2, WhenShort.REFUSE), lambda: others, nobody_is_behind())
+    durability = Durability(DurabilityConfig(2, WhenShort.REFUSE), lambda: others, no_lagging_peers())
     durability.acknowledged("dc4", {"dc1.a": 5})
     durability.changed()
     others.remove("dc4")

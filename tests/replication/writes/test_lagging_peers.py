@@ -1,4 +1,4 @@
-"""Nobody waits for nodes that have yet to catch up, and for all others everybody does."""
+"""Clients wait for the acknowledgements of all nodes but lagging peers."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.replication.log.truncating import forget_log, logs_agree
 COMING_S, STAYING_S = 4.0, 10.0
 
 
-def lagging_peers(node: Node, sid: str) -> bool:
+def lags(node: Node, sid: str) -> bool:
     return sid in node.coordinator.lagging_peers
 
 
-async def test_a_node_that_comes_has_time_to_catch_up(mock_clock: MockClock) -> None:
+async def test_new_peer_has_time_to_catch_up(mock_clock: MockClock) -> None:
     lagging_peers = LaggingPeers(lambda _: {"dc1.a": 5, "dc1.b": 3}, COMING_S, STAYING_S)
     lagging_peers.came("dc2")
     assert "dc2" not in lagging_peers
-    lagging_peers.look("dc2", {"dc1.a": 5, "dc1.b": 2})  # what was numbered in a past run counts, too
+    lagging_peers.look("dc2", {"dc1.a": 5, "dc1.b": 2})  # entries of a past run count, too
     mock_clock.jump(COMING_S + 1)
     assert "dc2" in lagging_peers
 
 
-async def test_a_node_that_has_caught_up_in_time_is_waited_for(mock_clock: MockClock) -> None:
+async def test_peer_that_caught_up_in_time_is_waited_for(mock_clock: MockClock) -> None:
     lagging_peers = LaggingPeers(lambda _: {"dc1.a": 5}, COMING_S, STAYING_S)
     lagging_peers.came("dc2")
     for _ in range(20):
@@ -39,8 +39,8 @@ async def test_a_node_that_has_caught_up_in_time_is_waited_for(mock_clock: MockC
         assert "dc2" not in lagging_peers
 
 
-async def test_a_node_is_behind_until_a_round_is_short(mock_clock: MockClock) -> None:
-    """Else it would be waited for while it takes in what was written during its catching up."""
+async def test_peer_lags_until_its_backlog_is_short(mock_clock: MockClock) -> None:
+    """Otherwise clients would wait while the peer takes in what was written while it caught up."""
     ours = {"dc1.a": 1000}
     lagging_peers = LaggingPeers(lambda _: ours, COMING_S, STAYING_S)
     lagging_peers.came("dc2")
@@ -59,8 +59,8 @@ async def test_a_node_is_behind_until_a_round_is_short(mock_clock: MockClock) ->
     assert "dc2" not in lagging_peers
 
 
-async def test_a_node_that_takes_in_nothing_any_more_is_behind(mock_clock: MockClock) -> None:
-    """A full disk, for one: everybody else's clients would wait for it in vain."""
+async def test_peer_that_stops_taking_in_entries_lags(mock_clock: MockClock) -> None:
+    """If its disk is full, for example, clients of all other nodes would wait in vain."""
     ours = {"dc1.a": 5}
     lagging_peers = LaggingPeers(lambda _: ours, COMING_S, STAYING_S)
     lagging_peers.came("dc2")
@@ -77,7 +77,7 @@ async def test_a_node_that_takes_in_nothing_any_more_is_behind(mock_clock: MockC
     assert "dc2" not in lagging_peers
 
 
-async def test_a_link_that_comes_and_goes_hides_nothing(mock_clock: MockClock) -> None:
+async def test_flapping_link_does_not_hide_a_lagging_peer(mock_clock: MockClock) -> None:
     lagging_peers = LaggingPeers(lambda _: {"dc1.a": 5}, COMING_S, STAYING_S)
     for _ in range(3):
         lagging_peers.came("dc2")
@@ -89,10 +89,10 @@ async def test_a_link_that_comes_and_goes_hides_nothing(mock_clock: MockClock) -
     assert "dc2" not in lagging_peers
 
 
-async def test_a_node_at_the_end_of_a_line_that_took_over_everything_is_waited_for(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    """dc1 never hears that dc3 has what dc1 numbered in its past run: OK for ever with two copies of three."""
+async def test_distant_node_that_adopted_everything_is_waited_for(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """dc1 gets no ACK of dc3 for the entries of dc1's past run. It must not call dc3 lagging for that, and answer OK
+    with two copies of three for ever.
+    """
     async with cluster(tmp_path, autojump_clock, 3, copies=3) as nodes:
         await nodes.make_line()
         for number in range(5):
@@ -115,10 +115,10 @@ async def test_a_node_at_the_end_of_a_line_that_took_over_everything_is_waited_f
         assert nodes["dc1"].component == {"dc1", "dc2", "dc3"}
         await nodes["dc1"].save("has compared the mailbox before")
         await nodes.converged()
-        nodes.network.road("dc3", "dc2").hold()  # nobody hears of it that dc3 has what is new
+        nodes.network.road("dc3", "dc2").hold()  # no ACK of dc3 for new entries arrives
         with trio.move_on_after(TIMEOUT_S / 2) as scope:
             await nodes["dc1"].save("new")
-        is_behind = lagging_peers(nodes["dc1"], "dc3")
+        is_behind = lags(nodes["dc1"], "dc3")
         nodes.network.road("dc3", "dc2").release()
         await nodes.linked()
         assert (is_behind, scope.cancelled_caught) == (False, True), (
@@ -126,10 +126,10 @@ async def test_a_node_at_the_end_of_a_line_that_took_over_everything_is_waited_f
         )
 
 
-async def test_nobody_waits_for_a_far_node_that_comes_back_with_an_empty_disk(
+async def test_clients_do_not_wait_for_a_distant_node_with_a_new_disk(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """What it said before its disk was lost still counts: no link to it says `linked`."""
+    """The node's old acknowledgements still count at dc1, which has no link to it and so never calls `linked`."""
     async with cluster(tmp_path, autojump_clock, 3, copies=3) as nodes:
         await nodes.make_line()
         for number in range(200):
@@ -149,10 +149,10 @@ async def test_nobody_waits_for_a_far_node_that_comes_back_with_an_empty_disk(
         assert reachable == 2
 
 
-async def test_nobody_waits_for_a_node_that_takes_in_much_of_another_behind_a_hub(
+async def test_clients_do_not_wait_for_a_node_with_a_backlog_of_another(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """What dc2 numbers stands behind all that dc1 has numbered, which dc2 sends on to dc3."""
+    """dc2's new entries queue behind dc1's, which dc2 passes on to dc3."""
     async with cluster(tmp_path, autojump_clock, 3, copies=3) as nodes:
         await nodes.make_line()
         await nodes["dc1"].save("first")
@@ -176,8 +176,8 @@ async def test_nobody_waits_for_a_node_that_takes_in_much_of_another_behind_a_hu
         assert (reachable, scope.cancelled_caught) == ([2, 2], False)
 
 
-async def test_a_node_that_has_just_come_is_waited_for_and_not_said_to_be_there(mock_clock: MockClock) -> None:
-    """Whoever reads that two copies can be made is to be able to believe it."""
+async def test_new_peer_is_waited_for_but_not_yet_reported_as_reachable(mock_clock: MockClock) -> None:
+    """The number of reachable nodes must not promise a copy that cannot be made yet."""
     lagging_peers = LaggingPeers(lambda _: {"dc1.a": 5}, COMING_S, STAYING_S)
     durability = Durability(DurabilityConfig(2, WhenShort.PROCEED), lambda: ["dc2"], lagging_peers)
     durability.linked("dc2", "dc2.a")

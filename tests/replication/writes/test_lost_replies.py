@@ -1,4 +1,4 @@
-"""A change whose reply is lost with its link: done once, whether it is asked for again or given up."""
+"""A change whose reply is lost with its link is done once, whether it is asked for again or given up."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,8 +17,8 @@ FLAGGED = frozenset({"\\Flagged"})
 Change = Callable[[Node], Awaitable[object]]
 
 
-async def settled(nodes: Cluster) -> Node:
-    """dc1 numbers everything, and dc3 knows that: it is the node that asks."""
+async def dc1_masters_everything(nodes: Cluster) -> Node:
+    """Make dc1 master everything, and dc3 know that; return dc3, which makes the changes."""
     await nodes["dc1"].mail.create_folder(USER, "Work")
     await nodes["dc1"].save("one", "Work")
     for number in range(3):
@@ -33,7 +33,7 @@ async def settled(nodes: Cluster) -> Node:
 
 
 async def lose_the_reply(nodes: Cluster, change: Change) -> int:
-    """The change reaches dc1 and is done there; then the link ends. How many entries all nodes together have made."""
+    """Let dc1 do the change, and cut the link before its reply arrives; return the number of new entries."""
     master = nodes["dc1"].store
     before = dict(master.context)
     back = nodes.network.road("dc1", "dc3")
@@ -66,25 +66,25 @@ async def subscribe(node: Node) -> None:
 @pytest.mark.parametrize(
     "change", [store, rename, create, subscribe, lambda node: node.expunge(1, 2), lambda node: node.save("new")]
 )
-async def test_what_can_be_repeated_is_done_once_and_confirmed(
+async def test_repeatable_change_is_done_once_and_confirmed(
     tmp_path: Path, autojump_clock: MockClock, change: Change
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await settled(nodes)
+        await dc1_masters_everything(nodes)
         assert await lose_the_reply(nodes, change) == 1
 
 
-async def test_a_folder_is_deleted_once_with_its_mail(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_folder_is_deleted_once_with_its_mail(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await settled(nodes)
+        await dc1_masters_everything(nodes)
         assert await lose_the_reply(nodes, lambda node: node.mail.delete_folder(USER, "Work")) == 2
         assert [folder.name for folder in await nodes["dc2"].mail.folders(USER)] == [INBOX]
 
 
-async def test_a_store_under_unchangedsince_is_given_up(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Repeated, it would refuse what it has itself changed."""
+async def test_store_with_unchangedsince_is_given_up(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """If it were repeated, it would refuse the messages that it has changed itself."""
     async with cluster(tmp_path, autojump_clock) as nodes:
-        node = await settled(nodes)
+        node = await dc1_masters_everything(nodes)
         view = await node.view()
 
         async def change(node: Node) -> None:
@@ -95,9 +95,9 @@ async def test_a_store_under_unchangedsince_is_given_up(tmp_path: Path, autojump
         assert {uid for uid, message in view.messages.items() if message.flags >= FLAGGED} == {1, 2}
 
 
-async def test_a_move_that_is_given_up_leaves_two_mails_and_not_none(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_move_that_is_given_up_leaves_two_messages(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        await settled(nodes)
+        await dc1_masters_everything(nodes)
 
         async def change(node: Node) -> None:
             with pytest.raises(UnavailableError, match="may or may not"):
@@ -109,11 +109,11 @@ async def test_a_move_that_is_given_up_leaves_two_mails_and_not_none(tmp_path: P
             assert await node.bodies("Work") == {1: "one", 2: "mail 1"}
 
 
-async def test_a_reply_that_comes_twice_is_taken_once(
+async def test_repeated_reply_is_used_once(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        node = await settled(nodes)
+        node = await dc1_masters_everything(nodes)
         link = nodes["dc1"].coordinator.connections.link("dc3")
         assert link is not None
         reply = link._reply

@@ -1,4 +1,4 @@
-"""Large messages travel before they are numbered: no entry waits for its parts, and nothing waits for the entry."""
+"""Large messages reach other nodes before they are numbered, so entries do not wait for attachments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.replication.bodies.large_messages import (
 from tests.replication.cluster import Node, cluster, until
 
 LARGE = message(1, random.Random(5).randbytes(3 << 20))
-SLOW_S = 5.0  # for each chunk, of which 8 are asked for at once: 15 s for all
+SLOW_S = 5.0  # for each chunk; 8 are requested at once, so all of them take 15 s
 
 
 def is_held(node: Node) -> bool:
@@ -61,7 +61,7 @@ async def test_small_changes_do_not_wait_for_a_large_message(
 
 
 @pytest.mark.parametrize("at", ["dc1", "dc2"])
-async def test_the_entry_finds_its_parts_at_every_neighbour(
+async def test_entry_finds_its_attachments_at_every_neighbour(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     asked = list[int]()
@@ -87,7 +87,7 @@ async def test_the_entry_finds_its_parts_at_every_neighbour(
             await check_holders(node)
 
 
-async def test_what_is_not_numbered_in_the_end_is_let_go(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_prestaged_attachments_without_an_entry_are_removed(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -106,7 +106,7 @@ async def test_what_is_not_numbered_in_the_end_is_let_go(tmp_path: Path, autojum
         assert not nodes["dc2"].store.attachments.in_flight()
 
 
-async def test_what_is_held_is_let_go_when_the_node_ends(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_prestaged_attachments_are_removed_when_the_node_ends(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
         await nodes["dc1"].save("first")
         await save(nodes["dc1"], LARGE)
@@ -116,7 +116,7 @@ async def test_what_is_held_is_let_go_when_the_node_ends(tmp_path: Path, autojum
         assert len(attachment_files(node, "holders/*")) == 1
 
 
-async def test_who_does_not_take_it_gets_it_with_the_entry(
+async def test_node_without_room_to_prestage_gets_attachments_with_the_entry(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prestage, "HELD_BYTES_MAX", 4 << 20)
@@ -131,10 +131,8 @@ async def test_who_does_not_take_it_gets_it_with_the_entry(
         await check_holders(nodes["dc2"])
 
 
-async def test_an_offer_that_takes_too_long_leaves_time_for_the_change(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    """The slowest neighbour of three gets the parts with the entry; the client hears OK in time."""
+async def test_slow_offer_leaves_time_for_the_change(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The slowest of three neighbours gets the attachments with the entry, and the client hears OK in time."""
     async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -147,10 +145,10 @@ async def test_an_offer_that_takes_too_long_leaves_time_for_the_change(
         assert (await bodies(nodes["dc3"]))[2] == LARGE
 
 
-async def test_what_cannot_be_durable_any_more_is_not_numbered(
+async def test_change_that_cannot_become_durable_is_not_numbered(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its client would hear that nobody knows whether it was made, and deliver it again."""
+    """The client would hear that the change may or may not be made, and would deliver the message again."""
     answer_chunks(monkeypatch, lambda _: None, delay_s=SLOW_S)
     async with cluster(tmp_path, autojump_clock, 3, copies=3, when_short=WhenShort.REFUSE) as nodes:
         await nodes["dc1"].save("first")
@@ -170,10 +168,12 @@ async def test_what_cannot_be_durable_any_more_is_not_numbered(
 
 
 @pytest.mark.parametrize("offers", [False, True])
-async def test_a_slow_third_node_does_not_keep_a_large_message_from_being_delivered(
+async def test_slow_third_node_does_not_stop_a_large_delivery(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, *, offers: bool
 ) -> None:
-    """Without offers it works. To scale: 64 MiB at 512 KiB/s; the budget is 30 s and 256 s."""
+    """Prestaging must not break what works without it. This is 64 MiB at 512 KiB/s, for which 30 s and 256 s are
+    allowed, at a smaller scale.
+    """
     monkeypatch.setattr(requests, "SLOWEST_BYTES_S", 16_000)
     monkeypatch.setattr(timing, "ATTACHMENTS_CHUNK_TIMEOUT_S", 1000.0)
     if not offers:
@@ -181,13 +181,13 @@ async def test_a_slow_third_node_does_not_keep_a_large_message_from_being_delive
     async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
-        nodes.network.road("dc2", "dc1").bytes_per_s = 17_500  # faster than the slowest line
+        nodes.network.road("dc2", "dc1").bytes_per_s = 17_500  # faster than the slowest link that is allowed
         nodes.network.road("dc1", "dc3").bytes_per_s = 4_000
         nodes.network.road("dc2", "dc3").bytes_per_s = 4_000
-        await save(nodes["dc2"], LARGE)  # dc2 and dc1 have it, which are two copies
+        await save(nodes["dc2"], LARGE)  # two copies: at dc2 and dc1
 
 
-async def test_with_one_copy_nobody_waits_for_an_offer(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_single_copy_does_not_wait_for_an_offer(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -196,10 +196,10 @@ async def test_with_one_copy_nobody_waits_for_an_offer(tmp_path: Path, autojump_
             await save(nodes["dc1"], LARGE)
 
 
-async def test_what_is_held_is_held_until_the_slowest_offer_has_had_its_time(
+async def test_prestaged_attachments_are_kept_until_the_slowest_offer_ends(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To scale: more than 30 MiB."""
+    """This is a message of more than 30 MiB at a smaller scale."""
     monkeypatch.setattr(requests, "SLOWEST_BYTES_S", 16_000)
     asked = dict[str, list[int]]()
     answer = peer_fetch.answer_fetch
@@ -218,28 +218,28 @@ async def test_what_is_held_is_held_until_the_slowest_offer_has_had_its_time(
         await save(nodes["dc1"], LARGE)
         nodes.network.road("dc1", "dc3").bytes_per_s = nodes.network.road("dc2", "dc3").bytes_per_s = None
         await nodes.converged()
-        assert len(asked["dc2"]) == len(set(asked["dc2"])), "all of it went to dc2 twice"
+        assert len(asked["dc2"]) == len(set(asked["dc2"])), "dc2 has fetched the attachment twice"
 
 
-async def test_a_change_whose_offer_outlasts_the_term_is_not_numbered_before_the_mailbox_was_compared(
+async def test_change_whose_offer_outlasts_the_term_waits_for_catching_up(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """dc1 gives it a UID on a head that it has not compared: two branches, which get new UIDs by a merge."""
+    """Otherwise dc1 would number on a head that it has not compared, and a merge would replace the UIDs of the fork."""
     async with cluster(tmp_path, autojump_clock, 2, copies=1, mastership=MastershipConfig(scope=Scope.USER)) as nodes:
         one, two = nodes["dc1"], nodes["dc2"]
         await one.mail.create_folder("alice", "Other")
         await one.save("first")
         await nodes.converged()
         mastership, run = one.coordinator.mastership, one.coordinator.router._run
-        offered, goes_on, ready = trio.Event(), trio.Event(), list[bool]()
+        offered, may_go_on, ready = trio.Event(), trio.Event(), list[bool]()
 
         async def running(operation: ChangeRequest) -> Reply:
             ready.append(mastership.may_number(operation.key))
             return await run(operation)
 
-        async def offer(_: object) -> None:  # to a third node, slowly
+        async def offer(_: object) -> None:  # stands for a slow offer to a third node
             offered.set()
-            await goes_on.wait()
+            await may_go_on.wait()
 
         monkeypatch.setattr(one.coordinator.prestage, "offer", offer)
         async with trio.open_nursery() as nursery:
@@ -248,14 +248,14 @@ async def test_a_change_whose_offer_outlasts_the_term_is_not_numbered_before_the
             nodes.network.cut(("dc1", "dc2"))
             await until(lambda: one.component == {"dc1"} and two.component == {"dc2"})
             await two.save("on the other side")
-            nodes.network.road("dc2", "dc1").delay_s = 0.5  # what dc2 numbered comes later than the term
+            nodes.network.road("dc2", "dc1").delay_s = 0.5  # dc2's entry arrives after the new term
             nodes.network.mend(("dc1", "dc2"))
             await nodes.linked()
             monkeypatch.setattr(one.coordinator.prestage, "offer", _no_offer)
             key = (await one.inbox()).mailbox_id
             await one.coordinator.mastership.find(MailboxKey("alice", key, 1))
             monkeypatch.setattr(one.coordinator.router, "_run", running)
-            goes_on.set()
+            may_go_on.set()
         await nodes.converged()
         assert all(ready)
 
@@ -265,10 +265,10 @@ async def _no_offer(_: object) -> None:
 
 
 @pytest.mark.parametrize("offers", [False, True])
-async def test_what_a_slow_neighbour_offers_holds_up_no_entry_of_another(
+async def test_slow_offers_of_one_peer_delay_no_entry_of_another(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, *, offers: bool
 ) -> None:
-    """It would wait for them as long as they may take."""
+    """Otherwise the entry would wait for as long as the offers may take."""
     monkeypatch.setattr(links, "CHUNKS_AT_ONCE", 16)
     if not offers:
         monkeypatch.setattr(prestage, "OFFERED_BYTES", 1 << 30)
@@ -280,8 +280,8 @@ async def test_what_a_slow_neighbour_offers_holds_up_no_entry_of_another(
         nodes.network.road("dc3", "dc2").bytes_per_s = 50_000
         async with trio.open_nursery() as nursery:
             for number, user in enumerate("ab"):
-                text = message(number, random.Random(number).randbytes(3 << 20))
-                nursery.start_soon(save, nodes["dc3"], text, user)
+                body = message(number, random.Random(number).randbytes(3 << 20))
+                nursery.start_soon(save, nodes["dc3"], body, user)
             await trio.sleep(1)
             with trio.move_on_after(10) as scope:
                 await save(nodes["dc1"], message(9, random.Random(9).randbytes(200_000)))
@@ -289,9 +289,7 @@ async def test_what_a_slow_neighbour_offers_holds_up_no_entry_of_another(
         assert not scope.cancelled_caught
 
 
-async def test_a_message_for_many_takes_the_room_of_one_among_what_is_offered(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_message_for_many_recipients_is_prestaged_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
         users = [f"user{number}" for number in range(8)]
         for user in users:
@@ -300,14 +298,14 @@ async def test_a_message_for_many_takes_the_room_of_one_among_what_is_offered(
         mail = nodes["dc1"].mail
         async with mail.receive() as sink:
             await sink.write(LARGE)
-            text = await sink.finish()
+            body = await sink.finish()
             async with trio.open_nursery() as nursery:
                 for user in users:
-                    nursery.start_soon(mail.save, await mail.folder(user, "INBOX"), NewMessage(text))
+                    nursery.start_soon(mail.save, await mail.folder(user, "INBOX"), NewMessage(body))
         assert nodes["dc2"].coordinator.prestage._size_bytes < 2 * len(LARGE)
 
 
-async def test_nodes_that_offer_to_each_other_do_not_stand_still(
+async def test_nodes_that_offer_to_each_other_do_not_deadlock(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "CHUNKS_AT_ONCE", 1)
@@ -320,21 +318,23 @@ async def test_nodes_that_offer_to_each_other_do_not_stand_still(
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:
                 for number in range(4):
-                    text = message(number, random.Random(number).randbytes(1_100_000))
+                    body = message(number, random.Random(number).randbytes(1_100_000))
                     for sid in nodes.sids:
-                        nursery.start_soon(save, nodes[sid], text, f"{sid}{number}")
+                        nursery.start_soon(save, nodes[sid], body, f"{sid}{number}")
 
 
 @pytest.mark.parametrize("when_short", list(WhenShort))
 @pytest.mark.parametrize("at", ["dc1", "dc3"])
-async def test_a_large_message_without_room_for_its_copies_is_refused_and_small_ones_have_all_of_theirs(
+async def test_full_peer_refuses_large_messages_and_stores_small_ones(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, when_short: WhenShort, at: str
 ) -> None:
-    """At its master, dc1, and on the way there. A small one that were numbered behind it would have fewer."""
+    """The refusal comes at the master, dc1, and on the way to it. If the large message were numbered, small ones
+    behind it would have fewer copies.
+    """
     async with cluster(tmp_path, autojump_clock, 3, copies=3, when_short=when_short) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
-        nodes.network.road("dc2", "dc1").delay_s = 0.5  # so it is seen whether anybody waits for dc2
+        nodes.network.road("dc2", "dc1").delay_s = 0.5  # shows whether the client waits for dc2
         with monkeypatch.context() as patch:
             patch.setattr(nodes["dc2"].store.attachments, "build", no_room)
             began = trio.current_time()
@@ -345,14 +345,14 @@ async def test_a_large_message_without_room_for_its_copies_is_refused_and_small_
             with trio.fail_after(2):
                 await nodes[at].save("small")
             for node in nodes.all():
-                assert await node.bodies() == {1: "first", 2: "small"}, "and nothing was numbered before"
+                assert await node.bodies() == {1: "first", 2: "small"}, "the large message was not numbered"
         await save(nodes[at], LARGE)
         await nodes.converged()
         for node in nodes.all():
             assert (await bodies(node))[3] == LARGE
 
 
-async def test_one_without_room_for_a_large_message_does_not_matter_where_others_have_it(
+async def test_full_peer_does_not_matter_where_other_nodes_have_room(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
@@ -370,9 +370,7 @@ def no_room() -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-async def test_of_many_large_messages_on_a_slow_line_some_arrive_and_the_others_are_not_stored(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_large_messages_on_a_slow_link_are_stored_or_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
         users = [f"user{number}" for number in range(8)]
         for user in users:
@@ -393,7 +391,7 @@ async def test_of_many_large_messages_on_a_slow_line_some_arrive_and_the_others_
         stored = {user for user in users if len((await nodes["dc1"].view("INBOX", user)).messages) == 2}
         assert stored == set(users) - set(failed)
         assert len(stored) >= 2
-        # Of the message itself nothing is said: another try of the same may have been stored.
+        # The error says nothing of the message itself, because another try of it may have been stored.
         assert set(failed.values()) == {"a large message did not reach other nodes in time; try later"}
         nodes.network.road("dc2", "dc1").bytes_per_s = nodes.network.road("dc1", "dc2").bytes_per_s = None
         await nodes.converged()

@@ -1,4 +1,4 @@
-"""Every change, asked for at every node, wherever its master is: the same everywhere, and shown at once where asked."""
+"""Any node makes any change, wherever its master is; the node shows the change at once, and all nodes the same."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,7 +29,7 @@ SIDS = ["dc1", "dc2", "dc3"]
 
 
 async def mastered_by(nodes: Cluster, sid: str, name: str) -> None:
-    """A folder with three messages, all numbered at this node."""
+    """Make a folder with three messages that this node numbers."""
     if name != INBOX:
         await nodes[sid].mail.create_folder(USER, name)
     for number in range(3):
@@ -64,7 +64,7 @@ async def test_messages_change_at_any_node(tmp_path: Path, autojump_clock: MockC
 
 
 @pytest.mark.parametrize("sid", SIDS)
-async def test_unchangedsince_is_decided_by_the_master(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
+async def test_master_decides_unchangedsince(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await mastered_by(nodes, "dc2", INBOX)
         view = await nodes[sid].view()
@@ -123,11 +123,11 @@ async def test_copy_and_move(tmp_path: Path, autojump_clock: MockClock, sid: str
             assert await other.bodies("Archive") == dict(enumerate(texts, 1))
 
 
-async def test_copy_waits_for_a_source_that_is_on_its_way(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_copy_waits_for_its_source_to_arrive(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await mastered_by(nodes, "dc1", INBOX)
         await mastered_by(nodes, "dc2", "Archive")
-        # dc1 numbers in INBOX, and what it numbers reaches dc2 late; the COPY goes from dc3.
+        # dc1 masters INBOX, and its entries reach dc2 late; dc3 asks for the COPY.
         late = nodes.network.road("dc1", "dc2")
         late.hold()
         with trio.fail_after(1):
@@ -141,7 +141,7 @@ async def test_copy_waits_for_a_source_that_is_on_its_way(tmp_path: Path, autoju
         await nodes.converged()
 
 
-async def test_copy_of_what_was_expunged_meanwhile_is_none_at_all(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_copy_of_a_message_expunged_meanwhile_copies_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await mastered_by(nodes, "dc1", INBOX)
         await mastered_by(nodes, "dc2", "Archive")
@@ -151,12 +151,12 @@ async def test_copy_of_what_was_expunged_meanwhile_is_none_at_all(tmp_path: Path
         await nodes["dc1"].expunge(2)
         assert 2 in view.messages
 
-        async def copy_in_vain() -> None:
+        async def copy_fails() -> None:
             with pytest.raises(UnavailableError, match="gone, or has not reached"):
                 await copy(nodes["dc3"], [1, 2], INBOX, "Archive")
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(copy_in_vain)
+            nursery.start_soon(copy_fails)
             await trio.sleep(0.1)
             nodes.network.road("dc1", "dc3").release()
             nodes.network.road("dc2", "dc3").release()
@@ -200,9 +200,7 @@ async def test_renaming_inbox_moves_its_mail(tmp_path: Path, autojump_clock: Moc
 
 
 @pytest.mark.parametrize("sid", SIDS)
-async def test_a_master_elsewhere_refuses_for_the_same_reasons(
-    tmp_path: Path, autojump_clock: MockClock, sid: str
-) -> None:
+async def test_remote_master_refuses_for_the_same_reasons(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await mastered_by(nodes, "dc2", "Work")
         mail = nodes[sid].mail
@@ -241,13 +239,11 @@ async def test_three_nodes_create_inbox_at_once(tmp_path: Path, autojump_clock: 
         assert [len(await node.mail.folders(USER)) for node in nodes.all()] == [1, 1, 1]
 
 
-async def test_a_folder_that_was_renamed_elsewhere_is_not_found_by_its_old_name(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_folder_renamed_elsewhere_loses_its_old_name(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await mastered_by(nodes, "dc2", "Work")
         for node in nodes.all():
-            await node.mail.folder(USER, "Work")  # and remember it
+            await node.mail.folder(USER, "Work")  # makes the node cache the folder
         await nodes["dc2"].mail.rename_folder(USER, "Work", "Job")
         await nodes.converged()
         for node in nodes.all():
@@ -255,7 +251,7 @@ async def test_a_folder_that_was_renamed_elsewhere_is_not_found_by_its_old_name(
                 await node.mail.folder(USER, "Work")
 
 
-async def test_a_folder_that_is_renamed_while_it_is_looked_up_is_not_remembered(
+async def test_folder_renamed_during_its_lookup_is_not_cached(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
@@ -270,31 +266,31 @@ async def test_a_folder_that_is_renamed_while_it_is_looked_up_is_not_remembered(
             return found
 
         monkeypatch.setattr(store, "read", read_while_renaming)
-        assert await mail.folder(USER, "Work") == created  # as it was when it was asked for
+        assert await mail.folder(USER, "Work") == created  # as the folder was when the lookup began
         with pytest.raises(FolderNotFoundError):
             await mail.folder(USER, "Work")
 
 
-async def test_a_copy_that_has_to_wait_undoes_nothing_of_others(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_copy_without_its_source_undoes_no_other_change(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         store, inbox = nodes["dc1"].store, await nodes["dc1"].inbox()
         key = MailboxKey(USER, inbox.mailbox_id, inbox.uidvalidity)
         commits: list[Commit] = []
         store.listeners.append(commits.append)
 
-        async def copy_in_vain() -> None:
+        async def copy_fails() -> None:
             with pytest.raises(NotHereYetError):
                 await store.write(CopyRequest(key, key, UidSet.of([7]), (b"g" * 16,), (b"n" * 16,)).run)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.write, saving(b"one", guid(1), key))
-            nursery.start_soon(copy_in_vain)
+            nursery.start_soon(copy_fails)
             nursery.start_soon(store.write, saving(b"two", guid(2), key))
         assert sum(len(commit.logged) for commit in commits) == 2
         assert len(commits) == 1
 
 
-async def test_changes_of_very_many_messages_are_made_in_parts(
+async def test_changes_of_many_messages_are_split(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replicator.replication.cluster_mail_store.CHANGE_AT_ONCE", 2)
@@ -317,7 +313,7 @@ async def test_changes_of_very_many_messages_are_made_in_parts(
         await nodes.converged()
 
 
-async def test_a_copy_in_parts_that_fails_leaves_nothing(
+async def test_split_copy_that_fails_leaves_nothing(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replicator.replication.cluster_mail_store.COPY_AT_ONCE", 2)
@@ -336,14 +332,14 @@ async def test_a_copy_in_parts_that_fails_leaves_nothing(
         assert list(await nodes["dc2"].bodies("Archive")) == [1, 2, 3]
 
 
-async def test_counters_without_loading_the_mailbox(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_status_counts_without_loading_the_mailbox(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         node = nodes["dc1"]
         inbox = await node.inbox()
         assert await node.mail.status(inbox) == FolderStatus(inbox, 0, 0, 1, 0, 0, 0)
         assert await node.mail.claim_recent(inbox) == 1
-        for text in ("one", "two", "three"):
-            await node.save(text)
+        for body in ("one", "two", "three"):
+            await node.save(body)
         await node.flag(2)
         view = await node.view()
         assert await node.mail.status(inbox) == FolderStatus(inbox, 3, 2, 4, view.highestmodseq, 11, 3)
@@ -351,10 +347,10 @@ async def test_counters_without_loading_the_mailbox(tmp_path: Path, autojump_clo
         assert await node.mail.claim_recent(inbox) == 4
         assert (await node.mail.status(inbox)).recent == 0
         await nodes.converged()
-        assert (await nodes["dc2"].mail.status(inbox)).recent == 3  # each node counts its own
+        assert (await nodes["dc2"].mail.status(inbox)).recent == 3  # each node counts its own recent messages
 
 
-async def test_load_from_all_sides_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_concurrent_clients_at_all_nodes(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         for name in ("A", "B"):
             await nodes["dc1"].mail.create_folder(USER, name)
@@ -395,7 +391,7 @@ async def test_load_from_all_sides_at_once(tmp_path: Path, autojump_clock: MockC
         (((4, 9),), ((4, 9),)),
     ],
 )
-async def test_uids_that_are_no_messages_are_named_as_ranges(
+async def test_missing_uids_are_reported_as_ranges(
     tmp_path: Path, asked: tuple[tuple[int, int], ...], missing: tuple[tuple[int, int], ...]
 ) -> None:
     async with open_store(tmp_path) as store:
@@ -411,7 +407,7 @@ async def test_uids_that_are_no_messages_are_named_as_ranges(
             assert reply.refused == UidSet(missing)
 
 
-async def test_a_disk_that_is_slow_refuses_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_slow_disk_refuses_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         delay_writes(nodes["dc1"], partial(trio.sleep, 2 * timing.ROUTER_SOURCE_TIMEOUT_S))
         assert await nodes["dc1"].save("text") == 1

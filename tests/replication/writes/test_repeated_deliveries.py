@@ -1,4 +1,4 @@
-"""A delivery whose reply was lost is tried again under its GUID: OK still means that its text is on enough disks."""
+"""A delivery whose reply was lost is tried again under its GUID. OK still means that its body is on enough disks."""
 
 from pathlib import Path
 
@@ -24,8 +24,8 @@ async def delivery(node: Node) -> SaveRequest:
     return SaveRequest(key, b"a delivery......", 1_000, (), STORED)
 
 
-async def disks(nodes: Cluster) -> int:
-    """How many have the text."""
+async def copies_of_body(nodes: Cluster) -> int:
+    """Return the number of nodes that have the body."""
     return sum(
         [
             await node.store.read(lambda reader: read_body(reader, STORED.content_hash)) is not None
@@ -34,10 +34,10 @@ async def disks(nodes: Cluster) -> int:
     )
 
 
-async def test_a_master_that_has_taken_the_message_over_keeps_the_text_that_comes_again(
+async def test_master_that_adopted_a_message_keeps_its_redelivered_body(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on = end_transfers_late(monkeypatch)
+    transfer_may_end = end_transfers_late(monkeypatch)
     monkeypatch.setattr(timing, "BACKFILL_PATIENCE_S", 1000.0)
     async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
         await nodes["dc1"].save("first")
@@ -48,17 +48,17 @@ async def test_a_master_that_has_taken_the_message_over_keeps_the_text_that_come
         await nodes.start("dc1", "dc2")
         await nodes.linked()
         await nodes.converged()
-        assert await disks(nodes) == 1
+        assert await copies_of_body(nodes) == 1
         await nodes["dc2"].coordinator.carry_out(again)
-        assert await disks(nodes) == 2
-        goes_on.set()
+        assert await copies_of_body(nodes) == 2
+        transfer_may_end.set()
 
 
-async def test_who_has_a_merge_that_shows_the_message_has_not_its_text(
+async def test_node_that_merged_a_message_without_its_body_is_no_copy(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of three nodes that are asked for, two have come to the message by a merge, and one of them is told OK."""
-    goes_on = end_transfers_late(monkeypatch)
+    """Two of the three nodes that are needed got the message by a merge, and the client tries again at one of them."""
+    transfer_may_end = end_transfers_late(monkeypatch)
     monkeypatch.setattr(timing, "BACKFILL_PATIENCE_S", 1000.0)
     monkeypatch.setattr(fork_merge, "SHORT_MODSEQ", 0)
     async with cluster(tmp_path, autojump_clock, 3, copies=3) as nodes:
@@ -75,7 +75,7 @@ async def test_who_has_a_merge_that_shows_the_message_has_not_its_text(
         await nodes.linked()
         await until(lambda: all(node.coordinator.state_transfer.is_running for node in nodes.all()[1:]))
         await nodes.converged()
-        assert await disks(nodes) == 1
+        assert await copies_of_body(nodes) == 1
         heard = trio.Event()
 
         async def try_again() -> None:
@@ -85,7 +85,7 @@ async def test_who_has_a_merge_that_shows_the_message_has_not_its_text(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(try_again)
             await trio.sleep(10)
-            assert await disks(nodes) == 3 or not heard.is_set()
-            goes_on.set()
+            assert await copies_of_body(nodes) == 3 or not heard.is_set()
+            transfer_may_end.set()
             await heard.wait()
-            assert await disks(nodes) == 3
+            assert await copies_of_body(nodes) == 3

@@ -1,4 +1,4 @@
-"""What a peer may send after its HELLO and must not: it ends that link with one clear error, and nothing else."""
+"""Commands that a peer must not send after its HELLO end that link with one clear error, and do nothing else."""
 
 import contextlib
 import logging
@@ -54,16 +54,16 @@ GUID = b"g" * 16
 NEVER_GIVEN = "no MBOX has assigned mailbox number 7"
 
 
-def save(uid: int, guid: bytes = GUID, text: bytes = b"text") -> Save:
-    return Save((1,), EPOCH_MS, guid, (), text_of(text), uid)
+def save(uid: int, guid: bytes = GUID, body: bytes = b"text") -> Save:
+    return Save((1,), EPOCH_MS, guid, (), text_of(body), uid)
 
 
-def of_entry(command: EntryCommand, entry: EntryHeader | None = None) -> EntryCommand:
+def as_entry(command: EntryCommand, entry: EntryHeader | None = None) -> EntryCommand:
     return replace(command, entry=entry or header(1))
 
 
 MAIL = save(1)
-TWO = header(1, changes=2)
+TWO = header(1, changes=2)  # the first change of an entry of two
 THREE_PREDECESSORS = replace(header(1), predecessors=(Dot(ORIGIN, 7), Dot(ORIGIN, 8), Dot(ORIGIN, 9)))
 COPIED = Copy(0, 1, UidSet(), (GUID,), 0, (), 1, b"h" * 32, 4)
 
@@ -72,30 +72,30 @@ COPIED = Copy(0, 1, UidSet(), (GUID,), 0, (), 1, b"h" * 32, 4)
     ("commands", "error"),
     [
         ([MAIL], "a SAVE without a tag must carry an entry"),
-        ([of_entry(replace(MAIL, uid=None))], "a SAVE that carries an entry lacks values that the master assigns"),
-        ([of_entry(replace(MAIL, mailboxes=(7,)))], NEVER_GIVEN),
-        ([of_entry(replace(MAIL, mailboxes=()))], "must name one mailbox"),
-        ([of_entry(replace(MAIL, mailboxes=(1, 1)))], "must name one mailbox"),
-        ([of_entry(replace(COPIED, guids=()))], "a COPY that carries an entry lacks values"),
-        ([of_entry(replace(COPIED, size=None))], "a COPY that carries an entry lacks values"),
-        ([of_entry(replace(COPIED, content_hash=None))], "a COPY that carries an entry lacks values"),
-        ([of_entry(Store(1, UidSet.of([1]), ("a",), ("b",)))], "a STORE that carries an entry lacks values"),
+        ([as_entry(replace(MAIL, uid=None))], "a SAVE that carries an entry lacks values that the master assigns"),
+        ([as_entry(replace(MAIL, mailboxes=(7,)))], NEVER_GIVEN),
+        ([as_entry(replace(MAIL, mailboxes=()))], "must name one mailbox"),
+        ([as_entry(replace(MAIL, mailboxes=(1, 1)))], "must name one mailbox"),
+        ([as_entry(replace(COPIED, guids=()))], "a COPY that carries an entry lacks values"),
+        ([as_entry(replace(COPIED, size=None))], "a COPY that carries an entry lacks values"),
+        ([as_entry(replace(COPIED, content_hash=None))], "a COPY that carries an entry lacks values"),
+        ([as_entry(Store(1, UidSet.of([1]), ("a",), ("b",)))], "a STORE that carries an entry lacks values"),
         ([Merge(1, header(1), b"")], "0 bytes are not a change of an entry"),
-        ([of_entry(MAIL, header(1, change=1, changes=2))], "change 1 arrived out of order"),
-        ([of_entry(MAIL, TWO), of_entry(MAIL, header(1, change=2, changes=3))], "change 2 arrived out of order"),
-        ([of_entry(MAIL, TWO), of_entry(MAIL, header(2, change=1, changes=2))], "change 1 arrived out of order"),
-        ([of_entry(MAIL, TWO), of_entry(MAIL, header(2))], "was interrupted by"),
-        ([of_entry(MAIL, TWO), of_entry(Expunge(2, UidSet.of([1])), header(1, change=1, changes=2))], "to different"),
-        ([of_entry(MAIL, header(1, changes=MAX_CHANGES + 1))], "100001 changes; it must have 1 to 100000"),
-        ([of_entry(MAIL, header(1, changes=0))], "0 changes; it must have 1"),
-        ([of_entry(MAIL, THREE_PREDECESSORS)], "has more than 2 predecessors"),
-        ([of_entry(MAIL, replace(header(1), modseq=1 << 62))], "has a MODSEQ out of range"),
-        ([of_entry(MAIL, replace(header(1), time=0))], "has a time out of range"),
-        ([of_entry(MAIL, replace(header(1), time=1 << 62))], "has a time out of range"),
-        ([of_entry(replace(MAIL, uid=UID_MAX))], "has a change with a value out of range"),
-        ([of_entry(replace(MAIL, received_ms=1 << 62))], "has a change with a value out of range"),
-        ([of_entry(Expunge(1, UidSet()))], "has a change with a value out of range"),
-        ([of_entry(Create("alice", "x", b"x" * 16, 0))], "has a change with a value out of range"),
+        ([as_entry(MAIL, header(1, change=1, changes=2))], "change 1 arrived out of order"),
+        ([as_entry(MAIL, TWO), as_entry(MAIL, header(1, change=2, changes=3))], "change 2 arrived out of order"),
+        ([as_entry(MAIL, TWO), as_entry(MAIL, header(2, change=1, changes=2))], "change 1 arrived out of order"),
+        ([as_entry(MAIL, TWO), as_entry(MAIL, header(2))], "was interrupted by"),
+        ([as_entry(MAIL, TWO), as_entry(Expunge(2, UidSet.of([1])), header(1, change=1, changes=2))], "to different"),
+        ([as_entry(MAIL, header(1, changes=MAX_CHANGES + 1))], "100001 changes; it must have 1 to 100000"),
+        ([as_entry(MAIL, header(1, changes=0))], "0 changes; it must have 1"),
+        ([as_entry(MAIL, THREE_PREDECESSORS)], "has more than 2 predecessors"),
+        ([as_entry(MAIL, replace(header(1), modseq=1 << 62))], "has a MODSEQ out of range"),
+        ([as_entry(MAIL, replace(header(1), time=0))], "has a time out of range"),
+        ([as_entry(MAIL, replace(header(1), time=1 << 62))], "has a time out of range"),
+        ([as_entry(replace(MAIL, uid=UID_MAX))], "has a change with a value out of range"),
+        ([as_entry(replace(MAIL, received_ms=1 << 62))], "has a change with a value out of range"),
+        ([as_entry(Expunge(1, UidSet()))], "has a change with a value out of range"),
+        ([as_entry(Create("alice", "x", b"x" * 16, 0))], "has a change with a value out of range"),
         ([Ping()], "a PING needs a tag"),
         ([Log(())], "a LOG needs a tag"),
         ([Mbox(MAX_NUMBERS + 1, "alice", "", b"m" * 16, 1)], "not between 1 and 10000"),
@@ -103,7 +103,7 @@ COPIED = Copy(0, 1, UidSet(), (GUID,), 0, (), 1, b"h" * 32, 4)
         ([Mbox(1, "alice", "", b"m" * 16, 0)], "a tree whose id does not belong to its user"),
     ],
 )  # fmt: skip
-async def test_an_entry_that_cannot_be_ends_the_link(
+async def test_invalid_entry_ends_the_link(
     tmp_path: Path,
     autojump_clock: MockClock,
     caplog: pytest.LogCaptureFixture,
@@ -123,7 +123,7 @@ async def test_an_entry_that_cannot_be_ends_the_link(
 
 
 async def assert_unharmed(nodes: Cluster) -> None:
-    """Nothing was taken, and the node serves."""
+    """Check that dc2 has taken nothing in, and serves."""
     node = nodes["dc2"]
     assert node.store.context == {}
     assert await node.digests() == {}
@@ -133,7 +133,7 @@ async def assert_unharmed(nodes: Cluster) -> None:
 
 
 def assert_logged(caplog: pytest.LogCaptureFixture, error: str | None) -> None:
-    """This alone; None: nothing."""
+    """Check that this is the only error that dc2 logged; None: it logged no error."""
     messages = reasons(caplog.records)
     assert len(messages) == (error is not None)
     assert all(error is not None and error in message for message in messages)
@@ -162,7 +162,7 @@ async def ask(stranger: Stranger, command: Command) -> Reply:
         b"a OK ENTRY x:\r\n",
     ],
 )
-async def test_bytes_that_are_no_protocol_end_the_link(
+async def test_bytes_outside_the_protocol_end_the_link(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -190,7 +190,7 @@ async def test_bytes_that_are_no_protocol_end_the_link(
         (FetchUid(7, 1), NEVER_GIVEN),
     ],
 )  # fmt: skip
-async def test_a_request_that_cannot_be_ends_the_link(
+async def test_invalid_request_ends_the_link(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, request_: Command, error: str | None
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -215,18 +215,18 @@ async def test_a_request_that_cannot_be_ends_the_link(
         (Delete("alice", b"f" * 16), RefusalCode.NOT_FOUND),
     ],
 )
-async def test_a_request_that_cannot_be_done_is_refused(
+async def test_request_that_cannot_be_served_is_refused(
     tmp_path: Path, autojump_clock: MockClock, request_: Command, code: str
 ) -> None:
-    async with playing_a_peer(tmp_path, autojump_clock) as (_, stranger):
+    async with linked_stranger(tmp_path, autojump_clock) as (_, stranger):
         reply = await ask(stranger, request_)
         assert isinstance(reply, Refused)
         assert reply.code == code
 
 
 @asynccontextmanager
-async def playing_a_peer(tmp_path: Path, clock: MockClock) -> AsyncIterator[tuple[Cluster, Stranger]]:
-    """dc2 has met dc1, and serves alone: the stranger takes no part in the election."""
+async def linked_stranger(tmp_path: Path, clock: MockClock) -> AsyncIterator[tuple[Cluster, Stranger]]:
+    """Run dc2, which serves alone, and link a stranger to it that takes no part in elections."""
     async with cluster(tmp_path, clock, 2, copies=1, start=["dc2"]) as nodes:
         await trio.sleep(TIMEOUT_S)
         async with visit(nodes) as stranger:
@@ -234,10 +234,10 @@ async def playing_a_peer(tmp_path: Path, clock: MockClock) -> AsyncIterator[tupl
             yield nodes, stranger
 
 
-async def test_requests_are_served_and_name_nothing_that_is_another_users(
+async def test_requests_are_served_but_not_for_the_mail_of_another_user(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    async with playing_a_peer(tmp_path, autojump_clock) as (nodes, stranger):
+    async with linked_stranger(tmp_path, autojump_clock) as (nodes, stranger):
         request = Save((1,), EPOCH_MS, GUID, (), text_of(b"text"))
         first = await ask(stranger, request)
         assert isinstance(first, Saved)
@@ -257,7 +257,7 @@ async def test_requests_are_served_and_name_nothing_that_is_another_users(
         assert not await stranger.ended()
 
 
-async def test_more_requests_than_can_be_served_at_once_are_refused(
+async def test_requests_above_the_limit_are_refused(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replicator.replication.links.link.MAX_REQUESTS", 3)
@@ -272,7 +272,7 @@ async def test_more_requests_than_can_be_served_at_once_are_refused(
 @pytest.mark.parametrize(
     ("ack", "error"), [(Ack("dc2.x", 1), None), (Ack("OWN", 1), "this node has not numbered that entry yet")]
 )
-async def test_an_acknowledgement_of_what_was_never_numbered_ends_the_link(
+async def test_ack_of_an_entry_that_was_never_numbered_ends_the_link(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, ack: Ack, error: str | None
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -295,7 +295,7 @@ async def test_an_acknowledgement_of_what_was_never_numbered_ends_the_link(
         (Log((Dot("dc9.x", 1), Dot("dc9.x", 2))), "names an origin twice"),
     ],
 )  # fmt: skip
-async def test_what_nobody_can_have_on_disk_ends_the_link(
+async def test_claim_to_have_an_impossible_entry_ends_the_link(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, claim: Ack | Log, error: str
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -317,9 +317,7 @@ async def test_what_nobody_can_have_on_disk_ends_the_link(
         assert_logged(caplog, error.replace("OURS", origin))
 
 
-async def test_what_is_said_of_origins_that_are_not_here_takes_no_memory(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_acks_of_unknown_origins_take_no_memory(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1, start=["dc2"]) as nodes:
         node = nodes["dc2"]
         await node.save("text")
@@ -334,7 +332,7 @@ async def test_what_is_said_of_origins_that_are_not_here_takes_no_memory(
             assert node.coordinator.durability._held == {"dc1": {origin: 2}}
 
 
-async def test_acknowledgements_of_ever_new_origins_end_the_link(
+async def test_acks_of_too_many_origins_end_the_link(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replicator.replication.log.sender.MAX_ORIGINS", 3)
@@ -346,9 +344,7 @@ async def test_acknowledgements_of_ever_new_origins_end_the_link(
         assert await stranger.ended()
 
 
-async def test_a_comparison_that_is_passed_on_over_a_link_that_breaks_is_refused(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_forwarded_comparison_is_refused_when_its_link_breaks(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, start=["dc2", "dc3"]) as nodes, visit(nodes) as stranger:
         nodes.network.road("dc3", "dc2").hold()
         await stranger.send(Mbox(1, *INBOX_FIELDS, destination="dc3"), "ask")
@@ -358,7 +354,7 @@ async def test_a_comparison_that_is_passed_on_over_a_link_that_breaks_is_refused
             assert await stranger.next_command(Refused) == Refused(RefusalCode.UNAVAILABLE, "the link to dc3 broke")
 
 
-async def test_a_peer_that_refuses_its_log_loses_the_link(
+async def test_peer_that_refuses_its_log_loses_the_link(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -375,8 +371,8 @@ async def test_a_peer_that_refuses_its_log_loses_the_link(
         assert_logged(caplog, "no log today")
 
 
-async def test_a_database_that_fails_refuses_the_request_and_no_more(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with playing_a_peer(tmp_path, autojump_clock) as (nodes, stranger):
+async def test_database_failure_refuses_only_the_request(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with linked_stranger(tmp_path, autojump_clock) as (nodes, stranger):
         store = nodes["dc2"].store
         await store.write(lambda tx: tx.connection.execute("ALTER TABLE by_guid RENAME TO elsewhere"))
         request = Save((1,), EPOCH_MS, GUID, (), text_of(b"text"))
@@ -388,8 +384,8 @@ async def test_a_database_that_fails_refuses_the_request_and_no_more(tmp_path: P
         assert isinstance(await ask(stranger, request), Saved)
 
 
-async def test_a_literal_that_waits_for_leave_gets_it(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with playing_a_peer(tmp_path, autojump_clock) as (nodes, _):
+async def test_synchronizing_literal_gets_its_continuation(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with linked_stranger(tmp_path, autojump_clock) as (nodes, _):
         other = await approach(nodes)
         assert isinstance(await other.greet(), Response)
         term = nodes["dc2"].coordinator.elections.machine.term
@@ -411,11 +407,11 @@ async def test_a_literal_that_waits_for_leave_gets_it(tmp_path: Path, autojump_c
             await read_until(b"w OK MASTER dc2")
 
 
-# ---- what a peer asks of the log ---------------------------------------------------------------------------------
+# ---- a peer's requests for the log -------------------------------------------------------------------------------
 
 
-async def shipped(stranger: Stranger, context: dict[str, int]) -> list[Dot]:
-    """What comes for a LOG until nothing more does."""
+async def entries_sent_for(stranger: Stranger, context: dict[str, int]) -> list[Dot]:
+    """Send a LOG, and return the entries that come for it."""
     found = []
     await stranger.send(Log(tuple(Dot(origin, seq) for origin, seq in sorted(context.items()))), "log")
     with trio.move_on_after(0.5):
@@ -426,9 +422,7 @@ async def shipped(stranger: Stranger, context: dict[str, int]) -> list[Dot]:
     return found
 
 
-async def test_a_peer_gets_what_its_context_lacks_and_again_if_it_asks_again(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_peer_gets_missing_entries_again_if_it_asks_again(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, start=["dc2", "dc3"]) as nodes:
         for sid in ("dc2", "dc3"):
             await nodes[sid].mail.create_folder(sid, sid)
@@ -440,18 +434,18 @@ async def test_a_peer_gets_what_its_context_lacks_and_again_if_it_asks_again(
         assert sorted(everything.values()) == [5, 5]
         ours, other = (nodes[sid].store.origin for sid in ("dc2", "dc3"))
         async with visit(nodes) as stranger:
-            assert await shipped(stranger, everything) == []
-            assert await shipped(stranger, {ours: 5, other: 2}) == [Dot(other, seq) for seq in (3, 4, 5)]
-            assert await shipped(stranger, {ours: 5, other: 2}) == [Dot(other, seq) for seq in (3, 4, 5)]
-            assert sorted(await shipped(stranger, {ours: 1})) == sorted(
+            assert await entries_sent_for(stranger, everything) == []
+            assert await entries_sent_for(stranger, {ours: 5, other: 2}) == [Dot(other, seq) for seq in (3, 4, 5)]
+            assert await entries_sent_for(stranger, {ours: 5, other: 2}) == [Dot(other, seq) for seq in (3, 4, 5)]
+            assert sorted(await entries_sent_for(stranger, {ours: 1})) == sorted(
                 [*(Dot(ours, seq) for seq in range(2, 6)), *(Dot(other, seq) for seq in range(1, 6))]
             )
 
 
-# ---- entries that are sound and do not fit -----------------------------------------------------------------------
+# ---- valid entries that do not fit the log -----------------------------------------------------------------------
 
 
-async def test_an_entry_that_leaves_a_gap_is_asked_for_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_entry_after_a_gap_is_requested_again(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         store = nodes["dc2"].store
         stranger.answers_log = False
@@ -468,14 +462,14 @@ async def test_an_entry_that_leaves_a_gap_is_asked_for_again(tmp_path: Path, aut
         assert await nodes["dc2"].waiting() == 0
 
 
-async def test_an_entry_whose_predecessor_is_not_here_waits_and_is_acknowledged(
+async def test_entry_without_its_predecessor_waits_and_is_acknowledged(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         await stranger.number_mailbox()
         await stranger.send_entry(1, save(1))
         missing = replace(header(2), predecessors=(Dot("dc9.x", 1),), modseq=3)
-        await stranger.send(of_entry(save(2, b"2" * 16), missing))
+        await stranger.send(as_entry(save(2, b"2" * 16), missing))
         assert await acknowledged(stranger, 2)
         assert await nodes["dc2"].waiting() == 1
         view = await nodes["dc2"].store.view(INBOX)
@@ -489,13 +483,13 @@ async def acknowledged(stranger: Stranger, seq: int) -> bool:
     return True
 
 
-async def test_an_entry_of_several_changes_is_taken_whole_or_not_at_all(
+async def test_entry_of_several_changes_is_logged_whole_or_not_at_all(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
         async with visit(nodes) as stranger:
             await stranger.number_mailbox()
-            await stranger.send(of_entry(save(1, b"1" * 16), TWO))
+            await stranger.send(as_entry(save(1, b"1" * 16), TWO))
         await trio.sleep(1)
         assert nodes["dc2"].store.context == {}
         async with visit(nodes) as stranger:
@@ -505,7 +499,7 @@ async def test_an_entry_of_several_changes_is_taken_whole_or_not_at_all(
         assert list((await nodes["dc2"].store.view(INBOX)).messages) == [1, 2]
 
 
-async def test_reading_stops_while_too_much_waits_for_the_disk(
+async def test_receiver_stops_reading_while_too_much_waits_for_the_disk(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replicator.replication.log.receiver.WAITING_BYTES", 100_000)

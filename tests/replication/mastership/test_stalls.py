@@ -1,4 +1,4 @@
-"""A node that stood still: what its pulse tells, and what the node does when it goes on."""
+"""A stalled node: what its stall detector reports, and what the node does when it goes on."""
 
 from pathlib import Path
 
@@ -15,64 +15,62 @@ MAY_MISS_S = 3.0
 
 
 class Machine:
-    """What a pulse is told, and what it tells."""
+    """A machine with a stall detector, whose reports it keeps."""
 
     def __init__(self) -> None:
         self.suspended_s = 0.0
         self.missed: list[float] = []
         self.was_missing: list[bool] = []
-        self.pulse = StallDetector(MAY_MISS_S, suspended_s=lambda: self.suspended_s, went_on=self._went_on)
+        self.detector = StallDetector(MAY_MISS_S, suspended_s=lambda: self.suspended_s, went_on=self._went_on)
 
     def _went_on(self, after_s: float) -> None:
         self.missed.append(after_s)
-        self.was_missing.append(self.pulse.is_missing)
+        self.was_missing.append(self.detector.is_missing)
 
 
-async def test_a_pulse_that_beats_in_time_misses_nothing(autojump_clock: MockClock) -> None:
+async def test_detector_that_beats_in_time_reports_no_stall(autojump_clock: MockClock) -> None:
     machine = Machine()
     with trio.move_on_after(60):
-        await machine.pulse.run()
+        await machine.detector.run()
     assert autojump_clock.current_time() >= 60
     assert not machine.missed
-    assert not machine.pulse.is_missing
+    assert not machine.detector.is_missing
 
 
-async def test_a_short_pause_is_none(mock_clock: MockClock) -> None:
+async def test_short_pause_is_no_stall(mock_clock: MockClock) -> None:
     machine = Machine()
     for _ in range(10):
         mock_clock.jump(MAY_MISS_S - 0.1)
-        assert not machine.pulse.is_missing
-        machine.pulse.beat()
+        assert not machine.detector.is_missing
+        machine.detector.beat()
     assert not machine.missed
 
 
 @pytest.mark.parametrize("sleeps", [True, False])
-async def test_a_long_pause_is_told_once_and_before_the_node_counts_as_awake(
-    mock_clock: MockClock, *, sleeps: bool
-) -> None:
-    """A stopped process finds trio's clock ahead; after a sleep of the machine, that clock knows nothing."""
+async def test_stall_is_reported_once_before_the_node_counts_as_awake(mock_clock: MockClock, *, sleeps: bool) -> None:
+    """After a stop of the process trio's clock has advanced; after a sleep of the machine it has not."""
     machine = Machine()
     if sleeps:
         machine.suspended_s = 3600
     else:
         mock_clock.jump(3600)
-    assert await trio.to_thread.run_sync(lambda: machine.pulse.is_missing)
-    machine.pulse.beat()
+    assert await trio.to_thread.run_sync(lambda: machine.detector.is_missing)
+    machine.detector.beat()
     assert machine.missed == [3600]
     assert machine.was_missing == [True]
-    assert not machine.pulse.is_missing
-    machine.pulse.beat()
+    assert not machine.detector.is_missing
+    machine.detector.beat()
     assert machine.missed == [3600]
 
 
-async def test_a_pause_is_found_by_the_next_beat(autojump_clock: MockClock) -> None:
+async def test_next_beat_finds_a_stall(autojump_clock: MockClock) -> None:
     machine = Machine()
     assert autojump_clock.current_time() < 1
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(machine.pulse.run)
+        nursery.start_soon(machine.detector.run)
         await trio.sleep(1)
         machine.suspended_s = MAY_MISS_S
-        await trio.sleep(1.5 * MAY_MISS_S / BEATS)  # a beat at this very moment may come before or after this task
+        await trio.sleep(1.5 * MAY_MISS_S / BEATS)  # a beat at the same moment may run before or after this task
         assert len(machine.missed) == 1
         nursery.cancel_scope.cancel()
 
@@ -95,7 +93,7 @@ async def with_master(nodes: Cluster, sid: str) -> Node:
     return nodes[sid]
 
 
-async def test_a_pause_that_its_peers_do_not_notice_ends_no_term(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_stall_that_peers_do_not_notice_ends_no_term(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         node = await with_master(nodes, "dc1")
         before = term(node), links(node)
@@ -105,7 +103,7 @@ async def test_a_pause_that_its_peers_do_not_notice_ends_no_term(tmp_path: Path,
         assert (term(node), links(node)) == before
 
 
-async def test_a_master_whose_machine_slept_numbers_in_a_new_term_with_new_links(
+async def test_master_numbers_in_a_new_term_after_its_machine_slept(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -121,9 +119,7 @@ async def test_a_master_whose_machine_slept_numbers_in_a_new_term_with_new_links
         assert "link to dc2 is down: this node closed the connection" in caplog.text
 
 
-async def test_a_node_that_meets_nobody_again_goes_on_alone_after_the_timeout(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_isolated_node_goes_on_alone_after_stall_and_timeout(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         node = await with_master(nodes, "dc1")
         nodes.isolate("dc1")
@@ -136,7 +132,7 @@ async def test_a_node_that_meets_nobody_again_goes_on_alone_after_the_timeout(
         await nodes.converged()
 
 
-async def test_a_node_without_peers_goes_on_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_node_without_peers_goes_on_at_once_after_a_stall(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, size=1) as nodes:
         node = await with_master(nodes, "dc1")
         nodes.suspended_s["dc1"] += 3600
@@ -146,10 +142,10 @@ async def test_a_node_without_peers_goes_on_at_once(tmp_path: Path, autojump_clo
 
 
 @pytest.mark.parametrize("when_short", list(WhenShort))
-async def test_what_was_numbered_before_is_not_called_safe_before_it_is(
+async def test_change_numbered_before_a_stall_waits_for_its_copies(
     tmp_path: Path, autojump_clock: MockClock, when_short: WhenShort
 ) -> None:
-    """That no node can be reached is not believed of the moment in which the node goes on."""
+    """Right after a stall the node must not conclude that it can reach no other node."""
     async with cluster(tmp_path, autojump_clock, when_short=when_short) as nodes:
         node = await with_master(nodes, "dc1")
         for other in ("dc2", "dc3"):
@@ -174,9 +170,7 @@ async def test_what_was_numbered_before_is_not_called_safe_before_it_is(
         assert len(held) > 1
 
 
-async def test_a_host_that_stops_with_all_its_nodes_goes_on_with_them(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_nodes_go_on_after_their_common_host_stalled(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         node = await with_master(nodes, "dc2")
         autojump_clock.jump(3600)

@@ -1,4 +1,4 @@
-"""A change that is asked for while branches are being joined is made to the messages that its author saw."""
+"""A change that meets a merge changes the messages that its client saw, whatever their UIDs are then."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -36,9 +36,7 @@ from tests.store.memory_node import MemoryNode
 FLAGGED = frozenset({"\\Flagged"})
 
 
-async def test_an_expunge_removes_the_message_and_not_what_else_had_its_uid(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_expunge_removes_the_message_that_the_client_saw(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await fork(nodes)
         async with behind_a_merge(nodes) as view:
@@ -47,7 +45,7 @@ async def test_an_expunge_removes_the_message_and_not_what_else_had_its_uid(
         assert await bodies(nodes) == ["both", "rival"]
 
 
-async def test_flags_are_set_on_the_message_wherever_it_is(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_flags_follow_the_message_to_its_new_uid(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await fork(nodes)
         done: list[StoreResult] = []
@@ -60,12 +58,14 @@ async def test_flags_are_set_on_the_message_wherever_it_is(tmp_path: Path, autoj
         assert done == [StoreResult(UidSet())]
         for node in nodes.all():
             shown, flags = await node.bodies(), {message.uid: message.flags for message in await node.messages()}
-            assert {text: flags[uid] for uid, text in shown.items()} == {
+            assert {body: flags[uid] for uid, body in shown.items()} == {
                 "both": FLAGGED, "mine": FLAGGED, "rival": frozenset()
             }  # fmt: skip
 
 
-async def test_unchangedsince_refuses_what_a_merge_has_renumbered(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_unchangedsince_refuses_messages_that_a_merge_renumbered(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await fork(nodes)
         done: list[StoreResult] = []
@@ -82,9 +82,7 @@ async def test_unchangedsince_refuses_what_a_merge_has_renumbered(tmp_path: Path
         assert flagged == [1]
 
 
-async def test_a_copy_takes_the_message_and_not_what_else_had_its_uid(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_copy_takes_the_message_that_the_client_saw(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         archive = await nodes["dc1"].mail.create_folder(USER, "Archive")
         await fork(nodes)
@@ -100,7 +98,7 @@ async def test_a_copy_takes_the_message_and_not_what_else_had_its_uid(
         assert await bodies(nodes) == ["both", "mine", "rival"]
 
 
-async def test_a_move_expunges_what_it_copied(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_move_expunges_what_it_copied(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         archive = await nodes["dc1"].mail.create_folder(USER, "Archive")
         await fork(nodes)
@@ -110,7 +108,9 @@ async def test_a_move_expunges_what_it_copied(tmp_path: Path, autojump_clock: Mo
         assert await bodies(nodes) == ["rival"]
 
 
-async def test_a_copy_of_what_the_merge_has_expunged_copies_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_copy_of_a_message_that_a_merge_expunged_copies_nothing(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         archive = await nodes["dc1"].mail.create_folder(USER, "Archive")
         await fork(nodes)
@@ -126,7 +126,7 @@ async def test_a_copy_of_what_the_merge_has_expunged_copies_nothing(tmp_path: Pa
         assert await bodies(nodes) == ["mine", "rival"]
 
 
-async def test_deleting_a_folder_removes_the_mail_that_was_seen_in_it(
+async def test_deleting_a_folder_removes_only_mail_that_the_client_saw(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
@@ -136,7 +136,7 @@ async def test_deleting_a_folder_removes_the_mail_that_was_seen_in_it(
         assert await bodies(nodes, "Work") == ["rival"]
 
 
-async def test_a_message_that_another_has_expunged_is_expunged(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_expunge_of_a_message_that_another_expunged_succeeds(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await fork(nodes)
         await nodes["dc2"].expunge(1)
@@ -146,7 +146,7 @@ async def test_a_message_that_another_has_expunged_is_expunged(tmp_path: Path, a
 
 
 async def copied_on_both_sides(nodes: Cluster) -> None:
-    """INBOX has one GUID in two placements, of which the merge makes one message under a new UID."""
+    """Put one GUID into INBOX by two placements, which a merge makes one message under a new UID."""
     await nodes["dc1"].mail.create_folder(USER, "Source")
     await nodes["dc1"].save("copied", "Source")
     await fork(nodes)
@@ -155,9 +155,7 @@ async def copied_on_both_sides(nodes: Cluster) -> None:
         await mail.copy(await nodes[sid].view("Source"), UidSet.of([1]), await nodes[sid].inbox())
 
 
-async def test_a_flag_is_the_messages_also_where_a_merge_joins_its_placements(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_flag_stays_on_a_message_whose_placements_are_merged(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await copied_on_both_sides(nodes)
         copies = [(await node.messages())[-1] for node in nodes.all()]
@@ -168,7 +166,7 @@ async def test_a_flag_is_the_messages_also_where_a_merge_joins_its_placements(
         assert {flagged.dot, *(dot for dot, _ in flagged.also)} == {copy.dot for copy in copies}
 
 
-async def test_an_expunge_leaves_what_was_put_there_by_another(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_expunge_leaves_the_placement_of_another_branch(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await copied_on_both_sides(nodes)
         async with behind_a_merge(nodes) as view:
@@ -180,10 +178,8 @@ async def store(node: Node, view: MailboxView, uid: int) -> None:
     await node.mail.store_flags(view, UidSet.of([uid]), added=FLAGGED)
 
 
-async def test_mail_for_a_folder_that_has_become_another_one_goes_there(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    """INBOX is made on both sides; one of the two mailboxes ends when they are joined, and the other is a new one."""
+async def test_mail_for_a_replaced_mailbox_goes_to_the_new_one(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Both branches create INBOX. A merge ends one of the two mailboxes, and replaces the other one."""
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         nodes.network.cut(("dc1", "dc2"))
         await nodes.linked(["dc1"], ["dc2"])
@@ -207,7 +203,7 @@ async def test_mail_for_a_folder_that_has_become_another_one_goes_there(
                 await trio.sleep(0.01)
 
 
-async def test_mail_waits_for_its_folder_to_become_another_one(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_mail_waits_for_its_mailbox_to_be_replaced(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1, uid=UidConflict.UIDVALIDITY) as nodes:
         await fork(nodes)
         saved: list[SavedMessage] = []
@@ -223,11 +219,11 @@ async def test_mail_waits_for_its_folder_to_become_another_one(tmp_path: Path, a
         assert (await nodes["dc1"].bodies())[saved[0].uid] == "late"
 
 
-async def test_mail_does_not_wait_long_for_its_folder(
+async def test_mail_does_not_wait_long_for_a_new_mailbox(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(_operation: object) -> None:
-        raise FolderNotFoundError("as a master says that is ahead")
+        raise FolderNotFoundError("from a master that is ahead")
 
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
@@ -244,9 +240,9 @@ async def test_mail_does_not_wait_long_for_its_folder(
 
 @asynccontextmanager
 async def mastered_on_another_branch(directory: Path, *, joined: bool) -> AsyncIterator[tuple[Store, UidRetry]]:
-    """A node with UIDs 1 to 3. The master is elsewhere, and has given UID 1 to another mail.
+    """Run a node with UIDs 1 to 3, and a remote master that has given UID 1 to another message.
 
-    What it numbers comes here. The branches are joined before that is confirmed, if so said.
+    The node receives the master's entries and, with `joined`, merges them before the master confirms a change.
     """
     master = MemoryNode("dc2.a")
     master.write(saving(b"rival", guid(9), STORED))
@@ -256,8 +252,8 @@ async def mastered_on_another_branch(directory: Path, *, joined: bool) -> AsyncI
         async def submit(operation: ChangeRequest) -> Reply:
             reply = master.write(operation.run)
             for logged in master.log():
-                texts = [stored_of(text) for text in logged.bodies.values()]
-                await store.write(partial(receive, entry=logged.entry, bodies=texts))
+                bodies = [stored_of(body) for body in logged.bodies.values()]
+                await store.write(partial(receive, entry=logged.entry, bodies=bodies))
             if joined:
                 (head,) = await store.read(partial(branch_heads, chain_id=STORED.mailbox_id))
                 branch = await store.read(partial(replay_branch, head=head))
@@ -276,25 +272,25 @@ COPY = CopyRequest(WORK, STORED, UidSet.of([1]), (guid(8),), (guid(6),))
 
 
 @pytest.mark.parametrize(("operation", "added"), [(SAVE, guid(7)), (COPY, guid(8))])
-async def test_the_uid_that_a_client_is_told_is_the_one_that_its_node_shows(
+async def test_client_is_told_the_uid_that_its_node_shows(
     tmp_path: Path, operation: SaveRequest | CopyRequest, added: bytes
 ) -> None:
     async with mastered_on_another_branch(tmp_path, joined=True) as (store, uid_retry):
         view = await store.view(STORED)
-        assert view.messages[2].guid == guid(1)  # and the master will say UID 2
+        assert view.messages[2].guid == guid(1)  # UID 2 is also what the master will answer
         done = await uid_retry.add(operation)
         assert done.shown
         assert [view.messages[uid].guid for uid in done.uids] == [added]
 
 
 @pytest.mark.parametrize("operation", [SAVE, COPY])
-async def test_a_uid_that_cannot_be_known_yet_is_not_told(tmp_path: Path, operation: SaveRequest | CopyRequest) -> None:
+async def test_uid_that_is_not_known_yet_is_not_told(tmp_path: Path, operation: SaveRequest | CopyRequest) -> None:
     async with mastered_on_another_branch(tmp_path, joined=False) as (store, uid_retry):
         assert not (await uid_retry.add(operation)).shown
         assert set((await store.view(STORED)).messages) == {1, 2, 3}
 
 
-async def test_what_was_put_there_is_taken_back_wherever_it_is(tmp_path: Path) -> None:
+async def test_copy_is_taken_back_under_its_new_uid(tmp_path: Path) -> None:
     async with mastered_on_another_branch(tmp_path, joined=True) as (store, uid_retry):
         done = await uid_retry.add(COPY)
         here = UidRetry(store, lambda operation: store.write(operation.run), timeout_s=60)
@@ -308,7 +304,7 @@ async def test_what_was_put_there_is_taken_back_wherever_it_is(tmp_path: Path) -
 
 @asynccontextmanager
 async def merged_before_each_request(directory: Path, merges: int) -> AsyncIterator[tuple[Store, UidRetry]]:
-    """A node on its own with three messages; so many requests come just after a merge has renumbered them."""
+    """Run a single node with three messages, which a merge renumbers before each of the first `merges` requests."""
     environment = Environment(run_in_thread=run_inline)
     async with Store.open(directory / "node.db", "dc1.a", environment) as store:
         left = merges
@@ -326,7 +322,7 @@ async def merged_before_each_request(directory: Path, merges: int) -> AsyncItera
 
 
 def renumber(tx: Transaction, rival: str) -> None:
-    """Join a branch on which mail has come and gone: whatever has its UIDs gets new ones."""
+    """Merge a branch on which mail was added and expunged, so that messages with the same UIDs get new ones."""
     chain = tx.chain(STORED.mailbox_id)
     assert chain is not None
     branch = MailboxState(chain.uidnext, 1, {rival: 1})
@@ -340,7 +336,7 @@ async def test_messages_are_found_again_after_each_merge(tmp_path: Path) -> None
         assert [(uid, message.guid) for uid, message in view.messages.items()] == [(11, guid(1))]
 
 
-async def test_merges_without_end_are_not_waited_for(tmp_path: Path) -> None:
+async def test_request_gives_up_after_too_many_merges(tmp_path: Path) -> None:
     async with merged_before_each_request(tmp_path, ROUNDS) as (store, uid_retry):
         view = await store.view(STORED)
         with pytest.raises(UnavailableError, match="being merged"):
