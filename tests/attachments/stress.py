@@ -29,9 +29,9 @@ from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.files import Files, MissingError
 from replicator.store.attachments.store import Attachments
 from replicator.store.attachments.sweep import SweepFindingKind
-from tests.attachments.book import Book, swept
+from tests.attachments.file_systems.kinds import KINDS
 from tests.attachments.helpers import everything
-from tests.attachments.kinds import KINDS
+from tests.attachments.records import Book, swept
 
 PROCESSES, THREADS, TEXTS = 3, 3, 3
 KILLS_A_SECOND = 6

@@ -12,9 +12,9 @@ from replicator.store.attachments import linking, names
 from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.files import StepOutcome
 from replicator.store.attachments.store import Attachments
-from tests.attachments.book import Book, swept
+from tests.attachments.file_systems.memory import MemoryFiles, MemoryWriter, Node
 from tests.attachments.helpers import HASH, PLACE, TEXT, everything, is_all, opened, stored
-from tests.attachments.memory import MemoryFiles, MemoryWriter, Node
+from tests.attachments.records import Book, swept
 
 
 class Recording(MemoryFiles):

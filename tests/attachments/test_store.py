@@ -14,8 +14,8 @@ from replicator.store.attachments.files import Files, MissingError, StepOutcome
 from replicator.store.attachments.names import SHA256, Algorithm, Algorithms
 from replicator.store.attachments.steps import RemoveDirectory
 from replicator.store.attachments.store import Attachments
+from tests.attachments.file_systems.memory import MemoryFiles
 from tests.attachments.helpers import HASH, PLACE, TEXT, everything, is_all, new_owner, opened, stored
-from tests.attachments.memory import MemoryFiles
 
 
 def test_what_is_stored_is_linked_read_and_gone_after_the_last(files: Files) -> None:

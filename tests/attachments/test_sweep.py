@@ -12,9 +12,9 @@ from replicator.store.attachments.files import Files
 from replicator.store.attachments.steps import Algorithm
 from replicator.store.attachments.store import Attachments
 from replicator.store.attachments.sweep import SLICE, SweepFindingKind, sweep
-from tests.attachments.book import Book, swept
+from tests.attachments.file_systems.memory import MemoryFiles
 from tests.attachments.helpers import HASH, PLACE, TEXT, everything, is_all, new_owner, opened, stored
-from tests.attachments.memory import MemoryFiles
+from tests.attachments.records import Book, swept
 
 
 def kinds(store: Attachments, book: Book, *, repair: bool = True) -> list[SweepFindingKind]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from tests.attachments.loop import mounted
+from tests.attachments.file_systems.loop_mount import mounted
 from tests.attachments.stress import stress
 
 

@@ -13,8 +13,8 @@ from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.attachment_references import RecordedHolders, lost_attachments
 from replicator.store.bodies.body_rows import holdings_of, keepers_of
 from replicator.store.db import schema
+from tests.attachments.file_systems.memory import MemoryFiles
 from tests.attachments.helpers import opened, stored
-from tests.attachments.memory import MemoryFiles
 
 TEXT = bytes(32)
 

@@ -9,9 +9,9 @@ import os
 
 import pytest
 
-from tests.attachments.actors import LARGE, SCENARIOS
-from tests.attachments.explorer import Explorer
 from tests.attachments.helpers import PLACE, TEXT
+from tests.attachments.model_checker.actors import LARGE, SCENARIOS
+from tests.attachments.model_checker.explorer import Explorer
 
 IS_LARGE = "ATTACHMENTS_LARGE" in os.environ
 DEATHS = 3 if IS_LARGE else 1

@@ -17,9 +17,21 @@ from replicator.store.attachments.steps import (
     RemoveFile,
     Rename,
 )
-from tests.attachments.actors import DEAD, EMPTY, HELD, NOTHING, UNHELD, Scenario, finish, heal, link, store, unlink
-from tests.attachments.explorer import Actor, Explorer
 from tests.attachments.helpers import PLACE, TEXT
+from tests.attachments.model_checker.actors import (
+    DEAD,
+    EMPTY,
+    HELD,
+    NOTHING,
+    UNHELD,
+    Scenario,
+    finish,
+    heal,
+    link,
+    store,
+    unlink,
+)
+from tests.attachments.model_checker.explorer import Actor, Explorer
 
 HOLDERS = names.holders(PLACE)
 

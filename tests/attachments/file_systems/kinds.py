@@ -7,9 +7,9 @@ from pathlib import Path
 
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
-from tests.attachments.memory import MemoryFiles
-from tests.attachments.model import ModelFiles
-from tests.attachments.shim import ShimFiles
+from tests.attachments.file_systems.memory import MemoryFiles
+from tests.attachments.file_systems.model import ModelFiles
+from tests.attachments.file_systems.shim import ShimFiles
 
 KINDS: Mapping[str, Callable[[Path], Files]] = {
     "disk": DiskFiles,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tests.attachments.memory import MemoryFiles
+from tests.attachments.file_systems.memory import MemoryFiles
 
 
 def crashed(files: MemoryFiles) -> list[dict[str, bytes | None]]:

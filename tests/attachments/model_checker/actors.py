@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from replicator.store.attachments import linking, names
 from replicator.store.attachments.files import Files, MissingError, StepOutcome
 from replicator.store.attachments.steps import Algorithm, Answer, ListDirectory
-from tests.attachments.explorer import Actor, Hold
+from tests.attachments.file_systems.model import ModelFiles
 from tests.attachments.helpers import PLACE, TEXT
-from tests.attachments.model import ModelFiles
+from tests.attachments.model_checker.explorer import Actor, Hold
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from replicator.store.attachments import linking, names
 from replicator.store.attachments.files import Files, MissingError, StepOutcome
 from replicator.store.attachments.steps import Algorithm, Answer, Pause, Step, SyncDirectory, run
-from tests.attachments import states
-from tests.attachments.model import ModelFiles
-from tests.attachments.states import State
+from tests.attachments.file_systems.model import ModelFiles
+from tests.attachments.model_checker import states
+from tests.attachments.model_checker.states import State
 
 STEPS_MAX = 60
 """Of one actor, whatever the others do."""

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.attachments.states import H_TRANSITIONS, S_TRANSITIONS, Event, State
+from tests.attachments.model_checker.states import H_TRANSITIONS, S_TRANSITIONS, Event, State
 
-PAGE = Path(__file__).parents[2] / "docs" / "attachments.md"
+PAGE = Path(__file__).parents[3] / "docs" / "attachments.md"
 REWRITE = "REWRITE_DOCS" in os.environ
 
 Transitions = Mapping[tuple[State, Event], State]

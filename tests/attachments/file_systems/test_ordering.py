@@ -10,7 +10,7 @@ import pytest
 from replicator.store.attachments import ordering
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.ordering import is_ordered
-from tests.attachments.loop import mounted
+from tests.attachments.file_systems.loop_mount import mounted
 
 
 class Kernel:

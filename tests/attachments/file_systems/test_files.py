@@ -10,8 +10,8 @@ import pytest
 
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files, MissingError, StepOutcome
-from tests.attachments.kinds import KINDS
-from tests.attachments.memory import MemoryFiles
+from tests.attachments.file_systems.kinds import KINDS
+from tests.attachments.file_systems.memory import MemoryFiles
 
 DONE, MISSING, EXISTS = StepOutcome.DONE, StepOutcome.MISSING, StepOutcome.EXISTS
 
