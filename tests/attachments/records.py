@@ -1,4 +1,4 @@
-"""Holdings as a database would record them."""
+"""The records of references that a database would keep, in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replicator.store.attachments.store import Attachments
 from replicator.store.attachments.sweep import SweepFinding, sweep
 
 
-class Book:
+class MemoryRecords:
     def __init__(self, *recorded: Holding) -> None:
         self.recorded = set(recorded)
 
@@ -32,5 +32,5 @@ def _key(holding: Holding) -> tuple[bytes, str]:
     return holding.hash, holding.holder
 
 
-def swept(store: Attachments, book: Book, *, repair: bool = True) -> list[SweepFinding]:
-    return [finding for part in sweep(store, book, repair=repair) for finding in part.found]
+def sweep_all(store: Attachments, records: MemoryRecords, *, repair: bool = True) -> list[SweepFinding]:
+    return [finding for part in sweep(store, records, repair=repair) for finding in part.found]

@@ -1,4 +1,4 @@
-"""The file systems that the tests run on."""
+"""Each file system that the tests run on, by name."""
 
 from __future__ import annotations
 

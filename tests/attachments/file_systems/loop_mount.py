@@ -1,4 +1,4 @@
-"""Real file systems in a file, where the machine lets them be mounted."""
+"""Real file systems in an image file, on machines that can mount one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IMAGE_BYTES = 64 << 20
 
 @contextmanager
 def mounted(above: Path, kind: str, *options: str) -> Iterator[Path]:
-    """A new one. Skips the test where that cannot be."""
+    """Mount a new file system of this kind. Skip the test if the machine cannot."""
     image, directory = above / "image", above / "mounted"
     directory.mkdir()
     with image.open("wb") as file:

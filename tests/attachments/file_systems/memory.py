@@ -1,8 +1,8 @@
-"""A file system in memory, with what a loss of power and a full disk do to a real one.
+"""A file system in memory that can lose power, fill up and break.
 
-It has the semantics of POSIX; without `replaces_empty` a directory never takes the place of another one, as on CIFS.
-Every step is atomic, so threads may share it. Names lead to nodes, not to paths: a directory that was renamed or
-removed while someone had its path stays what it is.
+It has the semantics of POSIX. Without `replaces_empty`, a directory never replaces another one, as on CIFS. Every step
+is atomic, so threads may share it. Names lead to nodes as on a real disk: an open file stays the same node when its
+directory is renamed or removed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from replicator.store.attachments.files import MissingError, StepOutcome
 
 UNSYNCED_MAX = 200
-"""Changes that were not synced: older ones are written back, as by any kernel after a while."""
+"""Number of unsynced changes; the file system writes older ones back, as any kernel does after a while."""
 
 
 @dataclass(eq=False)
 class Node:
-    """A file (`names` is None) or a directory; and what of it would survive a loss of power."""
+    """A file (`names` is None) or a directory, with the part of it that would survive a power cut (`safe_*`)."""
 
     names: dict[str, Node] | None = None
     data: bytes = b""
@@ -33,7 +33,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What a step did to directories, and is not safe yet. All of it survives or nothing."""
+    """One step's unsynced changes to directories. A power cut keeps all of them or none."""
 
     entries: tuple[tuple[Node, str, Node | None], ...]  # directory, name, what it leads to now
 
@@ -108,7 +108,7 @@ class MemoryFiles:
             node = self._find(name)
             if node is None:
                 return StepOutcome.MISSING
-            safe = self._with_what_came_before(node)
+            safe = self._changes_up_to_sync(node)
             for change in safe:
                 _make_safe(change)
             self._changes = [change for change in self._changes if change not in safe]
@@ -133,10 +133,10 @@ class MemoryFiles:
     def free_bytes(self) -> int | None:
         return None
 
-    # ---- what else happens to disks
+    # ---- crashes, damage and inspection
 
     def crash(self, dice: random.Random) -> None:
-        """Lose power: of what was not synced any part survives. Of a file's bytes, a part, or other ones."""
+        """Lose power: keep some of the unsynced changes, and a prefix of unsynced bytes, perhaps zero-filled."""
         with self._lock:
             for change in self._changes:
                 if dice.random() < 0.5:
@@ -149,12 +149,12 @@ class MemoryFiles:
             _restore(self._root)
 
     def tree(self) -> dict[str, bytes | None]:
-        """All names, with the bytes of files."""
+        """Return all names, with the bytes of files and None for directories."""
         with self._lock:
             return dict(_walk(self._root, ""))
 
     def certain(self, name: str) -> bytes | frozenset[str] | None:
-        """A file's bytes or a directory's names, if no loss of power could take anything of them; else None."""
+        """Return a file's bytes or a directory's names that every power cut keeps; None if a cut may lose them."""
         with self._lock:
             node = self._root
             for level in name.split("/"):
@@ -167,20 +167,20 @@ class MemoryFiles:
             return node.data if node.data == node.safe_data else None
 
     def corrupt(self, name: str, data: bytes) -> None:
-        """Other bytes in a file, on disk."""
+        """Replace a file's bytes, on disk too."""
         with self._lock:
             node = self._file(name)
             node.data = node.safe_data = data
 
     def copy(self) -> MemoryFiles:
-        """As it is now, with all that is not safe."""
+        """Return a copy with all unsynced changes."""
         with self._lock:
             other = MemoryFiles(replaces_empty=self.replaces_empty)
             state = copy.deepcopy((self._root, self._changes, self._unsynced))
             other._root, other._changes, other._unsynced = state
             return other
 
-    # ---- inside
+    # ---- implementation
 
     def write(self, node: Node, data: bytes) -> None:
         with self._lock:
@@ -229,8 +229,8 @@ class MemoryFiles:
         if len(self._changes) > UNSYNCED_MAX:
             _make_safe(self._changes.pop(0))
 
-    def _with_what_came_before(self, node: Node) -> list[Change]:
-        """Changes of a directory, and of others what was done earlier to names that these changed, too."""
+    def _changes_up_to_sync(self, node: Node) -> list[Change]:
+        """Return the changes of a directory, and all earlier changes elsewhere to the names that these changed."""
         found: list[Change] = []
         names: set[tuple[Node, str]] = set()
         for change in reversed(self._changes):

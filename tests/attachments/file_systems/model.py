@@ -1,6 +1,6 @@
 """A file system for the model checker: small, quick to copy and to compare. Every step is atomic.
 
-What lies where is known by names alone, which is enough where every access goes by a whole name.
+It is one dictionary of whole names. That suffices because every access gives a whole name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ModelWriter:
 
 
 class ModelFiles:
-    """`tree`: bytes of files, None for directories; "" is the uppermost one and is not in it."""
+    """A tree in a dictionary: whole name -> a file's bytes, or None for a directory. The root, "", is not in it."""
 
     def __init__(self, tree: dict[str, bytes | None] | None = None, *, replaces_empty: bool = True) -> None:
         self.tree = tree if tree is not None else {}

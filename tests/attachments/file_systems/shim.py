@@ -1,7 +1,7 @@
-"""A real directory that answers like the worst of the file systems that are to do.
+"""A real directory that behaves like the worst file system that the store supports.
 
-Cases are not told apart. A lost rename is refused in any of the ways that file systems know, and a directory never
-takes the place of another one, empty or not.
+Names ignore case. A directory never replaces another one, not even an empty one, and the refused rename fails with any
+of the error codes that file systems use for this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How often a real disk is waited for."""
+"""The syncs that an attachment store makes on a real disk, and what else only a real disk shows."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from replicator.store.attachments import names
 from replicator.store.attachments.disk import DiskFiles
-from tests.attachments.helpers import HASH, PLACE, TEXT, opened, stored
+from tests.attachments.helpers import CONTENT, HASH, PLACE, open_attachments, store_content
 
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """What was synced, by its name in the store as of that moment."""
+    """Return a list that collects the name of each synced file, as it is at that moment."""
     found: list[str] = []
     fsync = os.fsync
 
@@ -29,13 +29,11 @@ def synced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return found
 
 
-def test_where_names_reach_the_disk_in_order_a_new_attachment_is_waited_for_twice(
-    tmp_path: Path, synced: list[str]
-) -> None:
-    store = opened(DiskFiles(tmp_path / "store", is_ordered=True))
+def test_new_attachment_needs_two_syncs_on_an_ordered_file_system(tmp_path: Path, synced: list[str]) -> None:
+    store = open_attachments(DiskFiles(tmp_path / "store", is_ordered=True))
     assert store.link(HASH) is None
     synced.clear()
-    holding = stored(store)
+    holding = store_content(store)
     built = names.s_name(holding.holder)
     assert synced == [f"{built}/content.{holding.holder}", names.parent(PLACE)]
     synced.clear()
@@ -43,11 +41,11 @@ def test_where_names_reach_the_disk_in_order_a_new_attachment_is_waited_for_twic
     assert synced == [f"{PLACE}/holders"]
 
 
-def test_where_they_may_not_everything_is_synced(tmp_path: Path, synced: list[str]) -> None:
-    store = opened(DiskFiles(tmp_path / "store", is_ordered=False))
+def test_everything_is_synced_on_an_unordered_file_system(tmp_path: Path, synced: list[str]) -> None:
+    store = open_attachments(DiskFiles(tmp_path / "store", is_ordered=False))
     assert store.link(HASH) is None
     synced.clear()
-    holding = stored(store)
+    holding = store_content(store)
     built, level = names.s_name(holding.holder), names.parent(PLACE)
     files = [f"{built}/holders/{holding.holder}", f"{built}/content.{holding.holder}"]
     before = [*files, f"{built}/holders", built, names.parent(level), ""]
@@ -58,7 +56,7 @@ def test_where_they_may_not_everything_is_synced(tmp_path: Path, synced: list[st
     assert synced == [f"{PLACE}/holders/{linked.holder}", f"{PLACE}/holders", level]
 
 
-def test_a_sync_covers_what_the_same_thread_did_before_it(tmp_path: Path, synced: list[str]) -> None:
+def test_sync_covers_earlier_changes_of_the_same_thread(tmp_path: Path, synced: list[str]) -> None:
     files = DiskFiles(tmp_path / "store", is_ordered=True)
     files.make_directory("")
     files.make_directory("a")
@@ -75,19 +73,19 @@ def test_a_sync_covers_what_the_same_thread_did_before_it(tmp_path: Path, synced
     assert synced == ["", "a", "a"]
 
 
-def test_content_is_the_last_that_changed_when_it_is_synced(tmp_path: Path) -> None:
-    """Or else the journal could be written up to there only."""
+def test_sync_of_content_touches_the_file_first(tmp_path: Path) -> None:
+    """Otherwise the journal might be written only up to an earlier change of another file."""
     files = DiskFiles(tmp_path / "store", is_ordered=True)
     files.make_directory("")
     writer = files.open_new("a")
-    writer.write(TEXT)
+    writer.write(CONTENT)
     os.utime(tmp_path / "store" / "a", (0, 0))
     writer.sync()
     writer.close()
     assert (tmp_path / "store" / "a").stat().st_mtime > 0
 
 
-def test_what_is_free_is_what_the_file_system_says(tmp_path: Path) -> None:
+def test_free_bytes_are_those_of_the_file_system(tmp_path: Path) -> None:
     files = DiskFiles(tmp_path / "attachments")
     assert files.free_bytes() is None
     files.make_directory("")

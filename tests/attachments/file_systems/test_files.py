@@ -1,4 +1,4 @@
-"""What every file system of `kinds` does, real or not."""
+"""Behaviour that all file systems of `kinds` share, real or in memory."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_files_with_content(files: Files) -> None:
         files.open_new("b/c")
 
 
-def test_a_file_takes_the_place_of_a_file(files: Files) -> None:
+def test_rename_of_a_file_replaces_a_file(files: Files) -> None:
     write(files, "a", b"old")
     write(files, "b", b"new")
     assert files.rename("b", "a") is DONE
@@ -75,7 +75,7 @@ def test_a_file_takes_the_place_of_a_file(files: Files) -> None:
     assert files.rename("a", "b/c") is MISSING
 
 
-def test_a_directory_is_renamed_with_all_that_is_in_it(files: Files) -> None:
+def test_rename_of_a_directory_takes_its_content_along(files: Files) -> None:
     for name in ("a", "a/b", "other"):
         files.make_directory(name)
     files.create_file("a/b/c")
@@ -85,7 +85,7 @@ def test_a_directory_is_renamed_with_all_that_is_in_it(files: Files) -> None:
 
 
 @pytest.mark.parametrize("attempt", range(8))  # the shim refuses in several ways
-def test_a_directory_does_not_take_the_place_of_one_that_is_not_empty(files: Files, attempt: int) -> None:
+def test_rename_never_replaces_a_directory_that_is_not_empty(files: Files, attempt: int) -> None:
     for name in ("a", "b", "b/in", "c"):
         files.make_directory(name)
     for _ in range(attempt):
@@ -96,7 +96,7 @@ def test_a_directory_does_not_take_the_place_of_one_that_is_not_empty(files: Fil
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_directory_takes_the_place_of_an_empty_one_on_some(tmp_path: Path, kind: str) -> None:
+def test_rename_replaces_an_empty_directory_on_some_file_systems(tmp_path: Path, kind: str) -> None:
     expected = DONE if kind in {"disk", "memory", "model"} else EXISTS
     files = KINDS[kind](tmp_path)
     files.make_directory("a")
@@ -114,7 +114,9 @@ def test_syncing_a_directory(files: Files) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.EBADF])
-def test_a_file_system_that_cannot_sync_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_file_system_without_sync_of_directories_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     def refuse(_descriptor: int) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -123,7 +125,7 @@ def test_a_file_system_that_cannot_sync_directories(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_other_errors_come_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_other_sync_errors_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def refuse(_descriptor: int) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -132,7 +134,7 @@ def test_other_errors_come_through(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         DiskFiles(tmp_path).sync_directory("")
 
 
-def test_a_refusal_that_is_about_something_else_comes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_rename_without_a_conflict_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = DiskFiles(tmp_path)
     files.make_directory("a")
 
@@ -144,7 +146,7 @@ def test_a_refusal_that_is_about_something_else_comes_through(tmp_path: Path, mo
         files.rename("a", "b")
 
 
-def test_what_another_machine_removed_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_removed_by_another_machine_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stale(_path: Path) -> None:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
@@ -152,7 +154,7 @@ def test_what_another_machine_removed_is_missing(tmp_path: Path, monkeypatch: py
     assert DiskFiles(tmp_path).remove_file("a") is MISSING
 
 
-def test_a_full_disk_in_memory_refuses_what_is_new_and_lets_go_of_what_is_there() -> None:
+def test_full_disk_in_memory_refuses_writes_and_allows_removals() -> None:
     files = MemoryFiles()
     writer = files.open_new("a")
     files.is_full = True

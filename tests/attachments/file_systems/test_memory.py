@@ -1,4 +1,4 @@
-"""What a loss of power leaves of the file system in memory."""
+"""Effects of power cuts on the file system in memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from tests.attachments.file_systems.memory import MemoryFiles
 
 
-def crashed(files: MemoryFiles) -> list[dict[str, bytes | None]]:
+def trees_after_power_cuts(files: MemoryFiles) -> list[dict[str, bytes | None]]:
     found = []
     for seed in range(200):
         copy = files.copy()
@@ -16,7 +16,7 @@ def crashed(files: MemoryFiles) -> list[dict[str, bytes | None]]:
     return found
 
 
-def test_what_was_synced_survives() -> None:
+def test_synced_changes_survive_a_power_cut() -> None:
     files = MemoryFiles()
     files.make_directory("a")
     writer = files.open_new("a/b")
@@ -24,27 +24,27 @@ def test_what_was_synced_survives() -> None:
     writer.sync()
     files.sync_directory("a")
     files.sync_directory("")
-    assert all(tree == {"a": None, "a/b": b"text"} for tree in crashed(files))
+    assert all(tree == {"a": None, "a/b": b"text"} for tree in trees_after_power_cuts(files))
 
 
-def test_of_what_was_not_synced_any_part_survives() -> None:
+def test_any_subset_of_unsynced_changes_may_survive() -> None:
     files = MemoryFiles()
     files.make_directory("a")
     files.sync_directory("")
     writer = files.open_new("a/b")
     writer.write(b"text")
     files.create_file("a/c")
-    trees = crashed(files)
+    trees = trees_after_power_cuts(files)
     assert {tuple(name for name in tree if name != "a") for tree in trees} == {(), ("a/b",), ("a/c",), ("a/b", "a/c")}
     assert {tree["a/b"] for tree in trees if "a/b" in tree} >= {b"", b"text", b"te\0\0"}
 
 
-def test_a_directory_that_was_not_synced_takes_what_is_in_it_along() -> None:
+def test_an_unsynced_directory_takes_its_content_along() -> None:
     files = MemoryFiles()
     files.make_directory("a")
     files.create_file("a/b")
     files.sync_directory("a")
-    assert {tuple(tree) for tree in crashed(files)} == {(), ("a", "a/b")}
+    assert {tuple(tree) for tree in trees_after_power_cuts(files)} == {(), ("a", "a/b")}
 
 
 def test_a_rename_survives_whole_or_not_at_all() -> None:
@@ -54,9 +54,9 @@ def test_a_rename_survives_whole_or_not_at_all() -> None:
     for name in ("a", ""):
         files.sync_directory(name)
     files.rename("a/c", "b/c")
-    assert {tuple(tree) for tree in crashed(files)} == {("a", "a/c", "b"), ("a", "b", "b/c")}
+    assert {tuple(tree) for tree in trees_after_power_cuts(files)} == {("a", "a/c", "b"), ("a", "b", "b/c")}
     files.sync_directory("b")
-    assert {tuple(tree) for tree in crashed(files)} == {("a", "b", "b/c")}
+    assert {tuple(tree) for tree in trees_after_power_cuts(files)} == {("a", "b", "b/c")}
 
 
 def test_a_removal_that_was_not_synced_may_be_undone() -> None:
@@ -64,10 +64,10 @@ def test_a_removal_that_was_not_synced_may_be_undone() -> None:
     files.create_file("a")
     files.sync_directory("")
     files.remove_file("a")
-    assert {tuple(tree) for tree in crashed(files)} == {(), ("a",)}
+    assert {tuple(tree) for tree in trees_after_power_cuts(files)} == {(), ("a",)}
 
 
-def test_what_came_before_a_rename_does_not_come_back_after_it() -> None:
+def test_syncing_a_rename_syncs_earlier_changes_of_the_name() -> None:
     files = MemoryFiles()
     for name in ("a", "b"):
         files.make_directory(name)
@@ -76,10 +76,10 @@ def test_what_came_before_a_rename_does_not_come_back_after_it() -> None:
     files.rename("a/c", "b/c")
     files.sync_directory("b")
     files.sync_directory("a")
-    assert {tuple(tree) for tree in crashed(files)} == {("a", "b", "b/c")}
+    assert {tuple(tree) for tree in trees_after_power_cuts(files)} == {("a", "b", "b/c")}
 
 
-def test_what_is_certain_is_what_every_loss_of_power_leaves() -> None:
+def test_certain_is_what_every_power_cut_leaves() -> None:
     files = MemoryFiles()
     for name in ("a", "b"):
         files.make_directory(name)

@@ -1,4 +1,4 @@
-"""On which file systems one sync is taken to make safe what was done before it."""
+"""Recognition of file systems on which one sync makes all earlier changes durable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.attachments.file_systems.loop_mount import mounted
 
 
 class Kernel:
-    """What it says of the file system that `directory` is on."""
+    """Replacements for the kernel's files about the file system that `directory` is on."""
 
     def __init__(self, directory: Path) -> None:
         device = directory.stat().st_dev
@@ -23,7 +23,7 @@ class Kernel:
         self._devices.mkdir()
         (self._devices / self._number).symlink_to("../../devices/virtual/block/dm-3")
 
-    def says(self, kind: str, journal: str | None = None) -> None:
+    def set_file_system(self, kind: str, journal: str | None = None) -> None:
         self.mounts.write_text(
             "21 1 0:999 / /proc rw shared:1 - proc proc rw\n"
             f"22 1 {self._number} / / rw shared:1 master:2 - {kind} /dev/x rw\n"
@@ -56,19 +56,21 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
         ("nfs4", None, False),
     ],
 )
-def test_the_kernel_says_it(tmp_path: Path, kernel: Kernel, kind: str, journal: str | None, *, expected: bool) -> None:
-    kernel.says(kind, journal)
+def test_ordering_follows_from_kind_and_journal(
+    tmp_path: Path, kernel: Kernel, kind: str, journal: str | None, *, expected: bool
+) -> None:
+    kernel.set_file_system(kind, journal)
     assert is_ordered(tmp_path) is expected
     assert DiskFiles(tmp_path).is_ordered is expected
 
 
-def test_what_nobody_says_counts_as_no(tmp_path: Path, kernel: Kernel) -> None:
+def test_unknown_file_systems_count_as_unordered(tmp_path: Path, kernel: Kernel) -> None:
     assert not is_ordered(tmp_path)
-    kernel.says("xfs")
+    kernel.set_file_system("xfs")
     assert not is_ordered(tmp_path / "missing")
 
 
 @pytest.mark.parametrize(("option", "expected"), [("has_journal", True), ("^has_journal", False)])
-def test_a_real_ext4_with_a_journal_and_without(tmp_path: Path, option: str, *, expected: bool) -> None:
+def test_real_ext4_is_ordered_if_it_has_a_journal(tmp_path: Path, option: str, *, expected: bool) -> None:
     with mounted(tmp_path, "ext4", "-q", "-O", option) as directory:
         assert is_ordered(directory) is expected

@@ -1,4 +1,4 @@
-"""What the model checker lets meet: the node's algorithms, put together as the store does it, and where they begin."""
+"""Actors and scenarios for the model checker: the store's algorithms, and the directories that they start from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from replicator.store.attachments import linking, names
 from replicator.store.attachments.files import Files, MissingError, StepOutcome
 from replicator.store.attachments.steps import Algorithm, Answer, ListDirectory
 from tests.attachments.file_systems.model import ModelFiles
-from tests.attachments.helpers import PLACE, TEXT
+from tests.attachments.helpers import CONTENT, PLACE
 from tests.attachments.model_checker.explorer import Actor, Hold
 
 
@@ -31,8 +31,8 @@ class Write:
 
     def on(self, files: Files) -> Answer:
         assert isinstance(files, ModelFiles)
-        if self.name in files.tree:  # else it was removed, and what is written goes nowhere
-            files.tree[self.name] = TEXT
+        if self.name in files.tree:  # otherwise the file was removed, and the write has no effect
+            files.tree[self.name] = CONTENT
         return StepOutcome.DONE
 
 
@@ -42,7 +42,7 @@ class Read:
 
     def on(self, files: Files) -> Answer:
         try:
-            return frozenset({files.read(self.name, 0, len(TEXT) + 1).decode()})
+            return frozenset({files.read(self.name, 0, len(CONTENT) + 1).decode()})
         except MissingError:
             return StepOutcome.MISSING
 
@@ -52,7 +52,7 @@ def _holder(number: int) -> str:
 
 
 def _build(holder: str) -> Algorithm[str]:
-    """As `Construction` does it. Where the attachment is."""
+    """Build an attachment as `Construction` does, and return its place."""
     built = names.s_name(holder)
     content = f"{built}/{names.content(holder)}"
     yield from linking.begin(built, holder)
@@ -82,7 +82,7 @@ def store_and_unlink(number: int) -> Actor:
     def start() -> Algorithm[None]:
         place = yield from _build(holder)
         yield Hold(place)
-        yield ListDirectory("")  # time passes
+        yield ListDirectory("")  # a step in which other actors may come between
         yield Hold(None)
         yield from linking.unlink(place, holder) if place == PLACE else linking.drop(place)
 
@@ -113,7 +113,7 @@ def link_and_unlink(number: int) -> Actor:
 
 
 def unlink(number: int) -> Actor:
-    """Of a holder that is there from the beginning."""
+    """Unlink a holder that exists from the tree_with."""
     holder = _holder(number)
 
     def start() -> Algorithm[None]:
@@ -126,13 +126,13 @@ def unlink(number: int) -> Actor:
 
 
 def unlink_late(number: int, actor: int) -> Actor:
-    """Of a holder that nobody relies on, by a sweep, while someone else may be doing the same."""
+    """Unlink, as a sweep does, a holder that nobody relies on, while another actor may do the same."""
     holder = _holder(number)
     return Actor(f"unlink {number} late, by {actor}", _holder(actor), lambda: linking.unlink(PLACE, holder))
 
 
 def read(number: int) -> Actor:
-    """By a holder that is there and stays."""
+    """Read the content on behalf of an existing holder that stays."""
     holder = _holder(number)
 
     def start() -> Algorithm[None]:
@@ -141,13 +141,13 @@ def read(number: int) -> Actor:
         assert not isinstance(found, StepOutcome)
         content = linking.content_in(found)
         assert content is not None
-        assert (yield Read(f"{PLACE}/{content}")) == frozenset({TEXT.decode()})
+        assert (yield Read(f"{PLACE}/{content}")) == frozenset({CONTENT.decode()})
 
     return Actor(f"read {number}", holder, start)
 
 
 def heal(number: int) -> Actor:
-    """By someone who holds nothing."""
+    """Replace the content on behalf of a node that holds nothing."""
     replacement = _holder(number)
 
     def start() -> Algorithm[None]:
@@ -160,12 +160,12 @@ def heal(number: int) -> Actor:
 
 
 def finish(number: int) -> Actor:
-    """A sweep, however long after it looked."""
+    """Finish a removal as a sweep does, at any time after its listing."""
     return Actor(f"finish {number}", _holder(number), lambda: linking.remove_unheld(PLACE))
 
 
-def beginning(*holders: int, is_dead: bool = False, is_empty: bool = False, exists: bool = True) -> ModelFiles:
-    """Every level above, and an attachment with these holders, or without `holders/`, or without anything."""
+def tree_with(*holders: int, is_dead: bool = False, is_empty: bool = False, exists: bool = True) -> ModelFiles:
+    """Return a tree with all levels and one attachment: with these holders, without `holders/`, or empty."""
     files = ModelFiles()
     levels = {names.parent(PLACE), *(names.parent(names.s_name(_holder(number))) for number in range(10))}
     for level in sorted(levels):
@@ -176,48 +176,48 @@ def beginning(*holders: int, is_dead: bool = False, is_empty: bool = False, exis
         if not is_dead:
             files.make_directory(names.holders(PLACE))
         if not is_empty:
-            files.tree[f"{PLACE}/{names.content(_holder(99))}"] = TEXT
+            files.tree[f"{PLACE}/{names.content(_holder(99))}"] = CONTENT
         for number in holders:
             files.create_file(f"{names.holders(PLACE)}/{_holder(number)}")
     return files
 
 
-NOTHING = beginning(exists=False)
-DEAD = beginning(is_dead=True)
-EMPTY = beginning(is_dead=True, is_empty=True)
-UNHELD = beginning()
-HELD = beginning(1)
-HELD_TWICE = beginning(1, 2)
+NOTHING = tree_with(exists=False)
+DEAD = tree_with(is_dead=True)
+EMPTY = tree_with(is_dead=True, is_empty=True)
+UNHELD = tree_with()
+HELD = tree_with(1)
+HELD_TWICE = tree_with(1, 2)
 
 Scenario = tuple[ModelFiles, Sequence[Actor]]
 
 SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "three store": lambda: (NOTHING, [store(1), store(2), store(3)]),
-    "stored and let go at once": lambda: (NOTHING, [store_and_unlink(1), store_and_unlink(2), link(3)]),
-    "the last lets go, others come": lambda: (HELD, [unlink(1), store(2), link(3)]),
+    "stored and unlinked at once": lambda: (NOTHING, [store_and_unlink(1), store_and_unlink(2), link(3)]),
+    "the last holder unlinks, others come": lambda: (HELD, [unlink(1), store(2), link(3)]),
     "all come and go": lambda: (HELD, [unlink(1), store_and_unlink(2), link_and_unlink(3)]),
-    "two let go, one comes": lambda: (HELD_TWICE, [unlink(1), unlink(2), link(3)]),
-    "one lets go twice": lambda: (HELD, [unlink_late(1, 4), unlink_late(1, 5), link(3)]),
-    "one lets go twice, another stores": lambda: (HELD, [unlink_late(1, 4), unlink_late(1, 5), store(3)]),
-    "a removal that nobody finished": lambda: (DEAD, [finish(1), store(2), link(3)]),
-    "two finish it late": lambda: (DEAD, [finish(1), finish(2), store(3)]),
+    "two unlink, one links": lambda: (HELD_TWICE, [unlink(1), unlink(2), link(3)]),
+    "one holder is unlinked twice": lambda: (HELD, [unlink_late(1, 4), unlink_late(1, 5), link(3)]),
+    "one holder is unlinked twice, another stores": lambda: (HELD, [unlink_late(1, 4), unlink_late(1, 5), store(3)]),
+    "an unfinished removal": lambda: (DEAD, [finish(1), store(2), link(3)]),
+    "two finish a removal late": lambda: (DEAD, [finish(1), finish(2), store(3)]),
     "an empty directory": lambda: (EMPTY, [finish(1), store(2), store(3)]),
-    "holders that are gone": lambda: (UNHELD, [finish(1), link(2), store_and_unlink(3)]),
+    "an attachment without holders": lambda: (UNHELD, [finish(1), link(2), store_and_unlink(3)]),
     "healed while read": lambda: (HELD, [read(1), heal(2), link_and_unlink(3)]),
-    "healed while it goes": lambda: (HELD, [unlink(1), heal(2), link(3)]),
+    "healed while it is removed": lambda: (HELD, [unlink(1), heal(2), link(3)]),
     "healed by two": lambda: (HELD, [read(1), heal(2), heal(3)]),
 }
-"""In a few seconds, with one death."""
+"""Scenarios that take a few seconds with one death."""
 
 LARGE: dict[str, Callable[[], Scenario]] = {
-    "one lets go twice, others come and go": lambda: (
+    "one holder is unlinked twice, others come and go": lambda: (
         HELD,
         [unlink_late(1, 4), unlink_late(1, 5), store_and_unlink(3)],
     ),
-    "two finish it late, and it goes again": lambda: (DEAD, [finish(1), finish(2), store_and_unlink(3)]),
-    "two finish it, and it comes back": lambda: (DEAD, [finish(1), store_and_unlink(2), store(3)]),
-    "an empty directory, and it goes again": lambda: (EMPTY, [finish(1), store(2), store_and_unlink(3)]),
-    "healed while it goes and comes": lambda: (HELD, [unlink(1), heal(2), store_and_unlink(3)]),
-    "healed by two while it goes": lambda: (HELD, [unlink(1), heal(2), heal(3)]),
+    "two finish a removal late, and another follows": lambda: (DEAD, [finish(1), finish(2), store_and_unlink(3)]),
+    "two finish a removal, and the attachment returns": lambda: (DEAD, [finish(1), store_and_unlink(2), store(3)]),
+    "an empty directory, and a further removal": lambda: (EMPTY, [finish(1), store(2), store_and_unlink(3)]),
+    "healed while it is removed and stored again": lambda: (HELD, [unlink(1), heal(2), store_and_unlink(3)]),
+    "healed by two while it is removed": lambda: (HELD, [unlink(1), heal(2), heal(3)]),
 }
-"""In minutes."""
+"""Scenarios that take minutes."""

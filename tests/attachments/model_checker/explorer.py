@@ -1,8 +1,8 @@
-"""A model checker: every order in which actors can take their steps, and every place where one of them can die.
+"""A model checker: it tries every order of the actors' steps, and every point at which an actor can die.
 
-Actors are the generators that the node runs. A generator cannot be copied, so a state has the answers that each actor
-got, which is where it is: its next step is found by telling them to a new one, once for all states. States that were
-seen are not gone on with, so that the search is exhaustive and ends.
+Actors are the generators that the node runs. A generator cannot be copied, so a state holds the answers that each actor
+has received. To find an actor's next step, the checker starts a new generator and gives it these answers, once for all
+states. It continues from each state only once, so the search is exhaustive and ends.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tests.attachments.model_checker import states
 from tests.attachments.model_checker.states import State
 
 STEPS_MAX = 60
-"""Of one actor, whatever the others do."""
+"""Highest number of steps of one actor, whatever the others do."""
 
 
 class ViolationError(AssertionError):
-    """What must never be, with the way that led there."""
+    """A broken invariant, with the steps that led to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """From here on the actor relies on its reference; None: it does not any more. Takes no time."""
+    """The mark from which on an actor relies on its reference at `place`, or on none. It takes no step."""
 
     place: str | None
 
@@ -38,7 +38,7 @@ class Hold:
 
 
 class Actor(NamedTuple):
-    """`start` makes its steps anew."""
+    """A process that runs one algorithm. `start` makes a new generator of its steps."""
 
     name: str
     holder: str
@@ -46,7 +46,7 @@ class Actor(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Where an actor is: what it was answered so far, its next step, None at its end, and the place it relies on."""
+    """The position of an actor: its answers so far, its next step (None at the end), and the place it relies on."""
 
     answers: tuple[Answer, ...]
     step: Step | None
@@ -55,11 +55,11 @@ class Standing(NamedTuple):
 
 Tree = frozenset[tuple[str, bytes | None]]
 Shown = tuple[State, tuple[frozenset[State], ...]]
-"""The state of the H-name, and those that the S-name of each actor may be in."""
+"""The state of the H-name, and for each actor the possible states of its S-name."""
 
 
 class World(NamedTuple):
-    """`positions`: of each actor, an index of `Explorer._standings`; None: it died."""
+    """A state of the whole system. `positions` has each actor's index in `Explorer._standings`; None if it died."""
 
     files: ModelFiles
     tree: Tree
@@ -73,14 +73,15 @@ class World(NamedTuple):
 
 @dataclass
 class Explorer:
-    """`place`: the H-name. `text`: what can be read by whoever holds it. `deaths`: how many of the actors may die.
+    """A search through all states that the actors can reach.
 
-    `judges_states`: also by the table of states.
+    `place` is the H-name, `content` what each holder must be able to read, `deaths` the number of actors that may die.
+    With `judges_states`, the transitions of names must be in the tables of `states`.
     """
 
     actors: Sequence[Actor]
     place: str
-    text: bytes
+    content: bytes
     deaths: int = 3
     judges_states: bool = True
     _standings: list[Standing] = field(default_factory=list)
@@ -88,7 +89,7 @@ class Explorer:
     _shown: dict[Tree, Shown] = field(default_factory=dict)
 
     def explore(self, files: ModelFiles) -> int:
-        """How many states there are. Raises ViolationError."""
+        """Return the number of states. May raise ViolationError."""
         positions = tuple(self._stand(number, ()) for number in range(len(self.actors)))
         first = World(files, frozenset(files.tree.items()), positions, None)
         seen, waiting = {first.key}, [first]
@@ -107,7 +108,7 @@ class Explorer:
                     waiting.append(follower)
         return len(seen)
 
-    # ---- moving on
+    # ---- steps
 
     def _followers(self, world: World) -> list[World]:
         found: list[World] = []
@@ -138,10 +139,10 @@ class Explorer:
         self._standings.append(_replayed(self.actors[number], answers))
         return len(self._standings) - 1
 
-    # ---- what must hold
+    # ---- invariants
 
     def _held(self, world: World) -> dict[str, str]:
-        """Holders that are relied on, and the places."""
+        """Return the holders that actors rely on, with their places."""
         return {
             self.actors[number].holder: place
             for number, position in enumerate(world.positions)
@@ -154,8 +155,8 @@ class Explorer:
             if f"{names.holders(place)}/{holder}" not in files.tree:
                 raise ViolationError(f"{holder} has lost its hold on {place}\n{story(world)}")
             content = linking.content_in(listing(files, place) or ())
-            if content is None or files.tree[f"{place}/{content}"] != self.text:
-                raise ViolationError(f"what {holder} holds at {place} cannot be read\n{story(world)}")
+            if content is None or files.tree[f"{place}/{content}"] != self.content:
+                raise ViolationError(f"the content that {holder} holds at {place} cannot be read\n{story(world)}")
 
     def _check_transition(self, before: World, after: World) -> None:
         if before.tree == after.tree:
@@ -176,11 +177,11 @@ class Explorer:
 
     def _states_of_s(self, files: ModelFiles, holder: str) -> frozenset[State]:
         place = names.s_name(holder)
-        is_whole = files.tree.get(f"{place}/{names.content(holder)}") == self.text
+        is_whole = files.tree.get(f"{place}/{names.content(holder)}") == self.content
         return states.states_of_s(listing(files, place), is_whole=is_whole)
 
     def _check_end(self, world: World) -> None:
-        """If nobody died, nothing is left but what is held; else that is so after a sweep."""
+        """Check that only held attachments are left: at once if no actor died, otherwise after a sweep."""
         files, held = world.files.copy(), self._held(world)
         if None in world.positions:
             self._sweep(files, held)
@@ -229,7 +230,7 @@ def _replayed(actor: Actor, answers: Sequence[Answer]) -> Standing:
             if isinstance(step, Hold):
                 held = step.place
                 step = steps.send(StepOutcome.DONE)
-            elif isinstance(step, SyncDirectory | Pause):  # nobody else sees it, so its moment makes no difference
+            elif isinstance(step, SyncDirectory | Pause):  # no other actor sees it, so its moment does not matter
                 step = steps.send(StepOutcome.DONE)
             elif (answer := next(told, None)) is not None:
                 step = steps.send(answer)

@@ -29,10 +29,10 @@ class Event(StrEnum):
     BEGUN = "its directory is made"
     WRITTEN = "its content is whole"
     RENAMED = "it gets its H-name"
-    PUBLISHED = "what was built gets this name"
+    PUBLISHED = "a new attachment gets this name"
     LINKED = "a holder is added"
-    UNLINKED = "a holder lets go"
-    CLOSED = "`holders/` is removed, being empty"
+    UNLINKED = "a holder is removed"
+    CLOSED = "the empty `holders/` is removed"
     EMPTIED = "its content is removed"
     REMOVED = "its directory is removed"
 

@@ -1,4 +1,4 @@
-"""The diagrams of docs/attachments.md are drawn from the tables in the code. REWRITE_DOCS=1 draws them anew."""
+"""The diagrams of docs/attachments.md, drawn from the tables in `states`. REWRITE_DOCS=1 draws them anew."""
 
 from __future__ import annotations
 
@@ -16,21 +16,17 @@ Transitions = Mapping[tuple[State, Event], State]
 
 
 def diagram(transitions: Transitions) -> str:
-    arrows = [
-        f"    {before.name} --> {after.name}: {happening.value}" for (before, happening), after in transitions.items()
-    ]
+    arrows = [f"    {before.name} --> {after.name}: {event.value}" for (before, event), after in transitions.items()]
     return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> NON_EXISTENT", *arrows, "```", ""])
 
 
 def table(transitions: Transitions) -> str:
     states = [state for state in State if any(state is before for before, _ in transitions)]
     rows = []
-    for happening in Event:
-        after = [transitions.get((before, happening)) for before in states]
+    for event in Event:
+        after = [transitions.get((before, event)) for before in states]
         if any(after):
-            rows.append(
-                "| " + " | ".join([happening.value, *("" if one is None else one.value for one in after)]) + " |"
-            )
+            rows.append("| " + " | ".join([event.value, *("" if one is None else one.value for one in after)]) + " |")
     return "\n".join(["| what happens | " + " | ".join(states) + " |", "|---" * (len(states) + 1) + "|", *rows, ""])
 
 
@@ -41,7 +37,7 @@ def drawn(page: str, name: str, transitions: Transitions) -> str:
     return found
 
 
-def test_the_page_shows_the_tables() -> None:
+def test_document_shows_the_current_tables() -> None:
     page = PAGE.read_text(encoding="utf-8")
     expected = drawn(drawn(page, "H", H_TRANSITIONS), "S", S_TRANSITIONS)
     if REWRITE:

@@ -1,6 +1,6 @@
-"""Every order of steps, every death: what is held can be read, and what nobody holds goes.
+"""Held attachments stay readable and unheld ones are removed, in every order of steps and with every death.
 
-ATTACHMENTS_LARGE=1 tries larger scenarios, too, and lets all actors die, which takes two minutes; else one may.
+By default one actor may die. ATTACHMENTS_LARGE=1 adds larger scenarios and lets all actors die; it takes two minutes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from tests.attachments.helpers import PLACE, TEXT
+from tests.attachments.helpers import CONTENT, PLACE
 from tests.attachments.model_checker.actors import LARGE, SCENARIOS
 from tests.attachments.model_checker.explorer import Explorer
 
@@ -20,8 +20,8 @@ TRIED = SCENARIOS | LARGE if IS_LARGE else SCENARIOS
 
 @pytest.mark.parametrize("replaces_empty", [True, False], ids=["posix", "strict"])
 @pytest.mark.parametrize("name", TRIED)
-def test_every_order(name: str, *, replaces_empty: bool) -> None:
+def test_invariants_hold_in_every_order_of_steps(name: str, *, replaces_empty: bool) -> None:
     files, actors = TRIED[name]()
     files = files.copy()
     files.replaces_empty = replaces_empty
-    assert Explorer(actors, PLACE, TEXT, DEATHS).explore(files) > len(actors)
+    assert Explorer(actors, PLACE, CONTENT, DEATHS).explore(files) > len(actors)

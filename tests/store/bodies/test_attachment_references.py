@@ -14,7 +14,7 @@ from replicator.store.bodies.attachment_references import RecordedHolders, lost_
 from replicator.store.bodies.body_rows import holdings_of, keepers_of
 from replicator.store.db import schema
 from tests.attachments.file_systems.memory import MemoryFiles
-from tests.attachments.helpers import opened, stored
+from tests.attachments.helpers import open_attachments, store_content
 
 TEXT = bytes(32)
 
@@ -61,8 +61,8 @@ def test_a_row_that_cannot_be_one_is_passed_over(
 def test_what_it_is_recorded_for_counts_as_lost(
     database: sqlite3.Connection, row: tuple[object, object, object]
 ) -> None:
-    store = opened(MemoryFiles())
-    there = stored(store)
+    store = open_attachments(MemoryFiles())
+    there = store_content(store)
     record(database, (there.hash, there.holder, 0))
     assert lost_attachments(database, store, (b"", b"")).bodies == []
     record(database, row)
