@@ -11,7 +11,7 @@ from tests.imap.client import connected
 PREFIX = "replicator_imap"
 
 
-async def test_connections_logins_and_commands_are_counted(served: ImapServices) -> None:
+async def test_metrics_count_connections_logins_and_commands(served: ImapServices) -> None:
     registry = CollectorRegistry()
     served = replace(served, metrics=ImapMetrics(registry))
 
@@ -24,7 +24,7 @@ async def test_connections_logins_and_commands_are_counted(served: ImapServices)
         await client.log_in("alice", "INBOX")
         await client.run("SELECT nowhere")
         await client.run("fetch 1:* FLAGS")
-        await client.run("a-stranger-s choice")
+        await client.run("unknown command")
     assert counted("connections") == 0
     assert [counted("logins_total", result=result) for result in ("ok", "failed")] == [1, 1]
     assert counted("commands_total", command="LOGIN", condition="NO") == 1

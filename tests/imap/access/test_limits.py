@@ -14,7 +14,7 @@ from replicator.imap.services import ImapServices
 from tests.imap.client import LOOPBACK, Client, connected
 
 
-async def test_an_append_too_large_is_refused_before_it_is_sent(served: ImapServices) -> None:
+async def test_too_large_append_is_refused_before_it_is_sent(served: ImapServices) -> None:
     served = dataclasses.replace(served, max_message_bytes=100)
     async with connected(served) as client:
         await client.log_in("alice")
@@ -31,7 +31,7 @@ async def test_an_append_too_large_is_refused_before_it_is_sent(served: ImapServ
     "hostile",
     [b"x" * 100_000, b"a LOGIN {5000+}\r\n", b"a LOGIN {4}\r\nabcd {99999999999999999999}\r\n", b"a NOOP " * 9000],
 )
-async def test_a_stranger_cannot_fill_the_memory(served: ImapServices, hostile: bytes) -> None:
+async def test_client_before_login_cannot_fill_the_memory(served: ImapServices, hostile: bytes) -> None:
     async with connected(served) as client:
         await client.send(hostile)
         await client.send(b"z LOGOUT\r\n")
@@ -41,7 +41,7 @@ async def test_a_stranger_cannot_fill_the_memory(served: ImapServices, hostile: 
 
 
 @pytest.mark.parametrize("command", ["AUTHENTICATE PLAIN", "IDLE"])
-async def test_endless_words_within_a_command_end_the_connection(served: ImapServices, command: str) -> None:
+async def test_endless_line_within_a_command_ends_the_connection(served: ImapServices, command: str) -> None:
     async with connected(served) as client:
         if command == "IDLE":
             await client.log_in("alice", "INBOX")
@@ -52,13 +52,13 @@ async def test_endless_words_within_a_command_end_the_connection(served: ImapSer
         assert await client.line() == ""
 
 
-async def test_a_name_with_line_ends_is_quoted_back_in_one_line(served: ImapServices) -> None:
+async def test_mailbox_name_with_line_ends_is_answered_in_one_line(served: ImapServices) -> None:
     async with connected(served) as client:
         await client.log_in("alice")
         assert len(await client.run("SELECT &AA0ACg-t")) == 1
 
 
-async def test_commands_that_are_none_end_the_connection_after_a_while(served: ImapServices) -> None:
+async def test_unknown_commands_end_the_connection_after_a_while(served: ImapServices) -> None:
     async with connected(served) as client:
         for _ in range(9):
             assert (await client.run("FROB"))[-1].startswith("t BAD Expected the name of a command")
@@ -69,7 +69,7 @@ async def test_commands_that_are_none_end_the_connection_after_a_while(served: I
         assert lines[-2].startswith("* BYE ")
 
 
-async def test_guessing_ends_the_connection(served: ImapServices) -> None:
+async def test_wrong_passwords_end_the_connection(served: ImapServices) -> None:
     async with connected(served) as client:
         for _ in range(4):
             assert len(await client.run("LOGIN alice guess")) == 1
@@ -79,7 +79,7 @@ async def test_guessing_ends_the_connection(served: ImapServices) -> None:
         assert await client.line() == ""
 
 
-async def test_small_literals_cannot_fill_the_memory_together(served: ImapServices) -> None:
+async def test_small_literals_together_cannot_fill_the_memory(served: ImapServices) -> None:
     async with connected(served) as client:
         await client.log_in("alice")
         await client.send(b"a SEARCH" + (b" TEXT {65536+}\r\n" + b"x" * 65536) * 16 + b" TEXT {1}\r\n")
@@ -87,7 +87,7 @@ async def test_small_literals_cannot_fill_the_memory_together(served: ImapServic
         assert (await client.run("NOOP"))[-1].startswith("t OK")
 
 
-async def test_a_user_has_so_many_connections_and_no_more(served: ImapServices) -> None:
+async def test_connections_are_limited_in_total_and_per_user(served: ImapServices) -> None:
     served = dataclasses.replace(served, connections=ConnectionLimits(limit=3, limit_per_user=1))
     async with connected(served) as first, connected(served) as second, connected(served):
         await first.log_in("alice")
@@ -101,7 +101,7 @@ async def test_a_user_has_so_many_connections_and_no_more(served: ImapServices) 
 
 
 async def refused(served: ImapServices, address: str) -> bool:
-    """Whether another connection from there is turned away."""
+    """Return True if the server refuses another connection from this address."""
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(serve_imap, theirs, served, address=address))
@@ -110,7 +110,7 @@ async def refused(served: ImapServices, address: str) -> bool:
     return greeting.startswith("* BYE [UNAVAILABLE] Too many connections")
 
 
-async def test_strangers_have_a_part_of_all_places_and_of_that_a_part_each(served: ImapServices) -> None:
+async def test_connections_before_login_are_limited_per_address(served: ImapServices) -> None:
     few = ConnectionLimits(limit_strangers=6, limit_strangers_per_address=2, limit_strangers_on_loopback=3)
     served = dataclasses.replace(served, connections=few)
     async with AsyncExitStack() as open_ones:

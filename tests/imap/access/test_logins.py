@@ -1,4 +1,4 @@
-# ruff: noqa: ARG001 - a clock fixture does its work by being asked for
+# ruff: noqa: ARG001 - a test requests a clock fixture for its effect
 from __future__ import annotations
 
 import logging
@@ -36,7 +36,7 @@ async def log_in(client: Client, name: str) -> None:
     assert (await client.run(f"LOGIN {name} secret"))[-1].startswith("t OK ")
 
 
-async def test_a_name_means_the_user_whom_an_address_means(served: ImapServices, mail: HookedMail) -> None:
+async def test_login_names_are_resolved_like_addresses(served: ImapServices, mail: HookedMail) -> None:
     await mail.create_folder("alice", "hers")
     for name in ("alice", "ALICE", "Alice@Example.org", "alice+x"):
         async with connected(served) as client:
@@ -44,7 +44,7 @@ async def test_a_name_means_the_user_whom_an_address_means(served: ImapServices,
             assert (await client.run("SELECT hers"))[-1].startswith("t OK ")
 
 
-async def test_whoever_has_another_password_is_sent_away_at_the_next_command(served: ImapServices, path: Path) -> None:
+async def test_changed_password_ends_the_session_at_the_next_command(served: ImapServices, path: Path) -> None:
     async with connected(served) as alice, connected(served) as bob:
         await log_in(alice, "alice")
         await log_in(bob, "bob")
@@ -54,7 +54,7 @@ async def test_whoever_has_another_password_is_sent_away_at_the_next_command(ser
         assert await bob.run("NOOP") == ["t OK Nothing done"]
 
 
-async def test_whoever_is_deleted_is_sent_away_from_idle(
+async def test_idle_ends_when_the_user_is_deleted(
     served: ImapServices, path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     for command in ("SELECT INBOX", "NOOP"):
@@ -71,7 +71,7 @@ async def test_whoever_is_deleted_is_sent_away_from_idle(
             assert trio.current_time() - before <= 60
 
 
-async def test_whoever_is_deleted_hears_of_no_more_mail(
+async def test_deleted_user_is_told_of_no_new_mail(
     served: ImapServices, mail: HookedMail, path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with connected(served) as alice:
@@ -86,14 +86,14 @@ async def test_whoever_is_deleted_hears_of_no_more_mail(
         assert trio.current_time() == before
 
 
-async def test_while_nobody_knows_the_users_a_login_is_to_be_tried_again(served: ImapServices, tmp_path: Path) -> None:
+async def test_login_without_a_list_of_users_is_to_be_tried_again(served: ImapServices, tmp_path: Path) -> None:
     served = replace(served, users=UserDirectory(tmp_path / "none"))
     async with connected(served) as client:
         [answer] = await client.run("LOGIN alice secret")
         assert answer == "t NO [UNAVAILABLE] the list of users cannot be read now; try again later"
 
 
-async def test_logins_are_events_of_the_log(served: ImapServices, caplog: pytest.LogCaptureFixture) -> None:
+async def test_logins_are_logged(served: ImapServices, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with connected(served) as client:
         await client.run('LOGIN "no body" hunter2')

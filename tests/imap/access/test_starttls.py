@@ -14,7 +14,7 @@ from replicator.imap.services import ImapServices
 from tests.imap.client import Client, services
 from tests.one_node import HookedMail
 
-AWAY = "192.0.2.7"
+REMOTE_ADDRESS = "192.0.2.7"
 
 
 @pytest.fixture(scope="module")
@@ -30,16 +30,16 @@ def served(authority: trustme.CA, mail: HookedMail) -> ImapServices:
 
 
 @pytest.fixture
-def trusting(authority: trustme.CA) -> ssl.SSLContext:
+def client_context(authority: trustme.CA) -> ssl.SSLContext:
     context = ssl.create_default_context()
     authority.configure_trust(context)
     return context
 
 
-async def begun(nursery: trio.Nursery, served: ImapServices, *, more: str = "") -> Client:
-    """A client that has sent STARTTLS, and `more` with it, and read the answer."""
+async def begin_starttls(nursery: trio.Nursery, served: ImapServices, *, more: str = "") -> Client:
+    """Connect a client that has sent STARTTLS, followed by `more`, and has read the answer."""
     ours, theirs = trio.testing.memory_stream_pair()
-    nursery.start_soon(partial(serve_imap, theirs, served, address=AWAY))
+    nursery.start_soon(partial(serve_imap, theirs, served, address=REMOTE_ADDRESS))
     client = Client(ours)
     greeting = await client.line()
     assert "STARTTLS" in greeting
@@ -49,10 +49,10 @@ async def begun(nursery: trio.Nursery, served: ImapServices, *, more: str = "") 
     return client
 
 
-async def test_login_after_starttls(served: ImapServices, trusting: ssl.SSLContext) -> None:
+async def test_login_is_allowed_after_starttls(served: ImapServices, client_context: ssl.SSLContext) -> None:
     async with trio.open_nursery() as nursery:
-        open_client = await begun(nursery, served)
-        client = Client(trio.SSLStream(open_client.stream, trusting, server_hostname="mail.example.org"))
+        open_client = await begin_starttls(nursery, served)
+        client = Client(trio.SSLStream(open_client.stream, client_context, server_hostname="mail.example.org"))
         assert (await client.run("STARTTLS"))[-1].startswith("t BAD")
         capabilities = (await client.run("CAPABILITY"))[0]
         assert "AUTH=PLAIN" in capabilities
@@ -61,15 +61,15 @@ async def test_login_after_starttls(served: ImapServices, trusting: ssl.SSLConte
         assert (await client.run("LOGOUT"))[-1].startswith("t OK")
 
 
-async def test_commands_sent_in_the_open_are_not_run_under_tls(served: ImapServices) -> None:
+async def test_commands_sent_before_tls_are_discarded(served: ImapServices) -> None:
     async with trio.open_nursery() as nursery:
-        client = await begun(nursery, served, more="b CREATE injected\r\n")
+        client = await begin_starttls(nursery, served, more="b CREATE injected\r\n")
         assert await client.line() == ""
 
 
 @pytest.mark.parametrize("said", [b"hello\r\n" * 100, b""])
-async def test_what_is_no_tls_ends_the_connection(served: ImapServices, said: bytes) -> None:
+async def test_invalid_tls_ends_the_connection(served: ImapServices, said: bytes) -> None:
     async with trio.open_nursery() as nursery:
-        client = await begun(nursery, served)
+        client = await begin_starttls(nursery, served)
         await client.send(said)
         await client.stream.aclose()

@@ -12,17 +12,17 @@ from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import BLOCK_BYTES, WHOLE_LITERAL_BYTES, Connection
 from replicator.mailstore import INBOX
 from replicator.users import Login
-from tests.imap.client import LOOPBACK, Client, OneUser, connected
+from tests.imap.client import LOOPBACK, Client, ReversedNameUsers, connected
 from tests.one_node import HookedMail, SinkLog
 
 LARGE = b"Subject: large\r\n\r\n\0" + bytes(range(256)) * (20 * WHOLE_LITERAL_BYTES // 256)
 
 
-def appending(text: bytes, to: str = "INBOX", tag: str = "a") -> bytes:
-    return f"{tag} APPEND {to} {{{len(text)}+}}\r\n".encode() + text + b"\r\n"
+def append_command(body: bytes, to: str = "INBOX", tag: str = "a") -> bytes:
+    return f"{tag} APPEND {to} {{{len(body)}+}}\r\n".encode() + body + b"\r\n"
 
 
-async def say(client: Client, data: bytes, size: int | None) -> None:
+async def send_in_pieces(client: Client, data: bytes, size: int | None) -> None:
     for start in range(0, len(data), size or len(data)):
         await client.send(data[start : start + (size or len(data))])
 
@@ -34,12 +34,12 @@ def sinks(mail: HookedMail) -> SinkLog:
 
 
 @pytest.mark.parametrize("size", [None, 1009, BLOCK_BYTES])
-async def test_a_large_message_goes_to_the_store_as_it_comes(
+async def test_large_message_is_stored_piece_by_piece(
     mail: HookedMail, served: ImapServices, sinks: SinkLog, size: int | None
 ) -> None:
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
-        await say(client, appending(LARGE) + b"b NOOP\r\n", size)
+        await send_in_pieces(client, append_command(LARGE) + b"b NOOP\r\n", size)
         assert (await client.until("a"))[-1].endswith(" 1] Appended")
         assert (await client.line()).startswith("b OK")
     assert await mail.texts("alice") == [LARGE]
@@ -48,7 +48,7 @@ async def test_a_large_message_goes_to_the_store_as_it_comes(
     assert (sinks.opened, sinks.open) == (1, 0)
 
 
-async def test_a_client_that_waits_is_told_to_go_on(mail: HookedMail, served: ImapServices, sinks: SinkLog) -> None:
+async def test_client_that_waits_gets_a_continuation(mail: HookedMail, served: ImapServices, sinks: SinkLog) -> None:
     async with connected(served) as client:
         await client.log_in("alice")
         await client.send("a APPEND {5}\r\n")
@@ -63,12 +63,12 @@ async def test_a_client_that_waits_is_told_to_go_on(mail: HookedMail, served: Im
     assert message.received_ms == 1_577_836_800_000
 
 
-async def test_the_largest_literal_that_is_held_comes_whole(served: ImapServices, sinks: SinkLog) -> None:
+async def test_only_larger_literals_come_in_pieces(served: ImapServices, sinks: SinkLog) -> None:
     async with connected(served) as client:
         await client.log_in("alice")
         for size, whole in ((WHOLE_LITERAL_BYTES, True), (WHOLE_LITERAL_BYTES + 1, False)):
             sinks.written.clear()
-            await client.send(appending(b"x" * size))
+            await client.send(append_command(b"x" * size))
             assert (await client.line()).startswith("a OK")
             assert (len(sinks.written) <= 1) == whole
 
@@ -87,7 +87,7 @@ async def test_the_largest_literal_that_is_held_comes_whole(served: ImapServices
         ("FROB", "a BAD Expected the name of a command"),
     ],
 )
-async def test_what_is_wrong_is_said_before_a_client_that_waits_sends(
+async def test_errors_are_told_before_the_literal_is_sent(
     served: ImapServices, sinks: SinkLog, command: str, answer: str
 ) -> None:
     size = WHOLE_LITERAL_BYTES + 1
@@ -112,24 +112,24 @@ async def test_what_is_wrong_is_said_before_a_client_that_waits_sends(
         (b" {999999999}\r\n", "a NO [TOOBIG] a literal of 999999999 bytes"),
     ],
 )
-async def test_nothing_may_follow_the_message(
+async def test_arguments_after_the_message_are_refused(
     mail: HookedMail, served: ImapServices, sinks: SinkLog, rest: bytes, answer: str
 ) -> None:
     async with connected(served) as client:
         await client.log_in("alice")
-        await client.send(appending(LARGE)[:-2] + rest)
+        await client.send(append_command(LARGE)[:-2] + rest)
         assert (await client.line()).startswith(answer)
         assert await client.run("NOOP") == ["t OK Nothing done"]
     assert await mail.texts("alice") == []
     assert (sinks.opened, sinks.open) == (1, 0)
 
 
-async def test_endless_text_behind_the_message_ends_the_connection(
+async def test_endless_line_after_the_message_ends_the_connection(
     mail: HookedMail, served: ImapServices, sinks: SinkLog
 ) -> None:
     async with connected(served) as client:
         await client.log_in("alice")
-        await client.send(appending(LARGE)[:-2] + b"x" * 70_000)
+        await client.send(append_command(LARGE)[:-2] + b"x" * 70_000)
         assert (await client.line()).startswith("a NO [TOOBIG] the command's text is longer than")
         assert (await client.line()).startswith("* BYE ")
         assert await client.line() == ""
@@ -146,13 +146,13 @@ async def test_endless_text_behind_the_message_ends_the_connection(
         (MessageTooLargeError("too large"), "a NO [TOOBIG] too large"),
     ],
 )
-async def test_a_store_that_stops_taking_a_message_is_what_the_client_hears_in_the_end(
+async def test_error_of_the_store_is_told_after_the_message(
     mail: HookedMail, served: ImapServices, at: int | None, error: MailError, answer: str
 ) -> None:
     mail.sinks = sinks = SinkLog(fails_at=at, fails_at_end=at is None, error=error)
     async with connected(served) as client:
         await client.log_in("alice")
-        await client.send(appending(LARGE)[:-4])
+        await client.send(append_command(LARGE)[:-4])
         await trio.testing.wait_all_tasks_blocked()
         assert not client.received
         assert sinks.open == (0 if at is not None else 1)
@@ -163,25 +163,25 @@ async def test_a_store_that_stops_taking_a_message_is_what_the_client_hears_in_t
     assert await mail.texts("alice") == []
 
 
-async def test_whoever_leaves_within_a_message_leaves_nothing(
+async def test_client_that_leaves_within_a_message_stores_nothing(
     mail: HookedMail, served: ImapServices, sinks: SinkLog
 ) -> None:
     for end in (len(LARGE) // 2, -3, -2, -1):
         async with connected(served) as client:
             await client.log_in("alice")
-            await client.send(appending(LARGE)[:end])
+            await client.send(append_command(LARGE)[:end])
             await trio.testing.wait_all_tasks_blocked()
             assert sinks.open == 1
         assert sinks.open == 0
     assert await mail.texts("alice") == []
 
 
-async def test_a_client_that_falls_silent_within_a_message_is_sent_away(
+async def test_silence_within_a_message_ends_the_connection(
     served: ImapServices, sinks: SinkLog, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with connected(served) as client:
         await client.log_in("alice")
-        await client.send(appending(LARGE)[:-100])
+        await client.send(append_command(LARGE)[:-100])
         await trio.sleep(29 * 60)
         assert sinks.open == 1
         assert not client.received
@@ -191,13 +191,13 @@ async def test_a_client_that_falls_silent_within_a_message_is_sent_away(
     assert autojump_clock.current_time() >= 31 * 60
 
 
-async def test_a_client_that_never_comes_to_an_end_is_sent_away(
+async def test_message_that_takes_too_long_ends_the_connection(
     mail: HookedMail, served: ImapServices, sinks: SinkLog, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with connected(served) as client:
         await client.log_in("alice")
-        data = appending(LARGE)
-        for part in (data[:-200], data[-200:]):  # slow, but not for ever
+        data = append_command(LARGE)
+        for part in (data[:-200], data[-200:]):  # slow, but within the limit
             await client.send(part)
             await trio.sleep(20 * 60)
         assert (await client.line()).startswith("a OK")
@@ -213,13 +213,11 @@ async def test_a_client_that_never_comes_to_an_end_is_sent_away(
     assert await mail.texts("alice") == [LARGE]
 
 
-async def test_whoever_may_log_in_no_more_by_the_end_of_the_message_saves_none(
-    mail: HookedMail, served: ImapServices, sinks: SinkLog
-) -> None:
-    users = Revoking()
+async def test_revoked_user_saves_no_message(mail: HookedMail, served: ImapServices, sinks: SinkLog) -> None:
+    users = RevocableUsers()
     async with connected(dataclasses.replace(served, users=users)) as client:
         await client.log_in("alice")
-        await client.send(appending(LARGE)[:-2])
+        await client.send(append_command(LARGE)[:-2])
         await trio.testing.wait_all_tasks_blocked()
         users.revoked = True
         await client.send(b"\r\n")
@@ -229,14 +227,14 @@ async def test_whoever_may_log_in_no_more_by_the_end_of_the_message_saves_none(
 
 
 @dataclasses.dataclass
-class Revoking(OneUser):
+class RevocableUsers(ReversedNameUsers):
     revoked: bool = False
 
     def holds(self, login: Login) -> bool:
         return not self.revoked and super().holds(login)
 
 
-async def test_a_large_literal_is_no_way_to_end_idle(served: ImapServices) -> None:
+async def test_large_literal_does_not_end_idle(served: ImapServices) -> None:
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         await client.send(b"a IDLE\r\n")
@@ -248,14 +246,14 @@ async def test_a_large_literal_is_no_way_to_end_idle(served: ImapServices) -> No
         assert await client.run("NOOP") == ["t OK Nothing done"]
 
 
-async def test_a_connection_holds_little_of_a_large_message(served: ImapServices, sinks: SinkLog) -> None:
-    """Counted in what it reads ahead and what it gives out at once."""
+async def test_connection_buffers_little_of_a_large_message(served: ImapServices, sinks: SinkLog) -> None:
+    """The read-ahead and the pieces that the connection passes on are bounded."""
     ours, theirs = trio.testing.memory_stream_pair()
     connection = Connection(theirs, LOOPBACK, secure=False)
     connection.welcome(served.max_message_bytes)
     limits = connection._framer.limits
     assert (limits.whole, limits.literals_total) == (WHOLE_LITERAL_BYTES, 16 * WHOLE_LITERAL_BYTES)
-    await ours.send_all(appending(LARGE))
+    await ours.send_all(append_command(LARGE))
     given = 0
     while given < len(LARGE):
         event = await connection.next_event()

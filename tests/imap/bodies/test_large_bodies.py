@@ -21,13 +21,13 @@ from tests.one_node import HookedMail
 
 T = TypeVar("T")
 
-# Of parts that are too small to be kept on their own: all of it is looked at to tell its structure.
+# All parts are too small to become attachments, so the whole body must be parsed to tell its structure.
 LARGE = b"Subject: large\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n" + (
     b"--b\r\n\r\n" + b"Hello\r\n" * 1000 + b"\r\n"
 ) * (LARGE_BODY_BYTES // 6000)
 
 
-async def test_large_texts_are_taken_apart_in_a_thread(mail: HookedMail, served: ImapServices) -> None:
+async def test_large_bodies_are_parsed_in_a_thread(mail: HookedMail, served: ImapServices) -> None:
     threads = 0
 
     async def count(work: Callable[[], T]) -> T:
@@ -35,7 +35,7 @@ async def test_large_texts_are_taken_apart_in_a_thread(mail: HookedMail, served:
         threads += 1
         return await run_in_thread(work)
 
-    inbox = await fill(mail, text=b"Subject: small\r\n\r\nHello\r\n")
+    inbox = await fill(mail, body=b"Subject: small\r\n\r\nHello\r\n")
     await mail.save(inbox, NewMessage(LARGE))
     served = dataclasses.replace(served, parsing=Parsing(run_in_thread=count))
     async with connected(served) as client:
@@ -51,7 +51,7 @@ async def test_large_texts_are_taken_apart_in_a_thread(mail: HookedMail, served:
         assert threads == 3
 
 
-async def test_of_small_parts_that_are_megabytes_each_can_be_had(mail: HookedMail, served: ImapServices) -> None:
+async def test_every_one_of_many_small_parts_can_be_fetched(mail: HookedMail, served: ImapServices) -> None:
     parts = b"".join(b"--b\r\n\r\npart %d.\r\n" % number + b"Hello\r\n" * 1000 for number in range(1, 301))
     head = b"Subject: large\r\n\r\n"
     inbox = await mail.folder("alice", "INBOX")
@@ -74,16 +74,16 @@ HUGE_PART = SMALL_PARTS + b"--b\r\n\r\n" + b"0123456789abcdef\r\n" * 200_000 + b
 
 
 @pytest.mark.parametrize("command", ["FETCH 1 BODYSTRUCTURE", "FETCH 1 BODY.PEEK[300]", "SEARCH BODY nothing"])
-async def test_whole_texts_are_in_memory_in_turns(
+async def test_whole_bodies_are_in_memory_one_at_a_time(
     mail: HookedMail, served: ImapServices, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     await mail.save(await mail.folder("alice", "INBOX"), NewMessage(HUGE_PART))
     read, threads, go_on = 0, 0, trio.Event()
 
-    async def counting(text: BodyReader) -> bytes:
+    async def counting(body: BodyReader) -> bytes:
         nonlocal read
         read += 1
-        return await read_all(text)
+        return await read_all(body)
 
     async def waiting(work: Callable[[], T]) -> T:
         nonlocal threads
@@ -107,7 +107,7 @@ async def test_whole_texts_are_in_memory_in_turns(
         assert (read, threads) == (2, 2)
 
 
-async def test_nobody_holds_a_turn_while_a_client_reads(
+async def test_no_turn_is_held_while_a_client_reads(
     mail: HookedMail, served: ImapServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await mail.save(await mail.folder("alice", "INBOX"), NewMessage(HUGE_PART))
@@ -128,10 +128,10 @@ async def test_nobody_holds_a_turn_while_a_client_reads(
             received += await client.stream.receive_some(1 << 20)
     assert (b"0123456789abcdef\r\n" * 200_000).rstrip() in received
     assert set(free) == {1}
-    assert len(free) > 20, "it is read while it is sent"
+    assert len(free) > 20, "the body is read while it is sent"
 
 
-async def test_a_header_that_is_megabytes_long_is_told(mail: HookedMail, served: ImapServices) -> None:
+async def test_header_of_several_megabytes_can_be_fetched(mail: HookedMail, served: ImapServices) -> None:
     header = b"Subject: huge\r\n" + b"".join(b"X-%d: y\r\n" % number for number in range(200_000)) + b"\r\n"
     inbox = await mail.folder("alice", "INBOX")
     await mail.save(inbox, NewMessage(header + b"body\r\n"))
@@ -146,8 +146,8 @@ async def test_a_header_that_is_megabytes_long_is_told(mail: HookedMail, served:
         assert (await client.run("SEARCH SUBJECT huge"))[0] == "* SEARCH 1"
 
 
-async def test_what_a_thread_looks_at_may_change_meanwhile(mail: HookedMail, served: ImapServices) -> None:
-    inbox = await fill(mail, 2, text=b"Subject: x\r\n\r\n" + b"x" * LARGE_BODY_BYTES)
+async def test_mailbox_may_change_while_a_thread_parses(mail: HookedMail, served: ImapServices) -> None:
+    inbox = await fill(mail, 2, body=b"Subject: x\r\n\r\n" + b"x" * LARGE_BODY_BYTES)
     view = await mail.open_mailbox(inbox)
 
     async def expunge_first(work: Callable[[], T]) -> T:
@@ -167,21 +167,21 @@ async def test_what_a_thread_looks_at_may_change_meanwhile(mail: HookedMail, ser
         assert (await client.run("UID FETCH 2 RFC822.HEADER"))[0].startswith("* 1 FETCH (UID 2 RFC822.HEADER {")
 
 
-def lose_content(directory: Path) -> None:
+def lose_attachment(directory: Path) -> None:
     (content,) = directory.rglob("content.*")
     content.unlink()
 
 
-async def test_a_part_that_no_node_has_leaves_its_message_out(
+async def test_message_with_a_lost_attachment_is_left_out(
     mail: HookedMail, served: ImapServices, tmp_path: Path
 ) -> None:
-    await fill(mail, text=b"Subject: large\r\n\r\n" + b"Hello\r\n" * 20_000)
-    lose_content(tmp_path)
+    await fill(mail, body=b"Subject: large\r\n\r\n" + b"Hello\r\n" * 20_000)
+    lose_attachment(tmp_path)
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         assert await client.run("FETCH 1 (BODY[])") == [
             "t NO [UNAVAILABLE] 1 message is left out: no node in reach has the body of UID 1; try again later"
         ]
-        assert (await client.run("FETCH 1 (FLAGS)"))[0] == "* 1 FETCH (FLAGS (\\Recent))"  # nobody has seen it
+        assert (await client.run("FETCH 1 (FLAGS)"))[0] == "* 1 FETCH (FLAGS (\\Recent))"  # not marked as seen
         header = await client.run("FETCH 1 (BODY.PEEK[HEADER])")
         assert header[0].startswith("* 1 FETCH (BODY[HEADER] ")

@@ -1,4 +1,4 @@
-r"""What a FETCH marks as `\Seen`: what it sends, and nothing else."""
+r"""A FETCH marks exactly the messages that it sends as `\Seen`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def seen(view: MailboxView) -> list[int]:
 
 
 class CountedChanges:
-    """A hook ahead of changes; with `error`, all of them fail."""
+    """A hook that counts changes, and with `error` makes all of them fail."""
 
     def __init__(self, error: DiskFullError | None = None) -> None:
         self.count = 0
@@ -41,15 +41,15 @@ class CountedChanges:
             raise self._error
 
 
-async def texts_of(mail: HookedMail, *texts: bytes) -> tuple[Folder, MailboxView]:
-    """Messages from UID 1 on, with these texts."""
+async def save_bodies(mail: HookedMail, *bodies: bytes) -> tuple[Folder, MailboxView]:
+    """Save messages with these bodies, from UID 1 on."""
     inbox = await mail.folder("alice", "INBOX")
-    for text in texts:
-        await mail.save(inbox, NewMessage(text))
+    for body in bodies:
+        await mail.save(inbox, NewMessage(body))
     return inbox, await mail.open_mailbox(inbox)
 
 
-async def test_what_comes_after_the_client_has_gone_is_not_seen(mail: HookedMail, served: ImapServices) -> None:
+async def test_messages_not_sent_to_a_closed_connection_are_not_seen(mail: HookedMail, served: ImapServices) -> None:
     view = await mail.open_mailbox(await fill(mail, MANY))
     ours, theirs = trio.testing.lockstep_stream_pair()
     client = Client(ours)
@@ -63,8 +63,8 @@ async def test_what_comes_after_the_client_has_gone_is_not_seen(mail: HookedMail
     assert seen(view) == list(range(1, SLICE_MESSAGES + 1))
 
 
-async def test_what_is_nowhere_is_not_marked_for_a_moment(mail: HookedMail, served: ImapServices) -> None:
-    _, view = await texts_of(mail, b"1", b"2", b"3")
+async def test_message_without_a_body_is_never_marked(mail: HookedMail, served: ImapServices) -> None:
+    _, view = await save_bodies(mail, b"1", b"2", b"3")
     await mail.lose_body(view.messages[2])
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
@@ -75,8 +75,8 @@ async def test_what_is_nowhere_is_not_marked_for_a_moment(mail: HookedMail, serv
     assert lines[2].startswith("t NO [UNAVAILABLE] ")
 
 
-async def test_what_another_session_marks_meanwhile_stays_marked(mail: HookedMail, served: ImapServices) -> None:
-    _, view = await texts_of(mail, b"1", b"2", b"3")
+async def test_another_sessions_seen_flag_stays(mail: HookedMail, served: ImapServices) -> None:
+    _, view = await save_bodies(mail, b"1", b"2", b"3")
     await mail.lose_body(view.messages[2])
 
     async def mark_first(_user: str) -> None:
@@ -92,7 +92,7 @@ async def test_what_another_session_marks_meanwhile_stays_marked(mail: HookedMai
     assert seen(view) == [1, 2, 3]
 
 
-async def test_a_slice_is_marked_by_one_change(mail: HookedMail, served: ImapServices) -> None:
+async def test_one_change_marks_a_whole_slice(mail: HookedMail, served: ImapServices) -> None:
     view = await mail.open_mailbox(await fill(mail, MANY))
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
@@ -105,10 +105,10 @@ async def test_a_slice_is_marked_by_one_change(mail: HookedMail, served: ImapSer
         assert changes.count == SLICES
 
 
-async def test_slices_of_large_texts_are_short(mail: HookedMail, served: ImapServices) -> None:
+async def test_slices_of_large_bodies_are_short(mail: HookedMail, served: ImapServices) -> None:
     size = 300 * KIB
     of_a_slice = -(-SLICE_BYTES // size)
-    _, view = await texts_of(mail, *[b"x" * size] * (of_a_slice + 1))
+    _, view = await save_bodies(mail, *[b"x" * size] * (of_a_slice + 1))
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         mail.before_change = changes = CountedChanges()
@@ -117,8 +117,8 @@ async def test_slices_of_large_texts_are_short(mail: HookedMail, served: ImapSer
     assert len(seen(view)) == of_a_slice + 1
 
 
-async def test_a_change_that_fails_is_not_tried_for_each_slice(mail: HookedMail, served: ImapServices) -> None:
-    """It may have failed after half a minute of waiting for a master."""
+async def test_failed_change_is_not_retried_for_each_slice(mail: HookedMail, served: ImapServices) -> None:
+    """Each attempt may wait half a minute for a master."""
     view = await mail.open_mailbox(await fill(mail, MANY))
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
@@ -131,14 +131,14 @@ async def test_a_change_that_fails_is_not_tried_for_each_slice(mail: HookedMail,
 
 
 @pytest.mark.parametrize("items", ["BODY[TEXT]", "BODY.PEEK[TEXT]"])
-async def test_what_is_here_does_not_wait_for_all_that_is_far_away(
+async def test_local_bodies_do_not_wait_for_remote_ones(
     mail: HookedMail,
     served: ImapServices,
     autojump_clock: trio.testing.MockClock,
     monkeypatch: pytest.MonkeyPatch,
     items: str,
 ) -> None:
-    _, view = await texts_of(mail, b"\r\n1", b"\r\n2", b"\r\n3")
+    _, view = await save_bodies(mail, b"\r\n1", b"\r\n2", b"\r\n3")
     read_body = mail.read_body
 
     async def slow(message: Message) -> BodyReader:

@@ -1,4 +1,4 @@
-"""A client that believes what it is told always ends with what the mailbox has."""
+"""A client's cache, kept only by untagged responses, always ends up equal to the mailbox."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.one_node import one_node
 
 FLAGS = st.sampled_from(["\\Seen", "\\Deleted", "\\Flagged", "work"])
 POSITIONS = st.integers(0, 30)
-ELSEWHERE = st.one_of(
+OTHER_CHANGES = st.one_of(
     st.tuples(st.just("deliver"), st.just(""), POSITIONS),
     st.tuples(st.just("expunge"), st.just(""), POSITIONS),
     st.tuples(st.just("add"), FLAGS, POSITIONS),
@@ -40,11 +40,11 @@ COMMANDS = st.sampled_from(
     ]
 )
 Steps = list[tuple[list[tuple[str, str, int]], str]]
-STEPS = st.lists(st.tuples(st.lists(ELSEWHERE, max_size=3), COMMANDS), min_size=1, max_size=8)
+STEPS = st.lists(st.tuples(st.lists(OTHER_CHANGES, max_size=3), COMMANDS), min_size=1, max_size=8)
 
 
-class Believer:
-    """What a client knows: for each message, in order, its flags as last told."""
+class CachingClient:
+    """A client that caches the flags of each message as the server last told them; None if it has not."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -60,7 +60,7 @@ class Believer:
                 del self.flags[int(found[1]) - 1]
             elif found := re.fullmatch(r"\* (\d+) FETCH .*FLAGS \((.*?)\).*", line):
                 self.flags[int(found[1]) - 1] = frozenset(found[2].split()) - {"\\Recent"}
-        if ".SILENT" in command:  # an OK says that it has come about; what others did comes with it
+        if ".SILENT" in command:  # the OK confirms the change; other sessions' changes come with it
             await self.run("FETCH 1:* (FLAGS)")
 
 
@@ -80,33 +80,33 @@ async def change(mail: MailStore, view: MailboxView, what: str, flag: str, posit
         )
 
 
-async def follow(steps: Steps) -> None:
+async def run_steps(steps: Steps) -> None:
     with TemporaryDirectory() as directory:
         async with one_node(Path(directory)) as mail:
-            await follow_in(mail, steps)
+            await run_steps_in(mail, steps)
 
 
-async def follow_in(mail: MailStore, steps: Steps) -> None:
+async def run_steps_in(mail: MailStore, steps: Steps) -> None:
     inbox = await mail.folder("alice", "INBOX")
     for _ in range(4):
         await mail.save(inbox, NewMessage(b"Subject: x\r\n\r\nx"))
     view = await mail.open_mailbox(inbox)
     async with connected(services(mail)) as client:
         await client.log_in("alice")
-        believer = Believer(client)
-        await believer.run("SELECT INBOX")
-        await believer.run("FETCH 1:* (FLAGS)")
+        client_cache = CachingClient(client)
+        await client_cache.run("SELECT INBOX")
+        await client_cache.run("FETCH 1:* (FLAGS)")
         for changes, command in steps:
             for what, flag, position in changes:
                 await change(mail, view, what, flag, position)
-            await believer.run(command)
-        await believer.run("NOOP")
-        assert len(believer.flags) == len(view.messages)
-        for told, message in zip(believer.flags, view.messages.values(), strict=True):
+            await client_cache.run(command)
+        await client_cache.run("NOOP")
+        assert len(client_cache.flags) == len(view.messages)
+        for told, message in zip(client_cache.flags, view.messages.values(), strict=True):
             assert told in {None, message.flags}
 
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_a_client_that_believes_what_it_is_told_is_right(steps: Steps) -> None:
-    trio.run(follow, steps)
+def test_clients_cache_equals_the_mailbox(steps: Steps) -> None:
+    trio.run(run_steps, steps)

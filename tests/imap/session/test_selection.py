@@ -17,15 +17,15 @@ FLAGGED = frozenset({"\\Flagged"})
 SEEN = frozenset({"\\Seen"})
 
 
-async def opened(mail: HookedMail, messages: int, user: str = "alice") -> Selection:
+async def open_selection(mail: HookedMail, messages: int, user: str = "alice") -> Selection:
     inbox = await mail.folder(user, "INBOX")
     for _ in range(messages):
         await mail.save(inbox, NewMessage(b"x"))
     return await Selection.open(mail, inbox, read_only=False)
 
 
-async def test_a_silent_store_tells_what_another_did_at_the_same_time(mail: HookedMail) -> None:
-    selection = await opened(mail, 3)
+async def test_silent_store_announces_other_sessions_changes(mail: HookedMail) -> None:
+    selection = await open_selection(mail, 3)
     selection.gather()
     await mail.store_flags(selection.view, UidSet.of([1, 2]), added=SEEN)  # the client's own
     await mail.store_flags(selection.view, UidSet.of([2, 3]), added=FLAGGED)
@@ -35,28 +35,28 @@ async def test_a_silent_store_tells_what_another_did_at_the_same_time(mail: Hook
     )
 
 
-async def test_what_is_told_otherwise_hides_no_other_change(mail: HookedMail) -> None:
-    selection = await opened(mail, 2)
+async def test_forgotten_change_does_not_hide_others(mail: HookedMail) -> None:
+    selection = await open_selection(mail, 2)
     await mail.store_flags(selection.view, UidSet.of([1, 2]), added=SEEN)
     selection.forget_changes([1])
     assert b"".join(selection.announce(expunges=True)) == b"* 2 FETCH (FLAGS (\\Seen \\Recent))\r\n"
 
 
-async def test_the_first_unseen_is_found_wherever_it_is(mail: HookedMail) -> None:
+async def test_first_unseen_message_is_found(mail: HookedMail) -> None:
     for first in range(1, 6):
-        selection = await opened(mail, 5, f"user{first}")
+        selection = await open_selection(mail, 5, f"user{first}")
         await mail.store_flags(selection.view, UidSet.of([*range(1, first), 5]), added=SEEN)
         assert selection.first_unseen() == (first if first < 5 else None)
 
 
-async def test_a_closed_selection_hears_no_more(mail: HookedMail) -> None:
-    selection = await opened(mail, 0)
+async def test_closed_selection_is_not_subscribed(mail: HookedMail) -> None:
+    selection = await open_selection(mail, 0)
     assert selection.view.subscribers
     selection.close()
     assert not selection.view.subscribers
 
 
-async def test_what_select_says_is_of_one_moment(
+async def test_select_response_describes_one_moment(
     mail: HookedMail, served: ImapServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inbox = await mail.folder("alice", "INBOX")
@@ -86,7 +86,7 @@ async def test_what_select_says_is_of_one_moment(
         assert "* 0 RECENT" in await client.run("SELECT INBOX")
 
 
-async def test_a_selection_that_does_not_come_about_hears_nothing(mail: HookedMail) -> None:
+async def test_failed_selection_is_not_subscribed(mail: HookedMail) -> None:
     inbox = await mail.folder("alice", "INBOX")
     view = await mail.open_mailbox(inbox)
 
@@ -108,8 +108,8 @@ async def test_a_selection_that_does_not_come_about_hears_nothing(mail: HookedMa
     assert not view.subscribers
 
 
-async def test_a_keyword_in_two_spellings_is_one_to_a_client(mail: HookedMail, served: ImapServices) -> None:
-    selection = await opened(mail, 0)
+async def test_keywords_that_differ_in_case_are_one_keyword(mail: HookedMail, served: ImapServices) -> None:
+    selection = await open_selection(mail, 0)
     for flags in ({"Junk"}, {"junk", "Work"}, {"Junk", "junk"}):
         await mail.save(selection.folder, NewMessage(b"x", frozenset(flags)))
     async with connected(served) as client:

@@ -18,7 +18,7 @@ def numbering_of(uids: list[int]) -> Numbering:
 
 
 @given(UIDS, SETS)
-def test_uid_sets_mean_the_messages_that_a_naive_reading_finds(uids: list[int], numbers: SequenceSet) -> None:
+def test_uid_sets_resolve_like_a_naive_reading(uids: list[int], numbers: SequenceSet) -> None:
     numbering = numbering_of(uids)
     largest = max(uids, default=0)
     meant = set()
@@ -31,7 +31,7 @@ def test_uid_sets_mean_the_messages_that_a_naive_reading_finds(uids: list[int], 
 
 
 @given(UIDS, SETS)
-def test_sequence_numbers_beyond_the_last_are_refused_whole(uids: list[int], numbers: SequenceSet) -> None:
+def test_set_with_a_number_beyond_the_last_is_refused_whole(uids: list[int], numbers: SequenceSet) -> None:
     numbering = numbering_of(uids)
     runs = numbering.resolve(numbers, by_uid=False)
     ends = [len(uids) if end is None else end for ends in numbers.ranges for end in ends]
@@ -43,14 +43,14 @@ def test_sequence_numbers_beyond_the_last_are_refused_whole(uids: list[int], num
         assert min(ends) <= number <= max(ends)
 
 
-def test_star_in_an_empty_mailbox() -> None:
+def test_star_in_an_empty_mailbox_selects_no_message() -> None:
     assert Numbering().resolve(SequenceSet(((1, None),)), by_uid=False) == []
     assert Numbering().resolve(SequenceSet(((1, 1),)), by_uid=False) is None
     assert not list(Numbering().pairs(Numbering().resolve(SequenceSet(((1, None),)), by_uid=True) or []))
 
 
 @given(UIDS, st.sets(st.integers(1, 60)))
-def test_a_client_that_removes_what_it_is_told_ends_with_the_same_messages(uids: list[int], gone: set[int]) -> None:
+def test_expunge_responses_lead_to_the_same_messages(uids: list[int], gone: set[int]) -> None:
     numbering = numbering_of(uids)
     client = list(uids)
     for number in numbering.expunge(gone):
@@ -63,7 +63,7 @@ def test_recent_counts_only_announced_messages_above_the_claim() -> None:
     numbering.mark_recent(5)
     assert numbering.recent_count == 2
     numbering.append([9, 10])
-    numbering.mark_recent(11)  # another session had them
+    numbering.mark_recent(11)  # claimed by another session
     assert numbering.recent_count == 2
     numbering.append([12])
     numbering.mark_recent(11)

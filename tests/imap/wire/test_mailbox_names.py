@@ -22,18 +22,18 @@ ANY_NAME = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
         ("", b""),
     ],
 )
-def test_names(name: str, encoded: bytes) -> None:
+def test_names_are_encoded_and_decoded(name: str, encoded: bytes) -> None:
     assert encode_name(name) == encoded
     assert decode_name(encoded) == name
 
 
 @given(ANY_NAME)
-def test_round_trip(name: str) -> None:
+def test_encoded_names_are_read_back(name: str) -> None:
     assert decode_name(encode_name(name)) == canonical_name(name)
 
 
 @given(st.binary(max_size=40))
-def test_hostile_bytes_give_one_error_or_their_own_name(encoded: bytes) -> None:
+def test_hostile_bytes_give_an_error_or_a_canonical_name(encoded: bytes) -> None:
     try:
         name = decode_name(encoded)
     except MailboxNameError:
@@ -45,10 +45,10 @@ def test_hostile_bytes_give_one_error_or_their_own_name(encoded: bytes) -> None:
 @pytest.mark.parametrize(
     "encoded",
     [
-        b"&",  # never shifted back
+        b"&",  # no shift back
         b"&AOQ",
-        b"&AGE-",  # a letter that stands for itself
-        b"&AOQ-&AOQ-",  # one shift would do
+        b"&AGE-",  # a letter that needs no encoding
+        b"&AOQ-&AOQ-",  # one shift is enough
         b"&AOR-",  # bits after the last character
         b"&2D0-",  # half a surrogate pair
         b"&AO/-",  # base64's own alphabet
@@ -56,11 +56,11 @@ def test_hostile_bytes_give_one_error_or_their_own_name(encoded: bytes) -> None:
         b"tab\tbed",
     ],
 )
-def test_strict(encoded: bytes) -> None:
+def test_other_encodings_of_a_name_are_refused(encoded: bytes) -> None:
     with pytest.raises(MailboxNameError):
         decode_name(encoded)
 
 
 @pytest.mark.parametrize(("spelled", "canonical"), [("inBox", "INBOX"), ("inbox/a", "INBOX/a"), ("inboxes", "inboxes")])
-def test_inbox_in_any_case(spelled: str, canonical: str) -> None:
+def test_inbox_ignores_case(spelled: str, canonical: str) -> None:
     assert decode_name(spelled.encode()) == canonical

@@ -80,7 +80,7 @@ def searched(text: bytes, *literals: bytes) -> k.SearchKey:
         (b"UID MOVE 1 inBOX/x", c.Copy(ONE, "INBOX/x", remove=True, by_uid=True)),
     ],
 )
-def test_commands(text: bytes, command: c.Command) -> None:
+def test_commands_are_parsed(text: bytes, command: c.Command) -> None:
     assert parsed(text) == command
 
 
@@ -101,7 +101,7 @@ def test_commands(text: bytes, command: c.Command) -> None:
         (b"EMAILID", Attribute.EMAILID),
     ],
 )
-def test_fetch_items(item: bytes, value: Attribute | BodySection) -> None:
+def test_fetch_items_are_parsed(item: bytes, value: Attribute | BodySection) -> None:
     assert parsed(b"FETCH 1 " + item) == c.Fetch(ONE, (value,))
     assert parsed(b"FETCH 1 (UID " + item + b" FLAGS)") == c.Fetch(ONE, (Attribute.UID, value, Attribute.FLAGS))
 
@@ -126,7 +126,7 @@ def test_fetch_items(item: bytes, value: Attribute | BodySection) -> None:
         (b"THREADID T", k.Not(k.All())),
     ],
 )
-def test_search_keys(text: bytes, key: k.SearchKey) -> None:
+def test_search_keys_are_parsed(text: bytes, key: k.SearchKey) -> None:
     assert searched(text) == key
 
 
@@ -144,7 +144,7 @@ def test_the_grammar_has_every_attribute(item: Attribute) -> None:
     assert parsed(f"FETCH 1 {item.value}".encode()) == c.Fetch(ONE, (item,))
 
 
-def test_search_charset_and_literals() -> None:
+def test_search_charset_and_literals_are_parsed() -> None:
     command = parsed(b"UID SEARCH CHARSET utf-8 SUBJECT {2}\r\n OR TO {1+}\r\n ALL", b"\xc3\xa4", b"x")
     key = k.And((k.HeaderContains("SUBJECT", b"\xc3\xa4"), k.Or(k.HeaderContains("TO", b"x"), k.All())))
     assert command == c.Search(k.SearchProgram(key, "utf-8"), by_uid=True)
@@ -160,7 +160,7 @@ def test_search_charset_and_literals() -> None:
         (b'(x) "01-jan-2020 04:30:00 -0730" ', ("x",), NOON),
     ],
 )
-def test_append(options: bytes, flags: tuple[str, ...], received_ms: int | None) -> None:
+def test_append_options_are_parsed(options: bytes, flags: tuple[str, ...], received_ms: int | None) -> None:
     command = parsed(b"APPEND {1}\r\n " + options + b"{4+}\r\n", b"a", b"\x00\r\n\xff")
     assert command == c.Append("a", flags, received_ms, b"\x00\r\n\xff")
 
@@ -195,7 +195,7 @@ def test_append(options: bytes, flags: tuple[str, ...], received_ms: int | None)
         (b"x SEARCH " + b"OR ALL " * 60 + b"ALL", "x", "the search keys nest deeper than 50"),
     ],
 )
-def test_errors_say_what_was_expected(text: bytes, tag: str | None, message: str) -> None:
+def test_syntax_errors_say_what_was_expected(text: bytes, tag: str | None, message: str) -> None:
     with pytest.raises(CommandSyntaxError) as raised:
         PARSER.parse(Frame(text, ()))
     assert raised.value.tag == tag == tag_of(text)
@@ -203,12 +203,12 @@ def test_errors_say_what_was_expected(text: bytes, tag: str | None, message: str
 
 
 @pytest.mark.parametrize("zone", [b"+9999", b"-9999"])
-def test_times_far_off_are_times(zone: bytes) -> None:
+def test_extreme_time_zones_are_accepted(zone: bytes) -> None:
     assert isinstance(parsed(b'APPEND a "01-Jan-0001 00:00:00 ' + zone + b'" {0}\r\n', b""), c.Append)
 
 
 @pytest.mark.parametrize("time", [b"00-Jan-2020 00:00:00", b"01-Jan-2020 24:00:00", b"01-Jan-0000 00:00:00"])
-def test_times_that_are_none(time: bytes) -> None:
+def test_invalid_times_are_refused(time: bytes) -> None:
     with pytest.raises(CommandSyntaxError, match="is not a valid "):
         parsed(b'APPEND a "' + time + b' +0000" {0}\r\n', b"")
 
@@ -238,7 +238,7 @@ def test_a_printed_string_is_read_back(octets: bytes) -> None:
 
 
 @given(HOSTILE)
-def test_hostile_text_gives_a_command_or_one_error(text: bytes) -> None:
+def test_hostile_input_gives_a_command_or_one_error(text: bytes) -> None:
     frame = Frame(text, (b"x",) * text.count(b"\r\n"))
     try:
         tag: str | None = PARSER.parse(frame).tag

@@ -31,16 +31,16 @@ from replicator.imap.wire.responses import (
         ((1, (b"a", None), Adjacent(((1,), (2, 3)))), b'(1 ("a" NIL) (1)(2 3))'),
     ],
 )
-def test_values(value: Value, printed: bytes) -> None:
+def test_values_are_printed(value: Value, printed: bytes) -> None:
     assert (
         b"".join(without_body(fetch_response(3, [(b"A", value), (b"UID", 9)])))
         == b"* 3 FETCH (A " + printed + b" UID 9)\r\n"
     )
 
 
-def test_message_texts_are_not_copied() -> None:
-    text = b"\r\n" * 100_000
-    assert any(chunk is text for chunk in fetch_response(1, [(b"BODY[]", text)]))
+def test_bodies_are_not_copied() -> None:
+    body = b"\r\n" * 100_000
+    assert any(chunk is body for chunk in fetch_response(1, [(b"BODY[]", body)]))
 
 
 def test_small_values_are_one_chunk() -> None:
@@ -60,25 +60,25 @@ def test_copyuid_keeps_the_order_of_the_pairs(pairs: list[tuple[int, int]], code
     assert copyuid(9, pairs) == code
 
 
-def test_flags_print_in_one_order_however_often() -> None:
+def test_flags_are_printed_in_one_order() -> None:
     print_flags = FlagFormatter()
     flags = frozenset({"b", "\\Recent", "\\Seen", "a", "\\Answered"})
     assert print_flags(flags) == print_flags(flags) == flag_list(flags) == "(\\Answered \\Seen \\Recent a b)"
 
 
-def test_many_sets_of_flags_do_not_fill_the_memory() -> None:
+def test_cache_of_printed_flags_is_bounded() -> None:
     print_flags = FlagFormatter()
     for number in range(10_000):
         assert print_flags(frozenset({str(number)})) == f"({number})"
     assert len(print_flags._printed) < 5_000
 
 
-def test_words_of_a_client_cannot_end_a_line() -> None:
+def test_client_input_cannot_end_a_response_line() -> None:
     assert tagged("a", "NO", "no folder x\r\n* BYE", "CANNOT") == b"a NO [CANNOT] no folder x??* BYE\r\n"
     assert status_line("OK", "ä") == b"* OK ?\r\n"
 
 
-def test_output_goes_in_blocks_of_bounded_size() -> None:
+def test_output_is_sent_in_bounded_blocks() -> None:
     chunks = [b"a", b"b", b"c" * (2 * BLOCK_BYTES + 1), b"d"]
     blocks = list(_blocks(chunks))
     assert [len(block) for block in blocks] == [2, BLOCK_BYTES, BLOCK_BYTES, 1, 1]
