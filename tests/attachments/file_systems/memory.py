@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from replicator.store.attachments.files import MissingError, StepOutcome
 
 UNSYNCED_MAX = 200
-"""Number of unsynced changes; the file system writes older ones back, as any kernel does after a while."""
+"""Highest number of unsynced changes; older ones are written back, as any kernel does after a while."""
 
 
 @dataclass(eq=False)
@@ -35,7 +35,7 @@ class Node:
 class Change:
     """One step's unsynced changes to directories. A power cut keeps all of them or none."""
 
-    entries: tuple[tuple[Node, str, Node | None], ...]  # directory, name, what it leads to now
+    entries: tuple[tuple[Node, str, Node | None], ...]  # directory, name, its new node or None
 
 
 class MemoryWriter:

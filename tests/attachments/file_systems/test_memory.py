@@ -87,7 +87,7 @@ def test_certain_is_what_every_power_cut_leaves() -> None:
     writer = files.open_new("a/c")
     writer.write(b"text")
     files.sync_directory("a")
-    assert (files.certain("a"), files.certain("a/c")) == (frozenset({"c"}), None), "the bytes may be others"
+    assert (files.certain("a"), files.certain("a/c")) == (frozenset({"c"}), None), "the bytes are not synced"
     writer.sync()
     assert files.certain("a/c") == b"text"
     files.rename("a/c", "b/c")

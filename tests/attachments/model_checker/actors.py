@@ -113,7 +113,7 @@ def link_and_unlink(number: int) -> Actor:
 
 
 def unlink(number: int) -> Actor:
-    """Unlink a holder that exists from the tree_with."""
+    """Unlink a holder that exists from the beginning."""
     holder = _holder(number)
 
     def start() -> Algorithm[None]:

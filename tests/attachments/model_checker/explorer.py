@@ -90,7 +90,7 @@ class Explorer:
 
     def explore(self, files: ModelFiles) -> int:
         """Return the number of states. May raise ViolationError."""
-        positions = tuple(self._stand(number, ()) for number in range(len(self.actors)))
+        positions = tuple(self._add_standing(number, ()) for number in range(len(self.actors)))
         first = World(files, frozenset(files.tree.items()), positions, None)
         seen, waiting = {first.key}, [first]
         self._check(first)
@@ -129,11 +129,11 @@ class Explorer:
     def _position_after(self, number: int, position: int, answer: Answer) -> int:
         known = self._after.get((position, answer))
         if known is None:
-            known = self._stand(number, (*self._standings[position].answers, answer))
+            known = self._add_standing(number, (*self._standings[position].answers, answer))
             self._after[position, answer] = known
         return known
 
-    def _stand(self, number: int, answers: tuple[Answer, ...]) -> int:
+    def _add_standing(self, number: int, answers: tuple[Answer, ...]) -> int:
         if len(answers) > STEPS_MAX:
             raise ViolationError(f"{self.actors[number].name} takes more than {STEPS_MAX} steps: {answers}")
         self._standings.append(_replayed(self.actors[number], answers))
@@ -153,20 +153,22 @@ class Explorer:
         files = files or world.files
         for holder, place in self._held(world).items():
             if f"{names.holders(place)}/{holder}" not in files.tree:
-                raise ViolationError(f"{holder} has lost its hold on {place}\n{story(world)}")
+                raise ViolationError(f"{holder} has lost its hold on {place}\n{format_trace(world)}")
             content = linking.content_in(listing(files, place) or ())
             if content is None or files.tree[f"{place}/{content}"] != self.content:
-                raise ViolationError(f"the content that {holder} holds at {place} cannot be read\n{story(world)}")
+                raise ViolationError(
+                    f"the content that {holder} holds at {place} cannot be read\n{format_trace(world)}"
+                )
 
     def _check_transition(self, before: World, after: World) -> None:
         if before.tree == after.tree:
             return
         (h_before, all_before), (h_after, all_after) = self._shown_by(before), self._shown_by(after)
         if not states.may_follow(states.H_TRANSITIONS, h_before, h_after):
-            raise ViolationError(f"the H-name is {h_before}, then {h_after}\n{story(after)}")
+            raise ViolationError(f"the H-name is {h_before}, then {h_after}\n{format_trace(after)}")
         for actor, s_before, s_after in zip(self.actors, all_before, all_after, strict=True):
             if not any(states.may_follow(states.S_TRANSITIONS, one, two) for one in s_before for two in s_after):
-                raise ViolationError(f"the S-name of {actor.name} is {s_before}, then {s_after}\n{story(after)}")
+                raise ViolationError(f"the S-name of {actor.name} is {s_before}, then {s_after}\n{format_trace(after)}")
 
     def _shown_by(self, world: World) -> Shown:
         shown = self._shown.get(world.tree)
@@ -188,7 +190,7 @@ class Explorer:
             self._check(world, files)
         left = {name for name in files.tree if name.count("/") >= 2}
         if any(not any(name == place or name.startswith(f"{place}/") for place in held.values()) for name in left):
-            raise ViolationError(f"left in the end: {sorted(left)}\n{story(world)}")
+            raise ViolationError(f"left in the end: {sorted(left)}\n{format_trace(world)}")
 
     def _sweep(self, files: ModelFiles, held: Mapping[str, str]) -> None:
         for holder in sorted(listing(files, names.holders(self.place)) or ()):
@@ -210,7 +212,7 @@ def listing(files: ModelFiles, place: str) -> frozenset[str] | None:
         return None
 
 
-def story(world: World) -> str:
+def format_trace(world: World) -> str:
     lines: list[str] = []
     trace = world.trace
     while trace is not None:
