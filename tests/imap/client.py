@@ -136,4 +136,4 @@ async def play(script: str, served: ImapServices) -> None:
                 assert re.fullmatch(".*".join(map(re.escape, text.split("..."))), said), f"{where}\nnot {said!r}"
         for name, client in clients.items():
             await client.stream.aclose()
-            assert not client.received, f"{name} was told more: {bytes(client.received)!r}"
+            assert not client.received, f"{name} received more lines: {bytes(client.received)!r}"

@@ -22,8 +22,8 @@ def corpus() -> dict[str, bytes]:
     return {file.stem: file.read_bytes() for file in files}
 
 
-def message_header(text: bytes) -> Header:
-    return Header.at(text, 0, len(text))
+def message_header(body: bytes) -> Header:
+    return Header.at(body, 0, len(body))
 
 
 def check_spans(part: Part, start: int, end: int) -> None:

@@ -244,8 +244,8 @@ def test_date_keys_compare_whole_days(relation: keys.Relation, days: list[int]) 
         for received_ms in (start, start + DAY_MS - 1):
             received = search_of(keys.Received(relation, day), row(1)._replace(received_ms=received_ms))
             assert received.decide() == ({1} if each.day in days else set(), [])
-        text = ParsedBody(Skeleton(f"Date: {each:%d %b %Y} 23:00:00 -0800\r\n\r\n".encode()))
-        assert search_of(keys.Sent(relation, day), row(1)).matches(row(1), text) is (each.day in days)
+        parsed = ParsedBody(Skeleton(f"Date: {each:%d %b %Y} 23:00:00 -0800\r\n\r\n".encode()))
+        assert search_of(keys.Sent(relation, day), row(1)).matches(row(1), parsed) is (each.day in days)
 
 
 @pytest.mark.parametrize("charset", [None, "utf-8", "UTF-8"])

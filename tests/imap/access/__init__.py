@@ -1,1 +1,1 @@
-"""Who may connect and log in: STARTTLS, passwords, and limits on connections and commands."""
+"""Access to the server: STARTTLS, passwords, and limits on connections and commands."""
