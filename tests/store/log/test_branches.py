@@ -77,7 +77,7 @@ ROOT, LEFT, RIGHT, ON_LEFT = (Dot("dc9.a", seq) for seq in (1, 2, 3, 4))
 
 def test_node_that_forks_its_own_origin_removes_no_mail() -> None:
     node = MemoryNode("dc1.a")
-    node.receive(adding_entry(ROOT, 1, modseq=1), [b"text"])
+    node.receive(adding_entry(ROOT, 1, modseq=1), [b"body"])
     node.receive(adding_entry(LEFT, 2, ROOT, modseq=2))
     node.receive(adding_entry(RIGHT, 2, ROOT, modseq=2))
     with pytest.raises(ContradictionError, match="numbered entries on two branches"):
@@ -90,7 +90,7 @@ def test_node_that_forks_its_own_origin_removes_no_mail() -> None:
 def test_fork_within_one_origin_is_found_behind_a_merge() -> None:
     """This node has merged one branch before the other one arrives."""
     node = MemoryNode("dc1.a")
-    node.receive(adding_entry(ROOT, 1, modseq=1), [b"text"])
+    node.receive(adding_entry(ROOT, 1, modseq=1), [b"body"])
     node.receive(adding_entry(LEFT, 2, ROOT, modseq=2))
     node.write(saving(b"text", guid(1)))
     other = Dot("dc8.a", 1)
@@ -110,7 +110,7 @@ def test_fork_within_one_origin_is_found_behind_a_merge() -> None:
 def test_circular_entries_are_no_branch() -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1)))
-    node.receive(adding_entry(ROOT, 1, LEFT, modseq=2), [b"text"])
+    node.receive(adding_entry(ROOT, 1, LEFT, modseq=2), [b"body"])
     node.receive(adding_entry(LEFT, 1, ROOT, modseq=3))
     node.receive(adding_entry(RIGHT, 1, LEFT, modseq=4))
     assert forks.branch_heads(node.connection, INBOX.mailbox_id) == []
@@ -122,7 +122,7 @@ MERGE = Dot("dc8.a", 1)
 def forked() -> tuple[MemoryNode, Dot]:
     """Return a node and its head. It shows UIDs 1 and 2, has numbered UID 2 itself, and its log has another branch."""
     node = MemoryNode("dc1.a")
-    node.receive(adding_entry(ROOT, 1, modseq=1), [b"text"])
+    node.receive(adding_entry(ROOT, 1, modseq=1), [b"body"])
     node.write(saving(b"text", guid(1)))
     node.receive(adding_entry(LEFT, 2, ROOT, modseq=2))
     node.write(lambda tx: setattr(tx.chain_to_change(INBOX.mailbox_id, ALICE, 7), "risen", 5))
