@@ -1,0 +1,1 @@
+"""Tests of the attachment store: its names, its durability, its sweep, and processes that are killed."""

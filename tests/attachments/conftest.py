@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from replicator.store.attachments.files import Files
-from tests.attachments.kinds import KINDS
+from tests.attachments.file_systems.kinds import KINDS
 
 
 @pytest.fixture(params=KINDS)

@@ -1,7 +1,7 @@
-"""Real processes with several threads each, at a few attachments of one directory, that are killed at any moment.
+"""A stress test: processes with several threads share a few attachments of one directory, and are killed at any moment.
 
-Each process notes in a file what it holds: that is its database. Whoever is killed leaves that behind, and the next
-process of the same SID sweeps by it. `python -m tests.attachments.stress --seconds 60`.
+Each process notes its references in a file, which is its database. When it is killed, the next process of the same SID
+sweeps by that file. Run it with `python -m tests.attachments.stress --seconds 60`.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.files import Files, MissingError
 from replicator.store.attachments.store import Attachments
 from replicator.store.attachments.sweep import SweepFindingKind
-from tests.attachments.book import Book, swept
-from tests.attachments.helpers import everything
-from tests.attachments.kinds import KINDS
+from tests.attachments.file_systems.kinds import KINDS
+from tests.attachments.helpers import all_names
+from tests.attachments.records import MemoryRecords, sweep_all
 
-PROCESSES, THREADS, TEXTS = 3, 3, 3
+PROCESSES, THREADS, CONTENTS = 3, 3, 3
 KILLS_A_SECOND = 6
 
 
-def text(number: int) -> bytes:
+def content(number: int) -> bytes:
     return f"attachment {number} ".encode() * 1000
 
 
 class Notes:
-    """What a SID's threads hold: a line before a holding is let go of, and one after it was got. Whole lines count."""
+    """The references of a SID's threads: a line after each link and one before each unlink. Only whole lines count."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -69,8 +69,8 @@ class Notes:
         return found
 
 
-class Ledger(Book):
-    """A book for several threads."""
+class LockedRecords(MemoryRecords):
+    """Records that several threads may use."""
 
     def __init__(self, recorded: set[Holding]) -> None:
         super().__init__(*recorded)
@@ -98,22 +98,22 @@ class Ledger(Book):
 
 
 class Worker:
-    """One process of a SID: a sweep goes on beside what its threads do."""
+    """One process of a SID: it sweeps while its threads link and unlink."""
 
     def __init__(self, kind: str, directory: Path, sid: str) -> None:
         path = directory / f"{sid}.notes"
         held = sorted(Notes.held(path), key=lambda holding: holding.holder)
         self._store = Attachments(KINDS[kind](directory / "store"), sid, secrets.token_hex(16))
-        self._notes, self._ledger = Notes(path), Ledger(set(held))
+        self._notes, self._records = Notes(path), LockedRecords(set(held))
         self._shares = [held[number::THREADS] for number in range(THREADS)]
 
     def run(self) -> None:
         for share in self._shares:
             threading.Thread(target=self._work, args=(share,), daemon=True).start()
         while True:
-            lost = [one for one in swept(self._store, self._ledger) if one.kind in LOSSES]
+            lost = [one for one in sweep_all(self._store, self._records) if one.kind in LOSSES]
             if lost:
-                fail(f"swept: {lost}")
+                fail(f"the sweep found: {lost}")
 
     def _work(self, held: list[Holding]) -> None:
         try:
@@ -124,25 +124,25 @@ class Worker:
 
     def _act(self, held: list[Holding]) -> None:
         if secrets.randbelow(2):
-            holding = self._got(secrets.randbelow(TEXTS))
+            holding = self._get(secrets.randbelow(CONTENTS))
             if holding is not None:
                 verify(self._store, holding)
                 self._notes.note("+", holding)
-                self._ledger.add(holding)
+                self._records.add(holding)
                 self._store.settle(holding.holder)
                 held.append(holding)
         elif held:
             holding = held.pop(secrets.randbelow(len(held)))
             verify(self._store, holding)
             self._notes.note("-", holding)
-            self._ledger.discard(holding)
+            self._records.discard(holding)
             self._store.unlink(holding)
 
-    def _got(self, number: int) -> Holding | None:
+    def _get(self, number: int) -> Holding | None:
         if secrets.randbelow(2):
-            return self._store.link(hashlib.sha256(text(number)).digest())
+            return self._store.link(hashlib.sha256(content(number)).digest())
         with self._store.build() as construction:
-            construction.write(text(number))
+            construction.write(content(number))
             return construction.finish()
 
 
@@ -162,7 +162,7 @@ def fail(reason: str) -> NoReturn:
 
 
 def stress(kind: str, directory: Path, seconds: float, dice: random.Random) -> Counter[str]:
-    """What was done. Raises AssertionError."""
+    """Run and kill processes for so long, check what is left, and return counts. May raise AssertionError."""
     done: Counter[str] = Counter()
     sids = [f"dc{number}" for number in range(PROCESSES)]
     running: dict[str, Running] = {}
@@ -182,22 +182,22 @@ def stress(kind: str, directory: Path, seconds: float, dice: random.Random) -> C
     assert all(left.process.returncode == -signal.SIGKILL for left in running.values()), "a worker ended; see above"
     for sid in sids:
         notes = (directory / f"{sid}.notes").read_text(encoding="ascii")
-        done["got"] += notes.count("+")
-        done["let go"] += notes.count("-")
+        done["linked"] += notes.count("+")
+        done["unlinked"] += notes.count("-")
         done["kept"] += notes.count(" 1 .")
     check(kind, directory, sids)
     return done
 
 
 class Running(NamedTuple):
-    """A process, and how long its SID's notes were before it."""
+    """A process, and the size of its SID's notes at its start."""
 
     process: subprocess.Popen[bytes]
     notes: Path
     size_bytes: int
 
     def kill(self, after_s: float) -> None:
-        """Some time after it has got, or let go of, something. Raises AssertionError if it ends by itself."""
+        """Kill the process some time after its first note. Raise AssertionError if it ends by itself."""
         code = None
         while code is None and size(self.notes) == self.size_bytes:
             code = self._wait(0.01)
@@ -225,28 +225,33 @@ def size(path: Path) -> int:
 
 
 def check(kind: str, directory: Path, sids: Sequence[str]) -> None:
-    """After sweeps what is held can be read, and there is nothing else; in the end there is nothing."""
+    """Check that only held attachments are left after a sweep, all readable, and none after all are unlinked."""
     files: Files = KINDS[kind](directory / "store")
     held = {sid: Notes.held(directory / f"{sid}.notes") for sid in sids}
     stores = {sid: Attachments(files, sid, secrets.token_hex(16)) for sid in sids}
     for sid, store in stores.items():
-        lost = [finding for finding in swept(store, Book(*held[sid])) if finding.kind in LOSSES]
+        lost = [finding for finding in sweep_all(store, MemoryRecords(*held[sid])) if finding.kind in LOSSES]
         assert not lost, lost
     places = {stores[sid].place(holding) for sid in sids for holding in held[sid]}
-    assert {name for name in everything(files) if name.count("/") == 2} == places
+    assert {name for name in all_names(files) if name.count("/") == 2} == places
     for sid, store in stores.items():
         for holding in held[sid]:
             verify(store, holding)
     for sid, store in stores.items():
         for holding in held[sid]:
             store.unlink(holding)
-    assert everything(files) == set()
+    assert all_names(files) == set()
 
 
 @click.command()
 @click.option("--seconds", default=60.0)
 @click.option("--kind", type=click.Choice(["disk", "shim"]), default="disk")
-@click.option("--directory", type=click.Path(path_type=Path), default=None, help="A new one, on the disk to be tried.")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Where to make a new one: on the disk to be tried.",
+)
 @click.option("--worker", default=None, hidden=True)
 def main(seconds: float, kind: str, directory: Path | None, worker: str | None) -> None:
     if worker is not None:

@@ -1,4 +1,4 @@
-"""What is synced when, and what a loss of power leaves at any step."""
+"""The order of syncs, and the effects of a power cut at any step."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from replicator.store.attachments import linking, names
 from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.files import StepOutcome
 from replicator.store.attachments.store import Attachments
-from tests.attachments.book import Book, swept
-from tests.attachments.helpers import HASH, PLACE, TEXT, everything, is_all, opened, stored
-from tests.attachments.memory import MemoryFiles, MemoryWriter, Node
+from tests.attachments.file_systems.memory import MemoryFiles, MemoryWriter, Node
+from tests.attachments.helpers import CONTENT, HASH, PLACE, all_names, has_content, open_attachments, store_content
+from tests.attachments.records import MemoryRecords, sweep_all
 
 
-class Recording(MemoryFiles):
-    """Notes what is done to names, and what is synced."""
+class RecordingFiles(MemoryFiles):
+    """A file system that records changes of names, and syncs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,9 +59,9 @@ def is_in_order(done: list[str], *expected: str) -> bool:
     return [one for one in done if one in expected] == list(expected)
 
 
-def test_a_new_attachment_is_synced_before_it_is_renamed_and_its_name_after() -> None:
-    files = Recording()
-    holding = stored(opened(files))
+def test_new_attachment_is_synced_before_and_after_its_rename() -> None:
+    files = RecordingFiles()
+    holding = store_content(open_attachments(files))
     built, level = names.s_name(holding.holder), names.parent(PLACE)
     before = [f"sync {built}/content.{holding.holder}", f"sync {built}/holders", f"sync {built}"]
     levels = [f"sync {names.parent(level)}"]
@@ -69,37 +69,38 @@ def test_a_new_attachment_is_synced_before_it_is_renamed_and_its_name_after() ->
     assert files.done.index("sync ", files.done.index(before[0])) < files.done.index(f"rename {PLACE}")
 
 
-def test_levels_are_synced_once() -> None:
-    files = Recording()
-    store = opened(files)
-    store.unlink(stored(store))
+def test_known_levels_are_not_synced_again() -> None:
+    files = RecordingFiles()
+    store = open_attachments(files)
+    store.unlink(store_content(store))
     files.done.clear()
-    stored(store)
+    store_content(store)
     assert f"sync {names.parent(names.parent(PLACE))}" not in files.done
     assert f"sync {names.parent(PLACE)}" in files.done
 
 
-def test_of_new_levels_below_a_known_one_only_the_lower_one_is_made_and_synced() -> None:
-    """The uppermost directory is one for all: a sync of it for each attachment would be waited for by each."""
-    files = Recording()
-    store = opened(files)
-    stored(store)
+def test_only_the_new_lower_level_is_synced() -> None:
+    """All attachments share the uppermost directory: if each synced it, each would wait for it."""
+    files = RecordingFiles()
+    store = open_attachments(files)
+    store_content(store)
     upper, lower = names.levels(PLACE)
-    text = next(text for text in map(str, range(10_000)) if _levels(text)[0] == upper and _levels(text)[1] != lower)
+    numbers = map(str, range(10_000))
+    content = next(content for content in numbers if _levels(content)[0] == upper and _levels(content)[1] != lower)
     files.done.clear()
-    stored(store, text.encode())
+    store_content(store, content.encode())
     assert f"sync {upper}" in files.done
     assert "sync " not in files.done
 
 
-def _levels(text: str) -> tuple[str, str]:
-    return names.levels(names.Algorithms().h_name(hashlib.sha256(text.encode()).digest()))
+def _levels(content: str) -> tuple[str, str]:
+    return names.levels(names.Algorithms().h_name(hashlib.sha256(content.encode()).digest()))
 
 
-def test_a_holder_is_synced_and_the_name_that_another_one_may_just_have_given() -> None:
-    files = Recording()
-    store = opened(files)
-    stored(store)
+def test_link_syncs_the_holder_and_the_attachments_name() -> None:
+    files = RecordingFiles()
+    store = open_attachments(files)
+    store_content(store)
     files.done.clear()
     holding = store.link(HASH)
     assert holding is not None
@@ -110,37 +111,37 @@ def test_a_holder_is_synced_and_the_name_that_another_one_may_just_have_given() 
     ]
 
 
-def test_what_is_there_already_costs_no_sync_of_what_was_written() -> None:
-    files = Recording()
-    store = opened(files)
-    stored(store)
+def test_content_that_exists_already_is_not_synced_again() -> None:
+    files = RecordingFiles()
+    store = open_attachments(files)
+    store_content(store)
     files.done.clear()
-    stored(store)
+    store_content(store)
     assert [one for one in files.done if one.startswith("sync")] == [
         f"sync {PLACE}/holders",
         f"sync {names.parent(PLACE)}",
     ]
 
 
-def test_what_is_kept_is_synced_with_all_above_it() -> None:
-    files = Recording()
-    store = opened(files)
-    first = stored(store)
+def test_unshared_attachment_is_synced_with_all_levels_above() -> None:
+    files = RecordingFiles()
+    store = open_attachments(files)
+    first = store_content(store)
     unlinking = linking.unlink(PLACE, first.holder)
     unlinking.send(next(unlinking).on(files)).on(files)
     files.create_file(f"{PLACE}/.nfs0001")
     files.done.clear()
-    holding = stored(store)
+    holding = store_content(store)
     assert holding.kept
     level = names.parent(store.place(holding))
     last = len(files.done) - 1 - files.done[::-1].index(f"rename {PLACE}")
     assert {f"sync {level}", f"sync {names.parent(level)}", "sync "} <= set(files.done[last:])
 
 
-def test_holders_are_gone_for_good_before_content_goes() -> None:
-    files = Recording()
-    store = opened(files)
-    holding = stored(store)
+def test_removal_of_holders_is_durable_before_content_is_removed() -> None:
+    files = RecordingFiles()
+    store = open_attachments(files)
+    holding = store_content(store)
     files.done.clear()
     store.unlink(holding)
     assert is_in_order(
@@ -152,13 +153,13 @@ def test_holders_are_gone_for_good_before_content_goes() -> None:
     )
 
 
-def test_a_replacement_is_synced_before_and_after() -> None:
-    files = Recording()
-    store = opened(files)
-    holding = stored(store)
+def test_replacement_is_synced_before_and_after_its_rename() -> None:
+    files = RecordingFiles()
+    store = open_attachments(files)
+    holding = store_content(store)
     files.done.clear()
     with store.replace(HASH) as replacement:
-        replacement.write(TEXT)
+        replacement.write(CONTENT)
         replacement.finish()
     content = f"{PLACE}/content.{holding.holder}"
     synced, renamed = files.done.index(f"rename {content}") - 1, files.done.index(f"rename {content}")
@@ -166,15 +167,15 @@ def test_a_replacement_is_synced_before_and_after() -> None:
     assert f"sync {PLACE}" in files.done[renamed:]
 
 
-# ---- loss of power
+# ---- power cuts
 
 
 class PowerCutError(BaseException):
-    """Nothing goes on."""
+    """The simulated process ends at once."""
 
 
-class Cut(MemoryFiles):
-    """Loses its power before a step, counted from 0, when told to."""
+class FilesWithPowerCut(MemoryFiles):
+    """A file system that loses power before the step number `left`, counted from 0."""
 
     left: int | None = None
 
@@ -186,16 +187,16 @@ class Cut(MemoryFiles):
         super()._check(adds=adds)
 
 
-class Life:
-    """What nodes do with one attachment. `held`: what they were told is safe, and have not begun to let go of."""
+class NodesAtWork:
+    """Two nodes that use one attachment. `held` has the references that they acquired and have not begun to drop."""
 
     def __init__(self, files: MemoryFiles) -> None:
         self.files = files
-        self.first, self.second = opened(files), opened(files, "dc2")
+        self.first, self.second = open_attachments(files), open_attachments(files, "dc2")
         self.held: dict[Holding, Attachments] = {}
 
     def store(self, store: Attachments) -> None:
-        self.held[stored(store)] = store
+        self.held[store_content(store)] = store
 
     def link(self, store: Attachments) -> None:
         holding = store.link(HASH)
@@ -209,66 +210,66 @@ class Life:
             store.unlink(holding)
 
 
-ACTS: list[Callable[[Life], None]] = [
-    lambda life: life.store(life.first),
-    lambda life: life.store(life.second),
-    lambda life: life.link(life.first),
-    lambda life: life.link(life.second),
-    lambda life: life.unlink(life.first),
-    lambda life: life.unlink(life.second),
+ACTS: list[Callable[[NodesAtWork], None]] = [
+    lambda nodes: nodes.store(nodes.first),
+    lambda nodes: nodes.store(nodes.second),
+    lambda nodes: nodes.link(nodes.first),
+    lambda nodes: nodes.link(nodes.second),
+    lambda nodes: nodes.unlink(nodes.first),
+    lambda nodes: nodes.unlink(nodes.second),
 ]
 
 
 @pytest.mark.parametrize("seed", range(400))
-def test_a_loss_of_power_at_any_step(seed: int) -> None:
+def test_power_cut_at_any_step_loses_no_held_attachment(seed: int) -> None:
     dice = random.Random(seed)
-    files = Cut()
-    life = Life(files)
+    files = FilesWithPowerCut()
+    nodes = NodesAtWork(files)
     files.left = dice.randrange(90)
     try:
         for _ in range(12):
-            dice.choice(ACTS)(life)
+            dice.choice(ACTS)(nodes)
     except PowerCutError:
         pass
     files.left = None
     files.crash(dice)
-    check_after(files, life)
+    check_after(files, nodes)
 
 
-def check_after(files: MemoryFiles, life: Life) -> None:
-    """What was held is there; what can be linked can be read; in the end there is nothing but what is held."""
-    for holding, store in life.held.items():
-        assert is_all(store, holding)
+def check_after(files: MemoryFiles, nodes: NodesAtWork) -> None:
+    """Check that held attachments are there, linkable ones readable, and that a sweep leaves only held ones."""
+    for holding, store in nodes.held.items():
+        assert has_content(store, holding)
         assert f"{store.place(holding)}/holders/{holding.holder}" in files.tree()
-    restarted = {sid: opened(files, sid) for sid in ("dc1", "dc2")}
+    restarted = {sid: open_attachments(files, sid) for sid in ("dc1", "dc2")}
     for store in restarted.values():
         linked = store.link(HASH)
         if linked is not None:
-            assert is_all(store, linked)
+            assert has_content(store, linked)
             store.unlink(linked)
     for sid, store in restarted.items():
-        swept(store, Book(*(holding for holding, owner in life.held.items() if owner.sid == sid)))
-    for holding, store in life.held.items():
-        assert is_all(store, holding)
-    held = {store.place(holding) for holding, store in life.held.items()}
-    assert {name for name in everything(files) if name.count("/") == 2} == held
+        sweep_all(store, MemoryRecords(*(holding for holding, owner in nodes.held.items() if owner.sid == sid)))
+    for holding, store in nodes.held.items():
+        assert has_content(store, holding)
+    held = {store.place(holding) for holding, store in nodes.held.items()}
+    assert {name for name in all_names(files) if name.count("/") == 2} == held
 
 
-def test_a_loss_of_power_right_after_another_one_published() -> None:
-    """Who links what was renamed and not synced yet makes the name safe himself."""
+def test_link_makes_another_nodes_unsynced_rename_durable() -> None:
+    """A node that links a name which another one renamed and has not synced yet makes that name durable itself."""
     for seed in range(100):
         files = MemoryFiles()
-        first, second = opened(files), opened(files, "dc2")
+        first, second = open_attachments(files), open_attachments(files, "dc2")
         assert _publish_without_sync(files, first) is StepOutcome.DONE
         linked = second.link(HASH)
         assert linked is not None
         files.crash(random.Random(seed))
-        assert is_all(second, linked)
+        assert has_content(second, linked)
 
 
 def _publish_without_sync(files: MemoryFiles, store: Attachments) -> StepOutcome:
-    """All steps of a store up to the rename, and no further."""
+    """Store content up to the rename, and no further."""
     construction = store.build()
-    construction.write(TEXT)
+    construction.write(CONTENT)
     construction._make_durable(PLACE)
     return files.rename(construction._built, PLACE)

@@ -1,4 +1,4 @@
-"""The store as the node uses it, on every kind of file system."""
+"""The attachment store as the node uses it, on every kind of file system."""
 
 from __future__ import annotations
 
@@ -14,24 +14,33 @@ from replicator.store.attachments.files import Files, MissingError, StepOutcome
 from replicator.store.attachments.names import SHA256, Algorithm, Algorithms
 from replicator.store.attachments.steps import RemoveDirectory
 from replicator.store.attachments.store import Attachments
-from tests.attachments.helpers import HASH, PLACE, TEXT, everything, is_all, new_owner, opened, stored
-from tests.attachments.memory import MemoryFiles
+from tests.attachments.file_systems.memory import MemoryFiles
+from tests.attachments.helpers import (
+    CONTENT,
+    HASH,
+    PLACE,
+    all_names,
+    has_content,
+    new_owner,
+    open_attachments,
+    store_content,
+)
 
 
-def test_what_is_stored_is_linked_read_and_gone_after_the_last(files: Files) -> None:
-    store, other = opened(files), opened(files, "dc2")
+def test_content_is_removed_with_its_last_holder(files: Files) -> None:
+    store, other = open_attachments(files), open_attachments(files, "dc2")
     assert store.link(HASH) is None
-    first = stored(store)
+    first = store_content(store)
     assert first == Holding(HASH, first.holder)
     second = other.link(HASH)
     assert second is not None
-    assert is_all(store, first)
-    assert is_all(other, second)
-    assert store.read(HASH, 3, 10) == TEXT[3:13]
+    assert has_content(store, first)
+    assert has_content(other, second)
+    assert store.read(HASH, 3, 10) == CONTENT[3:13]
     store.unlink(first)
-    assert is_all(other, second)
+    assert has_content(other, second)
     other.unlink(second)
-    assert everything(files) == set()
+    assert all_names(files) == set()
     assert other.link(HASH) is None
     with pytest.raises(MissingError):
         other.read(second, 0, 1)
@@ -39,11 +48,11 @@ def test_what_is_stored_is_linked_read_and_gone_after_the_last(files: Files) -> 
         other.size(HASH)
 
 
-def test_the_same_content_is_there_once(files: Files) -> None:
-    store = opened(files)
-    first, second = stored(store), stored(store)
+def test_equal_content_is_stored_once(files: Files) -> None:
+    store = open_attachments(files)
+    first, second = store_content(store), store_content(store)
     assert first.holder != second.holder
-    assert everything(files) == {
+    assert all_names(files) == {
         PLACE,
         f"{PLACE}/holders",
         f"{PLACE}/holders/{first.holder}",
@@ -52,56 +61,56 @@ def test_the_same_content_is_there_once(files: Files) -> None:
     }
 
 
-def test_nothing_at_all_can_be_stored(files: Files) -> None:
-    store = opened(files)
-    assert is_all(store, stored(store, b""), b"")
+def test_empty_content_can_be_stored(files: Files) -> None:
+    store = open_attachments(files)
+    assert has_content(store, store_content(store, b""), b"")
 
 
-def test_letting_go_twice_changes_nothing(files: Files) -> None:
-    store = opened(files)
-    first, second = stored(store), stored(store)
+def test_second_unlink_of_a_holder_changes_nothing(files: Files) -> None:
+    store = open_attachments(files)
+    first, second = store_content(store), store_content(store)
     store.unlink(first)
     store.unlink(first)
-    assert is_all(store, second)
+    assert has_content(store, second)
     store.unlink(second)
     store.unlink(second)
-    assert everything(files) == set()
+    assert all_names(files) == set()
 
 
-def test_it_comes_back_after_it_went(files: Files) -> None:
-    store = opened(files)
+def test_content_can_be_stored_again_after_removal(files: Files) -> None:
+    store = open_attachments(files)
     for _ in range(3):
-        holding = stored(store)
-        assert is_all(store, holding)
+        holding = store_content(store)
+        assert has_content(store, holding)
         store.unlink(holding)
-    assert everything(files) == set()
+    assert all_names(files) == set()
 
 
-def test_what_is_abandoned_leaves_nothing(files: Files) -> None:
-    store = opened(files)
+def test_abandoned_construction_leaves_no_files(files: Files) -> None:
+    store = open_attachments(files)
     with store.build() as construction:
-        construction.write(TEXT)
+        construction.write(CONTENT)
     construction.abandon()
-    assert everything(files) == set()
+    assert all_names(files) == set()
     assert store.in_flight() == frozenset()
 
 
-def test_an_error_of_who_writes_abandons(files: Files) -> None:
-    store = opened(files)
+def test_error_while_writing_abandons_the_construction(files: Files) -> None:
+    store = open_attachments(files)
 
     def fail() -> None:
         with store.build() as construction:
-            construction.write(TEXT)
+            construction.write(CONTENT)
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
-    assert everything(files) == set()
+    assert all_names(files) == set()
     assert store.in_flight() == frozenset()
 
 
 def test_a_holder_is_in_flight_until_it_is_settled(files: Files) -> None:
-    store = opened(files)
+    store = open_attachments(files)
     construction = store.build()
     assert len(store.in_flight()) == 1
     holding = construction.finish()
@@ -115,8 +124,8 @@ def test_a_holder_is_in_flight_until_it_is_settled(files: Files) -> None:
     assert store.in_flight() == frozenset()
 
 
-def test_an_owner_says_whose_it_is_before_it_does_anything(files: Files) -> None:
-    store = opened(files, "dc7")
+def test_owner_file_is_written_before_the_first_operation(files: Files) -> None:
+    store = open_attachments(files, "dc7")
     assert list(files.names("")) == []
     store.link(HASH)
     assert list(files.names("owners")) == [f"dc7.{store.owner}"]
@@ -127,109 +136,109 @@ def test_an_owner_says_whose_it_is_before_it_does_anything(files: Files) -> None
             Attachments(files, sid, owner)
 
 
-def test_another_algorithm_beside_the_old_one(files: Files) -> None:
-    old_holding = stored(opened(files))
+def test_two_hash_algorithms_work_side_by_side(files: Files) -> None:
+    old_holding = store_content(open_attachments(files))
     both = Algorithms((SHA256, Algorithm("x", 64, hashlib.sha512)))
     store = Attachments(files, "dc1", new_owner(), algorithms=both)
-    new_holding = stored(store)
-    assert new_holding.hash == hashlib.sha512(TEXT).digest()
+    new_holding = store_content(store)
+    assert new_holding.hash == hashlib.sha512(CONTENT).digest()
     for holding in (old_holding, new_holding):
-        assert is_all(store, holding)
+        assert has_content(store, holding)
         linked = store.link(holding.hash)
         assert linked is not None
         store.unlink(linked)
         store.unlink(holding)
-    assert everything(files) == set()
+    assert all_names(files) == set()
 
 
-# ---- names that are taken
+# ---- names that are in use
 
 
-def without_holders(files: Files) -> None:
-    """An attachment whose unlinker dies as soon as nobody can link any more."""
-    holding = stored(opened(files))
+def leave_dead_attachment(files: Files) -> None:
+    """Leave an attachment whose last holder died right after it removed `holders/`."""
+    holding = store_content(open_attachments(files))
     unlinking = linking.unlink(PLACE, holding.holder)
     step = next(unlinking)
     while not isinstance(step, RemoveDirectory):
         step = unlinking.send(step.on(files))
     step.on(files)
-    assert everything(files) == {PLACE, f"{PLACE}/content.{holding.holder}"}
+    assert all_names(files) == {PLACE, f"{PLACE}/content.{holding.holder}"}
 
 
-def test_what_is_dead_is_not_linked_and_does_not_keep_anyone_from_building(files: Files) -> None:
-    without_holders(files)
-    store = opened(files)
+def test_dead_attachment_is_not_linked_but_can_be_stored_again(files: Files) -> None:
+    leave_dead_attachment(files)
+    store = open_attachments(files)
     assert store.link(HASH) is None
-    holding = stored(store)
+    holding = store_content(store)
     assert not holding.kept
-    assert is_all(store, holding)
+    assert has_content(store, holding)
     store.unlink(holding)
-    assert everything(files) == set()
+    assert all_names(files) == set()
 
 
-def test_what_is_dead_is_not_replaced(files: Files) -> None:
-    without_holders(files)
-    with opened(files).replace(HASH) as replacement:
-        replacement.write(TEXT)
+def test_dead_attachment_is_not_replaced(files: Files) -> None:
+    leave_dead_attachment(files)
+    with open_attachments(files).replace(HASH) as replacement:
+        replacement.write(CONTENT)
         with pytest.raises(MissingError):
             replacement.finish()
-    assert everything(files) == set()
+    assert all_names(files) == set()
 
 
-def test_an_empty_directory_does_not_keep_anyone_from_building(files: Files) -> None:
-    without_holders(files)
+def test_empty_directory_does_not_prevent_storing(files: Files) -> None:
+    leave_dead_attachment(files)
     for leaf in list(files.names(PLACE)):
         files.remove_file(f"{PLACE}/{leaf}")
-    store = opened(files)
+    store = open_attachments(files)
     assert store.link(HASH) is None
-    holding = stored(store)
+    holding = store_content(store)
     assert not holding.kept
-    assert is_all(store, holding)
+    assert has_content(store, holding)
 
 
-def test_what_cannot_be_shared_is_kept_under_its_own_name(files: Files) -> None:
-    without_holders(files)
-    files.create_file(f"{PLACE}/.nfs0001")  # nothing of ours: someone's open file on NFS
-    store = opened(files)
-    holding = stored(store)
+def test_attachment_that_cannot_be_shared_stays_under_its_s_name(files: Files) -> None:
+    leave_dead_attachment(files)
+    files.create_file(f"{PLACE}/.nfs0001")  # a foreign file, as NFS leaves for an open file that was removed
+    store = open_attachments(files)
+    holding = store_content(store)
     assert holding.kept
     assert store.place(holding) == names.s_name(holding.holder)
-    assert is_all(store, holding)
-    second = stored(store)
+    assert has_content(store, holding)
+    second = store_content(store)
     assert second.kept
     store.unlink(holding)
     store.unlink(holding)
-    assert is_all(store, second)
+    assert has_content(store, second)
     store.unlink(second)
-    assert everything(files) == {PLACE, f"{PLACE}/.nfs0001"}
+    assert all_names(files) == {PLACE, f"{PLACE}/.nfs0001"}
     files.remove_file(f"{PLACE}/.nfs0001")
-    assert not stored(store).kept
+    assert not store_content(store).kept
 
 
-def test_pauses_between_the_tries_are_few_and_short(files: Files) -> None:
-    without_holders(files)
+def test_pauses_between_retries_are_few_and_short(files: Files) -> None:
+    leave_dead_attachment(files)
     files.create_file(f"{PLACE}/.nfs0001")
     slept: list[float] = []
     store = Attachments(files, "dc1", new_owner(), sleep=slept.append)
-    assert stored(store).kept
+    assert store_content(store).kept
     assert slept == sorted(slept)
     assert len(slept) == linking.TRIES - 2
     assert sum(slept) < 0.05
 
 
-def test_a_rename_whose_answer_was_lost() -> None:
-    """NFS asks again, and is told that there is no such directory any more."""
+def test_rename_succeeds_although_its_answer_was_lost() -> None:
+    """An NFS client that loses the answer repeats the rename, and then finds that the source is gone."""
 
-    class Forgetful(MemoryFiles):
+    class RepeatingFiles(MemoryFiles):
         def rename(self, old: str, new: str) -> StepOutcome:
             super().rename(old, new)
             return super().rename(old, new)
 
-    files = Forgetful()
-    store = opened(files)
-    holding = stored(store)
+    files = RepeatingFiles()
+    store = open_attachments(files)
+    holding = store_content(store)
     assert not holding.kept
-    assert is_all(store, holding)
+    assert has_content(store, holding)
 
 
 # ---- damage
@@ -243,67 +252,67 @@ def damage(files: MemoryFiles, place: str = PLACE) -> str:
 
 def test_damaged_content_is_replaced() -> None:
     files = MemoryFiles()
-    store = opened(files)
-    holding = stored(store)
+    store = open_attachments(files)
+    holding = store_content(store)
     damage(files)
     with store.replace(holding) as replacement:
-        replacement.write(TEXT)
+        replacement.write(CONTENT)
         replacement.finish()
-    assert is_all(store, holding)
+    assert has_content(store, holding)
     store.settle(holding.holder)
     assert store.in_flight() == frozenset()
     store.unlink(holding)
-    assert everything(files) == set()
+    assert all_names(files) == set()
 
 
 def test_missing_content_is_replaced(files: Files) -> None:
-    store = opened(files)
-    holding = stored(store)
+    store = open_attachments(files)
+    holding = store_content(store)
     files.remove_file(f"{PLACE}/content.{holding.holder}")
     with pytest.raises(MissingError):
         store.read(holding, 0, 1)
     with store.replace(HASH) as replacement:
-        replacement.write(TEXT)
+        replacement.write(CONTENT)
         replacement.finish()
-    assert is_all(store, holding)
+    assert has_content(store, holding)
 
 
-def test_what_was_kept_is_replaced_too() -> None:
+def test_content_of_an_unshared_attachment_is_replaced() -> None:
     files = MemoryFiles()
-    without_holders(files)
+    leave_dead_attachment(files)
     files.create_file(f"{PLACE}/.nfs0001")
-    store = opened(files)
-    holding = stored(store)
+    store = open_attachments(files)
+    holding = store_content(store)
     damage(files, store.place(holding))
     with store.replace(holding) as replacement:
-        replacement.write(TEXT)
+        replacement.write(CONTENT)
         replacement.finish()
-    assert is_all(store, holding)
+    assert has_content(store, holding)
 
 
 def test_wrong_content_replaces_nothing(files: Files) -> None:
-    store = opened(files)
-    holding = stored(store)
-    before = everything(files)
+    store = open_attachments(files)
+    holding = store_content(store)
+    before = all_names(files)
     with store.replace(HASH) as replacement:
         replacement.write(b"something else")
         with pytest.raises(ValueError, match=HASH.hex()):
             replacement.finish()
     with store.replace(HASH) as replacement:
-        replacement.write(TEXT)
-    assert everything(files) == before
-    assert is_all(store, holding)
+        replacement.write(CONTENT)
+    assert all_names(files) == before
+    assert has_content(store, holding)
     assert store.in_flight() == {holding.holder}
 
 
-def test_what_the_disk_reads_back_wrong_replaces_nothing() -> None:
-    """The disk is ill then, and that is told as such."""
+def test_content_that_reads_back_wrong_replaces_nothing() -> None:
+    """The disk is faulty then, so the error is an OSError."""
     files = MemoryFiles()
-    store = opened(files)
-    holding = stored(store)
+    store = open_attachments(files)
+    holding = store_content(store)
     name = damage(files)
     construction = store.build()
-    construction.write(TEXT)
+    construction.write(CONTENT)
     damage(files, construction._built)
     with pytest.raises(OSError, match="the content does not have the hash"):
         construction.finish()
@@ -312,61 +321,61 @@ def test_what_the_disk_reads_back_wrong_replaces_nothing() -> None:
     assert list(files.names(f"{PLACE}/holders")) == [holding.holder]
 
 
-def test_what_went_while_it_was_replaced_is_gone(files: Files) -> None:
-    store = opened(files)
-    holding = stored(store)
+def test_replacement_of_a_removed_attachment_fails(files: Files) -> None:
+    store = open_attachments(files)
+    holding = store_content(store)
     replacement = store.replace(HASH)
-    replacement.write(TEXT)
+    replacement.write(CONTENT)
     store.unlink(holding)
     with pytest.raises(MissingError):
         replacement.finish()
-    assert everything(files) == set()
+    assert all_names(files) == set()
 
 
-def test_a_replacement_that_came_too_late_does_no_harm_to_a_successor(files: Files) -> None:
-    store = opened(files)
-    holding = stored(store)
+def test_late_replacement_does_not_harm_a_new_attachment(files: Files) -> None:
+    store = open_attachments(files)
+    holding = store_content(store)
     replacement = store.replace(HASH)
-    replacement.write(TEXT)
+    replacement.write(CONTENT)
     store.unlink(holding)
-    successor = stored(store)
+    successor = store_content(store)
     with pytest.raises(MissingError):
         replacement.finish()
-    assert is_all(store, successor)
+    assert has_content(store, successor)
     store.unlink(successor)
-    assert everything(files) == set()
+    assert all_names(files) == set()
 
 
 # ---- disks
 
 
-def test_a_full_disk_takes_nothing_and_leaves_nothing() -> None:
+def test_full_disk_refuses_new_content_and_leaves_no_files() -> None:
     files = MemoryFiles()
-    store = opened(files)
+    store = open_attachments(files)
     files.is_full = True
     with pytest.raises(OSError, match="No space") as caught:
         store.build()
     assert caught.value.errno == errno.ENOSPC
     files.is_full = False
     construction = store.build()
-    construction.write(TEXT[:10])
+    construction.write(CONTENT[:10])
     files.is_full = True
     with pytest.raises(OSError, match="No space"):
-        construction.write(TEXT[10:])
-    assert everything(files) == set()
+        construction.write(CONTENT[10:])
+    assert all_names(files) == set()
     assert store.in_flight() == frozenset()
     files.is_full = False
-    held = stored(store)
+    held = store_content(store)
     files.is_full = True
     with pytest.raises(OSError, match="No space"):
         store.link(HASH)
     store.unlink(held)
-    assert everything(files) == set()
+    assert all_names(files) == set()
     assert store.in_flight() == frozenset()
 
 
-class Failing(MemoryFiles):
-    """Fails at one step, counted from 0, when told to."""
+class FailingFiles(MemoryFiles):
+    """A file system that fails at the step number `left`, counted from 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -381,16 +390,16 @@ class Failing(MemoryFiles):
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_disk_that_fails_at_any_step(*, is_there: bool) -> None:
+def test_disk_failure_at_any_step_loses_no_held_content(*, is_there: bool) -> None:
     def attempt(step: int, act: Callable[[Attachments], object]) -> bool:
-        """Whether it failed. What was held is there then, and nothing else."""
-        files = Failing()
-        store = opened(files)
+        """Return True if the step failed. Then exactly the attachments that were held before are still there."""
+        files = FailingFiles()
+        store = open_attachments(files)
         store.link(HASH)
-        held = [stored(store)] if is_there else []
+        held = [store_content(store)] if is_there else []
         for holding in held:
             store.settle(holding.holder)
-        before = everything(files)
+        before = all_names(files)
         files.left = step
         try:
             act(store)
@@ -398,16 +407,16 @@ def test_a_disk_that_fails_at_any_step(*, is_there: bool) -> None:
             assert files.left is not None
             assert files.left < 0
             assert store.in_flight() == frozenset()
-            assert all(is_all(store, holding) for holding in held)
+            assert all(has_content(store, holding) for holding in held)
             for holding in held:
                 store.unlink(holding)
-            if act is stored:
-                assert everything(files) == set()
+            if act is store_content:
+                assert all_names(files) == set()
             return True
-        assert before <= everything(files)
+        assert before <= all_names(files)
         return False
 
-    for act in (stored, lambda store: store.link(HASH)):
+    for act in (store_content, lambda store: store.link(HASH)):
         failures = 0
         while attempt(failures, act):
             failures += 1

@@ -1,14 +1,14 @@
-"""A real VFAT, where the machine lets one be mounted."""
+"""The attachment store on a real VFAT, on machines that can mount one."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
-from tests.attachments.loop import mounted
+from tests.attachments.file_systems.loop_mount import mounted
 from tests.attachments.stress import stress
 
 
-def test_processes_that_are_killed_on_vfat(tmp_path: Path) -> None:
+def test_store_survives_killed_processes_on_vfat(tmp_path: Path) -> None:
     with mounted(tmp_path, "vfat") as directory:
         assert stress("disk", directory, 1.5, random.Random(2))["killed"]

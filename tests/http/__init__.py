@@ -1,0 +1,1 @@
+"""Tests of the HTTP door: the server, the API, and long tasks."""

@@ -1,4 +1,4 @@
-"""An h11 client over a memory stream: whatever bytes, and what came back."""
+"""An HTTP client over a memory stream that can send any bytes, and parses answers with h11."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Answer:
 
 
 class Conversation:
-    """One connection, seen from the client. `method` of a request is told, for the framing of its answer."""
+    """One connection, seen from the client. The framing of an answer depends on the `method` of its request."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
@@ -39,11 +39,11 @@ class Conversation:
         return await self.answer(method)
 
     async def answer(self, method: bytes = b"GET") -> Answer:
-        """Read one answer, whatever was sent."""
+        """Read one answer."""
         http = h11.Connection(h11.CLIENT)
         http.send(h11.Request(method=method, target="/", headers=[("Host", "localhost")]))
         http.send(h11.EndOfMessage())
-        if self._received:  # no bytes mean the end to h11
+        if self._received:  # h11 takes empty input for the end of the connection
             http.receive_data(self._received)
         head: h11.Response | None = None
         body = b""
@@ -61,7 +61,7 @@ class Conversation:
                 return Answer(head.status_code, {k.decode(): v.decode() for k, v in head.headers}, body)
 
     async def rest(self) -> bytes:
-        """All that the server sends until it closes."""
+        """Return all that the server sends until it closes."""
         rest = self._received
         async for chunk in self.stream:
             rest += chunk

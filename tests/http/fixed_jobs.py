@@ -1,4 +1,4 @@
-"""Tasks whose jobs find what the test says, and end when it says so."""
+"""Tasks whose jobs report what the test gives them, and end when the test says so."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from replicator.tasks import (
     UndeleteStatus,
 )
 
-BRITTLE_RATE = 7  # of a job that is not fit to be cancelled
+BRITTLE_RATE = 7  # a job with this rate raises an error when it is cancelled
 FOUND = Finding("by_uid", "alice", "INBOX", 3, "ab" * 16, "is missing", None)
 
 
@@ -51,15 +51,15 @@ class FixedJob:
 
 @dataclass
 class FixedJobs:
-    begun: list[FixedJob] = field(default_factory=list)
+    started: list[FixedJob] = field(default_factory=list)
 
     def job_for(self, options: TaskOptions) -> FixedJob:
-        self.begun.append(FixedJob(options, _status(options)))
-        return self.begun[-1]
+        self.started.append(FixedJob(options, _status(options)))
+        return self.started[-1]
 
     @property
     def last(self) -> FixedJob:
-        return self.begun[-1]
+        return self.started[-1]
 
     def end(self, *findings: Finding, error: str | None = None, defect: Exception | None = None) -> None:
         status = self.last.status

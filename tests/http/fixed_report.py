@@ -1,4 +1,4 @@
-"""A node that reports fixed figures."""
+"""The status of a node, with fixed figures that a test may change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UIDVALIDITY = 77
 
 @dataclass
 class FixedReport:
-    """`reasons` is why the node is not healthy; `digest` is its state's."""
+    """Figures of a node. `reasons` says why the node is not healthy, `digest` is that of its state."""
 
     sid: str = "dc1"
     digest: str = "d1" * 16
@@ -34,7 +34,7 @@ class FixedReport:
     postponed: int = 0
     texts_lacking: int = 0
     overdue: tuple[str, ...] = ()
-    written_ms: int | None = None  # when the next checkpoints are; None: nothing has changed
+    written_ms: int | None = None  # when the next checkpoints are written; None if nothing has changed
     checkpoint: CheckpointStatus = field(
         default_factory=partial(CheckpointStatus, 80_000, 4, waits_for=("dc2",), log_bytes=4096)
     )

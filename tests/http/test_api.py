@@ -39,7 +39,7 @@ async def post(client: Conversation, target: str, body: bytes, content_type: str
     return await client.ask(head.encode() + body, b"POST")
 
 
-async def test_health_names_the_node_and_why_it_cannot_serve(client: Conversation, report: FixedReport) -> None:
+async def test_health_names_the_node_and_the_reasons_for_not_serving(client: Conversation, report: FixedReport) -> None:
     good = await get(client, "/healthz")
     assert (good.status, good.json) == (200, {"sid": "dc1", "healthy": True, "reasons": []})
     report.reasons.append("the disk is full")
@@ -47,13 +47,13 @@ async def test_health_names_the_node_and_why_it_cannot_serve(client: Conversatio
     assert (bad.status, bad.json["reasons"]) == (503, ["the disk is full"])
 
 
-async def test_a_node_that_is_not_healthy_lives(client: Conversation, report: FixedReport) -> None:
+async def test_unhealthy_node_is_alive(client: Conversation, report: FixedReport) -> None:
     report.reasons.append("the disk is full")
     alive = await get(client, "/livez")
     assert (alive.status, alive.json) == (200, {"sid": "dc1"})
 
 
-async def test_metrics_come_from_the_registry_given(client: Conversation) -> None:
+async def test_metrics_come_from_the_given_registry(client: Conversation) -> None:
     answer = await get(client, "/metrics")
     assert answer.status == 200
     assert answer.headers["content-type"].startswith("text/plain")
@@ -64,7 +64,7 @@ async def test_requests_are_counted_by_route_and_code(client: Conversation) -> N
     await get(client, "/healthz")
     await get(client, "/healthz")
     await get(client, "/api/v1/users/eve/messages")
-    await get(client, "/of/a/strangers/choice")
+    await get(client, "/an/unknown/path")
     text = (await get(client, "/metrics")).body.decode()
     counted = sorted(line for line in text.splitlines() if line.startswith("replicator_http_requests_total{"))
     assert counted == [
@@ -75,7 +75,7 @@ async def test_requests_are_counted_by_route_and_code(client: Conversation) -> N
     assert "_created" not in text
 
 
-async def test_status_has_the_node_and_its_links(client: Conversation) -> None:
+async def test_status_describes_the_node_and_its_links(client: Conversation) -> None:
     document = (await get(client, "/api/v1/status")).json
     assert (document["sid"], document["root"], document["component"]) == ("dc1", "dc1", ["dc1", "dc2"])
     links = document["links"]
@@ -86,30 +86,30 @@ async def test_status_has_the_node_and_its_links(client: Conversation) -> None:
 @pytest.mark.parametrize(
     ("query", "users"), [("", ["alice", "bob"]), ("?user=bob", ["bob"]), ("?user=ann%40example.org", [])]
 )
-async def test_mailboxes_of_all_or_of_one(client: Conversation, query: str, users: list[str]) -> None:
+async def test_mailboxes_are_listed_for_all_users_or_one(client: Conversation, query: str, users: list[str]) -> None:
     rows: object = (await get(client, f"/api/v1/mailboxes{query}")).json
     assert isinstance(rows, list)
     assert [row["user"] for row in rows] == users
 
 
-async def test_mailboxes_of_a_user_that_there_is_not(client: Conversation) -> None:
+async def test_mailboxes_of_an_unknown_user_are_404(client: Conversation) -> None:
     answer = await get(client, "/api/v1/mailboxes?user=eve")
     assert (answer.status, "there is no user 'eve'" in str(answer.json["detail"])) == (404, True)
 
 
 async def test_message_is_stored_byte_for_byte_with_flags_and_date(client: Conversation, mail: HookedMail) -> None:
-    text = b"Subject: x\r\n\r\n\x80\xff.\r\n" + bytes(range(256))
+    body = b"Subject: x\r\n\r\n\x80\xff.\r\n" + bytes(range(256))
     flags = quote("\\seen $Forwarded \\Flagged")
-    answer = await post(client, f"/api/v1/users/alice/messages?flags={flags}&received_ms=123456", text)
+    answer = await post(client, f"/api/v1/users/alice/messages?flags={flags}&received_ms=123456", body)
     inbox = await mail.folder("alice", "INBOX")
     assert (answer.status, answer.json) == (201, {"uidvalidity": inbox.uidvalidity, "uid": 1})
     message = (await mail.open_mailbox(inbox)).messages[1]
-    assert await read_all(await mail.read_body(message)) == text
+    assert await read_all(await mail.read_body(message)) == body
     assert message.flags == {"\\Seen", "$Forwarded", "\\Flagged"}
     assert message.received_ms == 123456
 
 
-async def test_keywords_are_spelled_as_the_mailbox_spells_them(client: Conversation, mail: HookedMail) -> None:
+async def test_keywords_keep_the_mailboxes_spelling(client: Conversation, mail: HookedMail) -> None:
     for keyword in ("Work", "WORK"):
         assert (await post(client, f"/api/v1/users/alice/messages?flags={keyword}", b"x")).status == 201
     view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
@@ -128,10 +128,10 @@ async def test_messages_are_listed_by_content_in_pages(
     client: Conversation, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "MESSAGES_PAGE", 2)
-    texts = [b"a", b"b", b"c"]
-    for text in texts:
-        await post(client, "/api/v1/users/alice/messages", text)
-    rows = [{"uid": uid, "sha256": hashlib.sha256(text).hexdigest()} for uid, text in enumerate(texts, 1)]
+    bodies = [b"a", b"b", b"c"]
+    for body in bodies:
+        await post(client, "/api/v1/users/alice/messages", body)
+    rows = [{"uid": uid, "sha256": hashlib.sha256(body).hexdigest()} for uid, body in enumerate(bodies, 1)]
     uidvalidity = (await mail.folder("alice", "INBOX")).uidvalidity
     first = (await get(client, "/api/v1/users/alice/messages")).json
     assert first == {"uidvalidity": uidvalidity, "messages": rows[:2], "more": True}
@@ -148,7 +148,7 @@ async def test_messages_are_listed_by_content_in_pages(
         (ContentUnavailableError("gone"), 503),
     ],
 )
-async def test_errors_of_the_store_are_problems(
+async def test_errors_of_the_store_become_problem_documents(
     client: Conversation, mail: HookedMail, error: MailError, status: int
 ) -> None:
     mail.before_change = failing(error)
@@ -175,7 +175,7 @@ async def test_errors_of_the_store_are_problems(
         ("/api/v1/users/alice/messages?" + "a=1&" * 40, 400, "query"),
     ],
 )
-async def test_wrong_requests_say_what_is_wrong(client: Conversation, target: str, status: int, word: str) -> None:
+async def test_invalid_requests_are_explained(client: Conversation, target: str, status: int, word: str) -> None:
     answer = await post(client, target, b"x")
     assert answer.status == status
     assert word in str(answer.json["detail"])
@@ -195,7 +195,7 @@ async def test_unknown_path_is_404_and_wrong_method_405_with_allow(client: Conve
     assert (await get(client, "/healthz")).status == 200
 
 
-async def test_head_is_get_without_body(client: Conversation) -> None:
+async def test_head_answers_like_get_without_a_body(client: Conversation) -> None:
     head = await get(client, "/healthz", method="HEAD")
     assert (head.status, head.body) == (200, b"")
     assert (await get(client, "/healthz")).headers["content-length"] == head.headers["content-length"]
@@ -216,7 +216,7 @@ async def test_other_hosts_are_refused(client: Conversation, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["[::1", "localhost:port"])
-async def test_hosts_that_are_none_are_refused(client: Conversation, host: str) -> None:
+async def test_invalid_hosts_are_refused(client: Conversation, host: str) -> None:
     assert (await get(client, "/healthz", host=host)).status == 400
 
 
@@ -226,7 +226,7 @@ async def test_host_of_an_absolute_target_counts(client: Conversation) -> None:
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
-async def test_what_a_web_page_can_send_is_not_a_message(
+async def test_content_types_that_a_web_page_can_send_are_refused(
     client: Conversation, mail: HookedMail, content_type: str
 ) -> None:
     answer = await post(client, "/api/v1/users/alice/messages", b"x", content_type)
@@ -234,13 +234,13 @@ async def test_what_a_web_page_can_send_is_not_a_message(
     assert await mail.bodies("alice") == []
 
 
-async def test_nothing_invites_other_origins(client: Conversation) -> None:
+async def test_no_answer_invites_other_web_origins(client: Conversation) -> None:
     preflight = await get(client, "/api/v1/users/alice/messages", method="OPTIONS")
     assert preflight.status == 405
     assert not [name for name in preflight.headers if name.startswith("access-control")]
 
 
-async def test_a_checkpoint_is_answered_when_it_is_written(client: Conversation, report: FixedReport) -> None:
+async def test_checkpoint_is_answered_when_it_is_written(client: Conversation, report: FixedReport) -> None:
     report.written_ms = NOW_MS + 500
     done = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
     assert (done.status, done.json["outcome"], done.json["saved"]) == (200, "written", 3)
@@ -250,7 +250,7 @@ async def test_a_checkpoint_is_answered_when_it_is_written(client: Conversation,
     report.unsaved = True
     waiting = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
     assert (waiting.status, waiting.json["outcome"]) == (200, "waiting")
-    report.checkpoint = replace(report.checkpoint, in_force=True)  # what is not saved has come just now
+    report.checkpoint = replace(report.checkpoint, in_force=True)  # the unsaved changes are newer than the manifest
     just_now = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
     assert (just_now.status, just_now.json["outcome"]) == (200, "unchanged")
     report.checkpoint = replace(report.checkpoint, error="the object store is down")
@@ -258,16 +258,14 @@ async def test_a_checkpoint_is_answered_when_it_is_written(client: Conversation,
     assert (failed.status, failed.json["detail"]) == (503, "the object store is down")
 
 
-async def test_a_manifest_that_a_starting_node_has_just_found_is_not_new(
-    client: Conversation, report: FixedReport
-) -> None:
+async def test_manifest_found_at_the_start_counts_as_unchanged(client: Conversation, report: FixedReport) -> None:
     report.checkpoint, report.written_ms = CheckpointStatus(), NOW_MS - 3_600_000
     answer = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
     assert (answer.status, answer.json["outcome"]) == (200, "unchanged")
 
 
 @pytest.mark.parametrize("name", ["inbox", "InBox"])
-async def test_inbox_is_the_same_in_any_case(client: Conversation, mail: HookedMail, name: str) -> None:
+async def test_inbox_ignores_case(client: Conversation, mail: HookedMail, name: str) -> None:
     assert (await post(client, f"/api/v1/users/alice/messages?mailbox={name}", b"x")).status == 201
     assert await mail.bodies("alice") == [b"x"]
     put = await get(client, f"/api/v1/users/alice/folders/{name}", method="PUT")
@@ -278,7 +276,7 @@ async def test_inbox_is_the_same_in_any_case(client: Conversation, mail: HookedM
     assert (master.status, master.json["master"]) == (200, "dc1")
 
 
-async def test_a_checkpoint_that_takes_long_is_answered_before_its_end(
+async def test_long_checkpoint_is_answered_before_its_end(
     client: Conversation, report: FixedReport, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     began = autojump_clock.current_time()

@@ -31,7 +31,7 @@ async def test_connection_is_kept_and_answers_in_order(services: HttpServices) -
         assert [(await talk.answer()).status for _ in range(3)] == [200, 201, 200]
 
 
-async def test_bytes_one_by_one(services: HttpServices, mail: HookedMail) -> None:
+async def test_request_may_arrive_byte_by_byte(services: HttpServices, mail: HookedMail) -> None:
     async with conversation(HttpServer(services)) as talk:
         for byte in POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n":
             await talk.stream.send_all(bytes([byte]))
@@ -39,7 +39,7 @@ async def test_bytes_one_by_one(services: HttpServices, mail: HookedMail) -> Non
     assert await mail.bodies("alice") == [b"abc"]
 
 
-async def test_date_and_headers_that_every_answer_has(services: HttpServices) -> None:
+async def test_every_answer_has_date_and_security_headers(services: HttpServices) -> None:
     async with conversation(HttpServer(services)) as talk:
         answer = await talk.ask(HEALTH)
     assert answer.headers["date"] == "Sun, 06 Nov 1994 08:49:37 GMT"
@@ -75,7 +75,7 @@ async def test_hostile_requests_end_the_connection_with_one_problem(
 
 
 @given(data=st.binary(max_size=200), head=st.sampled_from([b"", HEALTH, HEALTH[:-2], POST, POST + b"\r\n"]))
-def test_any_bytes_are_survived(data: bytes, head: bytes) -> None:
+def test_any_bytes_are_answered_or_refused(data: bytes, head: bytes) -> None:
     async def scenario() -> None:
         async with one_node(Path(directory)) as mail:
             report, tasks = FixedReport(), FixedJobs().tasks()
@@ -111,20 +111,20 @@ async def test_large_json_is_refused_before_the_event_loop_reads_it(services: Ht
         assert (answer.status, "4 MiB" in str(answer.json["detail"])) == (413, True)
 
 
-async def test_client_that_asks_first_is_told_to_go_on(services: HttpServices) -> None:
+async def test_expect_header_gets_a_continue(services: HttpServices) -> None:
     async with conversation(HttpServer(services)) as talk:
         await talk.stream.send_all(POST + b"Content-Length: 1\r\nExpect: 100-continue\r\n\r\n")
         assert (await talk.stream.receive_some()).startswith(b"HTTP/1.1 100 ")
         assert (await talk.ask(b"x")).status == 201
 
 
-async def test_client_that_asks_first_for_nothing_is_refused_at_once(services: HttpServices) -> None:
+async def test_expect_header_for_an_unknown_path_is_refused_at_once(services: HttpServices) -> None:
     async with conversation(HttpServer(services)) as talk:
         refused = POST.replace(b"/messages", b"/nothing") + b"Content-Length: 1\r\nExpect: 100-continue\r\n\r\n"
         assert (await talk.ask(refused)).status == 404
 
 
-async def test_client_may_finish_sending_what_was_refused(services: HttpServices) -> None:
+async def test_client_may_finish_sending_a_refused_body(services: HttpServices) -> None:
     async with conversation(HttpServer(services)) as talk:
         refused = POST.replace(b"/messages", b"/nothing") + b"Content-Length: 1000\r\n\r\n"
         assert (await talk.ask(refused)).status == 404
@@ -140,7 +140,7 @@ async def test_silence_ends_a_connection(services: HttpServices, autojump_clock:
     assert HEAD_S <= autojump_clock.current_time() - started < HEAD_S + 10
 
 
-async def test_slow_body_is_told_so(services: HttpServices, autojump_clock: trio.testing.MockClock) -> None:
+async def test_slow_body_gets_a_timeout_answer(services: HttpServices, autojump_clock: trio.testing.MockClock) -> None:
     started = autojump_clock.current_time()
     async with conversation(HttpServer(services)) as talk:
         assert (await talk.ask(POST + b"Content-Length: 2\r\n\r\nx")).status == 408
@@ -161,7 +161,7 @@ async def test_handler_that_hangs_is_given_up(
         assert (await talk.ask(HEALTH)).status == 200
 
 
-async def test_connections_are_limited_and_come_free_again(services: HttpServices) -> None:
+async def test_connections_are_limited_and_freed(services: HttpServices) -> None:
     server = HttpServer(services)
     async with trio.open_nursery() as nursery:
         streams = []
@@ -179,7 +179,7 @@ async def test_connections_are_limited_and_come_free_again(services: HttpService
             assert (await talk.ask(HEALTH)).status == 200
 
 
-async def test_old_protocol_is_answered_and_closed(services: HttpServices) -> None:
+async def test_http_1_0_is_answered_and_closed(services: HttpServices) -> None:
     async with conversation(HttpServer(services)) as talk:
         assert (await talk.ask(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")).status == 200
         assert await talk.rest() == b""
@@ -203,7 +203,7 @@ def _use_standard_client(port: int) -> list[int]:
     return statuses
 
 
-async def test_standard_client_over_loopback(services: HttpServices) -> None:
+async def test_standard_library_client_is_served_over_loopback(services: HttpServices) -> None:
     async with trio.open_nursery() as nursery:
         serve = partial(trio.serve_tcp, HttpServer(services).serve, 0, host="127.0.0.1")
         listeners = await nursery.start(serve)

@@ -50,7 +50,7 @@ async def ask(client: Conversation, method: str, target: str, body: str = "", ki
     return await client.ask(f"{method} {target} HTTP/1.1\r\nHost: localhost\r\n{about}\r\n{body}".encode())
 
 
-async def test_a_check_is_started_followed_and_told(client: Conversation, jobs: FixedJobs) -> None:
+async def test_check_is_started_followed_and_reported(client: Conversation, jobs: FixedJobs) -> None:
     assert (await ask(client, "GET", "/api/v1/check")).status == 404
     begun = await ask(client, "POST", "/api/v1/check", '{"repair": true, "rate": 500}')
     assert (begun.status, begun.json["state"], begun.json["repair"], begun.json["rate"]) == (202, "running", True, 500)
@@ -66,7 +66,7 @@ async def test_a_check_is_started_followed_and_told(client: Conversation, jobs: 
     ]  # fmt: skip
 
 
-async def test_findings_are_listed_in_the_end_only(client: Conversation, jobs: FixedJobs) -> None:
+async def test_findings_are_listed_only_at_the_end(client: Conversation, jobs: FixedJobs) -> None:
     await ask(client, "POST", "/api/v1/check")
     status = jobs.last.status
     assert isinstance(status, CheckStatus)
@@ -76,7 +76,7 @@ async def test_findings_are_listed_in_the_end_only(client: Conversation, jobs: F
     assert (await ask(client, "GET", "/api/v1/check?wait=true")).json["findings"] != []
 
 
-async def test_differences_are_listed_in_the_end_only(client: Conversation, jobs: FixedJobs) -> None:
+async def test_differences_are_listed_only_at_the_end(client: Conversation, jobs: FixedJobs) -> None:
     await ask(client, "POST", "/api/v1/resync")
     status = jobs.last.status
     assert isinstance(status, ResyncStatus)
@@ -86,7 +86,7 @@ async def test_differences_are_listed_in_the_end_only(client: Conversation, jobs
     assert (await ask(client, "GET", "/api/v1/resync?wait=true")).json["differences"] != []
 
 
-async def test_what_cannot_be_done_says_why(client: Conversation, jobs: FixedJobs) -> None:
+async def test_failed_task_reports_its_error(client: Conversation, jobs: FixedJobs) -> None:
     await ask(client, "POST", "/api/v1/scrub")
     jobs.end(error="the disk is gone")
     told = await ask(client, "GET", "/api/v1/scrub?wait=true")
@@ -94,7 +94,7 @@ async def test_what_cannot_be_done_says_why(client: Conversation, jobs: FixedJob
     assert (await ask(client, "POST", "/api/v1/scrub")).status == 202
 
 
-async def test_without_options_a_check_only_looks_and_a_scrub_mends(client: Conversation, jobs: FixedJobs) -> None:
+async def test_by_default_a_scrub_repairs_and_a_check_does_not(client: Conversation, jobs: FixedJobs) -> None:
     assert (await ask(client, "POST", "/api/v1/check")).json["repair"] is False
     jobs.end()
     await ask(client, "GET", "/api/v1/check?wait=true")
@@ -102,13 +102,15 @@ async def test_without_options_a_check_only_looks_and_a_scrub_mends(client: Conv
 
 
 @pytest.mark.parametrize("second", ["check", "scrub"])
-async def test_one_runs_at_a_time(client: Conversation, second: str) -> None:
+async def test_only_one_task_runs_at_a_time(client: Conversation, second: str) -> None:
     assert (await ask(client, "POST", "/api/v1/check")).status == 202
     refused = await ask(client, "POST", f"/api/v1/{second}")
     assert (refused.status, "a check is already running here" in str(refused.json["detail"])) == (409, True)
 
 
-async def test_waiting_ends_after_a_while(client: Conversation, jobs: FixedJobs, autojump_clock: MockClock) -> None:
+async def test_waiting_for_a_task_ends_after_a_while(
+    client: Conversation, jobs: FixedJobs, autojump_clock: MockClock
+) -> None:
     await ask(client, "POST", "/api/v1/check")
     before = autojump_clock.current_time()
     assert (await ask(client, "GET", "/api/v1/check?wait=true")).json["state"] == "running"
@@ -116,7 +118,7 @@ async def test_waiting_ends_after_a_while(client: Conversation, jobs: FixedJobs,
     assert not jobs.last.ended.is_set()
 
 
-async def test_what_is_cancelled_says_so(client: Conversation) -> None:
+async def test_cancelled_task_says_so(client: Conversation) -> None:
     assert (await ask(client, "DELETE", "/api/v1/scrub")).status == 404
     await ask(client, "POST", "/api/v1/scrub")
     assert (await ask(client, "DELETE", "/api/v1/scrub")).json["state"] == "cancelled"
@@ -126,12 +128,12 @@ async def test_what_is_cancelled_says_so(client: Conversation) -> None:
 @pytest.mark.parametrize(
     "body", ["{", "[]", '{"repare": true}', '{"repair": 1}', '{"rate": 0}', '{"rate": true}', '{"rate": 1.5}', "\xff"]
 )
-async def test_options_that_make_no_sense_are_refused(client: Conversation, jobs: FixedJobs, body: str) -> None:
+async def test_invalid_options_are_refused(client: Conversation, jobs: FixedJobs, body: str) -> None:
     assert (await ask(client, "POST", "/api/v1/check", body)).status == 400
-    assert not jobs.begun
+    assert not jobs.started
 
 
-async def test_a_resync_says_what_it_is_to_compare(client: Conversation, jobs: FixedJobs) -> None:
+async def test_options_of_a_resync_are_passed_on(client: Conversation, jobs: FixedJobs) -> None:
     begun = await ask(
         client, "POST", "/api/v1/resync",
         '{"user": "Ann+x@example.org", "mailbox": "Work", "peer": "dc2", "dry_run": true, "rate": 9}',
@@ -144,7 +146,7 @@ async def test_a_resync_says_what_it_is_to_compare(client: Conversation, jobs: F
     assert jobs.last.options == ResyncOptions("deleted@example.org")
 
 
-async def test_an_inventory_says_where_it_is_to_go(client: Conversation, jobs: FixedJobs) -> None:
+async def test_options_of_an_inventory_are_passed_on(client: Conversation, jobs: FixedJobs) -> None:
     begun = await ask(client, "POST", "/api/v1/inventory", '{"to": "/var/mail out/1"}')
     assert (begun.status, begun.json["task"], begun.json["to"]) == (202, "inventory", "/var/mail out/1")
     assert jobs.last.options == InventoryOptions("/var/mail out/1")
@@ -176,22 +178,20 @@ async def test_an_inventory_says_where_it_is_to_go(client: Conversation, jobs: F
         ({"to": "/a", "rate": 5}, "not an option of this task"),
     ],
 )
-async def test_an_inventory_to_nowhere_is_refused(
+async def test_invalid_destinations_of_an_inventory_are_refused(
     client: Conversation, jobs: FixedJobs, options: dict[str, object], why: str
 ) -> None:
     refused = await ask(client, "POST", "/api/v1/inventory", json.dumps(options))
     assert (refused.status, why in str(refused.json["detail"])) == (400, True), refused.json
-    assert not jobs.begun
+    assert not jobs.started
 
 
 @pytest.mark.parametrize(
     "body", ['{"mailbox": "Work"}', '{"user": ""}', '{"user": 7}', '{"dry_run": "yes"}', '{"repair": true}']
 )
-async def test_a_resync_of_nothing_that_makes_sense_is_refused(
-    client: Conversation, jobs: FixedJobs, body: str
-) -> None:
+async def test_invalid_options_of_a_resync_are_refused(client: Conversation, jobs: FixedJobs, body: str) -> None:
     assert (await ask(client, "POST", "/api/v1/resync", body)).status == 400
-    assert not jobs.begun
+    assert not jobs.started
 
 
 @pytest.mark.parametrize(
@@ -210,21 +210,21 @@ async def test_a_resync_of_nothing_that_makes_sense_is_refused(
         ({"peer": "dc1"}, "dc1 is the node itself"),
     ],
 )
-async def test_names_that_nobody_can_have_are_refused(
+async def test_invalid_names_are_refused(
     client: Conversation, jobs: FixedJobs, options: dict[str, str], why: str
 ) -> None:
     refused = await ask(client, "POST", "/api/v1/resync", json.dumps(options))
     assert (refused.status, why in str(refused.json["detail"])) == (400, True)
-    assert not jobs.begun
+    assert not jobs.started
 
 
-async def test_a_body_that_is_nested_deeply_is_refused(client: Conversation, jobs: FixedJobs) -> None:
+async def test_deeply_nested_json_is_refused(client: Conversation, jobs: FixedJobs) -> None:
     refused = await ask(client, "POST", "/api/v1/check", "[" * 50_000)
     assert (refused.status, "nested too deeply" in str(refused.json["detail"])) == (400, True)
-    assert not jobs.begun
+    assert not jobs.started
 
 
-async def test_a_job_with_a_defect_fails_and_the_next_runs(
+async def test_job_with_a_defect_fails_and_the_next_one_runs(
     client: Conversation, jobs: FixedJobs, caplog: pytest.LogCaptureFixture
 ) -> None:
     await ask(client, "POST", "/api/v1/check")
@@ -237,32 +237,32 @@ async def test_a_job_with_a_defect_fails_and_the_next_runs(
     assert (await ask(client, "GET", "/api/v1/scrub?wait=true")).json["state"] == "done"
 
 
-async def test_a_defect_that_shows_when_it_is_cancelled_ends_the_task_only(client: Conversation) -> None:
+async def test_defect_during_cancellation_ends_only_the_task(client: Conversation) -> None:
     await ask(client, "POST", "/api/v1/check", f'{{"rate": {BRITTLE_RATE}}}')
     ended = await ask(client, "DELETE", "/api/v1/check")
     assert (ended.json["state"], "too late" in str(ended.json["error"])) == ("failed", True)
     assert (await ask(client, "POST", "/api/v1/check")).status == 202
 
 
-async def test_an_answer_has_what_utf8_has_not(client: Conversation, jobs: FixedJobs) -> None:
+async def test_answer_may_contain_lone_surrogates(client: Conversation, jobs: FixedJobs) -> None:
     await ask(client, "POST", "/api/v1/check")
     jobs.end(error="\ud800")
     assert (await ask(client, "GET", "/api/v1/check?wait=true")).json["error"] == "\ud800"
     assert (await ask(client, "DELETE", "/api/v1/check")).json["error"] == "\ud800"
 
 
-async def test_an_option_of_another_task_is_refused(client: Conversation, jobs: FixedJobs) -> None:
+async def test_option_of_another_task_is_refused(client: Conversation, jobs: FixedJobs) -> None:
     refused = await ask(client, "POST", "/api/v1/scrub", '{"repair": false}')
     assert (refused.status, "its options are: rate" in str(refused.json["detail"])) == (400, True)
-    assert not jobs.begun
+    assert not jobs.started
 
 
-async def test_no_web_page_can_start_one(client: Conversation, jobs: FixedJobs) -> None:
+async def test_web_page_cannot_start_a_task(client: Conversation, jobs: FixedJobs) -> None:
     assert (await ask(client, "POST", "/api/v1/check", "", "text/plain")).status == 415
-    assert not jobs.begun
+    assert not jobs.started
 
 
-async def test_an_undelete_is_of_one_folder(client: Conversation, jobs: FixedJobs) -> None:
+async def test_options_of_an_undelete_are_passed_on(client: Conversation, jobs: FixedJobs) -> None:
     body = '{"user": "Alice", "mailbox": "inbox", "since_ms": 1000, "dry_run": true}'
     begun = await ask(client, "POST", "/api/v1/undelete", body)
     assert (begun.status, jobs.last.options) == (202, UndeleteOptions("alice", "INBOX", 1000, dry_run=True))
@@ -290,9 +290,11 @@ async def test_an_undelete_is_of_one_folder(client: Conversation, jobs: FixedJob
         ('{"user": "alice", "mailbox": "INBOX", "rate": 1}', "not an option"),
     ],
 )
-async def test_an_undelete_that_cannot_be(client: Conversation, jobs: FixedJobs, body: str, what: str) -> None:
+async def test_invalid_options_of_an_undelete_are_refused(
+    client: Conversation, jobs: FixedJobs, body: str, what: str
+) -> None:
     answer = await ask(client, "POST", "/api/v1/undelete", body)
-    assert (answer.status, what in str(answer.json["detail"]), jobs.begun) == (400, True, [])
+    assert (answer.status, what in str(answer.json["detail"]), jobs.started) == (400, True, [])
 
 
 PLANNED: dict[str, object] = {
@@ -301,7 +303,7 @@ PLANNED: dict[str, object] = {
 }  # fmt: skip
 
 
-async def test_an_apply_is_of_planned_mailboxes(client: Conversation, jobs: FixedJobs) -> None:
+async def test_options_of_an_apply_are_passed_on(client: Conversation, jobs: FixedJobs) -> None:
     heads = {"dc1": Dot("dc1.1a2b", 17), "dc2": None}
     options = {"mailboxes": [PLANNED], "dry_run": True, "rate": 9, "texts": True}
     begun = await ask(client, "POST", "/api/v1/apply", json.dumps(options))
@@ -366,15 +368,15 @@ NODES = {f"n{number}": None for number in range(HEADS_MAX // 20)}
         (with_heads({"dc1": None, "dc2": ["origin", 1]}), "a node id"),
     ],
 )
-async def test_planned_mailboxes_that_make_no_sense(
+async def test_invalid_planned_mailboxes_are_refused(
     client: Conversation, jobs: FixedJobs, mailboxes: object, why: str
 ) -> None:
     refused = await ask(client, "POST", "/api/v1/apply", json.dumps({"mailboxes": mailboxes}))
     assert (refused.status, why in str(refused.json["detail"])) == (400, True), refused.json
-    assert not jobs.begun
+    assert not jobs.started
 
 
-async def test_the_rate_of_an_apply_is_of_mailboxes(client: Conversation, jobs: FixedJobs) -> None:
+async def test_rate_of_an_apply_counts_mailboxes(client: Conversation, jobs: FixedJobs) -> None:
     refused = await ask(client, "POST", "/api/v1/apply", '{"rate": 0}')
     assert (refused.status, "mailboxes per second" in str(refused.json["detail"])) == (400, True)
-    assert not jobs.begun
+    assert not jobs.started

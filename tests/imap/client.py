@@ -1,4 +1,4 @@
-"""A client for tests: lines in, lines out, over a pair of memory streams, and scripts of them."""
+"""An IMAP client that talks to a server over memory streams, line by line or from a script."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from tests.one_node import run_inline
 LOOPBACK = "127.0.0.1"
 PARSER = CommandParser()  # compiled once for all tests
 PASSWORD = parse_hash("{PLAIN}anything")
-PATIENCE_S = 30.0  # a test that hangs fails; in virtual time, less than any deadline of the server
+TEST_TIMEOUT_S = 30.0  # a test fails instead of hanging; shorter than any deadline of the server, for virtual time
 
 
 @dataclass
-class OneUser:
-    """Anybody may log in with the password that is the name backwards."""
+class ReversedNameUsers:
+    """A user directory in which every name exists, with the reversed name as the password."""
 
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    verified: list[tuple[str, str | None]] = field(default_factory=list)
 
     async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
-        self.asked.append((name, address))
+        self.verified.append((name, address))
         await trio.lowlevel.checkpoint()
         return Login(name, PASSWORD) if name and password == name[::-1] else None
 
@@ -50,8 +50,8 @@ class Client:
         await self.stream.send_all(text.encode("utf-8") if isinstance(text, str) else text)
 
     async def line(self) -> str:
-        """The next line that the server says, without its end; "" at the end of the connection."""
-        with trio.fail_after(PATIENCE_S):
+        """Return the server's next line without its line end; "" at the end of the connection."""
+        with trio.fail_after(TEST_TIMEOUT_S):
             while b"\r\n" not in self.received:
                 if not (data := await self.stream.receive_some(65536)):
                     return ""
@@ -61,7 +61,7 @@ class Client:
         return line.decode("utf-8")
 
     async def until(self, tag: str) -> list[str]:
-        """The lines up to the one with this tag, or to the end."""
+        """Return the lines up to the one with this tag, or to the end of the connection."""
         lines = [await self.line()]
         while lines[-1] and not lines[-1].startswith(tag + " "):
             lines.append(await self.line())
@@ -79,32 +79,38 @@ class Client:
 
 def services(mail: MailStore) -> ImapServices:
     return ImapServices(
-        mail=mail, users=OneUser(), sid="dc1", version="1.0", parser=PARSER, parsing=Parsing(run_in_thread=run_inline)
+        mail=mail,
+        users=ReversedNameUsers(),
+        sid="dc1",
+        version="1.0",
+        parser=PARSER,
+        parsing=Parsing(run_in_thread=run_inline),
     )
 
 
-async def fill(mail: MailStore, messages: int = 1, text: bytes = b"Subject: x\r\n\r\nHello\r\n") -> Folder:
+async def fill(mail: MailStore, messages: int = 1, body: bytes = b"Subject: x\r\n\r\nHello\r\n") -> Folder:
+    """Save so many messages in alice's INBOX."""
     inbox = await mail.folder("alice", "INBOX")
     for _ in range(messages):
-        await mail.save(inbox, NewMessage(text))
+        await mail.save(inbox, NewMessage(body))
     return inbox
 
 
 @asynccontextmanager
 async def connected(served: ImapServices, *, address: str = LOOPBACK, secure: bool = False) -> AsyncIterator[Client]:
-    """A client that has read the greeting. The server must end once the client has gone."""
+    """Connect a client that has read the greeting. The server must end once the client has gone."""
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(serve_imap, theirs, served, address=address, secure=secure))
         client = Client(ours)
         assert (await client.line()).startswith("* OK ")
         yield client
-        with trio.fail_after(PATIENCE_S):
+        with trio.fail_after(TEST_TIMEOUT_S):
             await ours.aclose()
 
 
 async def play(script: str, served: ImapServices) -> None:
-    """Act out a script; see `dialogues/README.txt` for how it is written."""
+    """Run a script, written as `dialogues/README.txt` says."""
     clients: dict[str, Client] = {}
     async with trio.open_nursery() as nursery:
         for number, line in enumerate(script.splitlines(), 1):
@@ -130,4 +136,4 @@ async def play(script: str, served: ImapServices) -> None:
                 assert re.fullmatch(".*".join(map(re.escape, text.split("..."))), said), f"{where}\nnot {said!r}"
         for name, client in clients.items():
             await client.stream.aclose()
-            assert not client.received, f"{name} was told more: {bytes(client.received)!r}"
+            assert not client.received, f"{name} received more lines: {bytes(client.received)!r}"

@@ -12,5 +12,5 @@ SCRIPTS = sorted(path for path in (Path(__file__).parent / "dialogues").glob("*.
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-async def test_a_dialogue_goes_as_written(script: Path, served: ImapServices) -> None:
+async def test_server_answers_as_the_script_says(script: Path, served: ImapServices) -> None:
     await play(await trio.Path(script).read_text("utf-8"), served)

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from replicator.imap.handlers.folder_list import list_entries, matches, special_uses
 
 
-def naive(pattern: str, name: str) -> bool:
+def matches_regex(pattern: str, name: str) -> bool:
     regex = "".join({"*": ".*", "%": "[^/]*"}.get(character, re.escape(character)) for character in pattern)
     return re.fullmatch(regex, name, re.DOTALL) is not None
 
 
 @given(st.text("ab/*%", max_size=8), st.text("ab/", max_size=10))
-def test_patterns_match_what_a_regular_expression_does(pattern: str, name: str) -> None:
-    assert matches(pattern, name) == naive(pattern, name)
+def test_patterns_match_like_a_regular_expression(pattern: str, name: str) -> None:
+    assert matches(pattern, name) == matches_regex(pattern, name)
 
 
-def test_a_hostile_pattern_is_no_work() -> None:
+def test_hostile_pattern_is_matched_quickly() -> None:
     assert not matches("*a%" * 300 + "b", "a" * 400)
 
 
@@ -39,10 +39,10 @@ NAMES = ["INBOX", "INBOX/x", "a", "a/b/c", "Drafts"]
         ("", []),
     ],
 )  # fmt: skip
-def test_lists(pattern: str, listed: list[str]) -> None:
+def test_list_entries_have_their_attributes(pattern: str, listed: list[str]) -> None:
     assert [" ".join([name, *attributes]) for name, attributes in list_entries(pattern, NAMES, children=True)] == listed
 
 
-def test_the_first_conventional_name_has_the_special_use() -> None:
+def test_first_conventional_name_gets_the_special_use() -> None:
     names = ["Sent Items", "SENT", "Spam", "Trash/old", "Archives"]
     assert special_uses(names) == {"SENT": "\\Sent", "Spam": "\\Junk", "Archives": "\\Archive"}

@@ -26,36 +26,36 @@ from replicator.imap.services import ImapServices
 from replicator.imap.wire.refusals import code_of
 from replicator.imap.wire.search_keys import BadCharsetError
 from replicator.mailstore import NewMessage
-from tests.imap.client import LOOPBACK, Client, OneUser, connected, fill
+from tests.imap.client import LOOPBACK, Client, ReversedNameUsers, connected, fill
 from tests.one_node import HookedMail, failing
 
-AWAY = "192.0.2.7"
+REMOTE_ADDRESS = "192.0.2.7"
 
 
-# ---- privacy ---------------------------------------------------------------------------------------------------
+# ---- encryption ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_password_in_the_open_from_elsewhere_is_refused(served: ImapServices) -> None:
-    async with connected(served, address=AWAY) as client:
+async def test_unencrypted_remote_login_is_refused(served: ImapServices) -> None:
+    async with connected(served, address=REMOTE_ADDRESS) as client:
         assert "LOGINDISABLED" in (await client.run("CAPABILITY"))[0]
         assert "AUTH=PLAIN" not in (await client.run("CAPABILITY"))[0]
         assert (await client.run("LOGIN alice ecila"))[-1].startswith("t NO [PRIVACYREQUIRED]")
         assert (await client.run("AUTHENTICATE PLAIN"))[-1].startswith("t NO [PRIVACYREQUIRED]")
-    assert isinstance(served.users, OneUser)
-    assert not served.users.asked
+    assert isinstance(served.users, ReversedNameUsers)
+    assert not served.users.verified
 
 
-async def test_under_tls_anybody_may_log_in(served: ImapServices) -> None:
-    async with connected(served, address=AWAY, secure=True) as client:
+async def test_remote_login_is_allowed_under_tls(served: ImapServices) -> None:
+    async with connected(served, address=REMOTE_ADDRESS, secure=True) as client:
         await client.log_in("alice")
-    assert isinstance(served.users, OneUser)
-    assert served.users.asked == [("alice", AWAY)]
+    assert isinstance(served.users, ReversedNameUsers)
+    assert served.users.verified == [("alice", REMOTE_ADDRESS)]
 
 
 # ---- deadlines -------------------------------------------------------------------------------------------------
 
 
-async def test_a_stranger_has_a_minute(served: ImapServices, autojump_clock: trio.testing.MockClock) -> None:
+async def test_client_has_a_minute_to_log_in(served: ImapServices, autojump_clock: trio.testing.MockClock) -> None:
     began = autojump_clock.current_time()
     async with connected(served) as client:
         for _ in range(5):
@@ -69,7 +69,7 @@ async def test_a_stranger_has_a_minute(served: ImapServices, autojump_clock: tri
     assert autojump_clock.current_time() - began < 65
 
 
-async def test_silence_of_half_an_hour_ends_the_connection_and_less_does_not(
+async def test_half_an_hour_of_silence_ends_the_connection(
     served: ImapServices, autojump_clock: trio.testing.MockClock
 ) -> None:
     began = autojump_clock.current_time()
@@ -87,11 +87,11 @@ async def test_silence_of_half_an_hour_ends_the_connection_and_less_does_not(
     assert autojump_clock.current_time() - began < 90 * 60
 
 
-async def test_a_client_that_does_not_read_is_let_go(
+async def test_client_that_does_not_read_is_disconnected(
     mail: HookedMail, served: ImapServices, autojump_clock: trio.testing.MockClock
 ) -> None:
     began = autojump_clock.current_time()
-    inbox = await fill(mail, text=b"x" * 1_000_000)
+    inbox = await fill(mail, body=b"x" * 1_000_000)
     ours, theirs = trio.testing.lockstep_stream_pair()
     client = Client(ours)
     async with trio.open_nursery() as nursery:
@@ -103,7 +103,7 @@ async def test_a_client_that_does_not_read_is_let_go(
     assert not (await mail.open_mailbox(inbox)).subscribers
 
 
-async def test_whoever_is_connected_hears_that_the_node_goes_down(served: ImapServices) -> None:
+async def test_shutdown_is_announced_to_connected_clients(served: ImapServices) -> None:
     streams = []
     async with trio.open_nursery() as nursery:
         for said in ("", "i IDLE\r\n"):
@@ -120,10 +120,10 @@ async def test_whoever_is_connected_hears_that_the_node_goes_down(served: ImapSe
         assert await client.line() == ""
 
 
-async def test_nobody_is_waited_for_when_the_node_goes_down(
+async def test_shutdown_does_not_wait_for_a_slow_client(
     mail: HookedMail, served: ImapServices, autojump_clock: trio.testing.MockClock
 ) -> None:
-    await fill(mail, text=b"x" * 1_000_000)
+    await fill(mail, body=b"x" * 1_000_000)
     ours, theirs = trio.testing.lockstep_stream_pair()
     client = Client(ours)
     async with trio.open_nursery() as nursery:
@@ -141,7 +141,7 @@ async def test_nobody_is_waited_for_when_the_node_goes_down(
     assert b"BYE" not in rest  # within a literal it would be part of the message
 
 
-# ---- the store fails -------------------------------------------------------------------------------------------
+# ---- failures of the store -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -161,11 +161,11 @@ async def test_nobody_is_waited_for_when_the_node_goes_down(
         (MailError, None),
     ],
 )
-def test_codes(error: type[MailError], code: str | None) -> None:
+def test_errors_have_their_response_codes(error: type[MailError], code: str | None) -> None:
     assert code_of(error("why")) == code
 
 
-async def test_a_full_disk_refuses_writing_and_lets_read(mail: HookedMail, served: ImapServices) -> None:
+async def test_full_disk_refuses_writes_and_allows_reads(mail: HookedMail, served: ImapServices) -> None:
     await fill(mail)
     mail.before_change = failing(DiskFullError("The disk is full; make room"))
     async with connected(served) as client:
@@ -177,7 +177,7 @@ async def test_a_full_disk_refuses_writing_and_lets_read(mail: HookedMail, serve
         assert lines == ["* 1 FETCH (FLAGS () BODY[TEXT] {7}", "Hello", ")", "t OK Fetched"]
 
 
-async def test_a_message_without_text_spoils_no_other(mail: HookedMail, served: ImapServices) -> None:
+async def test_message_without_a_body_does_not_hide_others(mail: HookedMail, served: ImapServices) -> None:
     await fill(mail)
     inbox = await mail.folder("alice", "INBOX")
     await mail.save(inbox, NewMessage(b"lost"))
@@ -196,7 +196,7 @@ async def test_a_message_without_text_spoils_no_other(mail: HookedMail, served: 
         assert (await client.run("FETCH 2 RFC822.SIZE"))[0] == "* 2 FETCH (RFC822.SIZE 4)"
 
 
-async def test_what_could_not_be_sent_is_not_seen(mail: HookedMail, served: ImapServices) -> None:
+async def test_messages_that_could_not_be_sent_are_not_marked_as_seen(mail: HookedMail, served: ImapServices) -> None:
     inbox = await mail.folder("alice", "INBOX")
     for number in range(30):
         await mail.save(inbox, NewMessage(f"{number}".encode()))
@@ -214,7 +214,7 @@ async def test_what_could_not_be_sent_is_not_seen(mail: HookedMail, served: Imap
         assert seen[0] == f"* SEARCH {' '.join(str(n) for n in (*range(1, 30, 2), 30))}"
 
 
-async def test_a_defect_ends_one_connection(
+async def test_defect_ends_only_its_connection(
     mail: HookedMail, served: ImapServices, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def break_down(user: str) -> None:
@@ -231,7 +231,7 @@ async def test_a_defect_ends_one_connection(
         assert (await other.run("NOOP"))[-1].startswith("t OK")
 
 
-async def test_expunged_elsewhere_during_a_fetch_is_left_out(mail: HookedMail, served: ImapServices) -> None:
+async def test_message_expunged_elsewhere_is_left_out_of_a_fetch(mail: HookedMail, served: ImapServices) -> None:
     await fill(mail, 3)
     view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
     async with connected(served) as client:
@@ -245,7 +245,7 @@ async def test_expunged_elsewhere_during_a_fetch_is_left_out(mail: HookedMail, s
         ]
 
 
-async def test_a_mailbox_deleted_under_a_session_ends_it(mail: HookedMail, served: ImapServices) -> None:
+async def test_deletion_of_the_selected_mailbox_ends_the_session(mail: HookedMail, served: ImapServices) -> None:
     await mail.create_folder("alice", "Short")
     async with connected(served) as idle, connected(served) as busy:
         await idle.log_in("alice", "Short")
@@ -258,7 +258,7 @@ async def test_a_mailbox_deleted_under_a_session_ends_it(mail: HookedMail, serve
         assert (await busy.run("NOOP"))[-2] == "* BYE [NONEXISTENT] Mailbox 'Short' was deleted"
 
 
-async def test_what_idle_has_begun_to_say_is_said_whole(mail: HookedMail, served: ImapServices) -> None:
+async def test_idle_finishes_a_started_response(mail: HookedMail, served: ImapServices) -> None:
     await fill(mail)
     ours, theirs = trio.testing.lockstep_stream_pair()
     client = Client(ours)
@@ -275,7 +275,7 @@ async def test_what_idle_has_begun_to_say_is_said_whole(mail: HookedMail, served
         await ours.aclose()
 
 
-async def test_an_expunge_removes_only_what_its_author_saw(mail: HookedMail, served: ImapServices) -> None:
+async def test_expunge_removes_only_messages_that_its_client_saw(mail: HookedMail, served: ImapServices) -> None:
     await fill(mail, 1)
     inbox = await mail.folder("alice", "INBOX")
     async with connected(served) as client:
@@ -294,7 +294,7 @@ async def test_pipelined_commands_are_answered_in_order(mail: HookedMail, served
 
 
 @pytest.mark.parametrize("size", [1, 3, 64])
-async def test_bytes_may_come_in_any_pieces(served: ImapServices, size: int) -> None:
+async def test_input_may_arrive_in_any_pieces(served: ImapServices, size: int) -> None:
     text = b"a LOGIN {5}\r\nalice {5+}\r\necila\r\nb APPEND inbox {4+}\r\n\r\n\n\r\r\nc SELECT INBOX\nd LOGOUT\r\n"
     async with connected(served) as client:
         for start in range(0, len(text), size):

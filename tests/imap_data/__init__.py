@@ -1,0 +1,1 @@
+"""Tests of the data that IMAP answers are made of: structure, envelope, sections and search of messages."""

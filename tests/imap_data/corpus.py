@@ -1,4 +1,4 @@
-"""CPython's own hard messages: the data of its `test_email` package."""
+"""Difficult messages from CPython: the data of its `test_email` package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.effort import IN_CI
 
 
 def corpus() -> dict[str, bytes]:
-    """The texts by name: none if this Python lacks its test package (Debian: libpython3-testsuite)."""
+    """Return the messages by name; none if this Python lacks its test package (Debian: libpython3-testsuite)."""
     spec = importlib.util.find_spec("test.test_email")
     if spec is None:
         assert not IN_CI, "CI needs CPython's test package"
@@ -22,12 +22,12 @@ def corpus() -> dict[str, bytes]:
     return {file.stem: file.read_bytes() for file in files}
 
 
-def message_header(text: bytes) -> Header:
-    return Header.at(text, 0, len(text))
+def message_header(body: bytes) -> Header:
+    return Header.at(body, 0, len(body))
 
 
 def check_spans(part: Part, start: int, end: int) -> None:
-    """Parts lie in order within what holds them, and none overlaps another."""
+    """Check that parts lie in order within the part that contains them, and do not overlap."""
     assert start <= part.header.start <= part.header.fields_end <= part.header.end <= part.end <= end
     at = part.header.end
     for child in part.children if part.nested is None else (part.nested,):

@@ -18,12 +18,12 @@ Shape: TypeAlias = tuple["str | bytes | Shape", ...]
 
 CORPUS = corpus()
 
-# Where the email package drops octets: what stands in a multipart before a delimiter that never comes.
+# The email package drops these octets: those in a multipart whose delimiter never comes.
 DROPPED = {b"": b"--BBB--\n", b"\n": b""}
 
 
 def expected(message: Message) -> Shape:
-    """The tree as the email package sees it."""
+    """Return the tree of parts that the email package finds."""
     payload = message.get_payload()
     if isinstance(payload, str):
         octets = payload.encode("ascii", "surrogateescape")
@@ -35,7 +35,7 @@ def expected(message: Message) -> Shape:
         return (message.get_content_type(), *map(expected, children))
     if message.get_content_type() == "message/rfc822":
         return ("message/rfc822", expected(children[0]))
-    return (message.get_content_type(),)  # it takes delivery reports and the like apart; IMAP does not
+    return (message.get_content_type(),)  # the email package parses delivery reports and the like; IMAP does not
 
 
 def shape(part: Part) -> Shape:
@@ -49,7 +49,7 @@ def shape(part: Part) -> Shape:
 
 
 def without_dropped(tree: Shape, ours: Shape) -> Shape:
-    """`tree`, its leaves replaced by ours where the email package is known to drop octets."""
+    """Return `tree` with our leaves where the email package is known to drop octets."""
     if len(tree) == 2 and tree[0] == "text/plain" and tree[1] in DROPPED and ours == ("text/plain", DROPPED[tree[1]]):
         return ours
     return tuple(
@@ -59,13 +59,13 @@ def without_dropped(tree: Shape, ours: Shape) -> Shape:
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_structure_and_octets_are_those_of_the_email_package(name: str) -> None:
+def test_structure_and_octets_equal_those_of_the_email_package(name: str) -> None:
     ours = shape(parse(CORPUS[name]))
     assert ours == without_dropped(expected(email.message_from_bytes(CORPUS[name])), ours)
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_structure_is_that_of_the_email_package_with_crlf_too(name: str) -> None:
+def test_structure_is_the_same_with_crlf_line_ends(name: str) -> None:
     raw = b"\r\n".join(CORPUS[name].replace(b"\r\n", b"\n").split(b"\n"))
     assert [kind_of(part) for part in parse(raw).walk()] == [kind_of(part) for part in parse(CORPUS[name]).walk()]
     check_spans(parse(raw), 0, len(raw))
@@ -76,19 +76,19 @@ def kind_of(part: Part) -> tuple[bytes, bytes, int]:
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_sections_are_slices_of_the_text(name: str) -> None:
+def test_sections_are_slices_of_the_body(name: str) -> None:
     raw = CORPUS[name]
-    text = ParsedBody(Skeleton(raw))
-    assert section(text, BodySection()) == raw
-    header, body = (section(text, BodySection(text=what)) for what in (SectionText.HEADER, SectionText.TEXT))
+    parsed = ParsedBody(Skeleton(raw))
+    assert section(parsed, BodySection()) == raw
+    header, body = (section(parsed, BodySection(text=what)) for what in (SectionText.HEADER, SectionText.TEXT))
     assert isinstance(header, bytes)
     assert isinstance(body, bytes)
     assert header + body == raw
-    check_spans(text.structure, 0, len(raw))
+    check_spans(parsed.structure, 0, len(raw))
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_every_answer_can_be_printed(name: str) -> None:
+def test_every_structure_can_be_printed(name: str) -> None:
     value = body_structure(parse(CORPUS[name]), Skeleton(CORPUS[name]), extended=True)
     printed = b"".join(without_body(fetch_response(1, [(b"BODYSTRUCTURE", value)])))
     assert printed.startswith(b"* 1 FETCH (BODYSTRUCTURE (")

@@ -36,11 +36,11 @@ from tests.imap_data.corpus import message_header
         (b"a =?us-ascii?q?b?= c", "a b c"),
     ],
 )
-def test_header_values(value: bytes, expected: str) -> None:
+def test_header_values_are_decoded(value: bytes, expected: str) -> None:
     assert value_text(value) == expected
 
 
-def test_a_header_as_a_whole() -> None:
+def test_whole_header_is_decoded_and_unfolded() -> None:
     raw = b"Subject: =?utf-8?q?gr=C3=BCn?=\r\n =?utf-8?q?er?=\r\nTo: a,\r\n\tb\r\n\r\n"
     assert header_text(message_header(raw)) == "Subject: grüner\r\nTo: a,\tb\r\n"
 
@@ -66,7 +66,7 @@ def test_a_header_as_a_whole() -> None:
         (None, b"\xe4", "ä"),
     ],
 )
-def test_charsets(charset: str | None, octets: bytes, expected: str) -> None:
+def test_text_is_decoded_from_its_charset(charset: str | None, octets: bytes, expected: str) -> None:
     assert decode_text(octets, charset) == expected
 
 
@@ -75,14 +75,14 @@ def test_charsets(charset: str | None, octets: bytes, expected: str) -> None:
     st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=200),
     st.sampled_from(["base64", "quoted-printable", "8bit"]),
 )
-def test_what_the_email_package_writes_is_read(text: str, encoding: str) -> None:
+def test_messages_of_the_email_package_are_decoded(text: str, encoding: str) -> None:
     message = EmailMessage(email.policy.SMTP)
     message.set_content(text, charset="utf-8", cte=encoding)
     assert part_text(parse(message.as_bytes())).splitlines() == (text + "\n").splitlines()
 
 
 @pytest.mark.parametrize("broken", [b"Z3LDvG4", b"Z3 LD\r\nvG4=", b"Z3LDvG4=trailing", b"*Z3LD*vG4="])
-def test_broken_base64_is_read_as_far_as_it_goes(broken: bytes) -> None:
+def test_broken_base64_is_decoded_as_far_as_possible(broken: bytes) -> None:
     part = parse(b"Content-Type: text/plain; charset=utf-8\nContent-Transfer-Encoding: BASE64\n\n" + broken)
     assert part_text(part).startswith("grün")
 
@@ -100,11 +100,11 @@ def test_broken_base64_is_read_as_far_as_it_goes(broken: bytes) -> None:
         (b"1 Jan " + b"9" * 5000 + b" 00:00:00 +0000", None),
     ],
 )
-def test_sent_dates(value: bytes, expected: dt.date | None) -> None:
+def test_sent_date_is_read_from_the_header(value: bytes, expected: dt.date | None) -> None:
     assert sent_date(message_header(b"Date: " + value + b"\r\n\r\n")) == expected
 
 
-def test_no_date() -> None:
+def test_missing_date_gives_no_sent_date() -> None:
     assert sent_date(message_header(b"Subject: x\r\n\r\n")) is None
 
 
@@ -118,7 +118,7 @@ FORWARDED = (
 )
 
 
-def test_the_body_is_text_parts_and_headers_of_messages_within() -> None:
+def test_body_search_covers_text_parts_and_headers_of_nested_messages() -> None:
     text = ReadableText(ParsedBody(Skeleton(FORWARDED)))
     assert text.body == ["grün", "subject: inner\r\n", "nested"]
     assert list(text.values(b"subject")) == ["outer"]

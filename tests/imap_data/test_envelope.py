@@ -62,7 +62,7 @@ def group(name: str) -> Address:
         ("a > b@c", [plain("ab", "c")]),
     ],
 )
-def test_addresses(text: str, expected: list[Address]) -> None:
+def test_addresses_are_parsed(text: str, expected: list[Address]) -> None:
     assert parse_addresses(text.encode()) == expected
 
 
@@ -73,11 +73,11 @@ def test_addresses(text: str, expected: list[Address]) -> None:
             st.text("abc .,\"\\<>@:;()'", max_size=8).map(lambda name: " ".join(name.split())),
             st.from_regex(r"[a-z0-9+_-]{1,5}(\.[a-z]{1,3})?@[a-z]{1,5}\.[a-z]{2}", fullmatch=True),
         ),
-        min_size=1,  # of no addresses, Python 3.11.2 makes an empty one
+        min_size=1,  # from an empty list, Python 3.11.2 makes one empty address
         max_size=4,
     )
 )
-def test_what_the_email_package_writes_and_reads_is_read_alike(pairs: list[tuple[str, str]]) -> None:
+def test_addresses_are_read_like_the_email_package_does(pairs: list[tuple[str, str]]) -> None:
     text = ", ".join(formataddr(pair) for pair in pairs)
     ours = [
         ((address.name or b"").decode(), b"%b@%b" % (address.mailbox or b"", address.host or b""))
@@ -88,7 +88,7 @@ def test_what_the_email_package_writes_and_reads_is_read_alike(pairs: list[tuple
 
 @settings(deadline=None)
 @given(st.binary(max_size=60), st.sampled_from([b'"', b"(", b"<", b"\\", b"@", b":", b";", b",", b"["]))
-def test_no_octets_are_too_strange_and_groups_are_closed(text: bytes, sign: bytes) -> None:
+def test_hostile_addresses_are_parsed_and_groups_are_closed(text: bytes, sign: bytes) -> None:
     for hostile in (text, text.replace(b"\x00", sign), sign + text + sign):
         open_groups = 0
         for address in parse_addresses(hostile):
@@ -100,7 +100,7 @@ def test_no_octets_are_too_strange_and_groups_are_closed(text: bytes, sign: byte
 @pytest.mark.parametrize(
     "unit", [b"a@b,", b'\\"', b"(", b"<@a,", b"a@", b"a b@", b'"', b":", b"a:;", b"<", b"[", b"\\("]
 )
-def test_a_megabyte_of_it_is_bounded(unit: bytes) -> None:
+def test_number_of_parsed_addresses_is_bounded(unit: bytes) -> None:
     assert len(parse_addresses(unit * (1_000_000 // len(unit)))) <= MAX_ADDRESSES + 1
 
 
@@ -149,11 +149,11 @@ A, B, C = plain("a", "x"), plain("b", "x"), plain("c", "x")
         (b"Subject: a\x00b\rc\r\n", (None, b"abc", *(None,) * 8)),
     ],
 )
-def test_envelope(header: bytes, expected: Value) -> None:
+def test_envelope_is_made_from_the_header(header: bytes, expected: Value) -> None:
     assert envelope(message_header(header + b"\r\nTo: not@header\r\n")) == expected
 
 
-def test_a_message_of_rfc_3501() -> None:
+def test_envelope_of_the_example_in_rfc_3501() -> None:
     header = (
         b"Date: Wed, 17 Jul 1996 02:23:25 -0700 (PDT)\r\n"
         b"From: Terry Gray <gray@cac.washington.edu>\r\n"
@@ -178,7 +178,7 @@ def test_a_message_of_rfc_3501() -> None:
 
 
 @pytest.mark.parametrize("raw", corpus().values(), ids=corpus())
-def test_senders_of_the_corpus_are_those_the_email_package_finds(raw: bytes) -> None:
+def test_senders_of_the_corpus_equal_those_of_the_email_package(raw: bytes) -> None:
     header = message_header(raw)
     value = header.value(b"from") or b""
     ours = [(address.name or b"", address.mailbox, address.host) for address in parse_addresses(value)]

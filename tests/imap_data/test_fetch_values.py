@@ -36,7 +36,7 @@ MESSAGE = Message(
     dot=Dot("dc1.1", 1),
     change=0,
 )
-TEXT = ParsedBody(Skeleton(b"Subject: x\r\n\r\nhello\r\n"))
+BODY = ParsedBody(Skeleton(b"Subject: x\r\n\r\nhello\r\n"))
 
 
 @pytest.mark.parametrize(
@@ -49,10 +49,10 @@ TEXT = ParsedBody(Skeleton(b"Subject: x\r\n\r\nhello\r\n"))
         (Attribute.UID, 7),
     ],
 )
-def test_items_of_the_view_need_no_text(item: Attribute, expected: Value) -> None:
+def test_items_of_the_view_need_no_body(item: Attribute, expected: Value) -> None:
     assert not needs_body(item)
     assert fetch_value(item, MESSAGE, None) == expected
-    assert fetch_value(item, MESSAGE, TEXT) == expected
+    assert fetch_value(item, MESSAGE, BODY) == expected
 
 
 PLAIN = (b"TEXT", b"PLAIN", (b"CHARSET", b"US-ASCII"), None, None, b"7BIT", 7, 1)
@@ -64,34 +64,34 @@ PLAIN = (b"TEXT", b"PLAIN", (b"CHARSET", b"US-ASCII"), None, None, b"7BIT", 7, 1
         (Attribute.BODY, PLAIN),
         (Attribute.BODYSTRUCTURE, (*PLAIN, None, None, None, None)),
         (Attribute.ENVELOPE, (None, b"x", *(None,) * 8)),
-        (Attribute.RFC822, TEXT.raw),
+        (Attribute.RFC822, BODY.raw),
         (Attribute.RFC822_HEADER, b"Subject: x\r\n\r\n"),
         (Attribute.RFC822_TEXT, b"hello\r\n"),
-        (BodySection(), TEXT.raw),
+        (BodySection(), BODY.raw),
         (BodySection(text=SectionText.TEXT, partial=Partial(1, 3)), b"ell"),
     ],
 )
-def test_items_of_the_text(item: FetchItem, expected: Value) -> None:
+def test_items_of_the_body_are_made_from_it(item: FetchItem, expected: Value) -> None:
     assert needs_body(item)
-    assert fetch_value(item, MESSAGE, TEXT) == expected
+    assert fetch_value(item, MESSAGE, BODY) == expected
 
 
-def test_no_message_has_a_thread() -> None:
+def test_thread_id_is_always_nil() -> None:
     assert fetch_value(Attribute.THREADID, MESSAGE, None) is None
 
 
 @pytest.mark.parametrize("item", [item for item in Attribute if item is not Attribute.THREADID])
 def test_every_other_attribute_has_a_value(item: Attribute) -> None:
-    assert isinstance(fetch_value(item, MESSAGE, TEXT), int | bytes | tuple | Adjacent)
+    assert isinstance(fetch_value(item, MESSAGE, BODY), int | bytes | tuple | Adjacent)
 
 
 @pytest.mark.parametrize("item", [item for item in Attribute if needs_body(item)])
-def test_an_item_of_the_text_is_not_made_without(item: Attribute) -> None:
+def test_items_of_the_body_are_refused_without_it(item: Attribute) -> None:
     with pytest.raises(AssertionError, match="needs_body"):
         fetch_value(item, MESSAGE, None)
 
 
-def test_what_sets_seen() -> None:
+def test_only_fetching_a_body_without_peek_sets_seen() -> None:
     assert {item for item in Attribute if sets_seen(item)} == {Attribute.RFC822, Attribute.RFC822_TEXT}
     assert sets_seen(BodySection())
     assert not sets_seen(BodySection(peek=True))
@@ -114,13 +114,13 @@ FIELDS = SectionText.HEADER_FIELDS
         (BodySection(text=FIELDS, fields=('a"b\\c', "d(e", "")), 'BODY[HEADER.FIELDS ("a\\"b\\\\c" "d(e" "")]'),
     ],
 )
-def test_response_names(item: FetchItem, expected: str) -> None:
+def test_response_names_follow_from_the_item(item: FetchItem, expected: str) -> None:
     assert response_name(item) == expected
 
 
 @settings(deadline=None)
 @given(st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(9999, 12, 31)))  # noqa: DTZ001 - naive means UTC to hypothesis
-def test_internal_dates_are_those_that_were_meant(when: dt.datetime) -> None:
+def test_internal_dates_are_read_back(when: dt.datetime) -> None:
     moment = when.replace(microsecond=0, tzinfo=dt.UTC)
     text = internal_date(round(moment.timestamp()) * 1000 + 999)
     assert len(text) == len(b"dd-Mmm-yyyy hh:mm:ss +zzzz")
@@ -140,5 +140,5 @@ def test_internal_dates_are_those_that_were_meant(when: dt.datetime) -> None:
         (-(2**63), b" 1-Jan-0001 00:00:00 +0000"),
     ],
 )
-def test_internal_dates_at_the_ends_of_time(received_ms: int, expected: bytes) -> None:
+def test_internal_dates_are_clamped_to_years_1_to_9999(received_ms: int, expected: bytes) -> None:
     assert internal_date(received_ms) == expected

@@ -48,7 +48,7 @@ _PIECES = [
 
 
 def read_all(raw: bytes) -> Part:
-    """Everything that is ever made of a text."""
+    """Parse the body and make all data that IMAP can ask for."""
     part = parse(raw)
     check_spans(part, 0, len(raw))
     body_structure(part, Skeleton(part.header.raw), extended=True)
@@ -63,7 +63,7 @@ def read_all(raw: bytes) -> Part:
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(_PIECES), st.binary(max_size=4)), max_size=30).map(b"".join))
-def test_nothing_raises(raw: bytes) -> None:
+def test_no_body_raises_an_error(raw: bytes) -> None:
     read_all(raw)
 
 
@@ -82,7 +82,7 @@ def depth(part: Part) -> int:
 
 
 @pytest.mark.parametrize("make", [nested_multiparts, nested_messages])
-def test_what_nests_too_deep_is_opaque(make: Callable[[int], bytes]) -> None:
+def test_part_nested_too_deeply_is_opaque(make: Callable[[int], bytes]) -> None:
     part = read_all(make(MAX_DEPTH + 500))
     assert depth(part) == MAX_DEPTH + 1
     innermost = list(part.walk())[-1]
@@ -95,7 +95,7 @@ def flat(parts: int) -> bytes:
     return b"Content-Type: multipart/mixed; boundary=b\r\n\r\n" + b"--b\r\n\r\nx\r\n" * parts + b"--b--"
 
 
-def test_what_has_too_many_parts_is_opaque() -> None:
+def test_multipart_with_too_many_parts_is_opaque() -> None:
     assert len(read_all(flat(MAX_PARTS)).children) == MAX_PARTS
     part = read_all(flat(MAX_PARTS + 1))
     assert (part.content_type.subtype, part.children) == (b"OCTET-STREAM", ())
@@ -107,27 +107,27 @@ def test_parts_are_counted_over_the_whole_message() -> None:
     assert [len(child.children) for child in read_all(raw).children] == [MAX_PARTS // 2, 0, 0]
 
 
-def test_messages_within_count_for_several() -> None:
+def test_nested_message_counts_as_several_parts() -> None:
     count = MAX_PARTS // (MESSAGE_COST + 1)
     raw = b"Content-Type: multipart/digest; boundary=b\r\n\r\n" + b"--b\r\n\r\nA: b\r\n\r\nx\r\n" * (count + 1)
     children = read_all(raw).children
     assert [child.nested is None for child in children] == [False] * (count - 1) + [True] * 2
 
 
-def test_a_boundary_beyond_the_limit_is_none() -> None:
+def test_boundary_beyond_the_limit_is_ignored() -> None:
     for length, parts in ((MAX_BOUNDARY, 1), (MAX_BOUNDARY + 1, 0)):
         boundary = b"b" * length
         raw = b"Content-Type: multipart/mixed; boundary=%b\r\n\r\n--%b\r\n\r\nx" % (boundary, boundary)
         assert len(read_all(raw).children) == parts
 
 
-def test_fields_beyond_the_limit_are_not_looked_at() -> None:
+def test_fields_beyond_the_limit_are_ignored() -> None:
     header = message_header(b"A:\n" * (MAX_FIELDS - 1) + b"B: yes\nC: no\n\n")
     assert (header.value(b"b"), header.value(b"c")) == (b"yes", None)
     assert header.raw[header.fields_end :] == b"\n"
 
 
-def test_parameters_beyond_the_limit_are_not_looked_at() -> None:
+def test_parameters_beyond_the_limit_are_ignored() -> None:
     part = parse(b"Content-Type: a/b" + b";c=d" * (MAX_PARAMETERS + 1) + b"\n\n")
     assert len(part.content_type.parameters) == MAX_PARAMETERS
 
@@ -166,7 +166,7 @@ def test_parameters_beyond_the_limit_are_not_looked_at() -> None:
         (b"Content-Type: text/plain; charset=iso-2022-jp\n\n", b"\x1b$B"),
     ],
 )
-def test_a_megabyte_of_it_takes_linear_time(head: bytes, unit: bytes) -> None:
-    """Were it quadratic, this would not end today."""
+def test_parsing_takes_linear_time(head: bytes, unit: bytes) -> None:
+    """With quadratic time, this test would take hours."""
     raw = head + unit * (MEGABYTE // len(unit))
     assert len(list(read_all(raw).walk())) <= MAX_PARTS

@@ -27,7 +27,7 @@ EPOCH = dt.date(1970, 1, 1)
 
 @dataclass(frozen=True)
 class Mail:
-    """A message and the facts its text is written from."""
+    """A message and the facts that its body is written from."""
 
     row: Message
     subject: str | None
@@ -36,7 +36,7 @@ class Mail:
     sent: dt.date | None
 
     @property
-    def text(self) -> bytes:
+    def octets(self) -> bytes:
         lines = [f"From: {self.sender}"]
         lines += [] if self.subject is None else [f"Subject: {self.subject}"]
         lines += [] if self.sent is None else [f"Date: {self.sent:%d %b %Y} 23:59:59 -1200"]
@@ -45,7 +45,10 @@ class Mail:
 
 @dataclass(frozen=True)
 class Mailbox:
-    """`announced` leads the mails' UIDs; there may be mails after it, and gone ones within it."""
+    """Messages in a mailbox, and the UIDs that a session has announced.
+
+    There may be newer messages than those announced, and announced messages may be gone.
+    """
 
     mails: list[Mail]
     announced: list[int]
@@ -118,18 +121,18 @@ search_keys: st.SearchStrategy[keys.SearchKey] = st.recursive(
 )
 
 
-def dumb(key: keys.SearchKey, mail: Mail, mailbox: Mailbox) -> bool:
-    """One message, one key, in the words of RFC 3501 section 6.4.4."""
+def matches_naively(key: keys.SearchKey, mail: Mail, mailbox: Mailbox) -> bool:
+    """Return True if one message matches one key, by RFC 3501 section 6.4.4 taken literally."""
     row = mail.row
     match key:
         case keys.All():
             return True
         case keys.And(parts):
-            return all(dumb(part, mail, mailbox) for part in parts)
+            return all(matches_naively(part, mail, mailbox) for part in parts)
         case keys.Or(left, right):
-            return dumb(left, mail, mailbox) or dumb(right, mail, mailbox)
+            return matches_naively(left, mail, mailbox) or matches_naively(right, mail, mailbox)
         case keys.Not(inner):
-            return not dumb(inner, mail, mailbox)
+            return not matches_naively(inner, mail, mailbox)
         case keys.SequenceNumbers(wanted):
             return in_set(mailbox.announced.index(row.uid) + 1, wanted, len(mailbox.announced))
         case keys.Uids(wanted):
@@ -145,19 +148,19 @@ def dumb(key: keys.SearchKey, mail: Mail, mailbox: Mailbox) -> bool:
         case keys.Smaller(size):
             return row.size_bytes < size
         case keys.Received(relation, day):
-            return stands(EPOCH + dt.timedelta(milliseconds=row.received_ms), relation, day)
+            return is_in_relation(EPOCH + dt.timedelta(milliseconds=row.received_ms), relation, day)
         case keys.Sent(relation, day):
-            return mail.sent is not None and stands(mail.sent, relation, day)
+            return mail.sent is not None and is_in_relation(mail.sent, relation, day)
         case keys.HeaderContains(name, text):
             value = {"SUBJECT": mail.subject, "FROM": mail.sender}.get(name.upper())
             return value is not None and text.decode() in value.lower()
         case keys.BodyContains(text):
             return text.decode() in mail.body.lower()
         case keys.TextContains(text):
-            return text.decode() in mail.text.decode().lower()
+            return text.decode() in mail.octets.decode().lower()
 
 
-def stands(day: dt.date, relation: keys.Relation, other: dt.date) -> bool:
+def is_in_relation(day: dt.date, relation: keys.Relation, other: dt.date) -> bool:
     return {"BEFORE": day < other, "ON": day == other, "SINCE": day >= other}[relation.value]
 
 
@@ -168,15 +171,15 @@ def in_set(number: int, wanted: SequenceSet, largest: int) -> bool:
 
 @settings(max_examples=examples(250, 500), deadline=None)
 @given(mailbox=mailboxes(), key=search_keys)
-def test_search_finds_what_the_dumb_one_finds(mailbox: Mailbox, key: keys.SearchKey) -> None:
+def test_search_finds_the_same_as_a_naive_search(mailbox: Mailbox, key: keys.SearchKey) -> None:
     search = Search(keys.SearchProgram(key), mailbox.view, mailbox.announced, mailbox.recent)
     by_uid = {mail.row.uid: mail for mail in mailbox.mails}
     found, undecided = search.decide()
     assert undecided == sorted(undecided)
     assert found.isdisjoint(undecided)
-    found |= {uid for uid in undecided if search.matches(by_uid[uid].row, ParsedBody(Skeleton(by_uid[uid].text)))}
+    found |= {uid for uid in undecided if search.matches(by_uid[uid].row, ParsedBody(Skeleton(by_uid[uid].octets)))}
     announced = [mail for mail in mailbox.mails if mail.row.uid in mailbox.announced]
-    assert found == {mail.row.uid for mail in announced if dumb(key, mail, mailbox)}
+    assert found == {mail.row.uid for mail in announced if matches_naively(key, mail, mailbox)}
 
 
 def row(uid: int, *flags: str) -> Message:
@@ -207,7 +210,7 @@ ROWS = (row(1), row(2, "\\Seen"), row(3), row(4, "\\Seen"))
         (keys.And((keys.Not(keys.All()), TEXT)), set(), []),
     ],
 )
-def test_texts_are_asked_for_only_where_they_decide(key: keys.SearchKey, found: set[int], undecided: list[int]) -> None:
+def test_bodies_are_needed_only_where_they_decide(key: keys.SearchKey, found: set[int], undecided: list[int]) -> None:
     assert search_of(key, *ROWS).decide() == (found, undecided)
 
 
@@ -226,7 +229,7 @@ class HeaderOnly(ParsedBody):
         (keys.TextContains(b"x"), True),
     ],
 )
-def test_a_body_is_read_only_where_the_header_does_not_decide(key: keys.SearchKey, *, matches: bool) -> None:
+def test_body_is_parsed_only_where_the_header_does_not_decide(key: keys.SearchKey, *, matches: bool) -> None:
     assert search_of(key, row(1)).matches(row(1), HeaderOnly(Skeleton(b"Subject: x\r\n\r\n"))) is matches
 
 
@@ -234,19 +237,19 @@ def test_a_body_is_read_only_where_the_header_does_not_decide(key: keys.SearchKe
     ("relation", "days"),
     [(keys.Relation.BEFORE, [27]), (keys.Relation.ON, [28]), (keys.Relation.SINCE, [28, 29])],
 )
-def test_dates_are_whole_days(relation: keys.Relation, days: list[int]) -> None:
+def test_date_keys_compare_whole_days(relation: keys.Relation, days: list[int]) -> None:
     day = dt.date(2024, 2, 28)
     for each in DAYS:
         start = (each - EPOCH).days * DAY_MS
         for received_ms in (start, start + DAY_MS - 1):
             received = search_of(keys.Received(relation, day), row(1)._replace(received_ms=received_ms))
             assert received.decide() == ({1} if each.day in days else set(), [])
-        text = ParsedBody(Skeleton(f"Date: {each:%d %b %Y} 23:00:00 -0800\r\n\r\n".encode()))
-        assert search_of(keys.Sent(relation, day), row(1)).matches(row(1), text) is (each.day in days)
+        parsed = ParsedBody(Skeleton(f"Date: {each:%d %b %Y} 23:00:00 -0800\r\n\r\n".encode()))
+        assert search_of(keys.Sent(relation, day), row(1)).matches(row(1), parsed) is (each.day in days)
 
 
 @pytest.mark.parametrize("charset", [None, "utf-8", "UTF-8"])
-def test_text_in_utf_8(charset: str | None) -> None:
+def test_search_text_in_utf_8_ignores_case(charset: str | None) -> None:
     search = search_of(keys.BodyContains("GRÜN".encode()), row(1), charset=charset)
     assert search.matches(row(1), ParsedBody(Skeleton("\r\nHellgrün".encode())))
 
@@ -255,18 +258,18 @@ def test_text_in_utf_8(charset: str | None) -> None:
     ("charset", "text"),
     [("ISO-8859-1", b"x"), ("", b"x"), ("us-ascii", b"\xc3\xa4"), ("UTF-8", b"\xe4"), (None, b"\xe4")],
 )
-def test_a_bad_charset_is_refused(charset: str | None, text: bytes) -> None:
+def test_unsupported_charset_is_refused(charset: str | None, text: bytes) -> None:
     for key in (keys.BodyContains(text), keys.TextContains(text), keys.HeaderContains("A", text)):
         with pytest.raises(keys.BadCharsetError):
             search_of(keys.Not(key), row(1), charset=charset)
 
 
-def test_a_bad_charset_is_refused_even_where_nothing_is_written_in_it() -> None:
+def test_unsupported_charset_is_refused_without_any_text() -> None:
     with pytest.raises(keys.BadCharsetError, match="US-ASCII or UTF-8"):
         search_of(keys.All(), charset="koi8-r")
 
 
-def test_every_number_counts_in_a_sequence_set() -> None:
+def test_sequence_numbers_count_announced_messages() -> None:
     uids = [3, 5, 8, 13]
     found, _ = search_of(keys.SequenceNumbers(SequenceSet(((2, 3), (4, 9), (50, 60)))), *map(row, uids)).decide()
     assert sorted(bisect_left(uids, uid) + 1 for uid in found) == [2, 3, 4]

@@ -15,7 +15,7 @@ HEADER, TEXT, MIME = SectionText.HEADER, SectionText.TEXT, SectionText.MIME
 
 @dataclass(frozen=True)
 class Known:
-    """A part whose octets are known: those of its header, of its body, and of each section within by part number."""
+    """A part with known octets: of its header, of its body, and of each section in it by part number."""
 
     header: bytes
     body: bytes
@@ -27,7 +27,7 @@ def under(number: int, known: Known) -> dict[tuple[int, ...], tuple[bytes, bytes
     return {(number,): (known.header, known.body), **inner}
 
 
-# Lines that begin with two hyphens, but are no delimiter of any multipart made below.
+# Some lines begin with two hyphens, but none is a delimiter of a multipart made below.
 _LINE = st.sampled_from([b"", b"hello", b"--", b"--other", b"--b", b"-", b"a: b", b"\xff\x00", b"--b1x", b"--b1 -- x"])
 _END = st.sampled_from([b"\r\n", b"\n"])
 
@@ -74,16 +74,16 @@ def parts(level: int) -> st.SearchStrategy[Known]:
 
 @settings(deadline=None)
 @given(known=multiparts(1))
-def test_sections_are_the_octets_that_were_put_there(known: Known) -> None:
+def test_sections_have_the_octets_that_they_were_built_from(known: Known) -> None:
     raw = known.header + known.body
-    text = ParsedBody(Skeleton(raw))
-    assert section(text, BodySection()) == raw
-    assert section(text, BodySection(text=HEADER)) == known.header
-    assert section(text, BodySection(text=TEXT)) == known.body
+    parsed = ParsedBody(Skeleton(raw))
+    assert section(parsed, BodySection()) == raw
+    assert section(parsed, BodySection(text=HEADER)) == known.header
+    assert section(parsed, BodySection(text=TEXT)) == known.body
     for path, (header, body) in known.sections.items():
-        assert section(text, BodySection(path)) == body, path
-        assert section(text, BodySection(path, MIME)) == header, path
-        absent = section(text, BodySection((*path, 9)))
+        assert section(parsed, BodySection(path)) == body, path
+        assert section(parsed, BodySection(path, MIME)) == header, path
+        absent = section(parsed, BodySection((*path, 9)))
         assert absent is None, path
 
 
@@ -117,23 +117,23 @@ NESTED = (
         (BodySection((3,), MIME), None),
     ],
 )
-def test_sections_of_a_message_within_a_message(item: BodySection, expected: bytes | None) -> None:
+def test_sections_of_a_nested_message(item: BodySection, expected: bytes | None) -> None:
     assert section(ParsedBody(Skeleton(NESTED)), item) == expected
 
 
-def test_a_message_of_one_part_has_part_one() -> None:
-    text = ParsedBody(Skeleton(b"Subject: x\r\n\r\nhello\r\n"))
-    assert section(text, BodySection((1,))) == b"hello\r\n"
-    assert section(text, BodySection((1,), MIME)) == b"Subject: x\r\n\r\n"
-    assert section(text, BodySection((2,))) is None
+def test_message_without_parts_has_part_one() -> None:
+    parsed = ParsedBody(Skeleton(b"Subject: x\r\n\r\nhello\r\n"))
+    assert section(parsed, BodySection((1,))) == b"hello\r\n"
+    assert section(parsed, BodySection((1,), MIME)) == b"Subject: x\r\n\r\n"
+    assert section(parsed, BodySection((2,))) is None
 
 
-def test_a_message_that_is_a_message_is_part_one() -> None:
-    text = ParsedBody(Skeleton(b"Content-Type: message/rfc822\r\n\r\nSubject: inner\r\n\r\nhello"))
-    assert section(text, BodySection((1,))) == b"Subject: inner\r\n\r\nhello"
-    assert section(text, BodySection((1,), HEADER)) == b"Subject: inner\r\n\r\n"
-    assert section(text, BodySection((1, 1))) == b"hello"
-    assert section(text, BodySection((1, 1, 1))) is None
+def test_message_of_type_message_has_part_one() -> None:
+    parsed = ParsedBody(Skeleton(b"Content-Type: message/rfc822\r\n\r\nSubject: inner\r\n\r\nhello"))
+    assert section(parsed, BodySection((1,))) == b"Subject: inner\r\n\r\nhello"
+    assert section(parsed, BodySection((1,), HEADER)) == b"Subject: inner\r\n\r\n"
+    assert section(parsed, BodySection((1, 1))) == b"hello"
+    assert section(parsed, BodySection((1, 1, 1))) is None
 
 
 FIELDS = b"From: a@b\r\nSubject: one\r\n two\r\nX : y\nSUBJECT: three\r\n\r\nbody"
@@ -147,14 +147,14 @@ FIELDS = b"From: a@b\r\nSubject: one\r\n two\r\nX : y\nSUBJECT: three\r\n\r\nbod
         (("to",), b"\r\n"),
     ],
 )
-def test_header_fields_are_whole_fields_as_they_came(names: tuple[str, ...], expected: bytes) -> None:
+def test_header_fields_are_whole_and_unchanged(names: tuple[str, ...], expected: bytes) -> None:
     item = BodySection(text=SectionText.HEADER_FIELDS, fields=names)
     assert section(ParsedBody(Skeleton(FIELDS)), item) == expected
 
 
 @settings(deadline=None)
 @given(names=st.sets(st.sampled_from(["from", "Subject", "X", "other"])))
-def test_header_fields_and_their_opposite_share_out_the_header(names: set[str]) -> None:
+def test_header_fields_and_header_fields_not_divide_the_header(names: set[str]) -> None:
     halves = [
         section(ParsedBody(Skeleton(FIELDS)), BodySection(text=which, fields=tuple(names)))
         for which in (SectionText.HEADER_FIELDS, SectionText.HEADER_FIELDS_NOT)
@@ -165,7 +165,7 @@ def test_header_fields_and_their_opposite_share_out_the_header(names: set[str]) 
     assert sorted(lines[0] + lines[1]) == sorted(whole.removesuffix(b"\r\n").splitlines(keepends=True))
 
 
-def test_header_fields_end_with_an_empty_line_even_where_the_header_does_not() -> None:
+def test_header_fields_always_end_with_an_empty_line() -> None:
     item = BodySection(text=SectionText.HEADER_FIELDS, fields=("A",))
     assert section(ParsedBody(Skeleton(b"A: b\r\nno field\r\n")), item) == b"A: b\r\n\r\n"
 
@@ -187,18 +187,18 @@ def test_header_fields_end_with_an_empty_line_even_where_the_header_does_not() -
         (b" folded first\r\n\r\nbody", b""),
     ],
 )
-def test_where_a_header_ends(raw: bytes, header: bytes) -> None:
-    text = ParsedBody(Skeleton(raw))
-    assert section(text, BodySection(text=HEADER)) == header
-    assert section(text, BodySection(text=TEXT)) == raw.removeprefix(header)
+def test_header_ends_at_the_first_line_that_is_no_field(raw: bytes, header: bytes) -> None:
+    parsed = ParsedBody(Skeleton(raw))
+    assert section(parsed, BodySection(text=HEADER)) == header
+    assert section(parsed, BodySection(text=TEXT)) == raw.removeprefix(header)
 
 
 @settings(deadline=None)
 @given(raw=st.binary(max_size=30), origin=st.integers(min_value=0, max_value=40), length=st.integers(1, 40))
-def test_a_partial_is_a_slice(raw: bytes, origin: int, length: int) -> None:
+def test_partial_is_a_slice(raw: bytes, origin: int, length: int) -> None:
     item = BodySection(partial=Partial(origin, length))
     assert section(ParsedBody(Skeleton(raw)), item) == raw[origin : origin + length]
 
 
-def test_a_partial_of_what_is_not_there_is_nil() -> None:
+def test_partial_of_a_missing_section_is_nil() -> None:
     assert section(ParsedBody(Skeleton(b"A: b\r\n\r\nc")), BodySection((2,), partial=Partial(0, 5))) is None

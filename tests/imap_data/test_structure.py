@@ -52,7 +52,7 @@ PLAIN = (b"CHARSET", b"US-ASCII")
         (b"Content-Type: message/partial\r\n\r\nx\r\n", basic("MESSAGE/PARTIAL", 3)),
     ],
 )
-def test_single_parts(raw: bytes, expected: Value) -> None:
+def test_structure_of_single_parts(raw: bytes, expected: Value) -> None:
     assert structure(raw) == expected
 
 
@@ -70,7 +70,7 @@ def test_single_parts(raw: bytes, expected: Value) -> None:
         (b"; n=\xc3\xa4", (b"n", b"\xc3\xa4")),
     ],
 )
-def test_parameters_are_as_they_came(text: bytes, expected: Value) -> None:
+def test_parameters_are_unquoted_and_otherwise_unchanged(text: bytes, expected: Value) -> None:
     value = structure(b"Content-Type: a/b" + text + b"\r\n\r\n")
     assert isinstance(value, tuple)
     assert value[2] == expected
@@ -92,13 +92,13 @@ def test_parameters_are_as_they_came(text: bytes, expected: Value) -> None:
         (b"Content-Location: http://x/\r\n", (None, None, None, b"http://x/")),
     ],
 )
-def test_extension_data(header: bytes, expected: tuple[Value, ...]) -> None:
+def test_extended_structure_has_the_extension_data(header: bytes, expected: tuple[Value, ...]) -> None:
     raw = b"Content-Type: a/b\r\n" + header + b"\r\n"
     assert structure(raw, extended=True) == (*basic("A/B", 0), *expected)
     assert structure(raw) == basic("A/B", 0)
 
 
-def test_identifier_and_description() -> None:
+def test_structure_has_identifier_and_description() -> None:
     raw = b"Content-Type: a/b\r\nContent-ID: <1@x>\r\nContent-Description: d\r\n  e\r\n\r\n"
     assert structure(raw) == (b"A", b"B", None, b"<1@x>", b"d  e", b"7BIT", 0)
 
@@ -112,7 +112,7 @@ MIXED = (
 )
 
 
-def test_multiparts() -> None:
+def test_structure_of_multiparts() -> None:
     subject = (None, b"s", *(None,) * 8)
     one = basic("TEXT/PLAIN", 3, 0, parameters=PLAIN)
     inner = basic("TEXT/PLAIN", 1, 0, parameters=PLAIN)
@@ -135,7 +135,7 @@ def test_multiparts() -> None:
     )
 
 
-def test_printed_as_the_grammar_wants_it() -> None:
+def test_structure_is_printed_by_the_grammar() -> None:
     printed = b"".join(without_body(fetch_response(7, [(b"BODY", structure(MIXED))])))
     assert printed == (
         b'* 7 FETCH (BODY (("TEXT" "PLAIN" ("CHARSET" "US-ASCII") NIL NIL "7BIT" 3 0)'
@@ -160,13 +160,13 @@ def test_printed_as_the_grammar_wants_it() -> None:
         (b"--b", [b""]),
     ],
 )
-def test_delimiters(body: bytes, contents: list[bytes] | None) -> None:
+def test_multipart_is_split_at_its_delimiters(body: bytes, contents: list[bytes] | None) -> None:
     part = parse(b"Content-Type: multipart/mixed; boundary=b\r\n\r\n" + body)
     assert [child.body for child in part.children] == (contents or [])
     assert part.content_type.value == (b"MULTIPART" if contents else b"TEXT")
 
 
-def test_an_outer_delimiter_ends_all_within() -> None:
+def test_outer_delimiter_ends_all_inner_parts() -> None:
     raw = (
         b"Content-Type: multipart/mixed; boundary=o\r\n\r\n--o\r\nContent-Type: multipart/mixed; boundary=i\r\n\r\n"
         b"--i\r\n\r\n1\r\n--o\r\n\r\n2\r\n--i\r\n\r\n3\r\n--o--\r\n"
@@ -187,7 +187,7 @@ def test_an_outer_delimiter_ends_all_within() -> None:
         b"a=b;boundary=x (c)",
     ],
 )
-def test_boundaries_in_all_their_forms(parameter: bytes) -> None:
+def test_boundary_is_read_in_all_its_forms(parameter: bytes) -> None:
     assert len(parse(b"Content-Type: multipart/mixed; " + parameter + b"\r\n\r\n--x\r\n\r\n1\r\n--x--").children) == 1
 
 
@@ -203,5 +203,5 @@ def test_boundaries_in_all_their_forms(parameter: bytes) -> None:
         (b"a/b; xx*=a; *=b", None),
     ],
 )
-def test_parameters_put_together(text: bytes, expected: bytes | None) -> None:
+def test_continued_parameters_are_joined(text: bytes, expected: bytes | None) -> None:
     assert ContentType.parse_or(text, TEXT_PLAIN).decoded_parameter(b"x") == expected

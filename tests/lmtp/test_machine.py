@@ -38,26 +38,26 @@ LIMIT = 1000
 
 
 @dataclass
-class Taken:
-    """A message as it came out, in however many pieces."""
+class Incoming:
+    """A message that the machine passed on, joined from its pieces."""
 
     envelope: Envelope
-    text: bytes = b""
+    body: bytes = b""
     largest_piece: int = field(default=0, compare=False)
 
 
-class Talk:
-    """Feeds a machine and delivers whatever comes out."""
+class MachineClient:
+    """A client of a machine, which also delivers the messages that the machine passes on."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.machine = LmtpMachine("dc1", limit, USERS.find)
-        self.taken: Taken | None = None  # the message that comes in
-        self.messages: list[Taken] = []
+        self.incoming: Incoming | None = None  # the unfinished message
+        self.messages: list[Incoming] = []
         self.dropped = 0
         self.outcome: Reply = DELIVERED
 
-    def say(self, data: bytes, size: int | None = None) -> str:
-        """What the machine answers to `data`, fed in pieces of `size`. Nothing once it has closed."""
+    def send(self, data: bytes, size: int | None = None) -> str:
+        """Feed `data` in pieces of `size`, and return the answer. A closed machine gives none."""
         output = b""
         for start in range(0, len(data), size or max(1, len(data))):
             if self.machine.closed:
@@ -70,33 +70,33 @@ class Talk:
 
     def take(self, event: Event) -> None:
         if isinstance(event, MessageBegun):
-            assert self.taken is None
-            self.taken = Taken(event.envelope)
+            assert self.incoming is None
+            self.incoming = Incoming(event.envelope)
             return
-        assert self.taken is not None
+        assert self.incoming is not None
         match event:
             case MessageData(data):
                 assert data
-                self.taken.text += data
-                self.taken.largest_piece = max(self.taken.largest_piece, len(data))
+                self.incoming.body += data
+                self.incoming.largest_piece = max(self.incoming.largest_piece, len(data))
             case MessageEnded():
-                self.messages.append(self.taken)
-                self.machine.delivered([self.outcome] * len(self.taken.envelope.users))
-                self.taken = None
+                self.messages.append(self.incoming)
+                self.machine.delivered([self.outcome] * len(self.incoming.envelope.users))
+                self.incoming = None
             case MessageDropped():
                 self.dropped += 1
-                self.taken = None
+                self.incoming = None
 
     def codes(self, data: bytes, size: int | None = None) -> list[str]:
-        """The codes alone, with the enhanced ones."""
-        return re.findall(r"^(\d{3} (?:\d\.\d\.\d)?)", self.say(data, size).replace("\r\n", "\n"), re.MULTILINE)
+        """Feed `data`, and return only the codes of the answer, with the enhanced ones."""
+        return re.findall(r"^(\d{3} (?:\d\.\d\.\d)?)", self.send(data, size).replace("\r\n", "\n"), re.MULTILINE)
 
 
 @pytest.fixture
-def talk() -> Talk:
-    talk = Talk()
-    assert talk.machine.take_output() == b"220 dc1 LMTP ready\r\n"
-    return talk
+def client() -> MachineClient:
+    client = MachineClient()
+    assert client.machine.take_output() == b"220 dc1 LMTP ready\r\n"
+    return client
 
 
 SESSION = (
@@ -117,8 +117,8 @@ SESSION = (
 
 
 @pytest.mark.parametrize("size", [None, 1, 2, 3, 7, 50])
-def test_a_session_however_it_is_cut(talk: Talk, size: int | None) -> None:
-    answer = talk.say(SESSION, size)
+def test_session_does_not_depend_on_the_pieces_of_input(client: MachineClient, size: int | None) -> None:
+    answer = client.send(SESSION, size)
     assert answer == (
         "250-dc1\r\n250-PIPELINING\r\n250-ENHANCEDSTATUSCODES\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250 SIZE 1000\r\n"
         "250 2.1.0 sender OK\r\n"
@@ -134,20 +134,20 @@ def test_a_session_however_it_is_cut(talk: Talk, size: int | None) -> None:
         "250 2.0.0 <alice> INBOX uid 1 stored\r\n"
         "221 2.0.0 bye\r\n"
     )
-    first, second = talk.messages
-    assert first.text == b"Subject: x\r\n\r\n.dot\r\n..\r\nend\r\n"
+    first, second = client.messages
+    assert first.body == b"Subject: x\r\n\r\n.dot\r\n..\r\nend\r\n"
     assert first.envelope.users == ("alice", "bob")
     assert str(first.envelope.sender) == "s@example"
     assert first.envelope.client == "mx.example"
-    assert second.text == b""
+    assert second.body == b""
     assert second.envelope.users == ("carol@example.org",)
     assert second.envelope.sender is None
-    assert talk.machine.closed
+    assert client.machine.closed
 
 
-def stuffed(text: bytes) -> bytes:
-    """What RFC 5321 section 4.5.2 has a client do, in the slowest way."""
-    lines = text.split(b"\r\n")
+def dot_stuffed(body: bytes) -> bytes:
+    """Add dots to lines as RFC 5321 section 4.5.2 requires, in a slow and simple way."""
+    lines = body.split(b"\r\n")
     return b"\r\n".join(b"." + line if line.startswith(b".") else line for line in lines)
 
 
@@ -157,22 +157,25 @@ START = b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\n"
 
 @given(st.binary(max_size=80) | TRICKY, st.integers(1, 40))
 @example(b".\r\n.\r\n", 1)
-def test_any_bytes_come_out_as_they_went_in(body: bytes, size: int) -> None:
-    text = body + b"\r\n"
-    talk = Talk()
-    assert talk.codes(START + b"DATA\r\n" + stuffed(text) + b".\r\nNOOP\r\n", size)[-2:] == ["250 2.0.0", "250 2.0.0"]
-    assert [message.text for message in talk.messages] == [text]
+def test_body_is_preserved_byte_for_byte(octets: bytes, size: int) -> None:
+    body = octets + b"\r\n"
+    client = MachineClient()
+    assert client.codes(START + b"DATA\r\n" + dot_stuffed(body) + b".\r\nNOOP\r\n", size)[-2:] == [
+        "250 2.0.0",
+        "250 2.0.0",
+    ]
+    assert [message.body for message in client.messages] == [body]
 
 
 @pytest.mark.parametrize(
     "end", [b"\n.\n", b"\n.\r\n", b"\r\n.\n", b"\r.\r", b"\r\n.\r", b"\r.\r\n", b"\r\n\0.\r\n", b"\n.\r\n.\r"]
 )
-def test_no_other_end_of_data_smuggles_a_message_in(talk: Talk, end: bytes) -> None:
+def test_no_other_end_of_data_is_accepted(client: MachineClient, end: bytes) -> None:
     attack = b"first" + end + b"MAIL FROM:<evil>\r\nRCPT TO:<bob>\r\nDATA\r\nsecond"
-    codes = talk.codes(START + b"DATA\r\n" + attack + b"\r\n.\r\n")
+    codes = client.codes(START + b"DATA\r\n" + attack + b"\r\n.\r\n")
     assert codes == ["250 ", "250 2.1.0", "250 2.1.5", "354 ", "250 2.0.0"]
-    assert len(talk.messages) == 1
-    assert talk.messages[0].envelope.users == ("alice",)
+    assert len(client.messages) == 1
+    assert client.messages[0].envelope.users == ("alice",)
 
 
 IN_STATE = {
@@ -196,19 +199,19 @@ COMMANDS = {
 
 @pytest.mark.parametrize("state", IN_STATE)
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_every_command_in_every_state(talk: Talk, state: str, verb: str) -> None:
-    talk.say(IN_STATE[state])
-    [code] = talk.codes(COMMANDS[verb])
+def test_command_is_accepted_only_in_its_legal_states(client: MachineClient, state: str, verb: str) -> None:
+    client.send(IN_STATE[state])
+    [code] = client.codes(COMMANDS[verb])
     assert (code == "503 5.5.1") == (state not in {legal.name for legal in LEGAL[verb]})
     assert code[0] in "235"
 
 
-def test_the_table_is_what_the_rfc_says() -> None:
+def test_legal_states_are_those_of_the_rfc() -> None:
     wrong = {
         (state, verb)
         for state, before in IN_STATE.items()
         for verb, command in COMMANDS.items()
-        if Talk().codes(before + command)[-1].startswith("503")
+        if MachineClient().codes(before + command)[-1].startswith("503")
     }
     assert wrong == {
         ("GREETED", "MAIL"), ("GREETED", "RCPT"), ("GREETED", "DATA"),
@@ -257,9 +260,9 @@ def test_the_table_is_what_the_rfc_says() -> None:
         (b'MAIL FROM:<"a \\" > b"@[IPv6:::1]>\r\n', "250 2.1.0"),
     ],
 )
-def test_what_a_command_may_say(talk: Talk, line: bytes, code: str) -> None:
-    talk.say(b"LHLO x\r\n")
-    assert talk.codes(line) == [code]
+def test_command_arguments_are_checked(client: MachineClient, line: bytes, code: str) -> None:
+    client.send(b"LHLO x\r\n")
+    assert client.codes(line) == [code]
 
 
 @pytest.mark.parametrize(
@@ -282,106 +285,106 @@ def test_what_a_command_may_say(talk: Talk, line: bytes, code: str) -> None:
         ("RCPT TO:<mülller@exämple.org>\r\n".encode(), "553 5.6.7", None),
     ],
 )
-def test_recipients(talk: Talk, line: bytes, code: str, user: str | None) -> None:
-    talk.say(b"LHLO x\r\nMAIL FROM:<>\r\n")
-    assert talk.codes(line) == [code]
-    talk.say(b"DATA\r\n.\r\n")
-    assert [message.envelope.users for message in talk.messages] == ([(user,)] if user else [])
+def test_recipients_are_resolved_to_users(client: MachineClient, line: bytes, code: str, user: str | None) -> None:
+    client.send(b"LHLO x\r\nMAIL FROM:<>\r\n")
+    assert client.codes(line) == [code]
+    client.send(b"DATA\r\n.\r\n")
+    assert [message.envelope.users for message in client.messages] == ([(user,)] if user else [])
 
 
-def test_addresses_beyond_ascii(talk: Talk) -> None:
-    talk.say("LHLO x\r\nMAIL FROM:<é@x> SMTPUTF8\r\nRCPT TO:<mülller@exämple.org>\r\nDATA\r\n.\r\n".encode())
-    assert talk.messages[0].envelope.users == ("mülller@exämple.org",)
-    assert talk.messages[0].envelope.utf8
+def test_non_ascii_addresses_are_accepted_with_smtputf8(client: MachineClient) -> None:
+    client.send("LHLO x\r\nMAIL FROM:<é@x> SMTPUTF8\r\nRCPT TO:<mülller@exämple.org>\r\nDATA\r\n.\r\n".encode())
+    assert client.messages[0].envelope.users == ("mülller@exämple.org",)
+    assert client.messages[0].envelope.utf8
 
 
-def test_data_with_arguments_or_without_recipients(talk: Talk) -> None:
-    talk.say(b"LHLO x\r\nMAIL FROM:<>\r\n")
-    assert talk.say(b"DATA\r\n") == "503 5.5.1 there is no valid recipient\r\n"
-    talk.say(b"RCPT TO:<alice>\r\n")
-    assert talk.codes(b"DATA x\r\n") == ["501 5.5.4"]
-    assert talk.codes(b"DATA\r\n") == ["354 "]
+def test_data_is_refused_with_arguments_or_without_recipients(client: MachineClient) -> None:
+    client.send(b"LHLO x\r\nMAIL FROM:<>\r\n")
+    assert client.send(b"DATA\r\n") == "503 5.5.1 there is no valid recipient\r\n"
+    client.send(b"RCPT TO:<alice>\r\n")
+    assert client.codes(b"DATA x\r\n") == ["501 5.5.4"]
+    assert client.codes(b"DATA\r\n") == ["354 "]
 
 
-def test_rset_and_lhlo_forget_the_transaction(talk: Talk) -> None:
+def test_rset_and_lhlo_reset_the_transaction(client: MachineClient) -> None:
     for command in (b"RSET\r\n", b"LHLO y\r\n"):
-        talk.say(START + command)
-        assert talk.codes(b"DATA\r\n") == ["503 5.5.1"]
-        assert talk.codes(b"MAIL FROM:<>\r\n") == ["250 2.1.0"]
-        assert talk.codes(b"DATA\r\n") == ["503 5.5.1"]
+        client.send(START + command)
+        assert client.codes(b"DATA\r\n") == ["503 5.5.1"]
+        assert client.codes(b"MAIL FROM:<>\r\n") == ["250 2.1.0"]
+        assert client.codes(b"DATA\r\n") == ["503 5.5.1"]
 
 
-def test_one_recipient_too_many(talk: Talk) -> None:
-    talk.say(b"LHLO x\r\nMAIL FROM:<>\r\n" + b"RCPT TO:<alice>\r\n" * RECIPIENTS_MAX)
-    assert talk.codes(b"RCPT TO:<bob>\r\n") == ["452 4.5.3"]
-    assert talk.codes(b"DATA\r\n.\r\n") == ["354 ", *["250 2.0.0"] * RECIPIENTS_MAX]
+def test_number_of_recipients_is_limited(client: MachineClient) -> None:
+    client.send(b"LHLO x\r\nMAIL FROM:<>\r\n" + b"RCPT TO:<alice>\r\n" * RECIPIENTS_MAX)
+    assert client.codes(b"RCPT TO:<bob>\r\n") == ["452 4.5.3"]
+    assert client.codes(b"DATA\r\n.\r\n") == ["354 ", *["250 2.0.0"] * RECIPIENTS_MAX]
 
 
 @pytest.mark.parametrize("size", [None, 1, 100])
-def test_the_size_limit_is_exact_and_the_connection_goes_on(talk: Talk, size: int | None) -> None:
+def test_size_limit_is_exact_and_the_session_continues(client: MachineClient, size: int | None) -> None:
     dots = b"..\r\n" * (LIMIT // 4)
     for length, outcome in ((LIMIT, "250 2.0.0"), (LIMIT + 1, "552 5.3.4"), (5 * LIMIT, "552 5.3.4")):
         body = b"x" * (length - 2) + b"\r\n"
-        codes = talk.codes(START + b"RCPT TO:<bob>\r\nDATA\r\n" + body + b".\r\nNOOP\r\n", size)
+        codes = client.codes(START + b"RCPT TO:<bob>\r\nDATA\r\n" + body + b".\r\nNOOP\r\n", size)
         assert codes[-4:] == ["354 ", outcome, outcome, "250 2.0.0"]
-    assert talk.codes(START + b"DATA\r\n" + dots + b".\r\n", size)[-1] == "250 2.0.0"
-    assert [len(message.text) for message in talk.messages] == [LIMIT, 3 * (LIMIT // 4)]
-    assert talk.dropped == 2
+    assert client.codes(START + b"DATA\r\n" + dots + b".\r\n", size)[-1] == "250 2.0.0"
+    assert [len(message.body) for message in client.messages] == [LIMIT, 3 * (LIMIT // 4)]
+    assert client.dropped == 2
 
 
-def test_any_number_of_messages_may_be_too_large(talk: Talk) -> None:
+def test_too_large_messages_do_not_end_the_session(client: MachineClient) -> None:
     for _ in range(10):
-        assert talk.codes(START + b"DATA\r\n" + b"x" * 5 * LIMIT + b"\r\n.\r\n", 100)[-1] == "552 5.3.4"
+        assert client.codes(START + b"DATA\r\n" + b"x" * 5 * LIMIT + b"\r\n.\r\n", 100)[-1] == "552 5.3.4"
 
 
-def test_a_message_of_dots_alone_is_not_too_large(talk: Talk) -> None:
+def test_stuffed_dots_do_not_count_for_the_size_limit(client: MachineClient) -> None:
     body = b".\r\n" * (LIMIT // 3)
-    assert talk.codes(START + b"DATA\r\n" + stuffed(body) + b".\r\n", 10)[-1] == "250 2.0.0"
-    assert talk.messages[0].text == body
+    assert client.codes(START + b"DATA\r\n" + dot_stuffed(body) + b".\r\n", 10)[-1] == "250 2.0.0"
+    assert client.messages[0].body == body
 
 
-def test_a_message_without_end_is_cut_off_in_bounded_memory(talk: Talk) -> None:
-    talk.say(START + b"DATA\r\n")
+def test_endless_message_ends_the_session_in_bounded_memory(client: MachineClient) -> None:
+    client.send(START + b"DATA\r\n")
     largest, answer = 0, ""
     for _ in range(1000):
-        if talk.machine.closed:
+        if client.machine.closed:
             break
-        answer = talk.say(b"x" * 100)
-        largest = max(largest, talk.machine.buffered_bytes)
-    assert talk.machine.closed
+        answer = client.send(b"x" * 100)
+        largest = max(largest, client.machine.buffered_bytes)
+    assert client.machine.closed
     assert answer == "421 4.3.4 the message is far too large; closing\r\n"
     assert largest <= 100 + 4
-    assert talk.taken is None
+    assert client.incoming is None
 
 
-def test_a_line_without_end_is_cut_off(talk: Talk) -> None:
-    assert talk.codes(b"NOOP " + b"x" * 4089 + b"\r\n") == ["250 2.0.0"]
-    assert talk.codes(b"NOOP " + b"x" * 4092) == ["421 4.5.2"]
-    assert talk.machine.closed
-    assert talk.machine.buffered_bytes == 0
+def test_endless_line_ends_the_session(client: MachineClient) -> None:
+    assert client.codes(b"NOOP " + b"x" * 4089 + b"\r\n") == ["250 2.0.0"]
+    assert client.codes(b"NOOP " + b"x" * 4092) == ["421 4.5.2"]
+    assert client.machine.closed
+    assert client.machine.buffered_bytes == 0
 
 
-def test_too_many_errors_end_it_but_unknown_users_do_not(talk: Talk) -> None:
-    talk.say(b"LHLO x\r\nMAIL FROM:<>\r\n")
-    assert set(talk.codes(b"RCPT TO:<nobody>\r\n" * 50)) == {"550 5.1.1"}
-    assert talk.codes(b"BAD\r\n" * 25) == [*["500 5.5.1"] * 20, "421 4.7.0"]
-    assert talk.machine.closed
+def test_too_many_errors_end_the_session_but_unknown_users_do_not(client: MachineClient) -> None:
+    client.send(b"LHLO x\r\nMAIL FROM:<>\r\n")
+    assert set(client.codes(b"RCPT TO:<nobody>\r\n" * 50)) == {"550 5.1.1"}
+    assert client.codes(b"BAD\r\n" * 25) == [*["500 5.5.1"] * 20, "421 4.7.0"]
+    assert client.machine.closed
 
 
-def test_nothing_is_answered_before_the_message_is_delivered(talk: Talk) -> None:
-    talk.say(START)
-    talk.machine.receive(b"DATA\r\nx\r\n.\r\nNOOP\r\n")
-    assert [talk.machine.advance() for _ in range(4)] == [
+def test_no_answer_is_given_before_delivery(client: MachineClient) -> None:
+    client.send(START)
+    client.machine.receive(b"DATA\r\nx\r\n.\r\nNOOP\r\n")
+    assert [client.machine.advance() for _ in range(4)] == [
         MessageBegun(Envelope("x", None, (Recipient(Address("alice", ""), "alice"),))),
         MessageData(b"x\r\n"),
         MessageEnded(),
         None,
     ]
-    assert talk.machine.take_output().startswith(b"354 ")
-    assert talk.machine.take_output() == b""
-    talk.machine.delivered([DELIVERED])
-    assert talk.machine.advance() is None
-    assert talk.machine.take_output() == b"250 2.0.0 <alice> INBOX uid 1 stored\r\n250 2.0.0 OK\r\n"
+    assert client.machine.take_output().startswith(b"354 ")
+    assert client.machine.take_output() == b""
+    client.machine.delivered([DELIVERED])
+    assert client.machine.advance() is None
+    assert client.machine.take_output() == b"250 2.0.0 <alice> INBOX uid 1 stored\r\n250 2.0.0 OK\r\n"
 
 
 @pytest.mark.parametrize(
@@ -397,11 +400,11 @@ def test_nothing_is_answered_before_the_message_is_delivered(talk: Talk) -> None
         (MailError("x\r\n250 ok\xe9"), b"554 5.2.0 x??250 ok?\r\n"),
     ],
 )
-def test_errors_become_replies_of_one_line(error: MailError, line: bytes) -> None:
+def test_errors_become_single_line_replies(error: MailError, line: bytes) -> None:
     assert reply_for(error).encode() == line
 
 
-def test_a_long_reply_is_cut_to_what_a_line_may_have() -> None:
+def test_long_reply_is_cut_to_the_line_limit() -> None:
     assert len(reply_for(UnavailableError("x" * 2000)).encode()) <= 512
 
 
@@ -409,10 +412,10 @@ PIECES = st.sampled_from([*COMMANDS.values(), b"\r\n", b".\r\n", b"x", b"\xff", 
 
 
 @given(st.lists(PIECES))
-def test_any_bytes_are_answered_the_same_however_they_are_cut(pieces: list[bytes]) -> None:
+def test_answers_do_not_depend_on_the_pieces_of_input(pieces: list[bytes]) -> None:
     data = b"".join(pieces)
-    whole, bytewise = Talk(), Talk()
-    assert whole.say(data) == bytewise.say(data, 1)
+    whole, bytewise = MachineClient(), MachineClient()
+    assert whole.send(data) == bytewise.send(data, 1)
     assert whole.messages == bytewise.messages
 
 
@@ -420,14 +423,14 @@ DATA_PIECES = st.sampled_from([b".", b"\r", b"\n", b"\r\n", b"\r\n.\r\n", START 
 
 
 @given(st.lists(DATA_PIECES, max_size=20), st.lists(st.integers(1, 12), min_size=1))
-def test_small_limits_are_met_the_same_however_the_bytes_are_cut(pieces: list[bytes], sizes: list[int]) -> None:
+def test_limits_do_not_depend_on_the_pieces_of_input(pieces: list[bytes], sizes: list[int]) -> None:
     stream = START + b"DATA\r\n" + b"".join(pieces)
-    whole, cut = Talk(limit=10), Talk(limit=10)
-    expected = whole.say(stream)
+    whole, cut = MachineClient(limit=10), MachineClient(limit=10)
+    expected = whole.send(stream)
     said, at, size = "", 0, cycle(sizes)
     while at < len(stream):
         end = at + next(size)
-        said += cut.say(stream[at:end])
+        said += cut.send(stream[at:end])
         at = end
     assert said == expected
     assert cut.messages == whole.messages
@@ -436,22 +439,22 @@ def test_small_limits_are_met_the_same_however_the_bytes_are_cut(pieces: list[by
 
 @pytest.mark.parametrize("unit", [b"x" * 76 + b"\r\n", b"..\r\n", b"\r\n", b"\r", b"\r\n..\r\n\r"])
 @pytest.mark.parametrize("piece", [1000, 1001])
-def test_a_large_message_passes_in_bounded_memory(unit: bytes, piece: int) -> None:
-    talk = Talk(limit=1_000_000)
-    talk.say(START + b"DATA\r\n")
+def test_large_message_passes_in_bounded_memory(unit: bytes, piece: int) -> None:
+    client = MachineClient(limit=1_000_000)
+    client.send(START + b"DATA\r\n")
     data = unit * (300_000 // len(unit)) + b"\r\n"
     for start in range(0, len(data), piece):
-        talk.say(data[start : start + piece])
-        assert talk.machine.buffered_bytes <= 4
-    assert talk.codes(b".\r\n") == ["250 2.0.0"]
-    [message] = talk.messages
-    assert message.text == data.replace(b"\r\n.", b"\r\n").removeprefix(b".")
+        client.send(data[start : start + piece])
+        assert client.machine.buffered_bytes <= 4
+    assert client.codes(b".\r\n") == ["250 2.0.0"]
+    [message] = client.messages
+    assert message.body == data.replace(b"\r\n.", b"\r\n").removeprefix(b".")
     assert message.largest_piece <= piece + 4
 
 
-def test_a_client_that_has_gone_is_not_waited_for(talk: Talk) -> None:
-    talk.say(START + b"DATA\r\nhalf a message\r\n")
-    talk.machine.disconnected()
-    assert talk.machine.advance() is None
-    assert talk.machine.closed
-    assert talk.machine.take_output() == b""
+def test_machine_closes_when_its_client_disconnects(client: MachineClient) -> None:
+    client.send(START + b"DATA\r\nhalf a message\r\n")
+    client.machine.disconnected()
+    assert client.machine.advance() is None
+    assert client.machine.closed
+    assert client.machine.take_output() == b""

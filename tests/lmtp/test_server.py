@@ -1,4 +1,4 @@
-# ruff: noqa: ARG001 - a clock fixture does its work by being asked for
+# ruff: noqa: ARG001 - a test requests a clock fixture for its effect
 import email
 import logging
 import smtplib
@@ -23,7 +23,7 @@ from replicator.runtime.metrics import LmtpMetrics
 from replicator.users import UserDirectory, add_user
 from tests.one_node import Gate, HookedMail, Names, SinkLog, one_node
 
-TRACE_BYTES = 102  # of our headers, for two recipients
+TRACE_BYTES = 102  # size of the trace headers for two recipients
 NOW_MS = 1_700_000_000_000
 TRACE_ID = "5eed"
 USERS = Names("alice", "bob", "carol@example.org", *(f"user{n}" for n in range(60)))
@@ -36,8 +36,8 @@ async def mail(tmp_path: Path) -> AsyncIterator[HookedMail]:
 
 
 async def bodies(mail: HookedMail, user: str) -> list[bytes]:
-    """The messages without our trace headers, with those of several recipients."""
-    return [text.split(b"\r\n", 4)[4] for text in await mail.bodies(user)]
+    """Return the user's messages without the trace headers that a message of several recipients gets."""
+    return [body.split(b"\r\n", 4)[4] for body in await mail.bodies(user)]
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ async def port(services: LmtpServices, nursery: trio.Nursery) -> AsyncIterator[i
     nursery.cancel_scope.cancel()
 
 
-async def test_answers_are_counted_by_class(port: int, mail: HookedMail, registry: CollectorRegistry) -> None:
+async def test_metrics_count_answers_by_class(port: int, mail: HookedMail, registry: CollectorRegistry) -> None:
     mail.before_change = Gate({"bob": UnavailableError("no master can be reached")})
 
     def deliver() -> None:
@@ -78,7 +78,7 @@ async def test_answers_are_counted_by_class(port: int, mail: HookedMail, registr
     assert registry.get_sample_value("replicator_lmtp_delivery_seconds_count") == 1
 
 
-async def test_a_real_client_delivers(port: int, mail: HookedMail) -> None:
+async def test_smtplib_delivers_a_message(port: int, mail: HookedMail) -> None:
     message = EmailMessage()
     message["Subject"] = "Grüße"
     message.set_content("one\n.two\n..\n\nfünf\n", cte="8bit")
@@ -93,7 +93,7 @@ async def test_a_real_client_delivers(port: int, mail: HookedMail) -> None:
             assert client.getreply() == (
                 250,
                 b"2.0.0 <carol@example.org> INBOX uid 1 stored",
-            )  # of the second recipient: smtplib reads one only
+            )  # the second recipient's answer, which smtplib leaves unread
             return refused
 
     refused = await trio.to_thread.run_sync(deliver)
@@ -112,7 +112,7 @@ async def test_a_real_client_delivers(port: int, mail: HookedMail) -> None:
     assert stored.get_payload(decode=True) == "one\r\n.two\r\n..\r\n\r\nfünf\r\n".encode()
 
 
-async def test_each_recipient_has_a_reply_of_its_own(port: int, mail: HookedMail) -> None:
+async def test_each_recipient_gets_its_own_reply(port: int, mail: HookedMail) -> None:
     mail.before_change = Gate({"bob": DiskFullError("the disk is full"), "user1": DurabilityError("1 of 2 nodes")})
 
     def deliver() -> list[tuple[int, bytes]]:
@@ -154,7 +154,7 @@ async def connect(server: LmtpServer, nursery: trio.Nursery) -> Client:
     return client
 
 
-async def test_replies_come_in_the_order_of_the_recipients(
+async def test_replies_follow_the_order_of_the_recipients(
     services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
 ) -> None:
     client = await connect(LmtpServer(services), nursery)
@@ -168,7 +168,7 @@ async def test_replies_come_in_the_order_of_the_recipients(
     assert 1 < gate.most_waiting <= 16
 
 
-async def test_two_addresses_of_one_user_make_one_message_and_two_replies(
+async def test_two_addresses_of_one_user_get_one_message_and_two_replies(
     services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
 ) -> None:
     client = await connect(LmtpServer(services), nursery)
@@ -183,13 +183,13 @@ async def test_trace_headers_of_other_senders(services: LmtpServices, mail: Hook
     await client.ask(b".\r\n")
     await client.ask("MAIL FROM:<é@ü.org> SMTPUTF8\r\nRCPT TO:<alice>\r\nDATA\r\n".encode())
     await client.ask(b".\r\n")
-    first, second = (text.decode() for text in await mail.bodies("alice"))
+    first, second = (body.decode() for body in await mail.bodies("alice"))
     assert first.startswith("Return-Path: <>\r\nReceived: from [IPv6:::1]\r\n\tby dc1.mail with LMTP id 5eed;\r\n")
     assert second.startswith("Return-Path: <é@ü.org>\r\n")
     assert "with UTF8LMTP id" in second
 
 
-async def test_one_recipient_is_named_and_several_are_not(
+async def test_trace_header_names_the_recipient_only_if_it_is_the_only_one(
     services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
 ) -> None:
     client = await connect(LmtpServer(services), nursery)
@@ -199,7 +199,7 @@ async def test_one_recipient_is_named_and_several_are_not(
         await client.ask(b".\r\n")
     first, *others = await mail.bodies("alice")
     assert b"\tby dc1.mail with LMTP id 5eed\r\n\tfor <Alice+x@Example.org>;\r\n" in first
-    assert not any(b"for <" in text for text in others)
+    assert not any(b"for <" in body for body in others)
 
 
 @pytest.mark.parametrize(
@@ -213,14 +213,14 @@ async def test_one_recipient_is_named_and_several_are_not(
         (b"Return-Path-2: x\r\n", b"Return-Path-2: x\r\n"),
     ],
 )
-async def test_a_return_path_that_was_there_is_replaced(
+async def test_existing_return_path_is_replaced(
     services: LmtpServices, mail: HookedMail, nursery: trio.Nursery, sent: bytes, kept: bytes
 ) -> None:
     client = await connect(LmtpServer(services), nursery)
     await client.ask(b"LHLO x\r\nMAIL FROM:<new@x>\r\nRCPT TO:<alice>\r\nDATA\r\n")
     await client.ask(sent + b".\r\n")
-    [text] = await mail.bodies("alice")
-    assert text.startswith(b"Return-Path: <new@x>\r\nReceived: ")
+    [body] = await mail.bodies("alice")
+    assert body.startswith(b"Return-Path: <new@x>\r\nReceived: ")
     assert await bodies(mail, "alice") == [kept]
 
 
@@ -228,11 +228,11 @@ async def test_a_return_path_that_was_there_is_replaced(
     ("sid", "cluster", "name"),
     [("dc1", "mail", "dc1.mail"), ("a-", "Other_1.", "a.Other-1"), ("a", "b..c", "a.b.c"), ("a", "b-_", "a.b")],
 )
-def test_a_host_name_is_a_domain(sid: str, cluster: str, name: str) -> None:
+def test_host_name_is_a_valid_domain(sid: str, cluster: str, name: str) -> None:
     assert host_name(sid, cluster) == name
 
 
-async def test_while_nobody_knows_the_users_mail_waits(tmp_path: Path, mail: HookedMail) -> None:
+async def test_mail_is_deferred_while_the_list_of_users_is_unknown(tmp_path: Path, mail: HookedMail) -> None:
     path = tmp_path / "users.passwd"
     services = LmtpServices(mail, UserDirectory(path), "dc1.mail")
     async with trio.open_nursery() as nursery:
@@ -248,7 +248,7 @@ async def test_while_nobody_knows_the_users_mail_waits(tmp_path: Path, mail: Hoo
         nursery.cancel_scope.cancel()
 
 
-async def test_every_message_and_every_refusal_is_an_event_of_the_log(
+async def test_messages_and_refusals_are_logged(
     services: LmtpServices, mail: HookedMail, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -257,8 +257,8 @@ async def test_every_message_and_every_refusal_is_an_event_of_the_log(
     await client.ask(b"LHLO x\r\nMAIL FROM:<s@x>\r\nRCPT TO:<nobody uid=1>\r\nRCPT TO:<nobody>\r\n")
     await client.ask(b"RCPT TO:<alice@x>\r\nRCPT TO:<bob>\r\nDATA\r\n")
     await client.ask(b"Subject: x\r\nMessage-Id:\r\n <1@x>\r\n\r\nMessage-ID: <2@x>\r\n.\r\n")
-    [text] = await mail.bodies("alice")
-    size = len(text)
+    [body] = await mail.bodies("alice")
+    size = len(body)
     assert [record.getMessage() for record in caplog.records] == [
         'rejected code=501 from=<s@x> rcpt="TO:<nobody uid=1>" reason="write RCPT TO:<address>"',
         'rejected code=550 from=<s@x> rcpt=TO:<nobody> reason="no such user here"',
@@ -267,7 +267,7 @@ async def test_every_message_and_every_refusal_is_an_event_of_the_log(
     ]
 
 
-async def test_an_idle_client_is_told_so(
+async def test_idle_client_is_disconnected_with_a_reply(
     services: LmtpServices, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     client = await connect(LmtpServer(services), nursery)
@@ -278,7 +278,7 @@ async def test_an_idle_client_is_told_so(
     assert await client.answer() == b""
 
 
-async def test_a_message_that_does_not_end_is_given_up(
+async def test_message_that_takes_too_long_is_given_up(
     services: LmtpServices, mail: HookedMail, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     client = await connect(LmtpServer(services), nursery)
@@ -286,7 +286,7 @@ async def test_a_message_that_does_not_end_is_given_up(
     for _ in range(9):
         await trio.sleep(200)
         await client.stream.send_all(b"x")
-    assert await client.ask(b"\r\n.\r\n") == stored("alice"), "slow, but not for ever"
+    assert await client.ask(b"\r\n.\r\n") == stored("alice"), "slow, but within the limit"
     await client.ask(b"MAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         while autojump_clock.current_time() < 3 * 3600:
@@ -297,7 +297,7 @@ async def test_a_message_that_does_not_end_is_given_up(
     assert len(await mail.bodies("alice")) == 1
 
 
-async def test_a_client_that_leaves_within_a_message_stores_nothing(services: LmtpServices, mail: HookedMail) -> None:
+async def test_client_that_leaves_within_a_message_stores_nothing(services: LmtpServices, mail: HookedMail) -> None:
     async with trio.open_nursery() as nursery:
         client = await connect(LmtpServer(services), nursery)
         await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
@@ -306,13 +306,13 @@ async def test_a_client_that_leaves_within_a_message_stores_nothing(services: Lm
     assert await mail.bodies("alice") == []
 
 
-async def test_quit_closes(services: LmtpServices, nursery: trio.Nursery) -> None:
+async def test_quit_closes_the_connection(services: LmtpServices, nursery: trio.Nursery) -> None:
     client = await connect(LmtpServer(services), nursery)
     assert await client.ask(b"QUIT\r\n") == b"221 2.0.0 bye\r\n"
     assert await client.answer() == b""
 
 
-async def test_connections_are_limited_and_come_free(services: LmtpServices) -> None:
+async def test_connections_are_limited_and_freed(services: LmtpServices) -> None:
     server = LmtpServer(services)
     async with trio.open_nursery() as nursery:
         clients = [await connect(server, nursery) for _ in range(CONNECTIONS_MAX)]
@@ -330,7 +330,7 @@ DATA = b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nRCPT TO:<bob>\r\nDATA\r\n"
 LARGE = b"Subject: large\r\nMessage-ID: <1@x>\r\n\r\n" + b"0123456789.\r\n" * 30_000
 
 
-async def test_a_large_message_goes_to_the_store_piece_by_piece(
+async def test_large_message_is_stored_piece_by_piece(
     services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
 ) -> None:
     mail.sinks = sinks = SinkLog()
@@ -344,7 +344,7 @@ async def test_a_large_message_goes_to_the_store_piece_by_piece(
 
 
 @pytest.mark.parametrize("at", [0, 1, 5, None])
-async def test_a_store_that_stops_taking_a_message_is_what_each_recipient_hears(
+async def test_error_of_the_store_is_told_to_each_recipient(
     services: LmtpServices,
     mail: HookedMail,
     nursery: trio.Nursery,
@@ -367,7 +367,7 @@ async def test_a_store_that_stops_taking_a_message_is_what_each_recipient_hears(
     assert len(await mail.bodies("bob")) == 0
 
 
-async def test_what_is_too_large_leaves_the_store_at_once(
+async def test_too_large_message_is_dropped_from_the_store_at_once(
     services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
 ) -> None:
     mail.sinks = sinks = SinkLog()
@@ -382,7 +382,9 @@ async def test_what_is_too_large_leaves_the_store_at_once(
     assert await mail.bodies("alice") == []
 
 
-async def test_whoever_leaves_within_a_large_message_leaves_nothing(services: LmtpServices, mail: HookedMail) -> None:
+async def test_client_that_leaves_within_a_large_message_stores_nothing(
+    services: LmtpServices, mail: HookedMail
+) -> None:
     mail.sinks = sinks = SinkLog()
     async with trio.open_nursery() as nursery:
         client = await connect(LmtpServer(services), nursery)
@@ -395,7 +397,7 @@ async def test_whoever_leaves_within_a_large_message_leaves_nothing(services: Lm
     assert await mail.bodies("alice") == []
 
 
-async def test_a_sender_that_falls_silent_within_a_message_is_told_so(
+async def test_silence_within_a_message_ends_the_connection(
     services: LmtpServices, mail: HookedMail, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     mail.sinks = sinks = SinkLog()
@@ -406,14 +408,16 @@ async def test_a_sender_that_falls_silent_within_a_message_is_told_so(
     assert (sinks.opened, sinks.open) == (1, 0)
 
 
-async def test_a_smaller_limit_is_announced_and_kept(services: LmtpServices, nursery: trio.Nursery) -> None:
+async def test_smaller_size_limit_is_announced_and_enforced(services: LmtpServices, nursery: trio.Nursery) -> None:
     client = await connect(LmtpServer(replace(services, max_message_bytes=10)), nursery)
     assert b"250 SIZE 10\r\n" in await client.ask(b"LHLO x\r\n")
     await client.ask(b"MAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
     assert await client.ask(b"twelve bytes\r\n.\r\n") == b"552 5.3.4 the message is larger than 10 bytes\r\n"
 
 
-async def test_what_is_stored_is_what_came(services: LmtpServices, mail: HookedMail, nursery: trio.Nursery) -> None:
+async def test_stored_body_equals_the_received_one(
+    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
+) -> None:
     body = b"Subject: x\r\n\r\n.one\r\n\0\xff\r\n"
     client = await connect(LmtpServer(services), nursery)
     for uid in (1, 2):

@@ -20,8 +20,8 @@ LINES = st.sampled_from(
 )
 
 
-def taken(message: bytes, sizes: list[int]) -> tuple[bytes, str | None, int]:
-    """What is stored of a message that comes in such pieces, its Message-ID, and how much of it had to wait."""
+def split_at_top(message: bytes, sizes: list[int]) -> tuple[bytes, str | None, int]:
+    """Feed a message in such pieces. Return the stored body, the Message-ID, and how many bytes were held back."""
     top, size, at = Top(), cycle(sizes), 0
     while at < len(message):
         end = min(at + next(size), len(message))
@@ -37,13 +37,13 @@ def taken(message: bytes, sizes: list[int]) -> tuple[bytes, str | None, int]:
 @example(b"Message-ID: <1@x>\r\n" + b"x" * HEADER_BYTES_MAX, [1000])
 @example(b"x" * (HEADER_BYTES_MAX - 10) + b"\r\nMessage-ID: <1@x>\r\n", [1000])
 @example(b"Return-Path: <x>\r\n" * 8000, [30_000])
-def test_however_a_message_is_cut_the_same_is_found_at_its_top(message: bytes, sizes: list[int]) -> None:
-    text, found, waited = taken(message, sizes)
-    assert (text, found) == taken(message, [max(1, len(message))])[:2]
+def test_result_does_not_depend_on_the_pieces_of_input(message: bytes, sizes: list[int]) -> None:
+    body, found, waited = split_at_top(message, sizes)
+    assert (body, found) == split_at_top(message, [max(1, len(message))])[:2]
     header, end, _ = message.partition(b"\r\n\r\n")
     assert waited < min(HEADER_BYTES_MAX, len(header + end)) + max(sizes)
 
 
-def test_a_message_id_of_the_body_is_none() -> None:
-    assert taken(b"Subject: x\r\n\r\nMessage-ID: <1@x>\r\n", [1])[1] is None
-    assert taken(b"Subject: x\r\nMESSAGE-ID: <1@x>\r\n\r\n", [1])[1] == "<1@x>"
+def test_message_id_is_read_from_the_header_only() -> None:
+    assert split_at_top(b"Subject: x\r\n\r\nMessage-ID: <1@x>\r\n", [1])[1] is None
+    assert split_at_top(b"Subject: x\r\nMESSAGE-ID: <1@x>\r\n\r\n", [1])[1] == "<1@x>"

@@ -1,0 +1,1 @@
+"""Tests of one node's disk, in folders as `replicator/store` has them."""

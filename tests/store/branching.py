@@ -1,4 +1,4 @@
-"""Nodes with databases in memory that number apart, exchange logs in any order, and join what they find."""
+"""Nodes with databases in memory that number independently, exchange logs in any order, and join branches."""
 
 import random
 from collections.abc import Callable
@@ -22,43 +22,43 @@ from tests.store.harness import ALICE, INBOX, expunging, flagging
 from tests.store.memory_node import MemoryNode
 
 TREE = MailboxKey(ALICE, tree_id(ALICE), 0)
-TEXT = StoredBody.of(b"text")
+BODY = StoredBody.of(b"body")
 
 
-class Watched:
-    """A node, and the promises of design section 3, checked at every commit of one mailbox."""
+class CheckedNode:
+    """A node whose commits to one mailbox are checked against the promises of design section 3."""
 
     def __init__(self, name: str, uid: UidConflict) -> None:
         self.node, self.uid = MemoryNode(f"{name}.a"), uid
-        self.named: dict[int, bytes] = {}
+        self.guids_by_uid: dict[int, bytes] = {}
         self.rows: dict[int, Message] = {}
         self.uidnext, self.modseq = 1, 0
 
-    def look(self) -> None:
+    def check_commits(self) -> None:
         for commit in self.node.commits:
             for change in commit.changes:
                 assert change.modseq > self.modseq, "a MODSEQ was shown twice"
                 for uid in change.expunged:
                     self.rows.pop(uid, None)
                 for message in change.changed:
-                    self.look_at(message)
+                    self.check_message(message)
                 assert change.uidnext >= self.uidnext
                 self.uidnext, self.modseq = change.uidnext, change.modseq
         self.node.commits.clear()
         held = [row.guid for row in self.rows.values()]
-        assert len(set(held)) == len(held), "a GUID is there twice"
+        assert len(set(held)) == len(held), "the mailbox shows a GUID twice"
 
-    def look_at(self, message: Message) -> None:
+    def check_message(self, message: Message) -> None:
         before = self.rows.get(message.uid)
-        if message.uid not in self.named:
+        if message.uid not in self.guids_by_uid:
             assert message.uid >= self.uidnext, "a message appeared below a UIDNEXT that was shown"
-        assert self.named.setdefault(message.uid, message.guid) == message.guid, "a UID named two messages"
+        assert self.guids_by_uid.setdefault(message.uid, message.guid) == message.guid, "a UID named two messages"
         if before is None or before.flags != message.flags:
             assert message.modseq > self.modseq, "a change appeared at a MODSEQ that was shown"
         self.rows[message.uid] = message
 
     def join(self, key: MailboxKey, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """What happens `meanwhile` comes between the plan and its turn."""
+        """Merge the other branches of a mailbox or tree. `meanwhile` runs between planning and carrying out."""
         for head in forks.branch_heads(self.node.connection, key.mailbox_id):
             branch = forks.replay_branch(self.node.connection, head)
             if branch is None:
@@ -67,16 +67,16 @@ class Watched:
             meanwhile()
             if plan is not None:
                 self.node.write(partial(forks.carry_out, plan=plan))
-        self.look()
+        self.check_commits()
 
 
 class World:
-    """One mailbox and one tree. Nobody is master: every node numbers what it likes on what it shows."""
+    """Nodes with one mailbox and one tree. There is no master: each node numbers changes on top of its own head."""
 
     def __init__(self, rng: random.Random, size: int) -> None:
         self.rng = rng
         policies = rng.choice([[UidConflict.RENUMBER], [UidConflict.UIDVALIDITY], list(UidConflict)])
-        self.all = [Watched(f"dc{number}", rng.choice(policies)) for number in range(size)]
+        self.all = [CheckedNode(f"dc{number}", rng.choice(policies)) for number in range(size)]
         self.saved: list[bytes] = []
         self.expunged: set[bytes] = set()
 
@@ -85,30 +85,30 @@ class World:
         one.node.now_ms += self.rng.randrange(2000)
         act = self.rng.choice([self.save, self.save, self.expunge, self.flag, self.folders, self.exchange, self.join])
         act(one)
-        one.look()
+        one.check_commits()
 
-    def save(self, one: Watched) -> None:
+    def save(self, one: CheckedNode) -> None:
         again = self.saved and self.rng.random() < 0.2
         message = self.rng.choice(self.saved) if again else one.node.guid()
         if message in self.expunged:
             return
         self.saved.append(message)
         flags = self.rng.sample(["\\Seen", "\\Flagged"], self.rng.randrange(3))
-        one.node.write(lambda tx: sequencer.save(tx, INBOX, TEXT, guid=message, received_ms=1, flags=flags))
+        one.node.write(lambda tx: sequencer.save(tx, INBOX, BODY, guid=message, received_ms=1, flags=flags))
 
-    def expunge(self, one: Watched) -> None:
+    def expunge(self, one: CheckedNode) -> None:
         if one.rows:
             uid = self.rng.choice(sorted(one.rows))
             self.expunged.add(one.rows[uid].guid)
             one.node.write(expunging(uid))
 
-    def flag(self, one: Watched) -> None:
+    def flag(self, one: CheckedNode) -> None:
         if one.rows:
             uids = self.rng.sample(sorted(one.rows), self.rng.randint(1, len(one.rows)))
             added, removed = ([name] if self.rng.random() < 0.6 else [] for name in ("\\Seen", "\\Flagged"))
             one.node.write(flagging(*uids, added=added, removed=removed))
 
-    def folders(self, one: Watched) -> None:
+    def folders(self, one: CheckedNode) -> None:
         name, new_ids = "/".join(self.rng.choices("ab", k=self.rng.randint(1, 3))), iter(one.node.guid, None)
         known = [record.mailbox_id for record in queries.folders(one.node.connection, ALICE).values()]
         folder, subscribed = self.rng.choice([*known, one.node.guid()]), self.rng.random() < 0.5
@@ -121,10 +121,10 @@ class World:
         with suppress(MailError):
             one.node.write(self.rng.choice(changes))
 
-    def exchange(self, target: Watched) -> None:
-        """What the target lacks of another's log: of some origins, and not all of it.
+    def exchange(self, target: CheckedNode) -> None:
+        """Give the target some entries that it lacks, of some origins of another node's log.
 
-        So an entry may come long before its predecessor, and a merge before one of the branches that it joins.
+        So an entry may arrive long before its predecessor, and a merge before one of the branches that it joins.
         """
         source = self.rng.choice([one for one in self.all if one is not target]).node
         lacking = source.log(queries.log_start(source.connection, queries.log_context(target.node.connection)))
@@ -135,7 +135,7 @@ class World:
                 if item.entry.dot.origin == origin:
                     target.node.take(item)
 
-    def join(self, one: Watched) -> None:
+    def join(self, one: CheckedNode) -> None:
         one.join(
             self.rng.choice([INBOX, TREE]), partial(self.rng.choice([lambda _: None, self.save, self.folders]), one)
         )
@@ -147,7 +147,7 @@ class World:
                 known = queries.log_context(target.node.connection)
                 for item in source.node.log(queries.log_start(source.node.connection, known)):
                     target.node.take(item)
-            target.look()
+            target.check_commits()
             if target is master:
                 master.join(INBOX)
                 master.join(TREE)
@@ -155,15 +155,17 @@ class World:
     def check(self) -> None:
         assert len({tuple(sorted(one.node.digests().items())) for one in self.all}) == 1, "the nodes differ"
         for one in self.all:
-            assert queries.log_counts(one.node.connection)[1] == 0, "nothing waits"
+            assert queries.log_counts(one.node.connection)[1] == 0, "an entry still waits"
             assert set(self.saved) - self.expunged <= {row.guid for row in one.rows.values()}, "a mail is lost"
-            shown = {placement for other in self.all for uid, placement in other.named.items() if uid in one.rows}
-            assert len(shown) == len(one.rows), "a UID is in use that named two messages somewhere"
+            shown = {
+                placement for other in self.all for uid, placement in other.guids_by_uid.items() if uid in one.rows
+            }
+            assert len(shown) == len(one.rows), "a UID in use named another message at some node"
             self.check_replay(one.node)
             consistency.check(one.node.connection)
 
     def check_replay(self, node: MemoryNode) -> None:
-        """The log, replayed along any path to the head, gives what the database shows."""
+        """Check that a replay of the log along a random path to the head gives what the database shows."""
         chain, rows = queries.rows(node.connection, INBOX.mailbox_id)
         if chain is None or chain.head is None:
             return

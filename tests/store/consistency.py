@@ -1,8 +1,8 @@
-"""What must hold of a `node.db` at any time. Every test that opens a store checks it on closing.
+"""Invariants of a `node.db`, which hold at any time. Every test that opens a store checks them on closing.
 
-Everything is computed anew from the log and the rows, the slow and obvious way; the last check replays the log
-into an empty database. Where the log does not lead to what is shown, because it begins later or because a state was
-taken over from another node, that is compared no further than it goes.
+The checks compute everything anew from the log and the rows, in a slow and simple way. The last one replays the log
+into an empty database. If the log does not lead to all that the node shows, because it begins later or because a state
+was adopted from another node, the checks that need the whole log are left out.
 """
 
 import sqlite3
@@ -21,13 +21,13 @@ from resync import row as rows
 from resync.entry import Entry, MailAdd
 from resync.folder_tree import GIVEN_UP
 from tests.store.memory_node import MemoryNode, digests
-from tests.store.stamp_order import replayed
+from tests.store.stamp_order import replay_by_stamps
 
-REPLAYED_TOGETHER = 100  # entries, in one transaction
+REPLAYED_TOGETHER = 100  # entries that are replayed in one transaction
 
 
 class LogRow:
-    """One row of the log."""
+    """One row of table log, with its entry unpacked."""
 
     def __init__(self, columns: tuple[int, str, int, int, bytes, int, int, bytes]) -> None:
         self.position, origin, seq, self.time, self.chain, self.applied, self.offset_bytes, body = columns
@@ -36,10 +36,10 @@ class LogRow:
 
     @property
     def own_bytes(self) -> int:
-        return self.body_bytes + sum(self.brought().values())
+        return self.body_bytes + sum(self.new_bodies().values())
 
-    def brought(self) -> dict[bytes, int]:
-        """Hash -> size of the texts that came with the entry."""
+    def new_bodies(self) -> dict[bytes, int]:
+        """Return the hash and size of each body that came with the entry."""
         return {
             change.content_hash: change.size_bytes
             for change in self.entry.changes
@@ -64,7 +64,7 @@ def check(connection: sqlite3.Connection) -> None:
     _check_trees(connection)
     _check_guids(connection)
     _check_expunged(connection)
-    if _leads_everywhere(connection) and all(item.applied in {0, APPLIED} for item in log):
+    if _has_whole_log(connection) and all(item.applied in {0, APPLIED} for item in log):
         _check_projections(connection, log)
         _check_heads(connection, log)
         _check_content(connection, log)
@@ -73,7 +73,7 @@ def check(connection: sqlite3.Connection) -> None:
         _check_stamp_order(connection, log)
 
 
-def _leads_everywhere(connection: sqlite3.Connection) -> bool:
+def _has_whole_log(connection: sqlite3.Connection) -> bool:
     context = queries.log_context(connection)
     shown = queries.chains_of(connection, None)
     return not queries.log_collected(connection) and all(covers(context, chain.context) for chain in shown)
@@ -87,7 +87,7 @@ def _read_log(connection: sqlite3.Connection) -> list[LogRow]:
         )
     ]
     if not queries.log_collected(connection):
-        assert [item.position for item in log] == list(range(1, len(log) + 1)), "positions without gaps"
+        assert [item.position for item in log] == list(range(1, len(log) + 1)), "positions have gaps"
     for item in log:
         assert (item.time, item.chain) == (item.entry.time, item.entry.mailbox_id)
     return log
@@ -109,9 +109,9 @@ def _check_origins(connection: sqlite3.Connection, log: list[LogRow]) -> None:
     for item in log:
         origin, seq = item.entry.dot
         if seq <= queries.log_collected(connection).get(origin, 0):
-            continue  # of a branch that cannot be joined, or kept to prove what was damaged
+            continue  # an entry of a branch that cannot be joined, or one kept as evidence after damage
         seqs[origin] += 1
-        assert seq == seqs[origin], "each origin's entries arrive in order"
+        assert seq == seqs[origin], "an origin's entries are out of order"
         before = offsets.get(origin, 0 if seq == 1 else item.offset_bytes - item.own_bytes)
         offsets[origin] = before + item.own_bytes
         assert item.offset_bytes == offsets[origin]
@@ -183,32 +183,38 @@ def _check_trees(connection: sqlite3.Connection) -> None:
         ).fetchall()
         assert tree.fingerprint == rows.add(0, *map(rows.fingerprint, folders + subscriptions))
         living = [name for _, _, name, _, deleted, *_ in folders if not deleted]
-        assert len(set(living)) == len(living), "no two folders of one name"
+        assert len(set(living)) == len(living), "two folders have one name"
         named = [(name, uidvalidity) for _, _, name, uidvalidity, _, _, sid in folders if sid != GIVEN_UP]
-        assert len(set(named)) == len(named), "a name and a UIDVALIDITY name one mailbox for good"
+        assert len(set(named)) == len(named), "two mailboxes had one name and UIDVALIDITY"
 
 
 def _check_content(connection: sqlite3.Connection, log: list[LogRow]) -> None:
-    """A text leaves when nobody has it any more, and an entry of the log may stay longer."""
+    """Check that waiting entries have their bodies, and that each stored body has been named by an entry.
+
+    A body is removed when no message has it any more, which may be before its entry leaves the log.
+    """
     for item in log:
-        for content_hash, size in item.brought().items():
-            text = read_body(connection, content_hash)
-            assert text is not None or item.applied, f"{item.entry.dot} waits without its text"
-            assert text is None or size_of(text) == size
+        for content_hash, size in item.new_bodies().items():
+            body = read_body(connection, content_hash)
+            assert body is not None or item.applied, f"{item.entry.dot} waits without its body"
+            assert body is None or size_of(body) == size
     held = {content_hash for (content_hash,) in connection.execute("SELECT hash FROM content")}
     added = {change.content_hash for item in log for change in item.entry.changes if isinstance(change, MailAdd)}
     kept = {
         content_hash for (content_hash,) in connection.execute("SELECT content_hash FROM expunged WHERE mailbox = x''")
     }
-    assert held <= added | kept, "no text that no entry has named: one may come after an entry that came without it"
+    assert held <= added | kept, "a stored body was named by no entry"
 
 
 def _check_lacking(connection: sqlite3.Connection) -> None:
-    """A copy may name a text that was forgotten here, and is still where the copy was made: it is to be fetched."""
+    """Check that each shown body is stored or is to be fetched.
+
+    A copy may name a body that this node has removed, and that the copy's author still has.
+    """
     shown = _column(connection, "SELECT content_hash FROM by_uid")
     known = _column(connection, "SELECT hash FROM content UNION SELECT hash FROM lacking")
     astray = [content_hash.hex() for content_hash in shown - known]
-    assert not astray, f"texts that messages have are neither here nor to be fetched: {astray[:3]}"
+    assert not astray, f"bodies of messages are neither stored nor to be fetched: {astray[:3]}"
 
 
 def _column(connection: sqlite3.Connection, query: str) -> set[bytes]:
@@ -216,7 +222,7 @@ def _column(connection: sqlite3.Connection, query: str) -> set[bytes]:
 
 
 def named_bodies(connection: sqlite3.Connection) -> set[bytes]:
-    """Texts of messages that are shown, of what is kept of expunged ones, and of entries that wait."""
+    """Return the hashes of the bodies that shown messages, kept expunged messages and waiting entries name."""
     query = "SELECT content_hash FROM by_uid UNION SELECT content_hash FROM expunged"
     named = {content_hash for (content_hash,) in connection.execute(query)}
     for origin, seq, body in connection.execute("SELECT origin, seq, body FROM log WHERE applied = 0"):
@@ -227,16 +233,16 @@ def named_bodies(connection: sqlite3.Connection) -> set[bytes]:
 
 def _check_expunged(connection: sqlite3.Connection) -> None:
     both = "SELECT guid FROM expunged e JOIN by_guid g USING (mailbox, guid)"
-    assert connection.execute(both).fetchall() == [], "what is there is not kept as expunged"
+    assert connection.execute(both).fetchall() == [], "a shown message is also kept as expunged"
 
 
 def _check_stamp_order(connection: sqlite3.Connection, log: list[LogRow]) -> None:
     heads = {chain.head: chain for chain in queries.chains_of(connection, None) if chain.uidvalidity}
-    shown = replayed(item.entry for item in log if item.applied)
+    shown = replay_by_stamps(item.entry for item in log if item.applied)
     for head, chain in heads.items():
         assert head is not None
         if head not in shown:
-            continue  # a merge has it for its second predecessor, and shows the same
+            continue  # a merge has it as its second predecessor, and shows the same
         found = shown[head]
         assert list(queries.mailbox_rows(connection, chain.id)) == [found.rows[uid] for uid in sorted(found.rows)]
         assert (chain.uidnext, chain.highestmodseq, chain.risen) == (found.uidnext, found.modseq, found.risen)
@@ -244,9 +250,9 @@ def _check_stamp_order(connection: sqlite3.Connection, log: list[LogRow]) -> Non
 
 
 def _bodies(connection: sqlite3.Connection, item: LogRow) -> list[bytes | Parts]:
-    """Those that came with the entry and are here."""
-    texts = (read_body(connection, content_hash) for content_hash in item.brought())
-    return [text for text in texts if text is not None]
+    """Return the bodies that came with the entry and are still stored."""
+    bodies = (read_body(connection, content_hash) for content_hash in item.new_bodies())
+    return [body for body in bodies if body is not None]
 
 
 def _check_replay(connection: sqlite3.Connection, log: list[LogRow]) -> None:
@@ -257,8 +263,8 @@ def _check_replay(connection: sqlite3.Connection, log: list[LogRow]) -> None:
         )
     assert node.digests() == digests(connection)
     held = {content_hash for (content_hash,) in connection.execute("SELECT hash FROM content")}
-    is_whole = all(content_hash in held for item in log for content_hash in item.brought())
-    offset = ", offset_bytes" if is_whole else ""  # it counts texts
+    is_whole = all(content_hash in held for item in log for content_hash in item.new_bodies())
+    offset = ", offset_bytes" if is_whole else ""  # the offset counts bodies
     shown = [f"SELECT * FROM {table}" for table in ("by_uid", "by_guid", "folder", "subscription")]
     for query in (*shown, f"SELECT name, seq, collected{offset} FROM origin"):
         assert set(node.connection.execute(query)) == set(connection.execute(query)), query

@@ -1,7 +1,7 @@
-"""The process that test_crash kills: mail and folders under load, every step told on standard output.
+"""The process that test_crash kills: it changes mail and folders, and reports every step on standard output.
 
-Reads lines `path origin seed`; for each it forks a process, so that imports are paid for once, and says when that
-one is dead. A step is told when it is asked for and, once acknowledged, told again with what came of it.
+It reads lines `path origin seed`. For each line it forks a child, so that modules are imported only once, and reports
+the child's exit. A child reports a step when it requests it, and again with the result when it is acknowledged.
 """
 
 import json
@@ -28,19 +28,19 @@ USER: Final = "alice"
 MAILBOXES: Final = tuple(MailboxKey(USER, bytes([number]) * 16, 7) for number in (1, 2, 3))
 FLAGS: Final = ("\\Seen", "\\Flagged", "$Later")
 WORKERS: Final = 8
-CHECKPOINT_PAGES: Final = 30  # so that the database file is written under load too
+CHECKPOINT_PAGES: Final = 30  # few, so that the database file itself is written under load too
 
 
 @dataclass(frozen=True)
 class Step:
-    """One request. `done`: acknowledged; then `uidnext` and `modseq` are what the node shows of the mailbox."""
+    """One request. Once it is acknowledged (`done`), `uidnext` and `modseq` are those of the mailbox."""
 
     worker: int
     op: str
     done: bool = False
     mailbox: int = 0
-    uids: list[int] = field(default_factory=list)  # new ones of save and copy, else those concerned
-    guids: list[str] = field(default_factory=list)  # that may appear; once done, that did
+    uids: list[int] = field(default_factory=list)  # the new ones of save and copy, else those to change
+    guids: list[str] = field(default_factory=list)  # those that may appear; once done, those that did
     flag: str = ""
     folder: str = ""
     name: str = ""
@@ -48,21 +48,21 @@ class Step:
     modseq: int = 0
 
 
-def say(what: object) -> None:
-    """One write, so that a killed process leaves no half line."""
+def report(what: object) -> None:
+    """Print a line of JSON in one write, so that a killed process leaves no half line."""
     os.write(sys.stdout.fileno(), json.dumps(what).encode() + b"\n")
 
 
 def body_of(guid: bytes) -> bytes:
-    """The text of a message follows from the second half of its GUID; copies with a new GUID keep that half."""
+    """Return the body that follows from the second half of a GUID; copies with a new GUID keep that half."""
     number = int.from_bytes(guid[8:])
     if number % 8 == 0:
-        return b"a text that many messages share"
+        return b"a body that many messages share"
     return b"Subject: %d\r\n\r\n" % number + random.Random(number).randbytes(number % 20_000)
 
 
 class Worker:
-    """One client: one step at a time, on messages that no other worker touches."""
+    """A client that makes one step at a time, on messages that no other worker touches."""
 
     def __init__(self, store: Store, number: int, rng: random.Random, views: list[MailboxView]) -> None:
         self._store = store
@@ -86,12 +86,12 @@ class Worker:
         guids = [view.messages[uid].guid.hex() for uid in uids] if asked.op in {"save", "copy"} else []
         self._own[asked.mailbox] += uids if guids else []
         told = {"done": True, "uids": uids, "guids": guids, "uidnext": view.uidnext, "modseq": view.highestmodseq}
-        say(asdict(asked) | told)
+        report(asdict(asked) | told)
 
     async def _save(self, mailbox: int) -> None:
         guid = self._rng.randbytes(16)
         step = Step(self._number, "save", mailbox=mailbox, guids=[guid.hex()])
-        say(asdict(step))
+        report(asdict(step))
         stored = StoredBody.of(body_of(guid))
         placed = await self._store.write(
             lambda tx: sequencer.save(tx, MAILBOXES[mailbox], stored, guid=guid, received_ms=1, flags=())
@@ -106,7 +106,7 @@ class Worker:
         wanted = [CopySource(row.uid, row.guid, self._rng.randbytes(8) + row.guid[8:]) for row in rows]
         guids = [guid.hex() for want in wanted for guid in (want.guid, want.spare_guid)]
         step = Step(self._number, "copy", mailbox=mailbox, guids=guids)
-        say(asdict(step))
+        report(asdict(step))
         placed = await self._store.write(
             lambda tx: sequencer.copy(tx, MAILBOXES[source].mailbox_id, wanted, MAILBOXES[mailbox])
         )
@@ -118,33 +118,33 @@ class Worker:
         if not uids:
             return
         step = Step(self._number, "flag", mailbox=mailbox, uids=uids, flag=self._rng.choice(FLAGS))
-        say(asdict(step))
+        report(asdict(step))
         await self._store.write(
             lambda tx: sequencer.store(tx, MAILBOXES[mailbox], UidSet.of(uids), added=[step.flag], removed=())
         )
         self._tell_done(step, uids)
 
     async def _expunge(self, mailbox: int) -> None:
-        newest = self._own[mailbox][-1:]  # whose UID is in danger of being given again
+        newest = self._own[mailbox][-1:]  # the UID that a defect would most likely reuse
         uids = self._rng.choice([newest, self._some(mailbox)])
         if not uids:
             return
         self._own[mailbox] = [uid for uid in self._own[mailbox] if uid not in uids]
         step = Step(self._number, "expunge", mailbox=mailbox, uids=uids)
-        say(asdict(step))
+        report(asdict(step))
         await self._store.write(lambda tx: sequencer.expunge(tx, MAILBOXES[mailbox], UidSet.of(uids)))
         self._tell_done(step, uids)
 
 
 async def change_folders(store: Store, rng: random.Random) -> None:
-    """The one client that changes the folder tree."""
+    """Change the folder tree, as the only client that does so."""
     known = {record.mailbox_id: name for name, record in (await store.read(lambda db: folders(db, USER))).items()}
     while True:
         new = rng.randbytes(16)
         op = rng.choice(["create", "rename", "delete"]) if known else "create"
         folder = new if op == "create" else rng.choice(sorted(known))
         step = Step(WORKERS, op, folder=folder.hex(), name="" if op == "delete" else new.hex())
-        say(asdict(step))
+        report(asdict(step))
         match op:
             case "create":
                 await store.write(
@@ -159,7 +159,7 @@ async def change_folders(store: Store, rng: random.Random) -> None:
         known[folder] = step.name
         if not step.name:
             del known[folder]
-        say(asdict(step) | {"done": True})
+        report(asdict(step) | {"done": True})
 
 
 async def load(path: Path, origin: str, seed: int) -> None:
@@ -176,10 +176,10 @@ def main() -> None:
         path, origin, seed = line.split()
         child = os.fork()
         if child == 0:
-            say({"pid": os.getpid()})
+            report({"pid": os.getpid()})
             trio.run(load, Path(path), origin, int(seed))
             os._exit(0)
-        say({"exit": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])})
+        report({"exit": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Damage to a database: by statements, or by pages, as disks do, while no process has it open."""
+"""Damage to a database that no process has open: by SQL statements, or by pages, as a faulty disk causes it."""
 
 import os
 import sqlite3
@@ -8,18 +8,18 @@ from pathlib import Path
 from replicator.store.db import schema
 
 ZEROS = bytes(schema.PAGE_BYTES)
-_LEAVES = {10, 13}  # of indexes and tables (https://sqlite.org/fileformat2.html section 1.6)
+_LEAVES = {10, 13}  # the page types of leaves, of indexes and tables (https://sqlite.org/fileformat2.html section 1.6)
 
 
 def damage(path: Path, *statements: str) -> None:
-    """By a connection of its own; each statement changes something."""
+    """Run the statements on a new connection. Each must change something."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statement in statements:
             assert connection.execute(statement).rowcount
 
 
 def leaves_of(path: Path, tree: str) -> list[int]:
-    """The pages of a table or index at the bottom of its tree, in order."""
+    """Return the leaf pages of a table or index, in order."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
@@ -40,19 +40,19 @@ def _leaves(data: bytes, page: int) -> list[int]:
 
 
 def overwrite(path: Path, page: int, content: bytes = ZEROS) -> None:
-    """Put something in the place of a page."""
+    """Overwrite the beginning of a page."""
     with path.open("r+b") as file:
         file.seek((page - 1) * schema.PAGE_BYTES)
         file.write(content)
 
 
 def zero_middle(path: Path, tree: str) -> None:
-    """One of the pages of a table or index that is neither the first nor the last."""
+    """Overwrite a leaf page in the middle of a table or index with zeros."""
     leaves = leaves_of(path, tree)
     assert len(leaves) > 2, leaves
     overwrite(path, leaves[len(leaves) // 2])
 
 
 def random_bytes(size: int, seed: int = 0) -> bytes:
-    """No SQLite, for certain."""
+    """Return bytes that are certainly no SQLite database."""
     return bytes((seed + 31 * number * number + number // 7) % 251 for number in range(size)) or os.urandom(size)

@@ -1,4 +1,4 @@
-"""Opening stores in tests, and the requests of numbering in short."""
+"""Helpers for tests of the store: opening one, short forms of the sequencer's requests, and looking at views."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -27,14 +27,14 @@ WORK = MailboxKey(ALICE, b"work----" * 2, 8)
 
 @asynccontextmanager
 async def open_store(path: Path, origin: str = "dc1.a", environment: Environment | None = None) -> AsyncIterator[Store]:
-    """The store of `path / "node.db"`; checked when it is closed."""
+    """Open the store of `path / "node.db"`, and check its invariants when it is closed."""
     async with Store.open(path / "node.db", origin, environment or Environment()) as store:
         yield store
     check_file(path / "node.db")
 
 
 def connection_of(store: Store) -> Connection:
-    """The writer's own, for looking at what it has written without a thread in between."""
+    """Return the writer's own connection, to look at its data without another thread."""
     return store._connection
 
 
@@ -46,14 +46,14 @@ def source(number: int, uid: int | None = None) -> CopySource:
     return CopySource(uid or number, guid(number), guid(1000 + number))
 
 
-# ---- jobs: each gives a function of the transaction ------------------------------------------------------------
+# ---- jobs: each helper returns a function of the transaction --------------------------------------------------
 
 T = TypeVar("T")
 Job = Callable[[Transaction], T]
 
 
-def saving(text: bytes, message_guid: bytes, key: MailboxKey = INBOX, flags: Sequence[str] = ()) -> Job[Placed]:
-    stored = StoredBody.of(text)
+def saving(body: bytes, message_guid: bytes, key: MailboxKey = INBOX, flags: Sequence[str] = ()) -> Job[Placed]:
+    stored = StoredBody.of(body)
     return lambda tx: sequencer.save(tx, key, stored, guid=message_guid, received_ms=1_000, flags=flags)
 
 
@@ -94,26 +94,26 @@ def subscribing(name: str, *, subscribed: bool = True, user: str = ALICE) -> Job
 
 
 def spare_ids(mailbox_id: bytes, name: str) -> Iterator[bytes]:
-    """New ids that follow from the request."""
+    """Return new ids that follow from the request."""
     return (blake2b(b"%b%a%d" % (mailbox_id, name, number), digest_size=16).digest() for number in count())
 
 
-# ---- looking ---------------------------------------------------------------------------------------------------
+# ---- reading ---------------------------------------------------------------------------------------------------
 
 
 async def save(store: Store, number: int, key: MailboxKey = INBOX, flags: Sequence[str] = ()) -> int:
-    """Save the message with this number; its UID."""
+    """Save the message with this number, and return its UID."""
     placed = await store.write(saving(b"text %d" % number, guid(number), key, flags))
     return placed.uids[0]
 
 
 async def fresh_messages(store: Store, key: MailboxKey = INBOX) -> list[Message]:
-    """What a view would be loaded from now."""
+    """Return the messages that a new view would be loaded from."""
     return (await store.read(lambda reader: queries.messages(reader, key.mailbox_id)))[1]
 
 
 def assert_same_view(view: MailboxView, messages: Sequence[Message]) -> None:
-    """The view shows these messages and its index by flag follows from them."""
+    """Check that the view shows these messages, and that its index by flag follows from them."""
     assert list(view.messages.values()) == list(messages)
     flags = {flag for message in messages for flag in message.flags}
     assert {flag: list(uids) for flag, uids in view.by_flag.items()} == {

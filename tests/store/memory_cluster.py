@@ -1,4 +1,4 @@
-"""Nodes with databases in memory that take turns at many mailboxes and trees, and exchange logs in any order."""
+"""Nodes with databases in memory that share many mailboxes and trees, and exchange logs in any order."""
 
 import random
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tests.store.memory_node import MemoryNode
 
 
 class Cluster:
-    """Mailbox n is numbered by node n modulo their number, until `hand_over` moves it to a node that has all of it."""
+    """Nodes and their mailboxes. Node n masters mailbox n (modulo the number of nodes) until `hand_over` moves it."""
 
     def __init__(self, size: int) -> None:
         self.nodes = [MemoryNode(f"dc{number}.a") for number in range(size)]
@@ -31,7 +31,7 @@ class Cluster:
         rng.choice([save, save, save, copy, flag, expunge, folders])(self.masters[key], key, rng)
 
     def exchange(self, rng: random.Random, count: int) -> None:
-        """A node sends what the other lacks: not all of it, in chunks out of order between origins."""
+        """Send some entries that another node lacks, out of order between origins."""
         source, target = rng.sample(self.nodes, 2)
         logged = source.log(queries.log_start(source.connection, self.context(target)))[:count]
         origins = sorted({item.entry.dot.origin for item in logged}, key=lambda _: rng.random())
@@ -41,7 +41,7 @@ class Cluster:
                     target.take(item)
 
     def hand_over(self, key: MailboxKey, rng: random.Random) -> None:
-        """As MASTER-MOVE does: the new master first catches up with the mailbox."""
+        """Move a mailbox as MASTER-MOVE does: the new master first catches up with it."""
         old, new = self.masters[key], rng.choice(self.nodes)
         for item in old.log(queries.log_start(old.connection, self.context(new))):
             new.take(item)
@@ -59,7 +59,7 @@ def rows(node: MemoryNode, key: MailboxKey) -> list[Row]:
 
 
 def save(node: MemoryNode, key: MailboxKey, rng: random.Random) -> None:
-    stored = StoredBody.of(b"text %d" % rng.randrange(5))
+    stored = StoredBody.of(b"body %d" % rng.randrange(5))
     guid, flags = node.guid(), rng.sample(["\\Seen", "\\Flagged"], rng.randrange(3))
     node.write(lambda tx: sequencer.save(tx, key, stored, guid=guid, received_ms=1, flags=flags))
 
@@ -82,7 +82,7 @@ def expunge(node: MemoryNode, key: MailboxKey, rng: random.Random) -> None:
 
 
 def folders(node: MemoryNode, key: MailboxKey, rng: random.Random) -> None:
-    """Any change of the tree of the mailbox's user; those that cannot be are refused."""
+    """Make a random change to the tree of the mailbox's user. The node may refuse it."""
     name, new_ids = "/".join(rng.choices("ab", k=rng.randint(1, 3))), iter(node.guid, None)
     known = [record.mailbox_id for record in queries.folders(node.connection, key.user).values()]
     folder = rng.choice([*known, node.guid()])

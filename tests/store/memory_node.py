@@ -1,4 +1,4 @@
-"""A store in memory without threads, for properties that need thousands: the real writer, driven by hand."""
+"""A store in memory without threads: the real writer, called directly. Tests can make thousands of them."""
 
 import random
 import sqlite3
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class MemoryNode:
-    """`write` is `Store.write`, at once."""
+    """A node's database in memory. `write` does what `Store.write` does, but at once."""
 
     def __init__(self, origin: str, now_ms: int = 1_000_000) -> None:
         self.origin = origin
@@ -45,23 +45,23 @@ class MemoryNode:
         return job.outcome()
 
     def read_anew(self) -> None:
-        """What the writer remembers of the database it forgets."""
+        """Make the writer forget what it has cached of the database."""
         self._writer._undo()
 
     def write_together(self, works: Sequence[Callable[[Transaction], object]]) -> list[Exception | None]:
-        """One batch; the errors of its jobs."""
+        """Write the jobs in one batch, and return the error of each."""
         jobs = [_Job(work) for work in works]
         self.commits += self._writer._write(jobs)
         return [job.error for job in jobs]
 
-    def receive(self, entry: Entry, texts: Iterable[bytes | Parts] = ()) -> None:
-        self.receive_together([(entry, texts)])
+    def receive(self, entry: Entry, bodies: Iterable[bytes | Parts] = ()) -> None:
+        self.receive_together([(entry, bodies)])
 
     def receive_together(self, entries: Iterable[tuple[Entry, Iterable[bytes | Parts]]]) -> None:
-        """In one transaction. Raises the error of the first that cannot be received."""
+        """Receive entries in one transaction. Raise the error of the first one that is refused."""
         jobs = [
-            _Job(partial(apply.receive, entry=entry, bodies=[stored_of(text) for text in texts]))
-            for entry, texts in entries
+            _Job(partial(apply.receive, entry=entry, bodies=[stored_of(body) for body in bodies]))
+            for entry, bodies in entries
         ]
         self.commits += self._writer._write([cast("_Job[object]", job) for job in jobs])
         for job in jobs:
@@ -71,7 +71,7 @@ class MemoryNode:
         self.receive(logged.entry, logged.bodies.values())
 
     def log(self, position: int | None = 0) -> list[Logged]:
-        assert position is not None, "what is asked for was collected"
+        assert position is not None, "the log no longer has these entries"
         return queries.log_after(self.connection, position, 1 << 40, 1 << 20, 1 << 40)
 
     def applied(self, dot: Dot) -> bool:
@@ -86,5 +86,5 @@ class MemoryNode:
 
 
 def digests(connection: sqlite3.Connection) -> dict[bytes, bytes]:
-    """Chain -> digest of all that a node shows."""
+    """Return the digest of each chain that a node shows."""
     return {chain.id: chain.digest() for chain in queries.chains_of(connection, None)}

@@ -1,7 +1,7 @@
-"""The log replayed by its stamps alone, with no chains, no waiting and no projections: the slow and obvious way.
+"""A slow and simple replay of the log by its stamps alone, without chains, waiting entries and projections.
 
-Stamps follow cause and effect, so whatever an entry stands on has come before it. What a mailbox shows at an entry is
-what it showed at the one before, changed as the entry says.
+Stamps follow cause and effect, so an entry's predecessors come before it. An entry's state is the state of its
+predecessor with the entry's changes.
 """
 
 from collections import Counter
@@ -14,8 +14,8 @@ from resync.row import Row
 
 
 @dataclass
-class Shown:
-    """A mailbox at one entry. `rows` by UID."""
+class MailboxAtEntry:
+    """The state of a mailbox at one entry. `rows` is by UID."""
 
     uidnext: int = 1
     risen: int = 0
@@ -23,8 +23,8 @@ class Shown:
     context: dict[str, int] = field(default_factory=dict)
     rows: dict[int, Row] = field(default_factory=dict)
 
-    def copy(self) -> "Shown":
-        return Shown(self.uidnext, self.risen, self.modseq, dict(self.context), dict(self.rows))
+    def copy(self) -> "MailboxAtEntry":
+        return MailboxAtEntry(self.uidnext, self.risen, self.modseq, dict(self.context), dict(self.rows))
 
     def step(self, entry: Entry) -> None:
         for number, change in enumerate(entry.changes):
@@ -56,15 +56,15 @@ class Shown:
             self.rows[uid] = self.rows[uid]._replace(flags=states, modseq=entry.modseq)
 
 
-def replayed(entries: Iterable[Entry]) -> dict[Dot, Shown]:
-    """What mailboxes show at those of their entries on which no other one stands."""
+def replay_by_stamps(entries: Iterable[Entry]) -> dict[Dot, MailboxAtEntry]:
+    """Return the states of mailboxes at those entries that no other entry has as its first predecessor."""
     in_order = sorted(entries, key=lambda entry: (entry.time, entry.dot.sid, entry.dot.seq))
     followers = Counter(entry.predecessors[0] for entry in in_order if entry.predecessors)
-    shown: dict[Dot, Shown] = {}
+    shown: dict[Dot, MailboxAtEntry] = {}
     for entry in in_order:
         if entry.is_tree:
             continue
-        here = Shown()
+        here = MailboxAtEntry()
         if entry.predecessors:
             before = entry.predecessors[0]
             followers[before] -= 1

@@ -1,4 +1,4 @@
-"""Nodes that take turns at many mailboxes and trees, and exchange logs in any order, end up the same."""
+"""Nodes that share many mailboxes and trees, and exchange logs in any order, become equal."""
 
 import random
 
@@ -12,7 +12,7 @@ from tests.store.memory_cluster import Cluster
 
 @given(st.integers(2, 3), st.integers(0, 60), st.randoms(use_true_random=False))
 @settings(max_examples=40, deadline=None)
-def test_nodes_that_exchange_logs_in_any_order_converge(size: int, steps: int, rng: random.Random) -> None:
+def test_nodes_converge_whatever_order_logs_are_exchanged_in(size: int, steps: int, rng: random.Random) -> None:
     cluster = Cluster(size)
     for _ in range(steps):
         key = rng.choice(cluster.keys)
@@ -26,6 +26,6 @@ def test_nodes_that_exchange_logs_in_any_order_converge(size: int, steps: int, r
     cluster.settle()
     assert len({tuple(node.digests().items()) for node in cluster.nodes}) == 1
     for node in cluster.nodes:
-        assert queries.log_counts(node.connection)[1] == 0, "nothing waits"
+        assert queries.log_counts(node.connection)[1] == 0, "an entry still waits"
         consistency.check(node.connection)
         node.connection.close()

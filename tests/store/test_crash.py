@@ -1,7 +1,7 @@
-"""A node's process is killed again and again at random moments; what it had acknowledged must be there.
+"""A node's process is killed repeatedly at random moments, and must keep all that it has acknowledged.
 
-SIGKILL leaves what the kernel has in its cache: this tests what is written and in which order, not fsync, for which
-there is test_power_cut. More rounds: CRASH_ROUNDS=5000; another campaign: CRASH_SEED=7.
+SIGKILL leaves the kernel's cache intact. So this tests what is written and in which order; test_power_cut tests fsync.
+CRASH_ROUNDS=5000 makes more rounds, CRASH_SEED=7 another sequence.
 """
 
 import json
@@ -30,25 +30,25 @@ from tests.store.crash_child import MAILBOXES, USER, Step, body_of
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", examples(30, 60)))
 SEED = int(os.environ.get("CRASH_SEED", "1"))
 ROUNDS_A_DATABASE = 10
-DEADLINE_S = 60  # a round that takes so long hangs
+DEADLINE_S = 60  # a longer round counts as a hang
 ROOT = Path(__file__).parents[2]
 
 Flags = frozenset[str] | None
-"""None: whatever they are. A copy has those of its original."""
+"""None stands for unknown flags: a copy has those of its original."""
 
 
-class Truth:
-    """What the node has acknowledged and shown in all its lives so far, and what it may have done besides."""
+class ExpectedState:
+    """The changes that the node has acknowledged in all runs so far, and those that it may have made unacknowledged."""
 
     def __init__(self) -> None:
         self.messages: list[dict[int, tuple[bytes, Flags]]] = [{} for _ in MAILBOXES]
-        self.named: list[dict[int, bytes]] = [{} for _ in MAILBOXES]
+        self.guids_by_uid: list[dict[int, bytes]] = [{} for _ in MAILBOXES]
         self.shown = [(1, 0) for _ in MAILBOXES]  # UIDNEXT, HIGHESTMODSEQ
         self.folders: dict[bytes, str] = {}
         self.asked: dict[int, Step] = {}
 
     def note(self, step: Step) -> None:
-        """The node was asked, or has answered."""
+        """Note a request, or its acknowledgement."""
         if not step.done:
             self.asked[step.worker] = step
             return
@@ -69,10 +69,10 @@ class Truth:
                 messages[uid] = guid, None if flags is None else flags | {step.flag}
 
     def name(self, mailbox: int, uid: int, guid: bytes) -> None:
-        assert self.named[mailbox].setdefault(uid, guid) == guid, f"UID {uid} has named two messages"
+        assert self.guids_by_uid[mailbox].setdefault(uid, guid) == guid, f"UID {uid} has named two messages"
 
     def compare(self, mailbox: int, found: Mapping[int, tuple[bytes, frozenset[str]]]) -> None:
-        """These are the mailbox's messages in the next life."""
+        """Compare with the mailbox's messages in the next run."""
         asked = [step for step in self.asked.values() if step.mailbox == mailbox and not step.folder]
         may_appear = {bytes.fromhex(guid) for step in asked for guid in step.guids}
         may_go = {uid for step in asked if step.op == "expunge" for uid in step.uids}
@@ -80,13 +80,13 @@ class Truth:
         for uid, (guid, flags) in found.items():
             self.name(mailbox, uid, guid)
             if uid not in self.messages[mailbox]:
-                assert guid in may_appear, f"UID {uid} came from nowhere"
+                assert guid in may_appear, f"no request explains UID {uid}"
                 continue
             known_guid, known_flags = self.messages[mailbox][uid]
             assert guid == known_guid
             assert known_flags is None or flags in (known_flags, known_flags | may_get.get(uid, set()))
         missing = self.messages[mailbox].keys() - found.keys()
-        assert missing <= may_go, f"acknowledged and lost: UIDs {sorted(missing - may_go)}"
+        assert missing <= may_go, f"acknowledged UIDs are lost: {sorted(missing - may_go)}"
         self.messages[mailbox] = dict(found)
 
     def compare_tree(self, found: dict[bytes, str]) -> None:
@@ -100,8 +100,8 @@ class Truth:
         return others if step.op == "delete" else others | {folder: step.name}
 
 
-class Victim:
-    """Starts processes and kills them."""
+class CrashRunner:
+    """A process that starts the children to be killed, and this test's end of its pipes."""
 
     def __init__(self, process: trio.Process) -> None:
         assert process.stdin is not None
@@ -109,8 +109,8 @@ class Victim:
         self._stdin, self._stdout = process.stdin, process.stdout
         self._buffer = b""
 
-    async def live(self, path: Path, origin: str, rng: random.Random, truth: Truth) -> None:
-        """One life, ended after some acknowledgements, which `truth` hears of."""
+    async def run_and_kill(self, path: Path, origin: str, rng: random.Random, expected: ExpectedState) -> None:
+        """Start a child, note its steps in `expected`, and kill it after a random number of acknowledgements."""
         await self._stdin.send_all(f"{path} {origin} {rng.randrange(1 << 32)}\n".encode())
         pid = (await self._line())["pid"]
         acknowledgements = rng.choice([rng.randrange(3), rng.randrange(100)])
@@ -121,15 +121,15 @@ class Victim:
                 alive = False
             line = await self._line()
             if "exit" in line:
-                assert line["exit"] == -signal.SIGKILL, "it died of something else: see its traceback"
+                assert line["exit"] == -signal.SIGKILL, "the child ended by itself: see its traceback"
                 return
-            truth.note(Step(**line))  # type: ignore[arg-type]
+            expected.note(Step(**line))  # type: ignore[arg-type]
             acknowledgements -= bool(line["done"])
 
     async def _line(self) -> dict[str, object]:
         while b"\n" not in self._buffer:
             received = await self._stdout.receive_some()
-            assert received, "the parent of the victims died: see its traceback"
+            assert received, "the parent of the children ended: see its traceback"
             self._buffer += bytes(received)
         line, _, self._buffer = self._buffer.partition(b"\n")
         found: dict[str, object] = json.loads(line)
@@ -137,11 +137,11 @@ class Victim:
 
 
 @asynccontextmanager
-async def victims() -> AsyncIterator[Victim]:
+async def crash_runner() -> AsyncIterator[CrashRunner]:
     command = [sys.executable, "-m", "tests.store.crash_child"]
     process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
     try:
-        yield Victim(process)
+        yield CrashRunner(process)
     finally:
         process.kill()
         with trio.CancelScope(shield=True):
@@ -151,11 +151,11 @@ async def victims() -> AsyncIterator[Victim]:
                 await pipe.aclose()
 
 
-async def compare(path: Path, origin: str, rng: random.Random, truth: Truth) -> None:
-    """The node lives again, here, and shows what it must; then it takes a mail, like any other life."""
+async def compare(path: Path, origin: str, rng: random.Random, expected: ExpectedState) -> None:
+    """Open the database in this process, compare it with `expected`, and save one message."""
     async with Store.open(path, origin, Environment()) as store:
         await store.read(check)
-        truth.compare_tree(
+        expected.compare_tree(
             {
                 record.mailbox_id: name
                 for name, record in (await store.read(lambda db: queries.folders(db, USER))).items()
@@ -163,12 +163,12 @@ async def compare(path: Path, origin: str, rng: random.Random, truth: Truth) -> 
         )
         for mailbox, key in enumerate(MAILBOXES):
             view = await store.view(key)
-            assert view.uidnext >= truth.shown[mailbox][0]
-            assert view.highestmodseq >= truth.shown[mailbox][1]
-            truth.compare(mailbox, {uid: (message.guid, message.flags) for uid, message in view.messages.items()})
+            assert view.uidnext >= expected.shown[mailbox][0]
+            assert view.highestmodseq >= expected.shown[mailbox][1]
+            expected.compare(mailbox, {uid: (message.guid, message.flags) for uid, message in view.messages.items()})
             for message in view.messages.values():
                 assert await store.read(partial(read_body, content_hash=message.content_hash)) == body_of(message.guid)
-        truth.asked.clear()
+        expected.asked.clear()
         guid = rng.randbytes(16)
         stored = StoredBody.of(body_of(guid))
         placed = await store.write(
@@ -176,19 +176,19 @@ async def compare(path: Path, origin: str, rng: random.Random, truth: Truth) -> 
         )
         view = await store.view(MAILBOXES[0])
         asked = Step(-1, "save", guids=[guid.hex()])
-        truth.note(asked)
+        expected.note(asked)
         shown = replace(asked, done=True, uids=list(placed.uids), uidnext=view.uidnext, modseq=view.highestmodseq)
-        truth.note(shown)
+        expected.note(shown)
 
 
-async def test_what_was_acknowledged_survives_any_number_of_kills(tmp_path: Path) -> None:
+async def test_acknowledged_changes_survive_any_number_of_kills(tmp_path: Path) -> None:
     rng = random.Random(SEED)
-    path, truth = Path(), Truth()
-    async with victims() as victim:
+    path, expected = Path(), ExpectedState()
+    async with crash_runner() as runner:
         for number in range(ROUNDS):
             print(f"CRASH_SEED={SEED}, round {number}")  # noqa: T201 - shown if the test fails
             if number % ROUNDS_A_DATABASE == 0:
-                path, truth = tmp_path / f"{number}.db", Truth()
+                path, expected = tmp_path / f"{number}.db", ExpectedState()
             with trio.fail_after(DEADLINE_S):
-                await victim.live(path, f"dc1.{number}", rng, truth)
-                await compare(path, f"dc1.{number}p", rng, truth)
+                await runner.run_and_kill(path, f"dc1.{number}", rng, expected)
+                await compare(path, f"dc1.{number}p", rng, expected)

@@ -1,7 +1,7 @@
-"""A power cut keeps what was synced and leaves anything of the rest.
+"""A power cut keeps all acknowledged operations.
 
-The write-ahead log only grows here, and what it held when an operation was acknowledged was synced by then. So the
-database as of its start, with the log cut anywhere after that point and torn there, is a disk after a power cut.
+In these tests the write-ahead log only grows, and its content at an acknowledgement was synced by then. So a disk after
+a power cut is the database as of the start, with the write-ahead log cut and torn anywhere after that point.
 """
 
 import random
@@ -21,14 +21,14 @@ CUTS = 40
 
 @dataclass(frozen=True)
 class Acknowledged:
-    """The log's size when the node had this context."""
+    """The size of the write-ahead log when the node had acknowledged this many entries."""
 
     wal_bytes: int
     seq: int
 
 
 async def run_load(path: Path, rng: random.Random) -> list[Acknowledged]:
-    """Some of everything; leaves `start.db`, the database before, and `start.db-wal`, all that was written since."""
+    """Make changes of all kinds. Leave `start.db`, the database before them, and `start.db-wal`, what followed."""
     acknowledged = []
     async with Store.open(path / "node.db", "dc1.a", Environment()) as store:
         connection_of(store).execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -50,7 +50,7 @@ async def run_load(path: Path, rng: random.Random) -> list[Acknowledged]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_what_was_synced_survives_and_the_rest_leaves_no_trace(tmp_path: Path, seed: int) -> None:
+async def test_acknowledged_changes_survive_a_power_cut(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     acknowledged = await run_load(tmp_path, rng)
     wal = (tmp_path / "start.db-wal").read_bytes()

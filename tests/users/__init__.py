@@ -1,0 +1,1 @@
+"""Tests of users: names, the passwd file, password schemes, logins, and limits on guessing."""

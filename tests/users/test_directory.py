@@ -1,4 +1,4 @@
-# ruff: noqa: ARG001 - a clock fixture does its work by being asked for
+# ruff: noqa: ARG001 - a test requests a clock fixture for its effect
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,7 +30,7 @@ PARSER_NAMES = (
 
 
 class CountingRunner:
-    """Runs the work at once and counts it: virtual time and threads do not go together."""
+    """Runs work inline and counts it, because virtual time does not work with threads."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -42,17 +42,17 @@ class CountingRunner:
 
 
 FILE = "alice:{PLAIN}secret\nbob:{PLAIN}other\nbroken:{X}y\n"
-TORN = [size for size in range(len(FILE)) if not FILE[:size].endswith("\n")]
+INCOMPLETE_SIZES = [size for size in range(len(FILE)) if not FILE[:size].endswith("\n")]
 
 
-def put(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
     path.write_text(text)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     file = tmp_path / "users.passwd"
-    put(file, FILE)
+    write_file(file, FILE)
     return file
 
 
@@ -66,7 +66,7 @@ def directory(path: Path, runner: CountingRunner) -> UserDirectory:
     return UserDirectory(path, run_in_thread=runner)
 
 
-def test_who_is_there_needs_no_event_loop(directory: UserDirectory, path: Path) -> None:
+def test_users_are_found_without_an_event_loop(directory: UserDirectory, path: Path) -> None:
     assert directory.users() == ["alice", "bob", "broken"]
     assert directory.find("alice") == "alice"
     assert directory.find("broken") == "broken"
@@ -74,7 +74,9 @@ def test_who_is_there_needs_no_event_loop(directory: UserDirectory, path: Path) 
     assert directory.problems() == [f"{path}:3: unknown password scheme {{X}}; use one of " + PARSER_NAMES]
 
 
-async def test_passwords(directory: UserDirectory, autojump_clock: trio.testing.MockClock) -> None:
+async def test_only_the_right_password_is_verified(
+    directory: UserDirectory, autojump_clock: trio.testing.MockClock
+) -> None:
     assert await directory.verify("alice", "secret")
     assert not await directory.verify("alice", "other")
     assert not await directory.verify("broken", "y")
@@ -85,7 +87,7 @@ async def test_passwords(directory: UserDirectory, autojump_clock: trio.testing.
     assert await directory.verify("alice", "secret")
 
 
-async def test_in_real_threads_with_a_real_hash(tmp_path: Path) -> None:
+async def test_argon2_hash_is_verified_in_a_thread(tmp_path: Path) -> None:
     path = tmp_path / "p"
     add_user(path, "alice", "secret")
     directory = UserDirectory(path)
@@ -107,7 +109,7 @@ async def test_a_right_password_is_remembered_for_a_while(
     assert runner.runs == 3
 
 
-async def test_many_connections_at_once_cost_few_hashes(directory: UserDirectory, runner: CountingRunner) -> None:
+async def test_concurrent_logins_share_a_hash_check(directory: UserDirectory, runner: CountingRunner) -> None:
     async def login() -> None:
         assert await directory.verify("alice", "secret")
 
@@ -117,7 +119,7 @@ async def test_many_connections_at_once_cost_few_hashes(directory: UserDirectory
     assert runner.runs <= 2
 
 
-async def test_someone_who_does_not_exist_costs_a_hash_too(
+async def test_unknown_user_costs_a_hash_check_too(
     directory: UserDirectory, runner: CountingRunner, autojump_clock: trio.testing.MockClock
 ) -> None:
     for user, password in (("alice", "x"), ("nobody", "x"), ("broken", "x"), ("alice", "x" * 2000)):
@@ -126,7 +128,7 @@ async def test_someone_who_does_not_exist_costs_a_hash_too(
         assert runner.runs == before + 1
 
 
-async def test_a_changed_file_counts_at_once(
+async def test_changed_file_counts_at_once(
     directory: UserDirectory, path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     assert await directory.verify("alice", "secret")
@@ -143,12 +145,12 @@ async def test_a_changed_file_counts_at_once(
     assert not await directory.verify("alice", "new")
 
 
-async def test_a_file_that_is_being_written_is_not_believed(directory: UserDirectory, path: Path) -> None:
+async def test_incomplete_file_does_not_replace_the_last_users(directory: UserDirectory, path: Path) -> None:
     alice, bob = await directory.verify("alice", "secret"), await directory.verify("bob", "other")
     assert alice
     assert bob
-    for size in TORN:
-        put(path, FILE[:size])
+    for size in INCOMPLETE_SIZES:
+        write_file(path, FILE[:size])
         assert [directory.find(name) for name in ("alice", "bob", "broken", "ali")] == ["alice", "bob", "broken", None]
         assert directory.holds(alice)
         assert directory.holds(bob)
@@ -157,33 +159,33 @@ async def test_a_file_that_is_being_written_is_not_believed(directory: UserDirec
         assert problem.endswith(
             "it is used once it has a line" if size == 0 else "it is used once the line end is there"
         )
-    put(path, FILE)
+    write_file(path, FILE)
     assert directory.unreadable() == []
 
 
-async def test_a_file_that_was_cut_off_before_the_start_is_not_believed(path: Path) -> None:
-    for size in TORN:
-        put(path, FILE[:size])
+async def test_incomplete_file_at_the_start_is_not_used(path: Path) -> None:
+    for size in INCOMPLETE_SIZES:
+        write_file(path, FILE[:size])
         with pytest.raises(UsersUnavailableError, match="cannot be read now"):
             UserDirectory(path).find("alice")
 
 
-async def test_whoever_is_missing_from_half_a_file_is_not_gone_at_once(
+async def test_missing_user_counts_as_deleted_only_after_a_while(
     directory: UserDirectory, path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    put(path, "alice:{PLAIN}secret\nbob@x:{PLAIN}other\nbob:{PLAIN}his\n")
+    write_file(path, "alice:{PLAIN}secret\nbob@x:{PLAIN}other\nbob:{PLAIN}his\n")
     bob = await directory.verify("bob@x", "other")
     assert bob
-    put(path, "alice:{PLAIN}secret\nbob:{PLAIN}his\n")
+    write_file(path, "alice:{PLAIN}secret\nbob:{PLAIN}his\n")
     assert directory.find("alice") == "alice"
     assert directory.find("carol") is None
     with pytest.raises(UsersUnavailableError, match="has just changed; try again later"):
-        directory.find("Bob@X")  # and it is not the other bob's mail
+        directory.find("Bob@X")  # the other bob must not get this mail
     assert directory.find("bob@y") == "bob"
     assert directory.holds(bob)
-    put(path, "bob:{PLAIN}his\n")
+    write_file(path, "bob:{PLAIN}his\n")
     await trio.sleep(LEAVING_S / 2)
-    put(path, "alice:{PLAIN}secret\nbob:{PLAIN}his\n")
+    write_file(path, "alice:{PLAIN}secret\nbob:{PLAIN}his\n")
     assert directory.find("alice") == "alice"
     with pytest.raises(UsersUnavailableError):
         directory.find("bob@x")
@@ -192,21 +194,21 @@ async def test_whoever_is_missing_from_half_a_file_is_not_gone_at_once(
     assert not directory.holds(bob)
 
 
-async def test_half_a_file_that_has_another_password_counts_at_once(directory: UserDirectory, path: Path) -> None:
+async def test_changed_password_in_a_shorter_file_counts_at_once(directory: UserDirectory, path: Path) -> None:
     alice = await directory.verify("alice", "secret")
     assert alice
-    put(path, "alice:{PLAIN}new\n")
+    write_file(path, "alice:{PLAIN}new\n")
     assert not directory.holds(alice)
 
 
-async def test_a_file_changed_in_place_is_noticed(directory: UserDirectory, path: Path) -> None:
+async def test_change_of_the_file_in_place_is_noticed(directory: UserDirectory, path: Path) -> None:
     assert directory.users() == ["alice", "bob", "broken"]
-    put(path, FILE.replace("alice", "alicf"))
+    write_file(path, FILE.replace("alice", "alicf"))
     os.utime(path, ns=(0, 0))
     assert directory.users() == ["alicf", "bob", "broken"]
 
 
-async def test_a_file_that_changes_while_it_is_checked_is_not_remembered(path: Path) -> None:
+async def test_password_changed_during_its_check_is_not_remembered(path: Path) -> None:
     async def change_and_run(work: Callable[[], T]) -> T:
         set_password(path, "alice", "new", scheme="PLAIN")
         watching.find("alice")
@@ -217,7 +219,7 @@ async def test_a_file_that_changes_while_it_is_checked_is_not_remembered(path: P
     assert not await watching.verify("alice", "secret")
 
 
-def test_while_the_file_cannot_be_read_its_users_stay(directory: UserDirectory, path: Path) -> None:
+def test_users_stay_while_the_file_cannot_be_read(directory: UserDirectory, path: Path) -> None:
     assert directory.find("alice")
     away = path.rename(path.with_name("away"))
     assert directory.find("alice")
@@ -232,7 +234,7 @@ def test_while_the_file_cannot_be_read_its_users_stay(directory: UserDirectory, 
     assert "Is a directory" in directory.problems()[0]
 
 
-async def test_failures_of_a_user_slow_the_next_attempt_down(
+async def test_failures_of_a_user_delay_the_next_attempt(
     directory: UserDirectory, autojump_clock: trio.testing.MockClock
 ) -> None:
     waits = []
@@ -255,7 +257,7 @@ async def test_failures_of_a_user_slow_the_next_attempt_down(
     assert trio.current_time() == before
 
 
-async def test_failures_from_an_address_slow_it_down_whoever_is_tried(
+async def test_failures_from_an_address_delay_attempts_at_all_users(
     directory: UserDirectory, autojump_clock: trio.testing.MockClock
 ) -> None:
     for number in range(20):
@@ -268,7 +270,7 @@ async def test_failures_from_an_address_slow_it_down_whoever_is_tried(
     assert trio.current_time() == before
 
 
-def test_a_file_that_comes_back_unchanged_is_no_problem_any_more(tmp_path: Path) -> None:
+def test_file_that_returns_unchanged_is_no_longer_a_problem(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "p").write_text("alice:{PLAIN}a\n")
@@ -280,7 +282,7 @@ def test_a_file_that_comes_back_unchanged_is_no_problem_any_more(tmp_path: Path)
     assert directory.problems() == []
 
 
-def test_who_does_not_exist_is_checked_as_most_others_are(tmp_path: Path) -> None:
+def test_unknown_user_is_checked_with_the_most_common_scheme(tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_text("a:{PLAIN}a\nb:{SSHA256}x\n")
     set_password(path, "b", "b", scheme="SHA512-CRYPT")
@@ -290,7 +292,7 @@ def test_who_does_not_exist_is_checked_as_most_others_are(tmp_path: Path) -> Non
     assert directory._decoy.scheme == "SHA512-CRYPT"
 
 
-async def test_without_a_file_nobody_can_know_who_is_there(tmp_path: Path) -> None:
+async def test_lookups_fail_without_a_file(tmp_path: Path) -> None:
     path = tmp_path / "none"
     directory = UserDirectory(path)
     assert directory.users() == []
@@ -314,12 +316,12 @@ async def test_without_a_file_nobody_can_know_who_is_there(tmp_path: Path) -> No
     assert directory.find("alice") is None
 
 
-def test_a_wrong_line_does_not_make_the_file_unreadable(directory: UserDirectory) -> None:
+def test_invalid_line_does_not_make_the_file_unreadable(directory: UserDirectory) -> None:
     assert len(directory.problems()) == 1
     assert directory.unreadable() == []
 
 
-async def test_a_login_means_whom_an_address_means(directory: UserDirectory, path: Path) -> None:
+async def test_login_names_are_resolved_like_addresses(directory: UserDirectory, path: Path) -> None:
     for name in ("alice", "ALICE", "Alice@Example.org", "alice+x@example.org", "alice+x"):
         login = await directory.verify(name, "secret")
         assert login is not None
@@ -331,7 +333,7 @@ async def test_a_login_means_whom_an_address_means(directory: UserDirectory, pat
     assert login.user == "alice@example.org"
 
 
-async def test_many_names_of_one_user_are_no_more_guesses(
+async def test_different_names_of_one_user_share_the_delay(
     directory: UserDirectory, autojump_clock: trio.testing.MockClock
 ) -> None:
     for number in range(6):
@@ -341,7 +343,7 @@ async def test_many_names_of_one_user_are_no_more_guesses(
     assert trio.current_time() > before
 
 
-async def test_a_login_holds_until_the_user_goes_or_the_password_changes(directory: UserDirectory, path: Path) -> None:
+async def test_login_holds_until_user_or_password_changes(directory: UserDirectory, path: Path) -> None:
     alice, bob = await directory.verify("alice", "secret"), await directory.verify("bob", "other")
     assert alice
     assert bob
@@ -361,7 +363,7 @@ async def test_a_login_holds_until_the_user_goes_or_the_password_changes(directo
     assert directory.holds(again)
 
 
-async def test_parallel_guesses_win_nothing(
+async def test_parallel_guesses_at_one_user_are_limited(
     directory: UserDirectory, runner: CountingRunner, autojump_clock: trio.testing.MockClock
 ) -> None:
     before = trio.current_time()
@@ -373,11 +375,11 @@ async def test_parallel_guesses_win_nothing(
     async with trio.open_nursery() as nursery:
         for number in range(500):
             nursery.start_soon(guess, number)
-    assert runner.runs <= FREE_FAILURES_USER + 8  # after 0.5, 1, 2, 4, 8 and 8 seconds; then all had to try again
+    assert runner.runs <= FREE_FAILURES_USER + 8  # after 0.5, 1, 2, 4, 8 and 8 s; then all others had to try again
     assert trio.current_time() - before == PATIENCE_S
 
 
-async def test_parallel_guesses_at_many_users_win_nothing(
+async def test_parallel_guesses_at_many_users_are_limited(
     directory: UserDirectory, runner: CountingRunner, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def guess(number: int) -> None:
@@ -394,7 +396,7 @@ async def test_parallel_guesses_at_many_users_win_nothing(
     assert runner.runs <= FREE_FAILURES_ADDRESS + 8 * ADDRESS_AT_ONCE
 
 
-async def test_whoever_is_being_guessed_gets_in_from_elsewhere(
+async def test_guessed_user_can_log_in_from_another_address(
     directory: UserDirectory, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def guess() -> None:
@@ -412,7 +414,7 @@ async def test_whoever_is_being_guessed_gets_in_from_elsewhere(
         nursery.cancel_scope.cancel()
 
 
-def test_turns_of_nobody_take_no_memory() -> None:
+def test_unused_turns_take_no_memory() -> None:
     turns = Turns(1)
     semaphore = turns.of("alice")
     assert turns.of("alice") is semaphore

@@ -39,7 +39,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_broken_line_is_named_and_the_rest_is_read(file: Path) -> None:
+def test_broken_lines_are_reported_and_the_rest_is_read(file: Path) -> None:
     table = read_users(file)
     assert list(table.users) == ["alice", "bob@example.org", "dave", "nobody"]
     alice = table.users["alice"]
@@ -52,7 +52,7 @@ def test_a_broken_line_is_named_and_the_rest_is_read(file: Path) -> None:
     assert "user 'alice' is already in line 2, which takes precedence" in table.problems[4]
 
 
-def test_names_that_differ_in_case_alone_are_one_user(tmp_path: Path) -> None:
+def test_names_that_differ_only_in_case_are_one_user(tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_text("# people\nAlice:{PLAIN}a:x\nBob@Ex.Org:{PLAIN}b\nALICE:{PLAIN}c\n")
     table = read_users(path)
@@ -71,7 +71,7 @@ def test_names_that_differ_in_case_alone_are_one_user(tmp_path: Path) -> None:
     assert path.read_text() == "# people\nAlice:{PLAIN.B64}eg==:x\nALICE:{PLAIN}c\ncarol:{PLAIN.B64}cHc=\n"
 
 
-def test_lines_that_are_not_text(tmp_path: Path) -> None:
+def test_lines_that_are_not_utf8_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_bytes(b"\xff:{PLAIN}x\nbob:{PLAIN}b\r\n")
     table = read_users(path)
@@ -90,7 +90,7 @@ def test_edits_leave_every_other_byte_alone(file: Path) -> None:
     assert "\nnobody:{PLAIN.B64}bg==\neve" in file.read_text()
 
 
-def test_the_last_user_leaves_a_file_that_nodes_believe(tmp_path: Path) -> None:
+def test_file_without_its_last_user_is_still_valid(tmp_path: Path) -> None:
     path = tmp_path / "p"
     add_user(path, "alice", "pw", scheme="PLAIN")
     delete_user(path, "alice")
@@ -107,7 +107,7 @@ def test_a_new_password_is_argon2id(file: Path) -> None:
     assert alice.check(b"z")
 
 
-def test_line_ends_and_a_missing_one_at_the_end(tmp_path: Path) -> None:
+def test_edits_keep_line_ends_and_add_a_missing_one(tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_bytes(b"a:{PLAIN}1:x\r\nb:{PLAIN}2")
     set_password(path, "a", "3", scheme="PLAIN")
@@ -116,7 +116,7 @@ def test_line_ends_and_a_missing_one_at_the_end(tmp_path: Path) -> None:
     assert path.read_bytes() == b"a:{PLAIN.B64}Mw==:x\r\nb:{PLAIN.B64}NA==\nc:{PLAIN.B64}NQ==\n"
 
 
-def test_the_file_is_made_for_its_owner_only(tmp_path: Path) -> None:
+def test_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "p"
     add_user(path, "a", "pw", scheme="PLAIN")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -130,11 +130,11 @@ def test_mode_and_symbolic_links_are_kept(file: Path) -> None:
     delete_user(link, "alice")
     assert link.is_symlink()
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
-    # The first of two lines is gone, and the second counts.
+    # The user had two lines: the first one is gone, so the second one counts.
     assert list_users(file)[-1] == "alice"
 
 
-def test_what_cannot_be_done_says_why_and_changes_nothing(file: Path, tmp_path: Path) -> None:
+def test_failed_edits_give_a_reason_and_change_nothing(file: Path, tmp_path: Path) -> None:
     with pytest.raises(UserExistsError, match="user 'alice' already exists"):
         add_user(file, "alice", "pw")
     with pytest.raises(UserUnknownError, match="there is no user 'ali'; add it first"):
@@ -156,12 +156,12 @@ def test_what_cannot_be_done_says_why_and_changes_nothing(file: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "#a", "a\tb", "a\nb", "a\x7f", "a\u2028b", "x" * 255, "é" * 128])
-def test_names_that_cannot_be(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="a user name must have"):
         check_user_name(name)
 
 
-def test_edits_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+def test_concurrent_edits_are_all_kept(tmp_path: Path) -> None:
     path = tmp_path / "p"
     threads = [
         threading.Thread(target=add_user, args=(path, f"u{n}", "x"), kwargs={"scheme": "PLAIN"}) for n in range(20)
@@ -178,7 +178,7 @@ NAMES = st.sampled_from(["a", "b", "ab", "c@d"])
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "set", "delete"]), NAMES)))
 @settings(deadline=None, max_examples=30)
-def test_any_sequence_of_edits_agrees_with_a_dictionary(
+def test_sequence_of_edits_agrees_with_a_dictionary(
     tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[str, str]]
 ) -> None:
     path = tmp_path_factory.mktemp("users") / "p"

@@ -10,7 +10,7 @@ from replicator.users.schemes import PASSWORD_MAX_BYTES, hash_password, parse_ha
 SALTED = base64.b64encode(hashlib.sha256(b"secretsalt").digest() + b"salt").decode()
 SALTED_512 = base64.b64encode(hashlib.sha512(b"secretsalt").digest() + b"salt").decode()
 
-# Made by other programs: openssl passwd, argon2-cffi.
+# Hashes made by other programs: openssl passwd, argon2-cffi.
 FOREIGN = [
     "{PLAIN}secret",
     "{CLEARTEXT}secret",
@@ -33,7 +33,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("stored", FOREIGN)
-def test_right_and_wrong(stored: str) -> None:
+def test_foreign_hashes_accept_only_their_password(stored: str) -> None:
     parsed = parse_hash(stored)
     assert parsed.check(b"secret")
     assert not parsed.check(b"Secret")
@@ -64,7 +64,7 @@ def test_right_and_wrong(stored: str) -> None:
         ("$1$abc$def", r"only \$5\$, \$6\$ and \$argon2 hashes are supported"),
     ],
 )
-def test_a_broken_hash_is_named_and_never_shown(stored: str, problem: str) -> None:
+def test_broken_hash_is_reported_but_never_shown(stored: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem) as caught:
         parse_hash(stored)
     assert not stored or stored not in str(caught.value)
@@ -72,7 +72,7 @@ def test_a_broken_hash_is_named_and_never_shown(stored: str, problem: str) -> No
 
 @pytest.mark.parametrize("scheme", ["ARGON2ID", "SHA512-CRYPT", "plain"])
 @pytest.mark.parametrize("password", ["a", "p:w\nx y", "пароль €", "x" * PASSWORD_MAX_BYTES])
-def test_new_hashes_are_read_back_and_fit_a_line(scheme: str, password: str) -> None:
+def test_new_hashes_are_read_back_and_fit_in_a_line(scheme: str, password: str) -> None:
     stored = hash_password(password, scheme)
     assert ":" not in stored
     assert "\n" not in stored
@@ -80,23 +80,23 @@ def test_new_hashes_are_read_back_and_fit_a_line(scheme: str, password: str) -> 
     assert not parse_hash(stored).check(password[:-1].encode() or b"b")
 
 
-def test_new_hashes_are_never_alike() -> None:
+def test_new_hashes_of_one_password_differ() -> None:
     assert hash_password("x") != hash_password("x")
 
 
 @pytest.mark.parametrize("password", ["", "a\0b", "x" * (PASSWORD_MAX_BYTES + 1)])
-def test_passwords_that_cannot_be(password: str) -> None:
+def test_invalid_passwords_are_refused(password: str) -> None:
     with pytest.raises(ValueError, match="a password must have 1 to 1024 bytes and no NUL"):
         hash_password(password)
 
 
-def test_no_new_hashes_of_weak_schemes() -> None:
+def test_weak_schemes_make_no_new_hashes() -> None:
     with pytest.raises(ValueError, match=r"cannot create \{SHA256\} hashes; use one of ARGON2ID"):
         hash_password("x", "SHA256")
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\n\r")))
-def test_any_field_parses_or_says_why(field: str) -> None:
+def test_any_field_parses_or_raises_a_message(field: str) -> None:
     try:
         parse_hash(field)
     except ValueError as error:

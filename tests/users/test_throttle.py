@@ -1,7 +1,7 @@
 from replicator.users.throttle import DELAY_MAX_S, ENTRIES_MAX, LEAK_S, FailureTable
 
 
-def test_the_first_failures_are_free_then_each_doubles_the_wait() -> None:
+def test_wait_doubles_after_the_free_failures() -> None:
     table = FailureTable(free=2)
     waits = []
     for _ in range(9):
@@ -11,7 +11,7 @@ def test_the_first_failures_are_free_then_each_doubles_the_wait() -> None:
     assert table.ready_at("b") == 0
 
 
-def test_failures_leak_away() -> None:
+def test_failures_expire() -> None:
     table = FailureTable(free=1)
     for _ in range(3):
         table.failed("a", 0.0)
@@ -22,7 +22,7 @@ def test_failures_leak_away() -> None:
     assert table.ready_at("a") == 0
 
 
-def test_success_forgets() -> None:
+def test_success_clears_failures() -> None:
     table = FailureTable(free=0)
     table.failed("a", 0.0)
     table.forget("a")
@@ -30,7 +30,7 @@ def test_success_forgets() -> None:
     assert table.ready_at("a") == 0
 
 
-def test_memory_is_bounded_and_the_latest_stay() -> None:
+def test_table_is_bounded_and_keeps_the_latest() -> None:
     table = FailureTable(free=0)
     table.failed("old", 0.0)
     table.failed("again", 0.0)
@@ -43,7 +43,7 @@ def test_memory_is_bounded_and_the_latest_stay() -> None:
     assert table.ready_at("again") > 0
 
 
-def test_endless_failures_do_not_overflow() -> None:
+def test_many_failures_do_not_overflow() -> None:
     table = FailureTable(free=0)
     for _ in range(20_000):
         table.failed("a", 5.0)

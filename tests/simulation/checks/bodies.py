@@ -16,7 +16,7 @@ from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.attachment_ranges import AttachedSlice
 from replicator.store.bodies.body_rows import holdings_of, read_body
 from replicator.store.bodies.recipe import Recipe
-from tests.attachments.memory import MemoryFiles
+from tests.attachments.file_systems.memory import MemoryFiles
 from tests.simulation.machine import Machine
 from tests.store.harness import connection_of
 

@@ -25,7 +25,7 @@ from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
 from resync.entry import FolderCreate, FolderDelete, FolderRename, FolderSubscribe
 from resync.row import Row
-from tests.attachments.memory import MemoryFiles
+from tests.attachments.file_systems.memory import MemoryFiles
 from tests.replication.cluster import Node
 from tests.simulation.checks.bodies import holds_bodies
 from tests.simulation.checks.retention import end_retention

@@ -21,7 +21,7 @@ import trio
 
 from replicator.store.db import queries
 from replicator.store.db.writer import Writer
-from tests.attachments.memory import MemoryFiles
+from tests.attachments.file_systems.memory import MemoryFiles
 from tests.simulation.runtime.scheduler import sleep_shielded
 
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""Tests of bodies: intake, recipes, references to attachments, and removal."""

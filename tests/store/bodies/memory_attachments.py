@@ -1,4 +1,4 @@
-"""An attachment store in memory, which counts what is held, and fails when it is told to."""
+"""An attachment store in memory that counts references, and fails at a step that the test names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MemoryHolding:
 
 @dataclass
 class MemoryAttachments:
-    """`fails_at`: the how manieth step from here on raises OSError."""
+    """Attachments in memory. With `fails_at`, that step, counted from 0, raises OSError."""
 
     contents: dict[bytes, bytes] = field(default_factory=dict)
     held: Counter[bytes] = field(default_factory=Counter)
@@ -74,7 +74,7 @@ class MemoryConstruction:
 
 
 def read(recipe: Recipe, contents: dict[bytes, bytes], start: int, end: int) -> bytes:
-    """Octets of a text, every chunk of which is verified."""
+    """Return octets of a body, after verification of every chunk."""
     return b"".join(
         part if isinstance(part, bytes) else octets(part, contents[part.attached.hash])
         for part in recipe.slices(start, end)
@@ -88,6 +88,6 @@ def octets(part: AttachedSlice, content: bytes) -> bytes:
     start, end = part.source
     joined = b"".join(chunks.values())
     assert joined == content[start:end]
-    text = part.octets(joined)
-    assert len(text) == part.end - part.start <= CHUNK_BYTES
-    return text
+    found = part.octets(joined)
+    assert len(found) == part.end - part.start <= CHUNK_BYTES
+    return found

@@ -1,4 +1,4 @@
-"""Taking texts in, and what must be true of what was taken in."""
+"""Intake of bodies in tests, and checks of the result."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ TAIL = b"\r\n--b--\r\n"
 
 
 def base64_lines(content: bytes) -> bytes:
-    text = binascii.b2a_base64(content, newline=False)
-    return b"\r\n".join(text[at : at + 76] for at in range(0, len(text), 76))
+    encoded = binascii.b2a_base64(content, newline=False)
+    return b"\r\n".join(encoded[at : at + 76] for at in range(0, len(encoded), 76))
 
 
 def take_in(store: MemoryAttachments, pieces: Iterable[bytes], inline_max: int) -> TakenIn[MemoryHolding]:
@@ -31,19 +31,19 @@ def take_in(store: MemoryAttachments, pieces: Iterable[bytes], inline_max: int) 
     return intake.finish()
 
 
-def check_text(text: bytes, taken: TakenIn[MemoryHolding], store: MemoryAttachments) -> None:
+def check_body(body: bytes, taken: TakenIn[MemoryHolding], store: MemoryAttachments) -> None:
     recipe = taken.recipe
-    assert taken.content_hash == hashlib.sha256(text).digest()
-    assert taken.size_bytes == recipe.length == len(text)
-    assert read(recipe, store.contents, 0, len(text)) == text
+    assert taken.content_hash == hashlib.sha256(body).digest()
+    assert taken.size_bytes == recipe.length == len(body)
+    assert read(recipe, store.contents, 0, len(body)) == body
     assert store.open == 0
     assert store.held == {holding.hash: 1 for holding in taken.holdings}
     assert store.held.keys() == {piece.hash for piece in recipe.attached}
     assert Recipe.unpack(recipe.pack()) == recipe
 
 
-def check_structure(text: bytes, skeleton: Skeleton) -> None:
-    whole, cut = parse(text), parse(skeleton.raw)
+def check_structure(body: bytes, skeleton: Skeleton) -> None:
+    whole, cut = parse(body), parse(skeleton.raw)
     for one, other in zip(whole.walk(), cut.walk(), strict=True):
         assert one.content_type == other.content_type
         assert len(one.children) == len(other.children)
@@ -53,10 +53,10 @@ def check_structure(text: bytes, skeleton: Skeleton) -> None:
         assert one.header.end == skeleton.start(other.header.end)
         assert one.end == skeleton.end(other.end)
         assert list(one.header.fields()) == list(other.header.fields())
-        lines = text.count(b"\n", one.header.end, one.end)
+        lines = body.count(b"\n", one.header.end, one.end)
         assert skeleton.lines(other.header.end, other.end) == lines
     for extended in (False, True):
-        expected = body_structure(whole, Skeleton(text), extended=extended)
+        expected = body_structure(whole, Skeleton(body), extended=extended)
         assert body_structure(cut, skeleton, extended=extended) == expected
 
 
@@ -64,29 +64,32 @@ PARTIALS = [None, Partial(0, 3), Partial(2, 50), Partial(1000, 7)]
 TEXTS = [None, SectionText.HEADER, SectionText.TEXT, SectionText.MIME]
 
 
-def check_sections(text: bytes, skeleton: Skeleton) -> None:
-    """Each part, by its numbers, is the same octets; or the message's own header, and what is below it."""
-    whole, cut = ParsedBody(Skeleton(text)), ParsedBody(skeleton)
+def check_sections(body: bytes, skeleton: Skeleton) -> None:
+    """Check that each section of the skeleton has the octets of the whole body.
+
+    If only the header is known, check the message's own header and body.
+    """
+    whole, cut = ParsedBody(Skeleton(body)), ParsedBody(skeleton)
     paths: list[tuple[int, ...]] = [()]
     for path in paths:
         for what in TEXTS:
             for partial in PARTIALS:
                 item = BodySection(path, what, (), partial)
                 found = section(cut, item)
-                octets = text[found.start : found.end] if isinstance(found, Span) else found
+                octets = body[found.start : found.end] if isinstance(found, Span) else found
                 assert octets == section(whole, item), item
         if skeleton.header_only:
             break
         paths += [(*path, number) for number in range(1, 5) if whole.structure.find((*path, number)) and len(path) < 6]
 
 
-def check_all(text: bytes, inline_max: int, step: int) -> Recipe:
+def check_all(body: bytes, inline_max: int, step: int) -> Recipe:
     store = MemoryAttachments()
-    taken = take_in(store, (text[at : at + step] for at in range(0, len(text), step)), inline_max)
-    check_text(text, taken, store)
+    taken = take_in(store, (body[at : at + step] for at in range(0, len(body), step)), inline_max)
+    check_body(body, taken, store)
     skeleton = taken.recipe.skeleton()
     if not skeleton.lacks_header:
         if not skeleton.header_only:
-            check_structure(text, skeleton)
-        check_sections(text, skeleton)
+            check_structure(body, skeleton)
+        check_sections(body, skeleton)
     return taken.recipe

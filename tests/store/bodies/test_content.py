@@ -1,4 +1,4 @@
-"""What is written over a text that is here already."""
+"""Writing a body that the database already has."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.body_rows import StoredBody, holdings_of, read_body, write_body
 from replicator.store.db import schema
 
-TEXT = b"text" * 100
-PLAIN = StoredBody.of(TEXT)
-PARTS = Parts(PLAIN.content_hash, len(TEXT), b"recipe")
+BODY = b"body" * 100
+PLAIN = StoredBody.of(BODY)
+PARTS = Parts(PLAIN.content_hash, len(BODY), b"recipe")
 
 
 def holding(number: int, part: int = 1) -> Holding:
@@ -34,7 +34,7 @@ def database() -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def kept(database: sqlite3.Connection) -> tuple[object, list[Holding]]:
+def stored_state(database: sqlite3.Connection) -> tuple[object, list[Holding]]:
     return read_body(database, PLAIN.content_hash), holdings_of(database, PLAIN.content_hash)
 
 
@@ -48,34 +48,34 @@ def kept(database: sqlite3.Connection) -> tuple[object, list[Holding]]:
     ],
 )
 @pytest.mark.parametrize("stored", [PLAIN, in_parts(holding(1), holding(2, 2))])
-def test_what_is_damaged_is_replaced(database: sqlite3.Connection, stored: StoredBody, damage: str) -> None:
+def test_damaged_body_is_replaced(database: sqlite3.Connection, stored: StoredBody, damage: str) -> None:
     write_body(database, stored)
     database.execute(damage)
     write_body(database, stored)
-    assert kept(database) == (stored.message, list(stored.holdings))
+    assert stored_state(database) == (stored.message, list(stored.holdings))
 
 
-def test_what_holds_the_parts_of_a_text_stays(database: sqlite3.Connection) -> None:
-    """Also where the same recipe was compressed in another way."""
+def test_existing_holders_of_a_body_stay(database: sqlite3.Connection) -> None:
+    """The holders stay even if the same recipe was compressed in another way."""
     write_body(database, in_parts(holding(1)))
     for body in (in_parts().packed, StoredBody.of(PARTS.recipe).packed):
         database.execute("UPDATE content SET body = ?", (body,))
         write_body(database, in_parts(holding(2)))
-        assert kept(database) == (PARTS, [holding(1)])
+        assert stored_state(database) == (PARTS, [holding(1)])
 
 
-def test_parts_of_which_nothing_is_recorded_are_recorded(database: sqlite3.Connection) -> None:
+def test_missing_holders_of_a_body_are_recorded(database: sqlite3.Connection) -> None:
     write_body(database, in_parts(holding(1), holding(2, 2)))
     database.execute("DELETE FROM attachment WHERE hash = ?", (holding(2, 2).hash,))
     write_body(database, in_parts(holding(3), holding(4, 2)))
-    assert kept(database) == (PARTS, sorted([holding(3), holding(4, 2)], key=lambda held: held.hash))
+    assert stored_state(database) == (PARTS, sorted([holding(3), holding(4, 2)], key=lambda held: held.hash))
 
 
-def test_a_text_without_parts_takes_the_place_of_one_in_parts_and_not_the_other_way(
+def test_plain_body_replaces_a_recipe_but_not_vice_versa(
     database: sqlite3.Connection,
 ) -> None:
     write_body(database, in_parts(holding(1)))
     write_body(database, PLAIN)
-    assert kept(database) == (TEXT, [])
+    assert stored_state(database) == (BODY, [])
     write_body(database, in_parts(holding(2)))
-    assert kept(database) == (TEXT, [])
+    assert stored_state(database) == (BODY, [])

@@ -1,4 +1,4 @@
-"""Texts go when nobody has them any more, and never before, whatever comes between the steps of that."""
+"""Bodies are removed when no message needs them any more and never before, in any interleaving of the steps."""
 
 import random
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from tests.store.harness import INBOX, WORK, copying, expunging, guid, saving, s
 from tests.store.memory_node import MemoryNode
 
 KEEP_MS = 10_000
-TEXT, HASH = b"text", sha256(b"text").digest()
+BODY, HASH = b"body", sha256(b"body").digest()
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def node() -> Iterator[MemoryNode]:
 
 
 def expire(node: MemoryNode) -> Iterator[None]:
-    """One round as `replication/bodies/retention` does it; what may come between two steps comes at a `yield`."""
+    """Make one round as `replication/bodies/retention` does. Other changes may come at each `yield`."""
     before_ms = node.now_ms - KEEP_MS
     while node.write(lambda tx: deletion_candidates.doom_expired(tx.connection, before_ms, 2)):
         yield
@@ -50,7 +50,7 @@ def expire(node: MemoryNode) -> Iterator[None]:
             part = look(node.connection, after)
             yield
             found = part.found
-            node.write(lambda tx: deletion_candidates.spare(tx.connection, found))  # noqa: B023 - at once
+            node.write(lambda tx: deletion_candidates.spare(tx.connection, found))  # noqa: B023 - called at once
             after = part.after
             yield
     while remove(node):
@@ -58,15 +58,15 @@ def expire(node: MemoryNode) -> Iterator[None]:
 
 
 def remove(node: MemoryNode) -> int:
-    """What goes is named by nothing."""
-    before, needed = bodies(node), consistency.named_bodies(node.connection)
+    """Remove candidates, check that nothing needs them, and return their number."""
+    before, needed = stored_bodies(node), consistency.named_bodies(node.connection)
     removed = node.write(lambda tx: deletion_candidates.remove(tx.connection, 2, 1 << 20)).bodies
-    gone = before - bodies(node)
-    assert not gone & needed, "a text that is needed is gone"
+    gone = before - stored_bodies(node)
+    assert not gone & needed, "a needed body is gone"
     return removed
 
 
-def bodies(node: MemoryNode) -> set[bytes]:
+def stored_bodies(node: MemoryNode) -> set[bytes]:
     return {content_hash for (content_hash,) in node.connection.execute("SELECT hash FROM content")}
 
 
@@ -76,8 +76,8 @@ def expire_all(node: MemoryNode) -> None:
         pass
 
 
-def begin(node: MemoryNode) -> Iterator[None]:
-    """A round that has come as far as to remove what it has doomed."""
+def begin_removal(node: MemoryNode) -> Iterator[None]:
+    """Start a round, and stop it when it has candidates."""
     node.now_ms += KEEP_MS + 1
     steps = expire(node)
     while not doomed_bodies(node):
@@ -89,26 +89,26 @@ def doomed_bodies(node: MemoryNode) -> set[bytes]:
     return {content_hash for (content_hash,) in node.connection.execute("SELECT hash FROM doomed")}
 
 
-def test_a_text_goes_with_the_last_that_has_it(node: MemoryNode) -> None:
-    node.write(saving(TEXT, guid(1)))
+def test_body_is_removed_with_its_last_message(node: MemoryNode) -> None:
+    node.write(saving(BODY, guid(1)))
     node.write(copying(INBOX, [source(1)], WORK))
-    node.write(saving(TEXT, guid(2)))
+    node.write(saving(BODY, guid(2)))
     node.write(saving(b"other", guid(3)))
     node.write(expunging(1, 3))
     expire_all(node)
-    assert bodies(node) == {HASH}
+    assert stored_bodies(node) == {HASH}
     assert expunged.totals(node.connection) == (0, 0)
     node.write(expunging(2))
     node.write(expunging(1, key=WORK))
     node.now_ms += KEEP_MS - 2
     list(expire(node))
-    assert bodies(node) == {HASH}, "it is kept"
+    assert stored_bodies(node) == {HASH}, "its retention time is not over"
     expire_all(node)
-    assert bodies(node) == set()
+    assert stored_bodies(node) == set()
 
 
-def test_there_is_something_to_do_only_when_time_has_come(node: MemoryNode) -> None:
-    node.write(saving(TEXT, guid(1)))
+def test_round_is_due_only_when_mail_has_expired(node: MemoryNode) -> None:
+    node.write(saving(BODY, guid(1)))
     node.write(expunging(1))
     assert not deletion_candidates.is_any_expired(node.connection, node.now_ms)
     assert deletion_candidates.is_any_expired(node.connection, node.now_ms + 1)
@@ -118,52 +118,52 @@ def test_there_is_something_to_do_only_when_time_has_come(node: MemoryNode) -> N
     assert not deletion_candidates.is_any_expired(node.connection, 1 << 60)
 
 
-def test_what_comes_while_its_text_is_doomed_spares_it(node: MemoryNode) -> None:
-    """Under every key that was looked through already."""
-    node.write(saving(TEXT, guid(1)))
+def test_new_message_spares_its_doomed_body(node: MemoryNode) -> None:
+    """The new message comes at every step of the round, also under keys that it has already checked."""
+    node.write(saving(BODY, guid(1)))
     node.write(expunging(1))
-    for _ in begin(node):
+    for _ in begin_removal(node):
         if HASH in doomed_bodies(node):
-            node.write(saving(b"text", guid(2)))
+            node.write(saving(BODY, guid(2)))
             assert HASH not in doomed_bodies(node)
     assert is_here(node.connection, HASH)
 
 
-def test_what_comes_to_be_kept_spares_its_text(node: MemoryNode) -> None:
-    """Whatever it was before, and wherever a look is."""
-    node.write(saving(TEXT, guid(1)))
+def test_expunged_message_spares_its_doomed_body(node: MemoryNode) -> None:
+    """This holds at whatever step the round is."""
+    node.write(saving(BODY, guid(1)))
     node.write(lambda tx: tx.connection.execute("INSERT INTO doomed VALUES (?)", (HASH,)))
     node.write(expunging(1))
     assert doomed_bodies(node) == set()
 
 
-def test_what_waits_needs_its_text(node: MemoryNode) -> None:
-    """Of an entry that came before, and of one that comes while its text is doomed; and of a copy, too."""
+def test_waiting_entries_keep_their_bodies(node: MemoryNode) -> None:
+    """The entry may arrive before its body is doomed or after, and may be a copy."""
     other = MemoryNode("dc2.a")
-    node.write(saving(TEXT, guid(1)))
-    other.write(saving(TEXT, guid(2), WORK))
+    node.write(saving(BODY, guid(1)))
+    other.write(saving(BODY, guid(2), WORK))
     other.write(copying(WORK, [CopySource(1, guid(2), guid(3))], INBOX))
     [saved, copied] = other.log()
-    node.take(copied)  # lacks what is before it
+    node.take(copied)  # ignored: the entry before it in its origin is missing
     node.write(expunging(1))
-    for _ in begin(node):
+    for _ in begin_removal(node):
         pass
-    assert not is_here(node.connection, HASH), "nobody has it"
+    assert not is_here(node.connection, HASH), "no message has it"
     node.take(saved)
     node.take(copied)
     assert not node.applied(copied.entry.dot), "on another branch"
     node.write(expunging(1, key=WORK))
-    for _ in begin(node):
+    for _ in begin_removal(node):
         pass
     assert is_here(node.connection, HASH)
 
 
-def test_an_entry_that_comes_to_wait_spares_what_it_names(node: MemoryNode) -> None:
+def test_new_waiting_entry_spares_its_doomed_body(node: MemoryNode) -> None:
     other = MemoryNode("dc2.a")
-    node.write(saving(TEXT, guid(1)))
-    other.write(saving(TEXT, guid(2)))
+    node.write(saving(BODY, guid(1)))
+    other.write(saving(BODY, guid(2)))
     node.write(expunging(1))
-    steps = begin(node)
+    steps = begin_removal(node)
     [saved] = other.log()
     node.take(saved)
     assert not node.applied(saved.entry.dot)
@@ -172,9 +172,9 @@ def test_an_entry_that_comes_to_wait_spares_what_it_names(node: MemoryNode) -> N
     assert is_here(node.connection, HASH)
 
 
-def test_where_it_cannot_be_told_what_an_entry_names_nothing_goes(node: MemoryNode) -> None:
+def test_no_body_is_removed_while_a_waiting_entry_is_unreadable(node: MemoryNode) -> None:
     other = MemoryNode("dc2.a")
-    node.write(saving(TEXT, guid(1)))
+    node.write(saving(BODY, guid(1)))
     other.write(saving(b"other", guid(2)))
     node.take(other.log()[0])
     [body] = node.connection.execute("SELECT body FROM log WHERE applied = 0").fetchone()
@@ -185,10 +185,10 @@ def test_where_it_cannot_be_told_what_an_entry_names_nothing_goes(node: MemoryNo
     assert is_here(node.connection, HASH)
     node.connection.execute("UPDATE log SET body = ? WHERE applied = 0", (body,))
     expire_all(node)
-    assert not is_here(node.connection, HASH), "what was doomed before goes now"
+    assert not is_here(node.connection, HASH), "the earlier candidate is removed now"
 
 
-def test_texts_go_in_slices_and_one_of_any_size_at_least(node: MemoryNode) -> None:
+def test_bodies_are_removed_in_slices_of_at_least_one(node: MemoryNode) -> None:
     for number in range(5):
         node.write(saving(b"%d" % number * 1000, guid(number)))
     node.write(expunging(*range(1, 6)))
@@ -200,7 +200,7 @@ def test_texts_go_in_slices_and_one_of_any_size_at_least(node: MemoryNode) -> No
 
 
 @pytest.mark.parametrize("limit", ["SLICE_ENTRIES", "SLICE_BYTES"])
-def test_all_slices_are_looked_through(node: MemoryNode, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+def test_references_are_found_in_all_slices(node: MemoryNode, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(body_references, "SLICE_ROWS", 2)
     monkeypatch.setattr(body_references, limit, 1)
     other = MemoryNode("dc2.a")
@@ -212,7 +212,7 @@ def test_all_slices_are_looked_through(node: MemoryNode, monkeypatch: pytest.Mon
         node.take(item)
     rows = queries.mailbox_rows(node.connection, WORK.mailbox_id)
     node.write(expunging(*(row.uid for row in rows if row.guid >= guid(200)), key=WORK))
-    everything = bodies(node)
+    everything = stored_bodies(node)
     node.write(lambda tx: tx.connection.executemany("INSERT INTO doomed VALUES (?)", [(one,) for one in everything]))
     found = list[set[bytes]]()
     for look in body_references.LOOKS:
@@ -228,11 +228,11 @@ def test_all_slices_are_looked_through(node: MemoryNode, monkeypatch: pytest.Mon
     node.write(lambda tx: deletion_candidates.spare(tx.connection, everything))
 
 
-# ---- texts that nothing names ------------------------------------------------------------------------------------
+# ---- orphaned bodies ------------------------------------------------------------------------------------
 
 
-def keep_unnamed(node: MemoryNode) -> None:
-    """As `replication/bodies/retention` does it."""
+def keep_orphans(node: MemoryNode) -> None:
+    """Keep orphaned bodies as `replication/bodies/retention` does."""
     after: bytes | None = b""
     while after is not None:
         after, found = orphaned_bodies.unnamed(node.connection, after)
@@ -243,54 +243,54 @@ def keep(tx: Transaction, found: list[bytes]) -> None:
     orphaned_bodies.keep(tx.connection, found, tx.wall_ms())
 
 
-def test_a_text_that_nothing_names_is_kept_for_a_while(node: MemoryNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orphaned_body_is_kept_for_the_retention_time(node: MemoryNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphaned_bodies, "BODIES_AT_ONCE", 2)
     for number in range(5):
         node.write(saving(b"%d" % number, guid(number)))
     node.write(expunging(2))
     node.now_ms += KEEP_MS
-    named_by_something = bodies(node)
+    named_bodies = stored_bodies(node)
     for stored in (StoredBody.of(b"late"), StoredBody.of(b"later")):
-        node.write(partial(late, stored=stored))
-    everything = bodies(node)
-    keep_unnamed(node)
-    assert expunged.totals(node.connection) == (1, 1), "only what was expunged"
+        node.write(partial(write_orphan, stored=stored))
+    everything = stored_bodies(node)
+    keep_orphans(node)
+    assert expunged.totals(node.connection) == (1, 1), "only the expunged message is counted"
     node.now_ms += KEEP_MS // 2
-    keep_unnamed(node)
+    keep_orphans(node)
     list(expire(node))
-    assert bodies(node) == everything - {sha256(b"1").digest()}
+    assert stored_bodies(node) == everything - {sha256(b"1").digest()}
     node.now_ms += KEEP_MS // 2 + 1
     list(expire(node))
-    assert bodies(node) == named_by_something - {sha256(b"1").digest()}
+    assert stored_bodies(node) == named_bodies - {sha256(b"1").digest()}
 
 
-def late(tx: Transaction, stored: StoredBody) -> None:
+def write_orphan(tx: Transaction, stored: StoredBody) -> None:
     write_body(tx.connection, stored)
 
 
-def test_a_text_whose_rows_are_mended_while_it_is_kept_stays(node: MemoryNode) -> None:
-    node.write(saving(TEXT, guid(1)))
+def test_orphaned_body_stays_if_its_rows_are_repaired(node: MemoryNode) -> None:
+    node.write(saving(BODY, guid(1)))
     rows = node.connection.execute("SELECT * FROM by_uid").fetchall()
     node.connection.execute("DELETE FROM by_uid")
-    keep_unnamed(node)
+    keep_orphans(node)
     assert expunged.totals(node.connection) == (0, 0), "it was not expunged"
     marks = ",".join("?" * len(rows[0]))
     node.connection.executemany(f"INSERT INTO by_uid VALUES ({marks})", rows)
     expire_all(node)
-    assert bodies(node) == {HASH}
+    assert stored_bodies(node) == {HASH}
 
 
-# ---- whatever interleaves ----------------------------------------------------------------------------------------
+# ---- random interleavings ----------------------------------------------------------------------------------------
 
 
 class World:
-    """Two nodes without a master: each numbers what it likes, so branches fork and are joined. Both expire."""
+    """Two nodes without a master, whose branches fork and are joined. Both remove expired mail."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.nodes = [MemoryNode("dc1.a"), MemoryNode("dc2.a")]
         self.rounds: list[Iterator[None]] = [iter(()), iter(())]
-        self.texts = {sha256(text).digest(): text for text in (b"text 0", b"text 1", b"text 2")}
+        self.bodies = {sha256(body).digest(): body for body in (b"body 0", b"body 1", b"body 2")}
 
     def step(self) -> None:
         number = self.rng.randrange(2)
@@ -298,7 +298,7 @@ class World:
         match self.rng.randrange(12):
             case 0 | 1:
                 number = self.rng.randrange(6)
-                node.write(saving(b"text %d" % (number % 3), guid(number), key))
+                node.write(saving(b"body %d" % (number % 3), guid(number), key))
             case 2:
                 self.copy(node, key)
             case 3 | 4:
@@ -310,7 +310,7 @@ class World:
             case 7:
                 self.undelete(node, key)
             case 8:
-                keep_unnamed(node)
+                keep_orphans(node)
             case _:
                 self.go_on_expiring(number)
         for each in self.nodes:
@@ -324,8 +324,8 @@ class World:
 
     def undelete(self, node: MemoryNode, key: MailboxKey) -> None:
         for kept in expunged.kept(node.connection, [key.mailbox_id], 0, None, 2):
-            if (text := self.texts.get(kept.content_hash)) is not None:
-                node.write(saving(text, kept.guid, key))
+            if (body := self.bodies.get(kept.content_hash)) is not None:
+                node.write(saving(body, kept.guid, key))
 
     def exchange(self, number: int, count: int) -> None:
         sender, receiver = self.nodes[number], self.nodes[1 - number]
@@ -345,15 +345,15 @@ class World:
             self.rounds[number] = expire(self.nodes[number])
 
     def check(self) -> None:
-        """What is shown without its text has come without it."""
+        """Check that each shown message has its body, unless it came without one."""
         for node in self.nodes:
             query = "SELECT content_hash FROM by_uid WHERE content_hash NOT IN (SELECT hash FROM lacking)"
             shown = {content_hash for (content_hash,) in node.connection.execute(query)}
-            assert shown <= bodies(node), "a message has lost its text"
+            assert shown <= stored_bodies(node), "a message has lost its body"
 
 
 def as_sent(item: Logged) -> Logged:
-    """A message without a text travels as a copy."""
+    """Mark messages without a body as copies, as a link does."""
     changes = (
         change._replace(copied=change.copied or change.content_hash not in item.bodies)
         if isinstance(change, MailAdd)
@@ -365,7 +365,7 @@ def as_sent(item: Logged) -> Logged:
 
 @given(st.integers(0, 150), st.randoms(use_true_random=False))
 @settings(max_examples=examples(25, 50), deadline=None)
-def test_no_text_that_is_needed_goes_whatever_interleaves(steps: int, rng: random.Random) -> None:
+def test_no_needed_body_is_removed_in_any_interleaving(steps: int, rng: random.Random) -> None:
     world = World(rng)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(body_references, "SLICE_ROWS", 2)
@@ -377,10 +377,10 @@ def test_no_text_that_is_needed_goes_whatever_interleaves(steps: int, rng: rando
         node.connection.close()
 
 
-def test_a_copy_that_names_a_forgotten_text_wants_it_back(node: MemoryNode) -> None:
-    """It was made where the text still is."""
+def test_copy_of_a_removed_body_makes_it_missing(node: MemoryNode) -> None:
+    """The copy was made at a node that still has the body."""
     other = MemoryNode("dc2.a")
-    node.write(saving(TEXT, guid(1)))
+    node.write(saving(BODY, guid(1)))
     node.write(expunging(1))
     (saved, expunge) = node.log()
     other.take(saved)
@@ -393,4 +393,4 @@ def test_a_copy_that_names_a_forgotten_text_wants_it_back(node: MemoryNode) -> N
     assert lacking_count(node.connection) == 1
     node.write(expunging(1, key=WORK))
     expire_all(node)
-    assert lacking_count(node.connection) == 0, "nobody has it any more"
+    assert lacking_count(node.connection) == 0, "no message has it any more"

@@ -13,36 +13,36 @@ from tests.store.bodies.memory_attachments import MemoryAttachments
 from tests.store.bodies.taking_in import HEAD, TAIL, base64_lines, take_in
 
 
-def test_after_an_error_nothing_is_held() -> None:
+def test_failed_intake_holds_no_attachments() -> None:
     part = b"\r\n--b\r\nContent-Transfer-Encoding: base64\r\n\r\n" + base64_lines(bytes(3000)) + b"\r\n!" + bytes(2000)
-    text = HEAD + b"first" * 500 + part * 2 + b"\r\n--b\r\n" + b"a: b\r\n" * (INLINE_TOTAL_MAX // 6) + TAIL
+    body = HEAD + b"first" * 500 + part * 2 + b"\r\n--b\r\n" + b"a: b\r\n" * (INLINE_TOTAL_MAX // 6) + TAIL
     for steps in range(1000):
         store = MemoryAttachments(fails_at=steps)
         intake = BodyWriter(store, 1000)
         try:
-            for at in range(0, len(text), 100_000):
-                intake.write(text[at : at + 100_000])
+            for at in range(0, len(body), 100_000):
+                intake.write(body[at : at + 100_000])
             intake.finish()
         except OSError:
             assert (store.held, store.contents, store.open) == ({}, {}, 0)
             continue
         break
     else:
-        pytest.fail("it never ends")
+        pytest.fail("every attempt failed")
     assert steps > 20
     assert (store.builds, len(store.held)) == (6, 4)
 
 
-def test_what_is_abandoned_is_not_held() -> None:
-    text = HEAD + bytes(3000) + b"\r\n--b\r\n\r\n" + bytes(4000)
+def test_abandoned_intake_holds_no_attachments() -> None:
+    body = HEAD + bytes(3000) + b"\r\n--b\r\n\r\n" + bytes(4000)
     store = MemoryAttachments()
     intake = BodyWriter(store, 1000)
-    intake.write(text)
+    intake.write(body)
     assert (len(store.held), store.open) == (1, 1)
     intake.abandon()
     intake.abandon()
     assert (store.held, store.open) == ({}, 0)
-    taken = take_in(store, [text], 1000)
+    taken = take_in(store, [body], 1000)
     assert len(store.held) == len(taken.holdings) == 2
 
 
@@ -73,7 +73,7 @@ SHAPES += ["parts", "large parts", "delimiters", "blanks", "nested"]
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_memory_does_not_grow_with_the_text(name: str) -> None:
+def test_memory_does_not_grow_with_the_body(name: str) -> None:
     store = MemoryAttachments(keeps=False)
     intake = BodyWriter(store, 64 * KIB)
     tracemalloc.start()

@@ -36,12 +36,12 @@ def attached(content: bytes, coding: Coding | None = None, *, opaque: bool = Fal
     return Attached(hashlib.sha256(content).digest(), len(content), lines, hasher.finish(), coding, opaque)
 
 
-def text_of(content: bytes, coding: Coding | None) -> bytes:
+def encode(content: bytes, coding: Coding | None) -> bytes:
     if coding is None:
         return content
-    text = binascii.b2a_base64(content, newline=False)
-    width = coding.width or len(text)
-    lines = [text[at : at + width] for at in range(0, len(text), width)]
+    encoded = binascii.b2a_base64(content, newline=False)
+    width = coding.width or len(encoded)
+    lines = [encoded[at : at + width] for at in range(0, len(encoded), width)]
     return coding.line_end.join(lines) + (coding.line_end if coding.is_closed else b"")
 
 
@@ -50,35 +50,35 @@ SIZES = [1, 2, 3, 100, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_
 
 @pytest.mark.parametrize("coding", CODINGS)
 @pytest.mark.parametrize("size", SIZES)
-def test_any_range_is_made_of_verified_chunks(size: int, coding: Coding | None) -> None:
+def test_any_range_is_read_from_verified_chunks(size: int, coding: Coding | None) -> None:
     source = random.Random(size)
     content = source.randbytes(size)
-    text = b"before" + text_of(content, coding) + b"after" + content
+    body = b"before" + encode(content, coding) + b"after" + content
     recipe = Recipe((b"before", attached(content, coding), b"after", attached(content)))
     contents = {hashlib.sha256(content).digest(): content}
-    assert recipe.length == len(text)
-    assert read(recipe, contents, 0, len(text)) == text
-    borders = [0, 6, len(text) - size, CHUNK_BYTES, CHUNK_BYTES * 4 // 3, len(text)]
+    assert recipe.length == len(body)
+    assert read(recipe, contents, 0, len(body)) == body
+    borders = [0, 6, len(body) - size, CHUNK_BYTES, CHUNK_BYTES * 4 // 3, len(body)]
     for border in borders:
         start = max(0, border - source.randrange(90))
-        end = min(len(text), border + source.randrange(90))
-        assert read(recipe, contents, start, end) == text[start:end]
+        end = min(len(body), border + source.randrange(90))
+        assert read(recipe, contents, start, end) == body[start:end]
     assert list(recipe.slices(5, 5)) == []
     behind = 6 + attached(content, coding).length
-    assert read(recipe, contents, behind - 1, behind) == text[behind - 1 : behind]
+    assert read(recipe, contents, behind - 1, behind) == body[behind - 1 : behind]
 
 
 @given(st.data())
 def test_any_small_range_is_read(data: st.DataObject) -> None:
     content, coding = data.draw(st.binary(min_size=1, max_size=300)), data.draw(st.sampled_from(CODINGS))
-    text = b"a" + text_of(content, coding) + b"b"
-    start = data.draw(st.integers(0, len(text)))
-    end = data.draw(st.integers(start, len(text)))
+    body = b"a" + encode(content, coding) + b"b"
+    start = data.draw(st.integers(0, len(body)))
+    end = data.draw(st.integers(start, len(body)))
     recipe = Recipe((b"a", attached(content, coding), b"b"))
-    assert read(recipe, {hashlib.sha256(content).digest(): content}, start, end) == text[start:end]
+    assert read(recipe, {hashlib.sha256(content).digest(): content}, start, end) == body[start:end]
 
 
-def test_who_keeps_the_chunks_of_one_slice_for_the_next_reads_each_once() -> None:
+def test_each_chunk_is_read_once_if_kept_for_the_next_slice() -> None:
     content = bytes(5 * CHUNK_BYTES)
     for coding in CODINGS:
         piece = attached(content, coding)
@@ -109,14 +109,14 @@ def test_the_skeleton_has_a_gap_for_each_attachment() -> None:
 
 
 @pytest.mark.parametrize("head", [b"A: b\n\nline\n", b"A: b\r\n\r\nline\n+"])
-def test_what_is_opaque_tells_its_header(head: bytes) -> None:
+def test_recipe_with_an_opaque_rest_has_its_header(head: bytes) -> None:
     recipe = Recipe((head, attached(b"ABC"), attached(b"1\n2", opaque=True)))
     assert recipe.skeleton() == Skeleton(head, (Gap(len(head), 3, 0), Gap(len(head), 3, 1)), header_only=True)
     assert Recipe.unpack(recipe.pack()) == recipe
 
 
 @pytest.mark.parametrize("head", [b"A: b", b"A: b\n", b"A: b\r\n\r\n", b"A: b\n\nline\r", b"A: b\nline"])
-def test_of_what_is_opaque_a_header_that_may_go_on_is_not_told(head: bytes) -> None:
+def test_header_that_may_continue_in_an_opaque_rest_is_missing(head: bytes) -> None:
     assert Recipe((head, attached(b"1\n2", opaque=True))).skeleton().lacks_header
 
 
@@ -134,7 +134,7 @@ CODED = attached(b"ABCD" * 100, CRLF_LINES)
         (b"a" * INLINE_TOTAL_MAX, GOOD, b"b"),
     ],
 )
-def test_pieces_that_no_text_has(pieces: tuple[Piece, ...]) -> None:
+def test_impossible_pieces_are_refused(pieces: tuple[Piece, ...]) -> None:
     with pytest.raises(ValueError, match=r"inline|opaque"):
         Recipe(pieces)
 
@@ -158,14 +158,14 @@ def test_pieces_that_no_text_has(pieces: tuple[Piece, ...]) -> None:
         replace(attached(b"\n"), lines=True),
     ],
 )
-def test_attachments_that_cannot_be_are_not_unpacked(piece: Attached) -> None:
+def test_impossible_attachments_are_not_unpacked(piece: Attached) -> None:
     packed = Recipe((b"head", piece)).pack()
     with pytest.raises(ValueError, match=r"."):
         Recipe.unpack(packed)
 
 
 def packed_with(**changes: object) -> bytes:
-    """A recipe of one attachment in base64, packed, with other values."""
+    """Pack a recipe of one base64 attachment with some values changed."""
     fields = {"hash": CODED.hash, "size": 3, "lines": 1, "hashes": bytes(CHUNK_HASH_BYTES), "coding": (76, b"\n", True)}
     return cast("bytes", msgpack.packb([list({**fields, "opaque": False, **changes}.values())]))
 
@@ -208,7 +208,7 @@ def test_attachments_of_other_types_are_not_unpacked(changes: dict[str, object])
         b"\xdd\xff\xff\xff\xff",
         b"\x81\xc4\x01a\xc4\x01b",
         b"\x91\xa1a",
-        b"\xdc\x00\x01\xc4\x01a",  # a longer form than is needed
+        b"\xdc\x00\x01\xc4\x01a",  # a longer encoding than needed
         b"\x91\xc4\x01a\xc0",
         b"\x91\xc4\x01a".ljust(PACKED_MAX + 1, b"\xc0"),
     ],
@@ -222,7 +222,7 @@ SAMPLE = Recipe((b"head", attached(b"ABCD" * 50, CRLF_LINES), b"mid", attached(b
 
 
 @given(st.data())
-def test_what_is_unpacked_of_damaged_bytes_is_a_recipe_of_these_bytes(data: st.DataObject) -> None:
+def test_damaged_bytes_unpack_to_their_own_recipe_or_fail(data: st.DataObject) -> None:
     at, gone = data.draw(st.integers(0, len(SAMPLE))), data.draw(st.integers(0, 3))
     packed = SAMPLE[:at] + data.draw(st.binary(max_size=3)) + SAMPLE[at + gone :]
     try:

@@ -1,0 +1,1 @@
+"""Tests of the database: its schema, the writer, mailbox views, and damage."""

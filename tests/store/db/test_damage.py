@@ -1,4 +1,4 @@
-"""Damage to `node.db` on disk: the node does not run, or goes on with what it can; nothing is numbered from it."""
+"""Damage to `node.db` on disk: the node refuses to start or runs on, but never numbers changes from damaged rows."""
 
 import logging
 import shutil
@@ -18,21 +18,21 @@ from replicator.store.store import Store
 from tests.store.damaging import damage, leaves_of, overwrite, zero_middle
 from tests.store.harness import INBOX, flagging, guid, open_store, save, saving
 
-SIZE = 800  # messages: three pages of the smallest index, at least
+SIZE = 800  # messages, which fill at least three pages of the smallest index
 LARGE = ["log", "sqlite_autoindex_log_1", "by_uid", "by_guid", "content", "sqlite_autoindex_content_1"]
 SMALL = ["origin", "chain", "folder", "waiting", "sqlite_sequence", "identity", "chain_user", "manifest", "clock"]
 
 
-async def a_full_store(tmp_path: Path) -> Path:
-    """With several pages in each large table."""
+async def full_store(tmp_path: Path) -> Path:
+    """Make a database with several pages in each large table."""
     async with open_store(tmp_path) as store:
         jobs = [saving(b"text %d" % number, guid(number)) for number in range(SIZE)]
         await store.write(lambda tx: [job(tx) for job in jobs])
     return tmp_path / "node.db"
 
 
-async def refused(path: Path) -> str:
-    """Why the store is not opened."""
+async def refusal_of(path: Path) -> str:
+    """Return the error with which the store refuses to open."""
     with pytest.raises(DataError) as caught:
         async with Store.open(path, "dc1.b", Environment()):
             pass
@@ -54,19 +54,19 @@ def truncate(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [overwrite_header, overwrite_all, truncate], ids=lambda harm: harm.__name__)
-async def test_a_file_that_is_no_whole_database_is_refused(tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    path = await a_full_store(tmp_path)
+async def test_incomplete_database_file_is_refused(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    path = await full_store(tmp_path)
     harm(path)
     before = path.read_bytes()
-    assert "the database is damaged" in await refused(path)
+    assert "the database is damaged" in await refusal_of(path)
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("tree", SMALL)
-async def test_what_heads_and_contexts_are_read_from_must_be_whole(tmp_path: Path, tree: str) -> None:
-    path = await a_full_store(tmp_path)
+async def test_damage_to_heads_and_contexts_is_refused(tmp_path: Path, tree: str) -> None:
+    path = await full_store(tmp_path)
     overwrite(path, leaves_of(path, tree)[-1])
-    await refused(path)
+    await refusal_of(path)
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ async def test_what_heads_and_contexts_are_read_from_must_be_whole(tmp_path: Pat
         "chain SET context = 7",
     ],
 )
-async def test_rows_that_nothing_can_be_numbered_from_are_refused(tmp_path: Path, change: str) -> None:
-    path = await a_full_store(tmp_path)
+async def test_invalid_heads_and_contexts_are_refused(tmp_path: Path, change: str) -> None:
+    path = await full_store(tmp_path)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         assert connection.execute(f"UPDATE {change}").rowcount
-    await refused(path)
+    await refusal_of(path)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ async def test_rows_that_nothing_can_be_numbered_from_are_refused(tmp_path: Path
         "UPDATE log SET origin = x'ff' WHERE origin = 'dc1.b' AND seq = 2",
     ],
 )
-async def test_a_log_that_goes_further_than_its_origins_are_counted_is_refused(tmp_path: Path, statement: str) -> None:
-    """What came next would be numbered as what is there."""
+async def test_log_beyond_its_origins_counters_is_refused(tmp_path: Path, statement: str) -> None:
+    """Otherwise new entries would get names that the log already has."""
     for run in ("dc1.a", "dc1.b", "dc1.c"):
         async with open_store(tmp_path, run) as store:
             for number in range(3):
@@ -112,24 +112,22 @@ async def test_a_log_that_goes_further_than_its_origins_are_counted_is_refused(t
     async with open_store(tmp_path, "dc1.d"):
         pass
     damage(path, statement)
-    assert "the log has entries of" in await refused(path)
+    assert "the log has entries of" in await refusal_of(path)
 
 
-async def test_a_log_whose_entries_are_gone_is_no_less_than_it_is_counted(tmp_path: Path) -> None:
-    path = await a_full_store(tmp_path)
+async def test_missing_entries_do_not_lower_the_counters(tmp_path: Path) -> None:
+    path = await full_store(tmp_path)
     damage(path, "DELETE FROM log WHERE seq > 100", "UPDATE log SET seq = 'x' WHERE seq = 7")
     async with Store.open(path, "dc1.b", Environment()) as store:
         assert store.context == {"dc1.a": SIZE}
 
 
-async def test_an_entry_under_a_name_that_the_log_has_is_damage(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = await a_full_store(tmp_path)
+async def test_entry_whose_dot_the_log_already_has_is_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = await full_store(tmp_path)
     async with Store.open(path, "dc1.a", Environment()) as store:
         damage(path, "UPDATE origin SET seq = seq - 5")
         with pytest.raises(ZeroDivisionError):
-            await store.write(lambda _: 1 // 0)  # the writer reads its memory anew
+            await store.write(lambda _: 1 // 0)  # makes the writer forget what it has cached
         for _ in range(2):
             with pytest.raises(DatabaseDamagedError):
                 await save(store, SIZE)
@@ -140,8 +138,8 @@ async def test_an_entry_under_a_name_that_the_log_has_is_damage(
         assert len((await store.view(INBOX)).messages) == SIZE
 
 
-async def test_tables_that_others_have_added_are_none_of_ours(tmp_path: Path) -> None:
-    path = await a_full_store(tmp_path)
+async def test_foreign_tables_are_ignored(tmp_path: Path) -> None:
+    path = await full_store(tmp_path)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("ANALYZE")
         connection.execute("CREATE TABLE theirs (anything)")
@@ -152,17 +150,17 @@ async def test_tables_that_others_have_added_are_none_of_ours(tmp_path: Path) ->
 
 @pytest.mark.parametrize("tree", LARGE)
 @pytest.mark.parametrize("which", [0, -1])
-async def test_the_ends_of_what_is_large_must_be_whole(tmp_path: Path, tree: str, which: int) -> None:
-    path = await a_full_store(tmp_path)
+async def test_damage_at_the_ends_of_large_tables_is_refused(tmp_path: Path, tree: str, which: int) -> None:
+    path = await full_store(tmp_path)
     overwrite(path, leaves_of(path, tree)[which])
-    await refused(path)
+    await refusal_of(path)
 
 
 @pytest.mark.parametrize("tree", LARGE)
-async def test_damage_in_the_midst_fails_who_meets_it_and_is_told_once(
+async def test_damage_in_the_middle_fails_its_readers_and_is_logged_once(
     tmp_path: Path, tree: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = await a_full_store(tmp_path)
+    path = await full_store(tmp_path)
     zero_middle(path, tree)
     query = "SELECT SUM(length(hash)) FROM content ORDER BY hash" if tree.endswith("content_1") else None
     async with Store.open(path, "dc1.b", Environment()) as store:
@@ -176,7 +174,7 @@ async def test_damage_in_the_midst_fails_who_meets_it_and_is_told_once(
         assert store.damage.found == "database disk image is malformed"
         assert len(caplog.messages) == 1
         assert "run `replicator rebuild --from-peers`" in caplog.text
-        assert await save(store, SIZE) == SIZE + 1  # at the ends all is well
+        assert await save(store, SIZE) == SIZE + 1  # both ends are whole
 
 
 def _read_all(connection: sqlite3.Connection, tree: str, query: str | None) -> None:
@@ -185,10 +183,8 @@ def _read_all(connection: sqlite3.Connection, tree: str, query: str | None) -> N
     connection.execute(query or f"SELECT * FROM {tree}").fetchall()
 
 
-async def test_a_change_that_meets_damage_is_refused_and_others_are_made(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = await a_full_store(tmp_path)
+async def test_only_changes_that_meet_damage_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = await full_store(tmp_path)
     zero_middle(path, "by_uid")
     async with Store.open(path, "dc1.b", Environment()) as store:
         with pytest.raises(UnavailableError, match="a part of this node's database is damaged"):
@@ -199,7 +195,7 @@ async def test_a_change_that_meets_damage_is_refused_and_others_are_made(
         assert context["dc1.b"] == 1
 
 
-async def test_a_broken_end_of_the_write_ahead_log_is_as_if_it_had_not_been_written(tmp_path: Path) -> None:
+async def test_broken_end_of_the_write_ahead_log_is_ignored(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     async with open_store(tmp_path) as store:
@@ -216,12 +212,12 @@ async def test_a_broken_end_of_the_write_ahead_log_is_as_if_it_had_not_been_writ
         assert await save(store, 100) == shown + 1
 
 
-async def test_an_emptied_file_with_a_log_is_refused_and_one_without_is_new(tmp_path: Path) -> None:
+async def test_empty_file_is_a_new_database_unless_it_has_a_wal(tmp_path: Path) -> None:
     path = tmp_path / "node.db"
     path.touch()
     wal = tmp_path / "node.db-wal"
     wal.write_bytes(b"something")
-    assert "is empty, but node.db-wal is not" in await refused(path)
+    assert "is empty, but node.db-wal is not" in await refusal_of(path)
     assert wal.read_bytes() == b"something"
     wal.unlink()
     async with open_store(tmp_path) as store:

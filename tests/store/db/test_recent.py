@@ -3,7 +3,7 @@ from tests.store.harness import INBOX, WORK, guid, saving
 from tests.store.memory_node import MemoryNode
 
 
-def test_each_message_is_recent_in_one_session() -> None:
+def test_message_is_recent_in_one_session_only() -> None:
     node = MemoryNode("dc1.a")
     for number in (1, 2, 3):
         node.write(saving(b"text", guid(number)))
@@ -16,7 +16,7 @@ def test_each_message_is_recent_in_one_session() -> None:
     assert recent.count(node.connection, WORK.mailbox_id) == 0
 
 
-def test_a_session_that_saw_less_takes_nothing_back() -> None:
+def test_session_that_saw_less_does_not_lower_the_claim() -> None:
     node = MemoryNode("dc1.a")
     for number in (1, 2):
         node.write(saving(b"text", guid(number)))

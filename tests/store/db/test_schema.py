@@ -10,8 +10,8 @@ from replicator.store.store import Store
 from tests.store.harness import connection_of, open_store, save
 
 
-async def opening_fails(path: Path) -> str:
-    """The error's text, which names the file."""
+async def error_on_opening(path: Path) -> str:
+    """Return the message of the error, which names the file."""
     with pytest.raises((ConfigError, DataError)) as caught:
         async with Store.open(path, "dc1.a", Environment()):
             pass
@@ -19,7 +19,7 @@ async def opening_fails(path: Path) -> str:
     return str(caught.value)
 
 
-async def test_a_database_of_another_version_is_left_as_it_is(tmp_path: Path) -> None:
+async def test_database_of_another_version_is_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "node.db"
     async with open_store(tmp_path) as store:
         await save(store, 1)
@@ -27,11 +27,11 @@ async def test_a_database_of_another_version_is_left_as_it_is(tmp_path: Path) ->
     connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION + 1}")
     connection.close()
     before = path.read_bytes()
-    assert "another version" in await opening_fails(path)
+    assert "another version" in await error_on_opening(path)
     assert path.read_bytes() == before
 
 
-async def test_a_database_of_an_earlier_version_is_brought_up_to_date(tmp_path: Path) -> None:
+async def test_database_of_an_earlier_version_is_upgraded(tmp_path: Path) -> None:
     path = tmp_path / "node.db"
     async with open_store(tmp_path) as store:
         await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail"))
@@ -43,53 +43,53 @@ async def test_a_database_of_an_earlier_version_is_brought_up_to_date(tmp_path: 
     )
     connection.close()
     async with open_store(tmp_path) as store:
-        assert await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail")), "it has begun"
+        assert await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail")), "the node counts as begun"
         assert await save(store, 2) == 2
 
 
-async def test_a_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
+async def test_database_of_another_program_is_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "node.db"
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE theirs (x)")
     connection.close()
     before = path.read_bytes()
-    assert "another program" in await opening_fails(path)
+    assert "another program" in await error_on_opening(path)
     assert path.read_bytes() == before
 
 
-async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+async def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "node.db"
     path.write_bytes(b"From: someone\r\n" * 1000)
-    assert "not a database" in await opening_fails(path)
+    assert "not a database" in await error_on_opening(path)
 
 
 @pytest.mark.parametrize("kept", [0.2, 0.9])
-async def test_a_truncated_file(tmp_path: Path, kept: float) -> None:
+async def test_truncated_file_is_refused(tmp_path: Path, kept: float) -> None:
     path = tmp_path / "node.db"
     async with open_store(tmp_path) as store:
         for number in range(20):
             await save(store, number)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * kept) // schema.PAGE_BYTES * schema.PAGE_BYTES])
-    assert "malformed" in await opening_fails(path)
+    assert "malformed" in await error_on_opening(path)
 
 
-async def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    assert "directory" in await opening_fails(tmp_path / "none" / "node.db")
+async def test_missing_directory_is_refused(tmp_path: Path) -> None:
+    assert "directory" in await error_on_opening(tmp_path / "none" / "node.db")
 
 
-async def test_one_process_at_a_time_and_the_next_when_it_has_gone(tmp_path: Path) -> None:
+async def test_only_one_process_at_a_time_opens_a_database(tmp_path: Path) -> None:
     path = tmp_path / "node.db"
     async with open_store(tmp_path):
-        assert "another process" in await opening_fails(path)
+        assert "another process" in await error_on_opening(path)
     async with open_store(tmp_path, "dc1.b"):
         pass
 
 
-async def test_what_fails_to_open_can_be_opened_once_it_is_mended(tmp_path: Path) -> None:
+async def test_database_can_be_opened_after_a_failed_attempt(tmp_path: Path) -> None:
     path = tmp_path / "node.db"
     path.write_bytes(b"no database" * 1000)
-    await opening_fails(path)
+    await error_on_opening(path)
     path.unlink()
     async with open_store(tmp_path) as store:
         assert await save(store, 1) == 1
@@ -114,7 +114,7 @@ async def test_a_database_belongs_to_one_node_of_one_cluster(tmp_path: Path) -> 
                 await store.write(lambda tx, sid=sid, cluster=cluster: schema.claim(tx.connection, sid, cluster))  # type: ignore[misc]
 
 
-async def test_that_a_node_has_begun_outlives_its_process(tmp_path: Path) -> None:
+async def test_begun_state_survives_a_restart(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
         assert not await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail"))
         assert not await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail"))

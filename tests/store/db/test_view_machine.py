@@ -1,4 +1,4 @@
-"""A view kept true by commits, a view loaded anew, a client that follows a subscription, and a dumb model agree."""
+"""A view updated by commits, a new view, a client that follows a subscription, and a simple model agree."""
 
 from collections.abc import Callable
 
@@ -53,7 +53,7 @@ class ViewMachine(RuleBasedStateMachine):
                 self.view.apply(change)
         return errors
 
-    def touch(self, uids: set[int]) -> None:
+    def note_change(self, uids: set[int]) -> None:
         self.changed_at.update(dict.fromkeys(uids, self.view.highestmodseq))
 
     @rule(flags=st.sets(FLAG), together=st.integers(1, 3))
@@ -74,7 +74,7 @@ class ViewMachine(RuleBasedStateMachine):
         self.write(lambda tx: sequencer.copy(tx, INBOX.mailbox_id, wanted, INBOX))
         for uid in sorted(uids):
             self.model[self.uidnext] = set(self.model[uid])
-            self.touch({self.uidnext})
+            self.note_change({self.uidnext})
             self.uidnext += 1
 
     @rule(
@@ -99,7 +99,7 @@ class ViewMachine(RuleBasedStateMachine):
             after = (self.model[uid] | added) - removed
             if after != self.model[uid]:
                 self.model[uid] = after
-                self.touch({uid})
+                self.note_change({uid})
 
     @rule(uids=UIDS)
     def expunge(self, uids: set[int]) -> None:
@@ -109,7 +109,7 @@ class ViewMachine(RuleBasedStateMachine):
 
     @rule(uids=UIDS)
     def fail(self, uids: set[int]) -> None:
-        """A batch in which one job fails after the change."""
+        """Write a batch in which one job fails after its change."""
 
         def spoil(tx: Transaction) -> None:
             sequencer.expunge(tx, INBOX, UidSet.of(uids))

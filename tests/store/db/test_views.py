@@ -28,8 +28,8 @@ from tests.store.harness import (
 from tests.store.memory_node import MemoryNode
 
 
-class SlowDisk:
-    """Loads from a memory node; the answer comes when the test says so."""
+class SlowLoader:
+    """A loader of mailboxes from a memory node, which answers once `answer` is set."""
 
     def __init__(self, node: MemoryNode) -> None:
         self._node = node
@@ -52,7 +52,7 @@ def publish(node: MemoryNode, target: Views) -> None:
     node.commits.clear()
 
 
-async def test_a_view_follows_commits_and_is_there_when_the_writer_hears_ok(tmp_path: Path) -> None:
+async def test_view_shows_a_commit_before_its_writer_hears_ok(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
         view = await store.view(INBOX)
         assert (view.uidnext, view.highestmodseq, len(view.messages)) == (1, 0, 0)
@@ -67,89 +67,89 @@ async def test_a_view_follows_commits_and_is_there_when_the_writer_hears_ok(tmp_
         assert (await store.view(WORK)).messages == {}
 
 
-async def test_commits_while_a_view_loads_are_neither_lost_nor_done_twice() -> None:
+async def test_commits_during_loading_are_applied_once() -> None:
     node = MemoryNode("dc1.a")
     for number in (1, 2, 3):
         node.write(saving(b"text", guid(number)))
-    disk = SlowDisk(node)
-    mailboxes = Views(disk.load)
+    loader = SlowLoader(node)
+    views = Views(loader.load)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(mailboxes.get, INBOX)
+        nursery.start_soon(views.get, INBOX)
         await wait_all_tasks_blocked()
         node.commits.clear()
         node.write(expunging(1))
         node.write(flagging(2, added=[SEEN]))
         node.write(saving(b"text", guid(4)))
-        publish(node, mailboxes)
-        disk.answer.set()
-    view = await mailboxes.get(INBOX)
+        publish(node, views)
+        loader.answer.set()
+    view = await views.get(INBOX)
     chain, messages, _ = queries.messages(node.connection, INBOX.mailbox_id)
     assert chain is not None
     assert_same_view(view, messages)
     assert (view.uidnext, view.highestmodseq) == (chain.uidnext, chain.highestmodseq)
 
 
-async def test_a_snapshot_that_has_the_commits_already_is_not_changed_by_them() -> None:
+async def test_commits_contained_in_the_snapshot_are_ignored() -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1)))
     saved, node.commits = node.commits, []
     node.write(expunging(1))
-    disk = SlowDisk(node)
-    mailboxes = Views(disk.load)
+    loader = SlowLoader(node)
+    views = Views(loader.load)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(mailboxes.get, INBOX)
+        nursery.start_soon(views.get, INBOX)
         await wait_all_tasks_blocked()
-        mailboxes.apply(saved[0].changes[0])
-        disk.answer.set()
-    view = await mailboxes.get(INBOX)
+        views.apply(saved[0].changes[0])
+        loader.answer.set()
+    view = await views.get(INBOX)
     assert (dict(view.messages), view.highestmodseq) == ({}, 2)
 
 
-async def test_what_was_being_read_when_its_uidvalidity_rose_is_read_again() -> None:
+async def test_view_is_reloaded_if_its_uidvalidity_rose_during_loading() -> None:
     node = MemoryNode("dc1.a")
     node.write(creating("Work", WORK.mailbox_id))
     node.write(saving(b"text", guid(1), WORK))
     before = queries.uidvalidity(node.connection, WORK.mailbox_id)
     assert before is not None
-    disk = SlowDisk(node)
-    mailboxes = Views(disk.load)
+    loader = SlowLoader(node)
+    views = Views(loader.load)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(mailboxes.get, WORK._replace(uidvalidity=before))
+        nursery.start_soon(views.get, WORK._replace(uidvalidity=before))
         await wait_all_tasks_blocked()
         node.write(lambda tx: setattr(tx.chain_to_change(WORK.mailbox_id, ALICE, before), "risen", 3))
-        mailboxes.retire(WORK.mailbox_id)
-        disk.answer.set()
-    assert disk.loads == 2
-    assert (await mailboxes.get(WORK._replace(uidvalidity=before))).uidvalidity == before + 3
+        views.retire(WORK.mailbox_id)
+        loader.answer.set()
+    assert loader.loads == 2
+    assert (await views.get(WORK._replace(uidvalidity=before))).uidvalidity == before + 3
 
 
-async def test_all_who_ask_share_one_load_and_one_view() -> None:
-    disk = SlowDisk(MemoryNode("dc1.a"))
-    mailboxes = Views(disk.load)
+async def test_concurrent_requests_share_one_view() -> None:
+    loader = SlowLoader(MemoryNode("dc1.a"))
+    views = Views(loader.load)
     found = []
 
     async def ask() -> None:
-        found.append(await mailboxes.get(INBOX))
+        found.append(await views.get(INBOX))
 
     async with trio.open_nursery() as nursery:
         for _ in range(5):
             nursery.start_soon(ask)
         await wait_all_tasks_blocked()
-        disk.answer.set()
-    assert disk.loads == 1
+        loader.answer.set()
+    assert loader.loads == 1
     assert all(view is found[0] for view in found)
     assert len(found) == 5
 
 
-async def test_a_load_that_is_cancelled_leaves_the_others_to_load() -> None:
-    disk = SlowDisk(MemoryNode("dc1.a"))
-    mailboxes = Views(disk.load)
+async def test_cancelled_request_does_not_cancel_others() -> None:
+    loader = SlowLoader(MemoryNode("dc1.a"))
+    views = Views(loader.load)
     with trio.CancelScope() as first:
         async with trio.open_nursery() as nursery:
 
             async def ask(scope: trio.CancelScope) -> None:
                 with scope:
-                    await mailboxes.get(INBOX)
+                    await views.get(INBOX)
 
             nursery.start_soon(ask, first_scope := trio.CancelScope())
             await wait_all_tasks_blocked()
@@ -157,12 +157,12 @@ async def test_a_load_that_is_cancelled_leaves_the_others_to_load() -> None:
             await wait_all_tasks_blocked()
             first_scope.cancel()
             await wait_all_tasks_blocked()
-            assert disk.loads == 2
-            disk.answer.set()
+            assert loader.loads == 2
+            loader.answer.set()
     assert not first.cancelled_caught
 
 
-async def instantly(mailbox_id: bytes) -> ChainSnapshot:
+async def load_at_once(mailbox_id: bytes) -> ChainSnapshot:
     await trio.lowlevel.checkpoint()
     return ChainSnapshot(Chain(mailbox_id, ALICE, 7), [], None)
 
@@ -171,50 +171,50 @@ def mailbox(number: int) -> MailboxKey:
     return MailboxKey(ALICE, guid(number), 7)
 
 
-async def test_views_that_nobody_uses_go_least_recently_used_first(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_least_recently_used_views_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_cache, "MAX_IDLE_MESSAGES", 3 * view_cache.VIEW_COST)
     loaded: list[bytes] = []
 
     async def load(mailbox_id: bytes) -> ChainSnapshot:
         loaded.append(mailbox_id)
-        return await instantly(mailbox_id)
+        return await load_at_once(mailbox_id)
 
-    mailboxes = Views(load)
+    views = Views(load)
     for number in (1, 2, 3, 1, 4, 1, 3, 2):
-        await mailboxes.get(mailbox(number))
+        await views.get(mailbox(number))
     assert loaded == [guid(number) for number in (1, 2, 3, 4, 2)]
 
 
-async def test_a_view_in_use_stays_the_one_view_of_its_mailbox(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_view_in_use_is_never_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_cache, "MAX_IDLE_MESSAGES", 0)
-    mailboxes = Views(instantly)
-    used = await mailboxes.get(mailbox(1))
+    views = Views(load_at_once)
+    used = await views.get(mailbox(1))
     for number in (2, 3):
-        await mailboxes.get(mailbox(number))
-    assert await mailboxes.get(mailbox(1)) is used
+        await views.get(mailbox(number))
+    assert await views.get(mailbox(1)) is used
 
 
-async def test_growth_counts_when_a_view_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_size_of_a_view_is_updated_when_it_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_cache, "MAX_IDLE_MESSAGES", 3 * view_cache.VIEW_COST)
     node = MemoryNode("dc1.a")
-    disk = SlowDisk(node)
-    disk.answer.set()
-    mailboxes = Views(disk.load)
-    await mailboxes.get(mailbox(1))
-    await mailboxes.get(INBOX)
+    loader = SlowLoader(node)
+    loader.answer.set()
+    views = Views(loader.load)
+    await views.get(mailbox(1))
+    await views.get(INBOX)
     for number in range(2 * view_cache.VIEW_COST):
         node.write(saving(b"text", guid(number)))
-    publish(node, mailboxes)
-    await mailboxes.get(INBOX)
-    assert disk.loads == 2
-    await mailboxes.get(mailbox(1))
-    assert disk.loads == 3
+    publish(node, views)
+    await views.get(INBOX)
+    assert loader.loads == 2
+    await views.get(mailbox(1))
+    assert loader.loads == 3
 
 
 # ---- subscriptions -----------------------------------------------------------------------------------------------
 
 
-async def test_a_subscription_wakes_its_session_once_for_all_that_changed(tmp_path: Path) -> None:
+async def test_subscription_collects_changes_until_they_are_taken(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
         view = await store.view(INBOX)
         with view.subscribe() as subscription:
@@ -230,9 +230,7 @@ async def test_a_subscription_wakes_its_session_once_for_all_that_changed(tmp_pa
 
 
 @pytest.mark.parametrize("change", [saving(b"text", guid(9)), flagging(1, added=[SEEN]), expunging(1)])
-async def test_waiting_ends_with_the_next_change_and_only_then(
-    tmp_path: Path, change: Callable[[Transaction], object]
-) -> None:
+async def test_waiting_ends_with_the_next_change(tmp_path: Path, change: Callable[[Transaction], object]) -> None:
     async with open_store(tmp_path) as store:
         view = await store.view(INBOX)
         await save(store, 1)

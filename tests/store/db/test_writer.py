@@ -25,24 +25,24 @@ def count_commits(store: Store) -> list[Commit]:
     return commits
 
 
-def fail(error: Exception) -> Callable[[Transaction], None]:
+def job_raising(error: Exception) -> Callable[[Transaction], None]:
     def work(_: Transaction) -> None:
         raise error
 
     return work
 
 
-def spoil(tx: Transaction) -> None:
+def save_and_fail(tx: Transaction) -> None:
     saving(b"never", guid(999))(tx)
     raise ZeroDivisionError
 
 
-def expunge_and_spoil(tx: Transaction) -> None:
+def expunge_save_and_fail(tx: Transaction) -> None:
     expunging(1)(tx)
-    spoil(tx)
+    save_and_fail(tx)
 
 
-async def test_those_who_come_together_are_written_together(tmp_path: Path) -> None:
+async def test_concurrent_jobs_share_a_commit(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
         commits = count_commits(store)
         async with trio.open_nursery() as nursery:
@@ -52,7 +52,7 @@ async def test_those_who_come_together_are_written_together(tmp_path: Path) -> N
         assert sum(len(commit.logged) for commit in commits) == 100
 
 
-async def test_a_batch_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_batch_size_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "MAX_BATCH", 10)
     async with open_store(tmp_path) as store:
         commits = count_commits(store)
@@ -62,7 +62,7 @@ async def test_a_batch_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert max(len(commit.logged) for commit in commits) == 10
 
 
-async def test_commits_are_published_in_order_before_their_callers_go_on(tmp_path: Path) -> None:
+async def test_commits_are_published_in_order_before_callers_resume(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
         commits = count_commits(store)
 
@@ -79,10 +79,10 @@ async def test_commits_are_published_in_order_before_their_callers_go_on(tmp_pat
         assert positions == list(range(1, 51))
 
 
-@pytest.mark.parametrize("job", [spoil, fail(FolderNotFoundError("gone")), fail(sqlite3.IntegrityError("twice"))])
-async def test_a_job_that_fails_does_not_fail_its_neighbours(
-    tmp_path: Path, job: Callable[[Transaction], None]
-) -> None:
+@pytest.mark.parametrize(
+    "job", [save_and_fail, job_raising(FolderNotFoundError("gone")), job_raising(sqlite3.IntegrityError("twice"))]
+)
+async def test_failed_job_does_not_fail_its_batch(tmp_path: Path, job: Callable[[Transaction], None]) -> None:
     async with open_store(tmp_path) as store:
         failed: list[Exception] = []
 
@@ -101,28 +101,28 @@ async def test_a_job_that_fails_does_not_fail_its_neighbours(
         assert store.context == {"dc1.a": 10}
 
 
-def test_a_mail_error_costs_no_second_try() -> None:
+def test_mail_error_does_not_repeat_the_batch() -> None:
     node = MemoryNode("dc1.a")
     tries: list[int] = []
 
     def counted(tx: Transaction) -> None:
         tries.append(id(tx))
 
-    assert len(node.write_together([counted, fail(FolderNotFoundError("gone")), saving(b"text", guid(1))])) == 3
+    assert len(node.write_together([counted, job_raising(FolderNotFoundError("gone")), saving(b"text", guid(1))])) == 3
     assert len(tries) == 1
     assert len(node.commits) == 1
 
 
-def test_what_failed_leaves_nothing_behind_in_memory() -> None:
+def test_failed_job_leaves_no_trace_in_memory() -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"one", guid(1)))
     with pytest.raises(ZeroDivisionError):
-        node.write(expunge_and_spoil)
+        node.write(expunge_save_and_fail)
     assert node.write(saving(b"two", guid(2))).uids == (2,)
     assert [item.entry.dot for item in node.log()] == [Dot("dc1.a", 1), Dot("dc1.a", 2)]
 
 
-async def test_a_full_disk_refuses_writes_and_lets_reads_go_on_until_there_is_room(tmp_path: Path) -> None:
+async def test_full_disk_refuses_writes_until_there_is_room(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
         view = await store.view(INBOX)
         await save(store, 1)
@@ -140,7 +140,7 @@ async def test_a_full_disk_refuses_writes_and_lets_reads_go_on_until_there_is_ro
         assert store.context == {"dc1.a": 2}
 
 
-async def test_a_caller_that_gives_up_leaves_the_others_alone(tmp_path: Path) -> None:
+async def test_cancelled_caller_does_not_affect_others(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
 
         async def give_up(number: int) -> None:
@@ -157,7 +157,7 @@ async def test_a_caller_that_gives_up_leaves_the_others_alone(tmp_path: Path) ->
         assert found >= {guid(number) for number in range(20)}
 
 
-async def test_what_was_submitted_before_the_end_is_written(tmp_path: Path) -> None:
+async def test_submitted_jobs_are_written_before_closing(tmp_path: Path) -> None:
     release = threading.Event()
     with trio.CancelScope() as scope:
         async with open_store(tmp_path) as store, trio.open_nursery() as nursery:
@@ -172,8 +172,8 @@ async def test_what_was_submitted_before_the_end_is_written(tmp_path: Path) -> N
         assert len(await fresh_messages(store)) == 10
 
 
-async def test_reads_go_on_beside_a_write(tmp_path: Path) -> None:
-    """The writer, in the middle of its transaction, waits for the reader, which sees what was there before."""
+async def test_reads_do_not_wait_for_a_write(tmp_path: Path) -> None:
+    """A reader sees the state before a transaction while the writer is in the middle of it."""
     async with open_store(tmp_path) as store:
         await save(store, 1)
         writing, read = trio.Event(), trio.Event()
@@ -204,7 +204,7 @@ class _FailingConnection(sqlite3.Connection):
         return super().execute(sql, parameters)  # type: ignore[arg-type]
 
 
-async def test_a_disk_that_fails_refuses_changes_and_lets_a_flush_end(tmp_path: Path) -> None:
+async def test_failing_disk_refuses_changes_and_flush_returns(tmp_path: Path) -> None:
     opened: list[_FailingConnection] = []
 
     def open_failing(path: Path) -> sqlite3.Connection:

@@ -1,0 +1,1 @@
+"""Tests of expunged mail and how long it is kept."""

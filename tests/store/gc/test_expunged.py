@@ -1,4 +1,4 @@
-"""What leaves a mailbox is kept, once for each, until it is there again; who expunges nothing pays nothing."""
+"""Expunged mail is kept once for each mailbox, until the message is there again."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -49,12 +49,12 @@ def kept(node: MemoryNode, *keys: MailboxKey, since_ms: int = 0) -> list[Kept]:
     return expunged.kept(node.connection, mailbox_ids, since_ms, None, 100)
 
 
-def pass_on(sender: MemoryNode, receiver: MemoryNode) -> None:
+def send_log(sender: MemoryNode, receiver: MemoryNode) -> None:
     for item in sender.log(queries.log_start(sender.connection, queries.log_context(receiver.connection))):
         receiver.take(item)
 
 
-def join(node: MemoryNode, uid: UidConflict = UidConflict.RENUMBER) -> None:
+def merge_branches(node: MemoryNode, uid: UidConflict = UidConflict.RENUMBER) -> None:
     for head in forks.branch_heads(node.connection, INBOX.mailbox_id):
         branch = forks.replay_branch(node.connection, head)
         assert branch is not None
@@ -63,7 +63,7 @@ def join(node: MemoryNode, uid: UidConflict = UidConflict.RENUMBER) -> None:
         assert node.write(partial(forks.carry_out, plan=plan))
 
 
-def test_what_was_expunged_is_kept_as_it_was_shown_last(node: MemoryNode) -> None:
+def test_expunged_message_is_kept_as_last_shown(node: MemoryNode) -> None:
     node.write(saving(b"text", guid(1), flags=["\\Seen"]))
     node.write(saving(b"other", guid(2)))
     node.write(flagging(1, added=["$Later"], removed=["\\Seen"]))
@@ -77,11 +77,11 @@ def test_what_was_expunged_is_kept_as_it_was_shown_last(node: MemoryNode) -> Non
     assert expunged.totals(node.connection) == (1, 4)
 
 
-def test_what_comes_back_is_not_kept_any_more(node: MemoryNode) -> None:
+def test_message_that_returns_is_no_longer_kept(node: MemoryNode) -> None:
     node.write(saving(b"text", guid(1)))
     node.write(expunging(1))
     node.write(saving(b"text", guid(1), WORK))
-    assert [one.guid for one in kept(node)] == [guid(1)], "it is in another mailbox"
+    assert [one.guid for one in kept(node)] == [guid(1)], "the new message is in another mailbox"
     assert node.write(saving(b"text", guid(1))).uids == (2,)
     assert kept(node) == []
     node.write(expunging(2))
@@ -90,70 +90,70 @@ def test_what_comes_back_is_not_kept_any_more(node: MemoryNode) -> None:
     assert kept(node) == []
 
 
-def test_a_change_of_flags_expunges_nothing(node: MemoryNode) -> None:
+def test_change_of_flags_expunges_nothing(node: MemoryNode) -> None:
     node.write(saving(b"text", guid(1)))
     node.write(flagging(1, added=["\\Deleted"]))
     assert kept(node) == []
 
 
-def test_all_nodes_keep_the_same(node: MemoryNode) -> None:
+def test_all_nodes_keep_the_same_expunged_mail(node: MemoryNode) -> None:
     other = MemoryNode("dc2.a", now_ms=NOW_MS + 60_000)
     for number in (1, 2, 3):
         node.write(saving(b"text", guid(number)))
     node.now_ms += 1_000
     node.write(expunging(1, 3))
-    pass_on(node, other)
+    send_log(node, other)
     assert kept(other) == kept(node)
     assert [one.expunged_ms for one in kept(other)] == [NOW_MS + 1_000] * 2
 
 
-def test_what_a_clock_that_was_ahead_has_stamped_was_expunged_by_now(node: MemoryNode) -> None:
+def test_expunge_stamped_in_the_future_counts_as_of_now(node: MemoryNode) -> None:
     other = MemoryNode("dc2.a", now_ms=NOW_MS + 10_000_000)
     other.write(saving(b"text", guid(1)))
     other.write(expunging(1))
-    pass_on(other, node)
+    send_log(other, node)
     assert [one.expunged_ms for one in kept(node)] == [NOW_MS]
     assert [one.expunged_ms for one in kept(other)] == [NOW_MS + 10_000_000]
 
 
 @pytest.mark.parametrize("uid", UidConflict)
-def test_a_merge_keeps_what_it_removes_and_not_what_it_gives_another_uid(node: MemoryNode, uid: UidConflict) -> None:
+def test_merge_keeps_removed_but_not_renumbered_mail(node: MemoryNode, uid: UidConflict) -> None:
     other = MemoryNode("dc2.a")
     for number in (1, 2):
         node.write(saving(b"text", guid(number)))
-    pass_on(node, other)
+    send_log(node, other)
     node.write(saving(b"here", guid(3)))
     other.write(expunging(1))
     other.write(saving(b"there", guid(4)))
-    pass_on(other, node)
+    send_log(other, node)
     assert kept(node) == []
     node.now_ms += 1_000
-    join(node, uid)
+    merge_branches(node, uid)
     assert [(one.guid, one.expunged_ms) for one in kept(node)] == [(guid(1), NOW_MS + 1_000)]
-    pass_on(node, other)
+    send_log(node, other)
     assert [one.guid for one in kept(other)] == [guid(1)]
     assert other.digests() == node.digests()
 
 
-def test_what_came_and_went_on_another_branch_is_kept_too(node: MemoryNode) -> None:
-    """It was never shown here; its text is here, and can be asked for."""
+def test_mail_expunged_on_another_branch_is_kept(node: MemoryNode) -> None:
+    """This node never showed the message, but it has the body, and a user may ask for it."""
     other, late = MemoryNode("dc2.a"), MemoryNode("dc3.a")
     node.write(saving(b"here", guid(1)))
     other.write(saving(b"there", guid(2), flags=["\\Seen"]))
     other.write(saving(b"stays", guid(3)))
     other.write(expunging(1))
-    pass_on(other, node)
+    send_log(other, node)
     node.now_ms += 1_000
-    join(node)
+    merge_branches(node)
     assert [(one.guid, one.uid, one.flags, one.expunged_ms) for one in kept(node)] == [
         (guid(2), 1, ("\\Seen",), NOW_MS + 1_000)
     ]
-    for item in node.log():  # the merge before what it has taken in
+    for item in node.log():  # the merge arrives before the entries of the other branch
         if item.entry.dot.origin == "dc1.a":
             late.take(item)
     assert late.digests() == node.digests()
     assert kept(late) == []
-    pass_on(other, late)
+    send_log(other, late)
     assert [one.guid for one in kept(late)] == [guid(2)]
     for each in (node, late):
         each.write(saving(b"there", guid(2)))
@@ -161,22 +161,22 @@ def test_what_came_and_went_on_another_branch_is_kept_too(node: MemoryNode) -> N
     consistency.check(late.connection)
 
 
-def test_what_went_here_and_on_another_branch_is_kept_as_it_was_shown_here(node: MemoryNode) -> None:
+def test_mail_expunged_on_both_branches_is_kept_as_shown_here(node: MemoryNode) -> None:
     other = MemoryNode("dc2.a")
     for each, flags in ((node, ["$Here"]), (other, ["$There"])):
         each.write(saving(b"tried twice", guid(1), flags=flags))
         each.write(saving(b"stays", guid(2)))
         each.write(expunging(1))
-    pass_on(other, node)
+    send_log(other, node)
     node.now_ms += 1_000
-    join(node)
+    merge_branches(node)
     assert [(one.flags, one.expunged_ms) for one in kept(node)] == [(("$Here",), NOW_MS)]
 
 
-def test_an_adoption_tells_of_no_time() -> None:
+def test_mail_removed_by_an_adoption_is_expunged_as_of_now() -> None:
     node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
     node.write(saving(b"text", guid(1)))
-    pass_on(node, other)
+    send_log(node, other)
     other.write(expunging(1))
     theirs = chains.load(other.connection, INBOX.mailbox_id)
     assert theirs is not None
@@ -186,7 +186,7 @@ def test_an_adoption_tells_of_no_time() -> None:
     assert [(one.guid, one.expunged_ms) for one in kept(node)] == [(guid(1), NOW_MS + 1_000)]
 
 
-def test_they_are_listed_by_date_a_slice_at_a_time_and_once(node: MemoryNode) -> None:
+def test_expunged_mail_is_listed_once_by_date_in_slices(node: MemoryNode) -> None:
     for number in range(1, 7):
         node.write(saving(b"text", guid(number)))
     node.write(saving(b"text", guid(6), WORK))
@@ -200,13 +200,13 @@ def test_they_are_listed_by_date_a_slice_at_a_time_and_once(node: MemoryNode) ->
     while some := expunged.kept(node.connection, ids, 0, after, 2):
         found, after = found + some, some[-1].after
     assert [one.guid for one in found] == [guid(number) for number in range(1, 7)]
-    assert found[-1].mailbox_id == WORK.mailbox_id, "as it was shown last"
+    assert found[-1].mailbox_id == WORK.mailbox_id, "the latest expunged one counts"
     since = kept(node, INBOX, WORK, since_ms=NOW_MS + 1_000)
     assert [one.guid for one in since] == [guid(4), guid(5), guid(6)]
     assert expunged.count(node.connection, ids, NOW_MS + 1_000) == 4
 
 
-def test_deleted_folders_of_a_name_are_found(node: MemoryNode) -> None:
+def test_mailboxes_are_found_by_name_and_by_message(node: MemoryNode) -> None:
     node.write(creating("Work", WORK.mailbox_id))
     node.write(saving(b"text", guid(1), WORK))
     assert expunged.mailboxes_named(node.connection, ALICE, "Work") == [WORK.mailbox_id]
@@ -215,7 +215,7 @@ def test_deleted_folders_of_a_name_are_found(node: MemoryNode) -> None:
     assert expunged.mailboxes_with(node.connection, "bob", guid(1)) == []
 
 
-def test_who_expunges_nothing_pays_one_look(node: MemoryNode) -> None:
+def test_mailbox_without_expunged_mail_costs_one_query(node: MemoryNode) -> None:
     statements: list[str] = []
     node.connection.set_trace_callback(lambda sql: statements.append(sql) if "expunged" in sql else None)
     for number in range(10):
@@ -225,11 +225,11 @@ def test_who_expunges_nothing_pays_one_look(node: MemoryNode) -> None:
     node.write(expunging(1, key=WORK))
     del statements[:]
     node.write(saving(b"text", guid(20)))
-    assert statements == [], "another mailbox expunges"
+    assert statements == [], "only another mailbox has expunged mail"
     node.connection.set_trace_callback(None)
 
 
-async def test_after_a_restart_it_is_known_again(tmp_path: Path) -> None:
+async def test_expunged_mail_is_known_after_a_restart(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
         await save(store, 1)
         await store.write(expunging(1))
@@ -238,7 +238,7 @@ async def test_after_a_restart_it_is_known_again(tmp_path: Path) -> None:
         assert await store.read(expunged.totals) == (0, 0)
 
 
-def test_what_was_undone_was_not_expunged(node: MemoryNode) -> None:
+def test_rolled_back_expunge_keeps_nothing(node: MemoryNode) -> None:
     node.write(saving(b"text", guid(1)))
 
     def expunge_and_fail(tx: Transaction) -> None:

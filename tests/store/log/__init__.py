@@ -1,0 +1,1 @@
+"""Tests of the log: numbering, receiving, branches, gaps and removal of entries."""

@@ -1,4 +1,4 @@
-"""Forks in real databases: nodes that number apart, exchange logs in any order, and join what they find."""
+"""Forks in real databases, whose nodes number independently, exchange logs in any order, and merge branches."""
 
 import random
 
@@ -19,14 +19,14 @@ from resync.row import Row
 from resync.state import ContradictionError
 from tests.effort import examples
 from tests.store import consistency
-from tests.store.branching import TEXT, TREE, World
+from tests.store.branching import BODY, TREE, World
 from tests.store.harness import ALICE, INBOX, creating, expunging, guid, saving
 from tests.store.memory_node import MemoryNode
 
 
 @given(st.integers(2, 5), st.integers(0, 120), st.randoms(use_true_random=False))
 @settings(max_examples=examples(15, 60), deadline=None)
-def test_nodes_that_number_apart_and_join_what_they_find_converge(size: int, steps: int, rng: random.Random) -> None:
+def test_nodes_that_number_independently_and_merge_converge(size: int, steps: int, rng: random.Random) -> None:
     world = World(rng, size)
     for _ in range(steps):
         world.step()
@@ -36,23 +36,23 @@ def test_nodes_that_number_apart_and_join_what_they_find_converge(size: int, ste
         one.node.connection.close()
 
 
-def test_a_branch_below_a_merge_that_came_before_what_it_joins_is_not_joined_yet() -> None:
-    one, other, joins, late = (MemoryNode(f"dc{number}.a") for number in (1, 2, 3, 4))
+def test_branch_waits_until_the_merge_below_it_is_complete() -> None:
+    one, other, merger, late = (MemoryNode(f"dc{number}.a") for number in (1, 2, 3, 4))
     one.write(saving(b"text", guid(1)))
     other.write(saving(b"text", guid(2)))
     (first,), (second,) = one.log(), other.log()
     for item in (first, second):
-        joins.take(item)
-    (head,) = forks.branch_heads(joins.connection, INBOX.mailbox_id)
-    branch = forks.replay_branch(joins.connection, head)
+        merger.take(item)
+    (head,) = forks.branch_heads(merger.connection, INBOX.mailbox_id)
+    branch = forks.replay_branch(merger.connection, head)
     assert branch is not None
-    joins.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch))
-    merge = joins.log()[-1]
+    merger.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch))
+    merge = merger.log()[-1]
     for item in (first, merge):
         other.take(item)
-    for number, node in enumerate((joins, other)):
+    for number, node in enumerate((merger, other)):
         node.write(saving(b"text", guid(3 + number)))
-    for item in (second, merge, joins.log()[-1], other.log()[-1]):
+    for item in (second, merge, merger.log()[-1], other.log()[-1]):
         late.take(item)
     (head,) = forks.branch_heads(late.connection, INBOX.mailbox_id)
     assert forks.replay_branch(late.connection, head) is None
@@ -60,11 +60,11 @@ def test_a_branch_below_a_merge_that_came_before_what_it_joins_is_not_joined_yet
     assert forks.replay_branch(late.connection, head) is not None
 
 
-# ---- histories that no honest node makes -------------------------------------------------------------------------
+# ---- histories that no correct node makes -------------------------------------------------------------------------
 
 
-def add(dot: Dot, uid: int, *predecessors: Dot, modseq: int) -> Entry:
-    mail = MailAdd(uid, guid(100 * dot.seq + uid), 0, (), 4, TEXT.content_hash, copied=False)
+def adding_entry(dot: Dot, uid: int, *predecessors: Dot, modseq: int) -> Entry:
+    mail = MailAdd(uid, guid(100 * dot.seq + uid), 0, (), 4, BODY.content_hash, copied=False)
     return Entry(dot, predecessors, 1 << 20, modseq, *INBOX, (mail,))
 
 
@@ -75,44 +75,44 @@ def shown(node: MemoryNode) -> list[int]:
 ROOT, LEFT, RIGHT, ON_LEFT = (Dot("dc9.a", seq) for seq in (1, 2, 3, 4))
 
 
-def test_a_node_that_forks_against_itself_takes_no_mail_away() -> None:
+def test_node_that_forks_its_own_origin_removes_no_mail() -> None:
     node = MemoryNode("dc1.a")
-    node.receive(add(ROOT, 1, modseq=1), [b"text"])
-    node.receive(add(LEFT, 2, ROOT, modseq=2))
-    node.receive(add(RIGHT, 2, ROOT, modseq=2))
+    node.receive(adding_entry(ROOT, 1, modseq=1), [b"body"])
+    node.receive(adding_entry(LEFT, 2, ROOT, modseq=2))
+    node.receive(adding_entry(RIGHT, 2, ROOT, modseq=2))
     with pytest.raises(ContradictionError, match="numbered entries on two branches"):
         forks.replay_branch(node.connection, RIGHT)
-    node.receive(add(ON_LEFT, 3, LEFT, modseq=3))
-    assert shown(node) == [1, 2], "what counts as having seen the other branch is not shown"
+    node.receive(adding_entry(ON_LEFT, 3, LEFT, modseq=3))
+    assert shown(node) == [1, 2], "an entry that counts the other branch as seen was applied"
     assert node.write(saving(b"text", guid(1))).uids == (3,)
 
 
-def test_a_fork_against_itself_is_found_behind_a_merge() -> None:
-    """Another node has joined the one branch before the other one comes."""
+def test_fork_within_one_origin_is_found_behind_a_merge() -> None:
+    """This node has merged one branch before the other one arrives."""
     node = MemoryNode("dc1.a")
-    node.receive(add(ROOT, 1, modseq=1), [b"text"])
-    node.receive(add(LEFT, 2, ROOT, modseq=2))
+    node.receive(adding_entry(ROOT, 1, modseq=1), [b"body"])
+    node.receive(adding_entry(LEFT, 2, ROOT, modseq=2))
     node.write(saving(b"text", guid(1)))
     other = Dot("dc8.a", 1)
-    node.receive(add(other, 3, LEFT, modseq=3))
+    node.receive(adding_entry(other, 3, LEFT, modseq=3))
     (head,) = forks.branch_heads(node.connection, INBOX.mailbox_id)
     branch = forks.replay_branch(node.connection, head)
     assert branch is not None
     node.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch, UidConflict.RENUMBER))
     before = shown(node)
-    node.receive(add(RIGHT, 2, ROOT, modseq=2))
-    node.receive(add(ON_LEFT, 3, RIGHT, modseq=3))
+    node.receive(adding_entry(RIGHT, 2, ROOT, modseq=2))
+    node.receive(adding_entry(ON_LEFT, 3, RIGHT, modseq=3))
     with pytest.raises(ContradictionError, match="numbered entries on two branches"):
         forks.replay_branch(node.connection, ON_LEFT)
     assert shown(node) == before
 
 
-def test_entries_that_lead_in_a_circle_are_no_branch() -> None:
+def test_circular_entries_are_no_branch() -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1)))
-    node.receive(add(ROOT, 1, LEFT, modseq=2), [b"text"])
-    node.receive(add(LEFT, 1, ROOT, modseq=3))
-    node.receive(add(RIGHT, 1, LEFT, modseq=4))
+    node.receive(adding_entry(ROOT, 1, LEFT, modseq=2), [b"body"])
+    node.receive(adding_entry(LEFT, 1, ROOT, modseq=3))
+    node.receive(adding_entry(RIGHT, 1, LEFT, modseq=4))
     assert forks.branch_heads(node.connection, INBOX.mailbox_id) == []
 
 
@@ -120,16 +120,16 @@ MERGE = Dot("dc8.a", 1)
 
 
 def forked() -> tuple[MemoryNode, Dot]:
-    """A node that shows UIDs 1 and 2, of which the second is its own, and that knows of another branch; its head."""
+    """Return a node and its head. It shows UIDs 1 and 2, has numbered UID 2 itself, and its log has another branch."""
     node = MemoryNode("dc1.a")
-    node.receive(add(ROOT, 1, modseq=1), [b"text"])
+    node.receive(adding_entry(ROOT, 1, modseq=1), [b"body"])
     node.write(saving(b"text", guid(1)))
-    node.receive(add(LEFT, 2, ROOT, modseq=2))
+    node.receive(adding_entry(LEFT, 2, ROOT, modseq=2))
     node.write(lambda tx: setattr(tx.chain_to_change(INBOX.mailbox_id, ALICE, 7), "risen", 5))
     return node, Dot("dc1.a", 1)
 
 
-def test_a_merge_that_goes_back_waits() -> None:
+def test_merge_that_contradicts_the_mailbox_waits() -> None:
     node, head = forked()
     _, mine = queries.mailbox_rows(node.connection, INBOX.mailbox_id)
     moved = mine._replace(uid=4, claim=MERGE, modseq=3)
@@ -144,7 +144,7 @@ def test_a_merge_that_goes_back_waits() -> None:
     assert not applies("dc2", good._replace(uidnext=2, rows=())), "UIDNEXT falls"
     assert not applies("dc3", good._replace(uidnext=UID_MAX)), "no UIDs are left"
     assert not applies("dc4", good._replace(risen=4)), "UIDVALIDITY falls"
-    assert not applies("dc5", good._replace(context=(LEFT,))), "its context lacks what is here"
+    assert not applies("dc5", good._replace(context=(LEFT,))), "its context lacks this node's entries"
     assert not applies("dc6", good._replace(rows=(stranger._replace(uid=2),))), "another message's UID"
     node.write(expunging(2))
     head = Dot("dc1.a", 2)
@@ -177,7 +177,7 @@ def test_a_large_merge_is_one_entry_of_several_changes(monkeypatch: pytest.Monke
     consistency.check(right.connection)
 
 
-def test_a_tree_merge_that_goes_back_waits() -> None:
+def test_merge_that_contradicts_the_tree_waits() -> None:
     node = MemoryNode("dc1.a")
     node.write(creating("a", b"a" * 16))
     own = chains.load(node.connection, TREE.mailbox_id)
@@ -193,14 +193,14 @@ def test_a_tree_merge_that_goes_back_waits() -> None:
         node.receive(Entry(dot, (own.head, other), 1 << 20, 2, *TREE, (TreeMerge(context, folders, ()),)))
         return node.applied(dot)
 
-    assert not receive("dc2", (other,), above), "its context lacks what is here"
+    assert not receive("dc2", (other,), above), "its context lacks this node's entries"
     assert not receive("dc3", context, folder._replace(uidvalidity=1)), "a UIDVALIDITY falls"
     assert not receive("dc4", context, above, above._replace(mailbox_id=b"b" * 16)), "one name, two folders"
     assert not receive("dc5", context, above._replace(user="bob")), "another user's"
     assert receive("dc6", context, above)
 
 
-def test_a_merge_is_nothing_but_merges() -> None:
+def test_merge_mixed_with_other_changes_is_refused() -> None:
     node, head = forked()
     merge = Merge(5, 5, (head, LEFT), (), ())
     for changes in ((merge._replace(context=(head, LEFT, MERGE)),), (merge, MailDel(UidSet.of([1])))):
@@ -211,7 +211,7 @@ def test_a_merge_is_nothing_but_merges() -> None:
 
 BIG = 1 << 63
 MANY = (Dot("dc2.a", 1), Dot("dc3.a", BIG))
-ROW = Row(1, ROOT, 0, guid(7), ROOT, 1, {}, 0, 4, TEXT.content_hash)
+ROW = Row(1, ROOT, 0, guid(7), ROOT, 1, {}, 0, 4, BODY.content_hash)
 FOLDER = FolderState(b"a" * 16, ALICE, "a", 9, deleted=False, time=1, sid="dc1")
 SUBSCRIPTION = SubscriptionState(ALICE, "a", subscribed=True, time=1, sid="dc1")
 
@@ -229,7 +229,7 @@ SUBSCRIPTION = SubscriptionState(ALICE, "a", subscribed=True, time=1, sid="dc1")
         (TREE, TreeMerge((), (), (SUBSCRIPTION._replace(name=""),))),
     ],
 )
-def test_a_merge_of_what_no_database_can_hold_is_refused(key: MailboxKey, merge: Merge | TreeMerge) -> None:
+def test_merge_with_values_out_of_range_is_refused(key: MailboxKey, merge: Merge | TreeMerge) -> None:
     node = MemoryNode("dc1.a")
     with pytest.raises(HistoryError, match="out of range"):
         node.receive(Entry(MERGE, (LEFT, RIGHT), 1 << 20, 3, *key, (merge,)))
@@ -244,8 +244,8 @@ def test_a_merge_of_what_no_database_can_hold_is_refused(key: MailboxKey, merge:
     ],
     ids=["a row is gone", "a row is another", "a subscription is gone"],
 )
-def test_what_a_node_does_not_show_as_its_head_counts_it_is_not_joined(key: MailboxKey, damage: str) -> None:
-    """The hash that lies beside a row may be whole."""
+def test_chain_that_disagrees_with_its_rows_is_not_merged(key: MailboxKey, damage: str) -> None:
+    """The fingerprints of the rows may still be whole."""
     left, right = MemoryNode("dc1.a"), MemoryNode("dc2.a")
     for node in (left, right):
         node.write(saving(b"text", node.guid()))

@@ -1,4 +1,4 @@
-"""Histories in which nodes write checkpoints and forget entries, and are what they would be without."""
+"""Nodes that write checkpoints and remove log entries show the same as without."""
 
 import random
 from collections.abc import Callable
@@ -30,13 +30,13 @@ from resync.clock import COUNTER_BITS
 from resync.state import MailboxState
 from tests.effort import examples
 from tests.store import consistency
-from tests.store.branching import Watched, World
+from tests.store.branching import CheckedNode, World
 from tests.store.harness import INBOX, WORK, guid, saving
 from tests.store.memory_node import MemoryNode
 
 
-class Keeper:
-    """A node's checkpoints, as its collector keeps them, in a dictionary for an object store."""
+class MemoryCheckpoints:
+    """A node's checkpoints and manifests, with a dictionary as the object store."""
 
     def __init__(self, node: MemoryNode) -> None:
         self.node = node
@@ -48,7 +48,7 @@ class Keeper:
         return None if saved is None else Base(saved, read(saved, self.objects[saved]))
 
     def round(self) -> None:
-        """Without its end: the manifest is pending."""
+        """Make a round up to its manifest, which is then pending."""
         connection = self.node.connection
         rounds = catalog.rounds(connection)
         number, settled = (rounds[-1].number if rounds else 0) + 1, queries.log_settled(connection)
@@ -83,12 +83,12 @@ class Keeper:
             del self.objects[head]
         self.node.write(partial(catalog.forget_heads, heads=heads))
         listed = {head for heads in self.manifests.values() for head in heads}
-        assert listed <= self.objects.keys(), "a manifest lists what was deleted"
+        assert listed <= self.objects.keys(), "a manifest lists a deleted checkpoint"
         for number, heads in self.manifests.items():
             assert list(catalog.heads_in(self.node.connection, number)) == heads
 
     def damages(self) -> list[str]:
-        """All that a check finds; what is unproven is found too."""
+        """Return all that a check finds, with chains that it cannot prove."""
         connection = self.node.connection
         found = [] if log_lacks(connection) == 0 else ["lacking"]
         for chain_id in chain_ids(connection):
@@ -105,62 +105,62 @@ def read(head: NamedHead, data: bytes) -> MailboxState:
     reader = CheckpointReader("test", head)
     state = state_of(head, list(reader.receive(data)))
     reader.finish()
-    return state  # type: ignore[return-value] # of trees too, which the caller does not look into
+    return state  # type: ignore[return-value] # also of trees, whose state is only passed on
 
 
-class ForgetfulWatched(Watched):
-    keeper: Keeper
+class TruncatingNode(CheckedNode):
+    checkpoints: MemoryCheckpoints
 
     def join(self, key: MailboxKey, meanwhile: Callable[[], object] = lambda: None) -> None:
         for head in forks.branch_heads(self.node.connection, key.mailbox_id):
-            branch = forks.replay_branch(self.node.connection, head, self.keeper.base_of(key.mailbox_id, head))
+            branch = forks.replay_branch(self.node.connection, head, self.checkpoints.base_of(key.mailbox_id, head))
             if branch is None:
                 continue
             plan = forks.plan_merge(self.node.connection, key, head, branch, self.uid)
             meanwhile()
             if plan is not None:
                 self.node.write(partial(forks.carry_out, plan=plan))
-        self.look()
+        self.check_commits()
 
 
-class ForgetfulWorld(World):
-    """Besides what nodes do in a `World`, they write checkpoints, and forget what all have settled."""
+class TruncatingWorld(World):
+    """A `World` whose nodes also write checkpoints, and remove entries that all have settled."""
 
     def __init__(self, rng: random.Random, size: int) -> None:
         super().__init__(rng, size)
-        self.collected = 0
+        self.removed_entries = 0
         for one in self.all:
-            one.__class__ = ForgetfulWatched
-            self.forgetful(one).keeper = Keeper(one.node)
+            one.__class__ = TruncatingNode
+            self.truncating(one).checkpoints = MemoryCheckpoints(one.node)
 
-    def forgetful(self, one: Watched) -> ForgetfulWatched:
-        assert isinstance(one, ForgetfulWatched)
+    def truncating(self, one: CheckedNode) -> TruncatingNode:
+        assert isinstance(one, TruncatingNode)
         return one
 
     def step(self) -> None:
         super().step()
         if self.rng.random() < 0.15:
-            one = self.forgetful(self.rng.choice(self.all))
-            self.look_after(one)
-            one.look()
+            one = self.truncating(self.rng.choice(self.all))
+            self.truncate_log(one)
+            one.check_commits()
 
-    def look_after(self, one: ForgetfulWatched) -> None:
-        pending = one.keeper.pending()
+    def truncate_log(self, one: TruncatingNode) -> None:
+        pending = one.checkpoints.pending()
         if pending is None or self.rng.random() < 0.2:
-            one.keeper.round()
+            one.checkpoints.round()
         elif all(covers(queries.log_settled(other.node.connection), pending.covered) for other in self.all):
             before = queries.log_counts(one.node.connection)
-            one.keeper.put_in_force(pending, self.rng.randrange(1, 50))
+            one.checkpoints.put_in_force(pending, self.rng.randrange(1, 50))
             after = queries.log_counts(one.node.connection)
-            assert after[1] == before[1], "nothing that waits goes"
-            self.collected += before[0] - after[0]
+            assert after[1] == before[1], "a waiting entry was removed"
+            self.removed_entries += before[0] - after[0]
 
     def check_replay(self, node: MemoryNode) -> None:
-        """What a checkpoint and the log after it give is what the database shows."""
-        (keeper,) = (self.forgetful(one).keeper for one in self.all if one.node is node)
+        """Check that a checkpoint and the log after it give what the database shows."""
+        (checkpoints,) = (self.truncating(one).checkpoints for one in self.all if one.node is node)
         for chain in queries.chains_of(node.connection, None):
             assert chain.head is not None
-            base = keeper.base_of(chain.id, chain.head)
+            base = checkpoints.base_of(chain.id, chain.head)
             past = past_at(node.connection, chain.head, base, detours=True)
             assert past is not None
             if isinstance(past.state, MailboxState):
@@ -173,49 +173,47 @@ class ForgetfulWorld(World):
 
 @given(st.integers(2, 4), st.integers(20, 150), st.randoms(use_true_random=False))
 @settings(max_examples=examples(15, 60), deadline=None)
-def test_nodes_that_forget_what_all_have_settled_converge_as_if_they_had_not(
-    size: int, steps: int, rng: random.Random
-) -> None:
-    world = ForgetfulWorld(rng, size)
+def test_nodes_that_remove_settled_entries_converge(size: int, steps: int, rng: random.Random) -> None:
+    world = TruncatingWorld(rng, size)
     for _ in range(steps):
         world.step()
     for one in world.all:
-        assert world.forgetful(one).keeper.damages() == []
+        assert world.truncating(one).checkpoints.damages() == []
     world.settle()
     world.check()
     for one in world.all:
-        keeper = world.forgetful(one).keeper
-        keeper.round()
-        assert keeper.damages() == []
+        checkpoints = world.truncating(one).checkpoints
+        checkpoints.round()
+        assert checkpoints.damages() == []
     for one in world.all:
-        pending = world.forgetful(one).keeper.pending()
+        pending = world.truncating(one).checkpoints.pending()
         assert pending is not None
-        world.forgetful(one).keeper.put_in_force(pending, 7)
-        assert queries.log_counts(one.node.connection) == (0, 0), "everything may go in the end"
-        assert world.forgetful(one).keeper.damages() == []
+        world.truncating(one).checkpoints.put_in_force(pending, 7)
+        assert queries.log_counts(one.node.connection) == (0, 0), "entries are left in the end"
+        assert world.truncating(one).checkpoints.damages() == []
         consistency.check(one.node.connection)
         one.node.connection.close()
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_in_long_histories_much_is_forgotten(seed: int) -> None:
-    world = ForgetfulWorld(random.Random(seed), 2)
+def test_many_entries_are_removed_in_long_histories(seed: int) -> None:
+    world = TruncatingWorld(random.Random(seed), 2)
     for number in range(600):
         world.step()
         if number % 100 == 99:
             world.settle()
-    assert world.collected > 100
+    assert world.removed_entries > 100
     for one in world.all:
-        assert world.forgetful(one).keeper.damages() == []
+        assert world.truncating(one).checkpoints.damages() == []
         one.node.connection.close()
 
 
-def test_what_waits_stays_and_all_of_its_origin_after_it() -> None:
+def test_waiting_entries_and_later_ones_of_their_origin_stay() -> None:
     node, *others = (MemoryNode(f"dc{number}.a") for number in (1, 2, 3))
     for number, other in enumerate(others):
         other.write(saving(b"text", guid(number)))
         other.write(saving(b"text", guid(number + 10), WORK))
-    for other in others:  # both begin the same mailboxes: what comes second waits
+    for other in others:  # both start the same mailboxes, so the second one's entries wait
         for item in other.log():
             node.take(item)
     gone = node.write(partial(entry_removal.collect, upto={"dc2.a": 2, "dc3.a": 2}))
@@ -225,17 +223,17 @@ def test_what_waits_stays_and_all_of_its_origin_after_it() -> None:
     node.connection.close()
 
 
-def test_only_so_many_go_at_once() -> None:
+def test_number_of_entries_removed_at_once_is_limited() -> None:
     node = MemoryNode("dc1.a")
     for number in range(10):
         node.write(saving(b"text", guid(number)))
     upto = queries.log_settled(node.connection)
     some = (node.write(partial(entry_removal.collect, upto=upto, max_entries=4)).entries for _ in range(4))
     assert list(some) == [4, 4, 2, 0]
-    assert queries.log_end(node.connection) == 10, "positions go on"
+    assert queries.log_end(node.connection) == 10, "positions are not reused"
 
 
-def test_stamps_go_on_above_those_that_have_gone(tmp_path: Path) -> None:
+def test_stamps_rise_above_those_of_removed_entries(tmp_path: Path) -> None:
     path, node = tmp_path / "node.db", MemoryNode("dc1.a", now_ms=5_000_000)
     node.write(saving(b"text", guid(1)))
     node.write(partial(entry_removal.collect, upto={"dc1.a": 1}))
@@ -245,27 +243,27 @@ def test_stamps_go_on_above_those_that_have_gone(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_branches_below_a_base_are_not_said_to_be_known() -> None:
-    """One that begins before the checkpoint: the log cannot tell what only it has."""
+def test_branch_from_before_the_checkpoint_is_not_replayed() -> None:
+    """If a branch begins before the checkpoint, the log cannot tell what only this branch has."""
     node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
     node.write(saving(b"text", guid(1)))
     other.take(node.log()[0])
     other.write(saving(b"text", guid(2)))
     node.write(saving(b"text", guid(3)))
-    keeper = Keeper(node)
-    keeper.round()
-    pending = keeper.pending()
+    checkpoints = MemoryCheckpoints(node)
+    checkpoints.round()
+    pending = checkpoints.pending()
     assert pending is not None
-    keeper.put_in_force(pending, 10)
+    checkpoints.put_in_force(pending, 10)
     node.take(other.log()[-1])
     (head,) = forks.branch_heads(node.connection, INBOX.mailbox_id)
-    base = keeper.base_of(INBOX.mailbox_id, head)
+    base = checkpoints.base_of(INBOX.mailbox_id, head)
     assert base is not None
     assert not forks.check_apart(node.connection, INBOX.mailbox_id, head, {"dc1.a": 1, "dc2.a": 1}, base)
     assert forks.replay_branch(node.connection, head, base) is None
 
 
-def test_a_node_goes_on_from_its_own_numbers_whatever_others_say_of_them() -> None:
+def test_other_nodes_do_not_raise_a_nodes_own_counter() -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1), INBOX))
     before = queries.log_context(node.connection)
@@ -284,7 +282,7 @@ def test_a_node_goes_on_from_its_own_numbers_whatever_others_say_of_them() -> No
         ("context", msgpack.packb({"dc1.a": "x"})),
     ],
 )
-def test_a_chain_that_no_node_has_written_is_damage(column: str, value: object) -> None:
+def test_invalid_chain_row_is_damage(column: str, value: object) -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1), INBOX))
     node.connection.execute(f"UPDATE chain SET {column} = ? WHERE id = ?", (value, INBOX.mailbox_id))
@@ -293,7 +291,7 @@ def test_a_chain_that_no_node_has_written_is_damage(column: str, value: object) 
     node.connection.close()
 
 
-def test_an_entry_whose_time_is_garbled_is_not_collected() -> None:
+def test_entry_with_an_invalid_time_is_not_removed() -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1)))
     node.connection.execute("UPDATE log SET time = 'x'")
@@ -303,10 +301,10 @@ def test_an_entry_whose_time_is_garbled_is_not_collected() -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"\xc1", b"x", b"\x91\x01", "text"])
-def test_a_statement_that_cannot_be_read_is_left_out(garbage: object) -> None:
+def test_unreadable_settled_statement_is_skipped(garbage: object) -> None:
     node = MemoryNode("dc1.a")
-    said = [Settled(sid, 5, (Dot(f"{sid}.a", 3),)) for sid in ("dc2", "dc3")]
-    settled_rows.save(node.connection, said)
-    assert settled_rows.load(node.connection) == said
+    statements = [Settled(sid, 5, (Dot(f"{sid}.a", 3),)) for sid in ("dc2", "dc3")]
+    settled_rows.save(node.connection, statements)
+    assert settled_rows.load(node.connection) == statements
     node.connection.execute("UPDATE settled SET context = ? WHERE sid = 'dc2'", (garbage,))
-    assert settled_rows.load(node.connection) == said[1:]
+    assert settled_rows.load(node.connection) == statements[1:]

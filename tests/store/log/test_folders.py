@@ -49,32 +49,32 @@ def test_create_makes_the_missing_parents(node: MemoryNode) -> None:
     assert len(node.log()) == 2
 
 
-def test_create_again_with_the_same_id_does_nothing(node: MemoryNode) -> None:
+def test_repeated_create_with_the_same_id_does_nothing(node: MemoryNode) -> None:
     first = node.write(creating("a", A))
     assert node.write(creating("a", A)) == first == Dot("dc1.a", 1)
     with pytest.raises(FolderExistsError):
         node.write(creating("a", B))
     assert len(node.log()) == 1
     node.write(renaming(A, "b"))
-    assert node.write(creating("a", A)) == Dot("dc1.a", 2), "it was made, and renamed since"
+    assert node.write(creating("a", A)) == Dot("dc1.a", 2), "the folder was created, and renamed since"
     assert names(node) == ["b"]
 
 
-def test_users_do_not_see_each_other(node: MemoryNode) -> None:
+def test_users_do_not_see_each_others_folders(node: MemoryNode) -> None:
     node.write(creating("a", A))
     node.write(creating("a", B, user="bob"))
     assert names(node) == names(node, "bob") == ["a"]
     assert tree_id("alice") != tree_id("bob")
 
 
-def test_uidvalidities_come_from_the_clock_and_are_never_given_twice(node: MemoryNode) -> None:
+def test_uidvalidities_follow_the_clock_and_are_never_reused(node: MemoryNode) -> None:
     node.write(creating("a/b", A))
     node.write(creating("c", C))
     given = [folder(node, name).uidvalidity for name in ("a", "a/b", "c")]
     assert given == [1000, 1000 + UIDVALIDITY_STEP, 1000 + 2 * UIDVALIDITY_STEP]
 
 
-def test_a_folder_that_is_made_again_is_another_mailbox_with_a_higher_uidvalidity(node: MemoryNode) -> None:
+def test_recreated_folder_has_a_higher_uidvalidity(node: MemoryNode) -> None:
     node.write(creating("a", A))
     before = folder(node, "a")
     node.now_ms = 0
@@ -84,7 +84,7 @@ def test_a_folder_that_is_made_again_is_another_mailbox_with_a_higher_uidvalidit
     assert folder(node, "a").uidvalidity > before.uidvalidity
 
 
-def test_a_folder_renamed_to_a_name_of_the_past_does_not_look_like_the_one_that_had_it(node: MemoryNode) -> None:
+def test_folder_renamed_to_an_old_name_has_another_uidvalidity(node: MemoryNode) -> None:
     node.write(creating("a", A))
     node.write(creating("b", B))
     first = folder(node, "a").uidvalidity
@@ -93,7 +93,7 @@ def test_a_folder_renamed_to_a_name_of_the_past_does_not_look_like_the_one_that_
     assert folder(node, "a").uidvalidity != first
 
 
-def test_rename_takes_the_children_along_and_makes_parents(node: MemoryNode) -> None:
+def test_rename_moves_children_and_creates_parents(node: MemoryNode) -> None:
     for name, mailbox_id in (("a/x", A), ("ab", B)):
         node.write(creating(name, mailbox_id))
     root = folder(node, "a").mailbox_id
@@ -104,7 +104,7 @@ def test_rename_takes_the_children_along_and_makes_parents(node: MemoryNode) -> 
     assert folder(node, "new/a/x").mailbox_id == A
 
 
-def test_rename_refuses_taken_names_its_own_inside_and_folders_that_are_gone(node: MemoryNode) -> None:
+def test_rename_refuses_conflicts_cycles_and_missing_folders(node: MemoryNode) -> None:
     for name, mailbox_id in (("a/x", A), ("b/x", B)):
         node.write(creating(name, mailbox_id))
     entries = len(node.log())
@@ -124,14 +124,14 @@ def test_rename_refuses_taken_names_its_own_inside_and_folders_that_are_gone(nod
     assert names(node) == ["a", "a/x", "b/y"]
 
 
-def test_rename_onto_a_child_of_a_folder_that_moves(node: MemoryNode) -> None:
+def test_rename_to_a_name_that_an_earlier_rename_freed(node: MemoryNode) -> None:
     node.write(creating("a/b/b", A))
     node.write(renaming(folder(node, "a/b").mailbox_id, "b"))
     node.write(renaming(folder(node, "b/b").mailbox_id, "a/b"))
     assert names(node) == ["a", "a/b", "b"]
 
 
-def test_renaming_inbox_moves_its_mail_and_leaves_an_empty_one(node: MemoryNode) -> None:
+def test_renaming_inbox_leaves_an_empty_inbox(node: MemoryNode) -> None:
     node.write(creating(INBOX_NAME, A))
     node.write(creating("INBOX/kept", B))
     old = folder(node, INBOX_NAME)
@@ -149,14 +149,14 @@ def test_delete_leaves_the_folders_below(node: MemoryNode) -> None:
     gone = folder(node, "a").mailbox_id
     first = node.write(deleting(gone))
     assert names(node) == ["a/x"]
-    assert node.write(deleting(gone)) == first, "what is gone is gone"
+    assert node.write(deleting(gone)) == first, "a second delete does nothing"
     with pytest.raises(FolderNotFoundError):
         node.write(deleting(C))
     with pytest.raises(FolderNotFoundError):
         node.write(deleting(A, user="bob"))
 
 
-def test_mail_that_its_deleter_had_not_seen_keeps_the_folder_in_sight(node: MemoryNode) -> None:
+def test_deleted_folder_with_new_mail_stays_visible(node: MemoryNode) -> None:
     node.write(creating("a", A))
     kept = folder(node, "a")
     node.write(deleting(A))
@@ -170,7 +170,7 @@ def test_mail_that_its_deleter_had_not_seen_keeps_the_folder_in_sight(node: Memo
     assert names(node) == []
 
 
-def test_nothing_is_built_on_a_folder_that_goes_with_its_last_mail(node: MemoryNode) -> None:
+def test_deleted_folder_with_mail_is_not_renamed_and_gets_no_children(node: MemoryNode) -> None:
     for name, mailbox_id in (("a/b", A), ("c", C)):
         node.write(creating(name, mailbox_id))
     kept = key(node, "a/b")
@@ -184,14 +184,14 @@ def test_nothing_is_built_on_a_folder_that_goes_with_its_last_mail(node: MemoryN
     node.write(renaming(A, "a/b"))
     assert len(node.log()) == entries
     node.write(renaming(folder(node, "a").mailbox_id, "z"))
-    assert names(node) == ["c", "z", "z/b"], "it moves along with its parent"
+    assert names(node) == ["c", "z", "z/b"], "the deleted folder moves with its parent"
     node.write(expunging(1, key=kept))
     assert names(node) == ["c", "z"]
     node.write(creating("z/b/x", B))
     assert names(node) == ["c", "z", "z/b", "z/b/x"]
 
 
-def test_a_batch_sees_the_mail_of_its_own_earlier_jobs(node: MemoryNode) -> None:
+def test_job_sees_mail_of_earlier_jobs_in_its_batch(node: MemoryNode) -> None:
     node.write(creating("a", A))
     kept = key(node, "a")
     errors = node.write_together([deleting(A), saving(b"text", guid(1), kept), creating("a", B)])
@@ -200,7 +200,7 @@ def test_a_batch_sees_the_mail_of_its_own_earlier_jobs(node: MemoryNode) -> None
     assert folder(node, "a").mailbox_id == B
 
 
-def test_where_one_name_is_seen_twice_the_living_folder_counts(node: MemoryNode) -> None:
+def test_living_folder_hides_a_deleted_one_of_its_name(node: MemoryNode) -> None:
     node.write(creating("a", A))
     old = key(node, "a")
     node.write(deleting(A))
@@ -209,9 +209,9 @@ def test_where_one_name_is_seen_twice_the_living_folder_counts(node: MemoryNode)
     assert folder(node, "a").mailbox_id == B
 
 
-def test_subscriptions_are_names_whether_or_not_there_is_a_folder(node: MemoryNode) -> None:
+def test_subscription_does_not_need_a_folder(node: MemoryNode) -> None:
     assert node.write(subscribing("x")) == Dot("dc1.a", 1)
-    assert node.write(subscribing("x")) == Dot("dc1.a", 1), "the head at which it is so"
+    assert node.write(subscribing("x")) == Dot("dc1.a", 1), "the head that already has the subscription"
     assert node.write(subscribing("y", subscribed=False)) == Dot("dc1.a", 1)
     node.write(subscribing("y"))
     node.write(subscribing("x", subscribed=False))
@@ -220,8 +220,8 @@ def test_subscriptions_are_names_whether_or_not_there_is_a_folder(node: MemoryNo
     assert names(node) == []
 
 
-def test_a_user_who_has_had_too_many_folders_is_told_so() -> None:
-    node = MemoryNode("dc1.a")  # not checked at the end: no history leads there
+def test_create_is_refused_when_no_uidvalidity_is_left() -> None:
+    node = MemoryNode("dc1.a")  # without the check at the end: no history leads to this state
     node.write(creating("a", A))
     node.write(lambda tx: tx.connection.execute("UPDATE folder SET uidvalidity = ?", (UIDVALIDITY_MAX - 5,)))
     with pytest.raises(MailboxFullError, match="no UIDVALIDITY is left"):
@@ -229,16 +229,14 @@ def test_a_user_who_has_had_too_many_folders_is_told_so() -> None:
     node.write(deleting(A))
 
 
-def test_a_clock_of_the_far_future_leaves_uidvalidities(node: MemoryNode) -> None:
+def test_uidvalidities_are_left_if_the_clock_is_far_ahead(node: MemoryNode) -> None:
     node.now_ms = 1 << 50
     node.write(creating("a", A))
     node.write(creating("b", B))
     assert folder(node, "b").uidvalidity < UIDVALIDITY_MAX
 
 
-def test_a_user_has_a_bounded_number_of_folders_and_subscriptions(
-    node: MemoryNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_of_folders_and_subscriptions_are_limited(node: MemoryNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequencer, "FOLDERS_MAX", 3)
     node.write(creating("a/b", A))
     for refused in (creating("c/d", C), renaming(A, "c/d/e")):

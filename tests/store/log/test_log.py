@@ -35,12 +35,12 @@ async def read_all(store: Store, position: int) -> list[Logged]:
 
 
 async def take(store: Store, logged: Logged) -> None:
-    texts = [stored_of(text) for text in logged.bodies.values()]
-    await store.write(lambda tx: receive(tx, logged.entry, texts))
+    bodies = [stored_of(body) for body in logged.bodies.values()]
+    await store.write(lambda tx: receive(tx, logged.entry, bodies))
 
 
 @pytest.mark.parametrize("tail_bytes", [0, 5_000, 1 << 20])
-async def test_memory_and_disk_give_the_same_log_from_every_cursor(
+async def test_memory_and_disk_give_the_same_log_from_every_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail_bytes: int
 ) -> None:
     monkeypatch.setattr(store_module, "TAIL_BYTES", tail_bytes)
@@ -62,10 +62,10 @@ async def test_memory_and_disk_give_the_same_log_from_every_cursor(
             assert await read_all(store, position) == disk[position:]
         in_memory = store.tail.after(31)
         assert in_memory == disk[31:]
-        assert store.tail.after(0) is None, "that was before this run"
+        assert store.tail.after(0) is None, "these entries are from before this run"
 
 
-async def test_a_slice_ends_at_its_limits_but_is_never_empty() -> None:
+async def test_slice_ends_at_its_limits_but_is_never_empty() -> None:
     node = MemoryNode("dc1.a")
     for number in range(5):
         node.write(saving(b"x" * 1000, guid(number)))
@@ -78,31 +78,31 @@ async def test_a_slice_ends_at_its_limits_but_is_never_empty() -> None:
     assert queries.log_after(node.connection, 5, 1 << 40, 9, 1 << 20) == []
 
 
-async def test_who_waits_for_the_log_to_grow_is_woken(tmp_path: Path) -> None:
+async def test_growth_of_the_log_wakes_waiting_tasks(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store, trio.open_nursery() as nursery:
         nursery.start_soon(store.tail.grown)
         await wait_all_tasks_blocked()
         await save(store, 1)
 
 
-async def test_a_damaged_text_is_not_shipped_and_can_be_replaced(tmp_path: Path) -> None:
+async def test_damaged_body_is_not_sent_and_can_be_replaced(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
         await save(store, 1)
-        text = StoredBody.of(b"text 1")
-        damaged = StoredBody(text.content_hash, b"", StoredBody.of(b"other").packed)
+        body = StoredBody.of(b"text 1")
+        damaged = StoredBody(body.content_hash, b"", StoredBody.of(b"other").packed)
         await store.write(lambda tx: replace_body(tx.connection, damaged))
         [logged] = await store.read(lambda reader: queries.log_after(reader, 0, 1 << 40, 9, 1 << 20))
         assert logged.bodies == {}
-        await store.write(lambda tx: replace_body(tx.connection, text))
+        await store.write(lambda tx: replace_body(tx.connection, body))
         [logged] = await store.read(lambda reader: queries.log_after(reader, 0, 1 << 40, 9, 1 << 20))
-        assert logged.bodies == {text.content_hash: b"text 1"}
+        assert logged.bodies == {body.content_hash: b"text 1"}
 
 
 # ---- contexts ----------------------------------------------------------------------------------------------------
 
 
 def three_origins() -> MemoryNode:
-    """A log in which entries of three origins are mixed."""
+    """Return a node whose log mixes entries of three origins."""
     node = MemoryNode("dc1.a")
     sources = [MemoryNode(f"dc{number}.a") for number in (2, 3)]
     rng = random.Random(7)
@@ -126,14 +126,14 @@ def lacking(context: Context) -> list[Logged]:
 
 
 @given(CONTEXTS)
-def test_the_log_starts_right_before_the_first_entry_that_a_context_lacks(context: Context) -> None:
+def test_log_starts_at_the_first_entry_that_a_context_lacks(context: Context) -> None:
     lacked = lacking(context)
     first = lacked[0].position if lacked else queries.log_end(NODE.connection) + 1
     assert queries.log_start(NODE.connection, context) == first - 1
 
 
 @given(CONTEXTS)
-def test_lag_is_what_the_context_lacks(context: Context) -> None:
+def test_lag_counts_the_entries_that_a_context_lacks(context: Context) -> None:
     lacked = lacking(context)
     assert queries.lag(NODE.connection, context) == Lag(
         len(lacked),
@@ -142,7 +142,7 @@ def test_lag_is_what_the_context_lacks(context: Context) -> None:
     )
 
 
-def test_an_empty_log() -> None:
+def test_empty_log_has_no_entries_and_no_lag() -> None:
     node = MemoryNode("dc1.a")
     assert queries.log_end(node.connection) == queries.log_start(node.connection, {}) == 0
     assert queries.lag(node.connection, {"x.a": 7}) == Lag()
@@ -152,7 +152,7 @@ def test_an_empty_log() -> None:
 # ---- waiting for entries -----------------------------------------------------------------------------------------
 
 
-async def test_who_waits_for_an_entry_goes_on_when_it_is_applied_and_not_when_it_comes(tmp_path: Path) -> None:
+async def test_waiting_for_an_entry_ends_when_it_is_applied(tmp_path: Path) -> None:
     source = MemoryNode("dc2.a")
     other = MemoryNode("dc3.a")
     source.write(saving(b"one", guid(1)))
@@ -183,7 +183,7 @@ async def test_who_waits_for_an_entry_goes_on_when_it_is_applied_and_not_when_it
         assert store._awaited == {}
 
 
-async def test_what_waits_in_the_log_waits_after_a_restart_too(tmp_path: Path) -> None:
+async def test_waiting_entry_still_waits_after_a_restart(tmp_path: Path) -> None:
     source = MemoryNode("dc2.a")
     other = MemoryNode("dc3.a")
     source.write(saving(b"one", guid(1)))
@@ -204,8 +204,8 @@ async def test_what_waits_in_the_log_waits_after_a_restart_too(tmp_path: Path) -
         assert list(view.messages) == [1, 2]
 
 
-async def test_what_is_committed_and_not_published_yet_is_not_in_the_log(tmp_path: Path) -> None:
-    """SQLite moves its write-ahead log within COMMIT: for so long others can read what its writer does not know of."""
+async def test_unpublished_commit_is_not_in_the_log(tmp_path: Path) -> None:
+    """During COMMIT, SQLite may checkpoint its write-ahead log. Other readers see the commit before the writer does."""
     committed, go_on = trio.Event(), trio.Event()
 
     async def run_slowly(work: Callable[[], T]) -> T:

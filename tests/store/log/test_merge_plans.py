@@ -1,4 +1,4 @@
-"""A merge is planned beside the writer, and carried out if nothing has changed meanwhile."""
+"""A merge is planned outside the writer, and carried out if the mailbox has not changed meanwhile."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ TREE = MailboxKey(ALICE, tree_id(ALICE), 0)
 
 
 def two_branches() -> tuple[MemoryNode, Dot, State]:
-    """A node that shows UIDs 1 and 2, and another branch that gave both to other messages: its head and state."""
+    """Return a node that shows UIDs 1 and 2, and head and state of a branch that gave them to other messages."""
     node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
     for number in (1, 2):
         node.write(saving(b"text", guid(number)))
@@ -35,7 +35,7 @@ def two_branches() -> tuple[MemoryNode, Dot, State]:
 
 
 @pytest.mark.parametrize("uid", UidConflict)
-def test_a_plan_is_carried_out_under_the_name_that_the_merge_then_gets(uid: UidConflict) -> None:
+def test_plan_gets_the_dot_of_its_merge_when_carried_out(uid: UidConflict) -> None:
     node, head, branch = two_branches()
     plan = forks.plan_merge(node.connection, INBOX, head, branch, uid)
     assert plan is not None
@@ -45,12 +45,12 @@ def test_a_plan_is_carried_out_under_the_name_that_the_merge_then_gets(uid: UidC
     rows = list(queries.mailbox_rows(node.connection, INBOX.mailbox_id))
     assert [row.uid for row in rows] == [3, 4, 5, 6]
     assert {row.claim for row in rows} == {merge}
-    assert forks.plan_merge(node.connection, INBOX, head, branch, uid) is None, "it was done meanwhile"
+    assert forks.plan_merge(node.connection, INBOX, head, branch, uid) is None, "the merge is already done"
     consistency.check(node.connection)
 
 
 @pytest.mark.parametrize("uid", UidConflict)
-def test_a_plan_that_was_overtaken_changes_nothing(uid: UidConflict) -> None:
+def test_outdated_plan_changes_nothing(uid: UidConflict) -> None:
     node, head, branch = two_branches()
     plan = forks.plan_merge(node.connection, INBOX, head, branch, uid)
     assert plan is not None
@@ -67,7 +67,7 @@ def test_a_plan_that_was_overtaken_changes_nothing(uid: UidConflict) -> None:
     assert {1, 2}.isdisjoint(row.uid for row in queries.mailbox_rows(node.connection, INBOX.mailbox_id))
 
 
-def test_a_plan_for_folders_that_was_overtaken_changes_nothing() -> None:
+def test_outdated_plan_for_folders_changes_nothing() -> None:
     node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
     node.write(creating("a", b"a" * 16))
     other.write(creating("b", b"b" * 16))
@@ -98,8 +98,8 @@ SPARE = UID_MAX - MERGE_HEADROOM
         (UID_MAX, SPARE, False),
     ],
 )
-def test_a_merge_that_needs_more_uids_than_are_left_is_not_made(ours: int, theirs: int, *, suffice: bool) -> None:
-    """One message needs a new UID. What is made is what the nodes of both branches take."""
+def test_merge_that_needs_too_many_uids_is_refused(ours: int, theirs: int, *, suffice: bool) -> None:
+    """One message needs a new UID. The nodes of both branches accept a merge that is made."""
     node, rival = MemoryNode("dc1.a"), Dot("dc2.a", 1)
     node.write(saving(b"text", guid(1)))
     node.write(lambda tx: setattr(tx.chain_to_change(INBOX.mailbox_id, ALICE, 7), "uidnext", ours))

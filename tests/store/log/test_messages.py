@@ -32,27 +32,27 @@ def rows(node: MemoryNode, key: MailboxKey = INBOX) -> dict[int, Row]:
     return {row.uid: row for row in queries.mailbox_rows(node.connection, key.mailbox_id)}
 
 
-async def test_what_was_saved_is_there_after_reopening(tmp_path: Path) -> None:
+async def test_saved_messages_survive_a_restart(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store:
         assert [await save(store, number) for number in (1, 2)] == [1, 2]
     async with open_store(tmp_path, "dc1.b") as store:
         assert await save(store, 3) == 3
         assert store.context == {"dc1.a": 2, "dc1.b": 1}
-        texts = [await store.read(lambda reader: queries.content_hash_of_uid(reader, INBOX.mailbox_id, 2))]
-        assert texts == [await store.read(lambda reader: queries.content_hash_of_guid(reader, guid(2)))]
+        by_uid = await store.read(lambda reader: queries.content_hash_of_uid(reader, INBOX.mailbox_id, 2))
+        assert by_uid == await store.read(lambda reader: queries.content_hash_of_guid(reader, guid(2)))
 
 
-def test_a_save_tried_again_gives_the_uid_that_the_message_has(node: MemoryNode) -> None:
+def test_repeated_save_returns_the_same_uid(node: MemoryNode) -> None:
     first = node.write(saving(b"text", guid(1)))
     node.write(saving(b"other", guid(2)))
     assert first == Placed((1,), Dot("dc1.a", 1))
     assert node.write(saving(b"text", guid(1))) == Placed((1,), Dot("dc1.a", 2), brought_by=(Dot("dc1.a", 1),)), (
-        "as durable as the head is"
+        "as durable as the head"
     )
     assert list(rows(node)) == [1, 2]
 
 
-def test_a_save_tried_again_after_a_merge_rests_on_the_entries_that_brought_the_body(node: MemoryNode) -> None:
+def test_repeated_save_after_a_merge_names_the_entries_with_the_body(node: MemoryNode) -> None:
     other = MemoryNode("dc2.a")
     for each in (node, other):
         each.write(saving(b"text", guid(1)))
@@ -74,7 +74,7 @@ def test_a_guid_may_be_in_two_mailboxes(node: MemoryNode) -> None:
     assert node.write(saving(b"text", guid(1), WORK)).uids == (1,)
 
 
-def test_copies_keep_guid_flags_and_date_and_ascend(node: MemoryNode) -> None:
+def test_copies_keep_guid_flags_and_date_in_order(node: MemoryNode) -> None:
     for number in (1, 2, 3):
         node.write(saving(b"text %d" % number, guid(number), flags=[SEEN]))
     node.write(saving(b"old", guid(9), WORK))
@@ -88,7 +88,7 @@ def test_copies_keep_guid_flags_and_date_and_ascend(node: MemoryNode) -> None:
         assert after.visible_flags() == {SEEN}
 
 
-def test_a_copy_is_all_or_none(node: MemoryNode) -> None:
+def test_copy_is_all_or_nothing(node: MemoryNode) -> None:
     node.write(saving(b"text", guid(1)))
     assert node.write(copying(INBOX, [source(1), source(2)], WORK)) is None
     assert node.write(copying(INBOX, [source(2, uid=1)], WORK)) is None, "another GUID under that UID"
@@ -97,7 +97,7 @@ def test_a_copy_is_all_or_none(node: MemoryNode) -> None:
     assert len(node.log()) == 1
 
 
-def test_a_copy_of_what_the_mailbox_holds_is_a_message_of_its_own(node: MemoryNode) -> None:
+def test_copy_into_the_same_mailbox_gets_a_new_guid(node: MemoryNode) -> None:
     node.write(saving(b"text", guid(1)))
     assert node.write(copying(INBOX, [source(1)], INBOX)) == Placed((2,), Dot("dc1.a", 2))
     node.write(copying(INBOX, [source(1)], WORK))
@@ -106,7 +106,7 @@ def test_a_copy_of_what_the_mailbox_holds_is_a_message_of_its_own(node: MemoryNo
     assert [row.guid for row in rows(node, WORK).values()] == [guid(1), guid(7)]
 
 
-def test_a_copy_tried_again_after_its_spare_was_used_makes_no_third(node: MemoryNode) -> None:
+def test_repeated_copy_with_a_spare_guid_makes_no_third_message(node: MemoryNode) -> None:
     node.write(saving(b"text", guid(1)))
     node.write(saving(b"text", guid(2)))
     second = [node.write(copying(INBOX, [source(1)], WORK)) for _ in range(2)][1]
@@ -115,7 +115,7 @@ def test_a_copy_tried_again_after_its_spare_was_used_makes_no_third(node: Memory
     assert node.write(copying(INBOX, [source(1), source(2)], WORK)) == Placed((2, 3), Dot("dc1.a", 5))
 
 
-def test_expunge_removes_what_is_there_and_uids_stay_used(node: MemoryNode) -> None:
+def test_expunged_uids_are_not_reused(node: MemoryNode) -> None:
     for number in (1, 2, 3):
         node.write(saving(b"text", guid(number)))
     assert node.write(expunging(2, 3, 9)) == Dot("dc1.a", 4)
@@ -124,13 +124,13 @@ def test_expunge_removes_what_is_there_and_uids_stay_used(node: MemoryNode) -> N
     assert node.write(saving(b"text", guid(4))).uids == (4,)
 
 
-def test_a_guid_that_was_expunged_may_come_again_under_a_new_uid(node: MemoryNode) -> None:
+def test_expunged_guid_may_return_under_a_new_uid(node: MemoryNode) -> None:
     node.write(saving(b"text", guid(1)))
     node.write(expunging(1))
     assert node.write(saving(b"text", guid(1))).uids == (2,)
 
 
-def test_flags_change_only_where_that_makes_a_difference(node: MemoryNode) -> None:
+def test_flags_are_changed_only_on_messages_that_differ(node: MemoryNode) -> None:
     for number in (1, 2):
         node.write(saving(b"text", guid(number), flags=[SEEN] if number == 1 else []))
     result = node.write(flagging(1, 2, 9, added=[SEEN]))
@@ -140,17 +140,17 @@ def test_flags_change_only_where_that_makes_a_difference(node: MemoryNode) -> No
     assert (result.dot, result.modseq) == (Dot("dc1.a", 3), 3)
 
 
-def test_one_request_may_set_and_clear(node: MemoryNode) -> None:
+def test_one_request_sets_and_clears_flags(node: MemoryNode) -> None:
     node.write(saving(b"text", guid(1), flags=[SEEN]))
     node.write(flagging(1, added=[FLAGGED], removed=[SEEN]))
     assert rows(node)[1].visible_flags() == {FLAGGED}
     assert len(node.log()) == 2
 
 
-def test_flags_are_equal_in_any_case_of_letters(node: MemoryNode) -> None:
+def test_flags_ignore_case(node: MemoryNode) -> None:
     for number, flags in ((1, ["Junk"]), (2, ["junk", "Work"])):
         node.write(saving(b"text", guid(number), flags=flags))
-    assert node.write(flagging(1, 2, added=["JUNK"])).dot == Dot("dc1.a", 2), "they have it"
+    assert node.write(flagging(1, 2, added=["JUNK"])).dot == Dot("dc1.a", 2), "both have the flag already"
     node.write(flagging(1, 2, removed=["JUNK"]))
     assert [row.visible_flags() for row in rows(node).values()] == [set(), {"Work"}]
 
@@ -166,7 +166,7 @@ def test_flags_keep_the_stamp_of_their_last_change(node: MemoryNode) -> None:
     assert third.ms == node.now_ms
 
 
-def test_stamps_are_above_all_that_the_node_has_seen(node: MemoryNode) -> None:
+def test_stamps_are_above_all_that_the_node_has_received(node: MemoryNode) -> None:
     ahead = MemoryNode("dc2.a", now_ms=node.now_ms + 60_000)
     ahead.write(saving(b"text", guid(1)))
     node.take(ahead.log()[0])
@@ -175,7 +175,7 @@ def test_stamps_are_above_all_that_the_node_has_seen(node: MemoryNode) -> None:
     assert first < second
 
 
-async def test_stamps_go_on_rising_when_the_clock_is_set_back_between_two_runs(tmp_path: Path) -> None:
+async def test_stamps_rise_although_the_clock_is_set_back(tmp_path: Path) -> None:
     async with open_store(tmp_path, "dc1.a", Environment(clock_ms=lambda: 60_000)) as store:
         await save(store, 1)
     async with open_store(tmp_path, "dc1.b", Environment(clock_ms=lambda: 50_000)) as store:
@@ -185,7 +185,7 @@ async def test_stamps_go_on_rising_when_the_clock_is_set_back_between_two_runs(t
     assert first.ms == second.ms == 60_000
 
 
-def test_unchanged_since_refuses_what_changed_later(node: MemoryNode) -> None:
+def test_unchanged_since_refuses_messages_changed_later(node: MemoryNode) -> None:
     for number in (1, 2, 3):
         node.write(saving(b"text", guid(number)))
     node.write(flagging(1, added=[SEEN]))
@@ -196,8 +196,8 @@ def test_unchanged_since_refuses_what_changed_later(node: MemoryNode) -> None:
     assert (result.refused, result.dot, result.modseq) == (UidSet.of([1]), Dot("dc1.a", 5), 5)
 
 
-def test_uids_that_run_out_are_refused() -> None:
-    node = MemoryNode("dc1.a")  # not checked at the end: no history leads there
+def test_save_is_refused_when_no_uid_is_left() -> None:
+    node = MemoryNode("dc1.a")  # without the check at the end: no history leads to this state
 
     def use_up(tx: Transaction) -> None:
         tx.chain_to_change(INBOX.mailbox_id, INBOX.user, INBOX.uidvalidity).uidnext = UID_MAX - 1

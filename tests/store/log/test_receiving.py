@@ -41,14 +41,14 @@ def node() -> Iterator[MemoryNode]:
     consistency.check(node.connection)
 
 
-def ship(source: MemoryNode, *targets: MemoryNode) -> None:
+def send_log(source: MemoryNode, *targets: MemoryNode) -> None:
     for target in targets:
         for logged in source.log():
             target.take(logged)
 
 
-def relay(count: int) -> list[MemoryNode]:
-    """Nodes that took turns at one mailbox, two saves a turn, and have all of it."""
+def take_turns(count: int) -> list[MemoryNode]:
+    """Return two nodes that took turns at one mailbox, two saves a turn, and have all entries."""
     nodes = [MemoryNode(f"dc{number}.a") for number in (1, 2)]
     for turn in range(count):
         writer, other = nodes[turn % 2], nodes[1 - turn % 2]
@@ -71,12 +71,12 @@ def test_the_log_gives_another_node_the_same_state(node: MemoryNode) -> None:
         source.write(saving(b"text", guid(number)))
     source.write(flagging(1, 2, added=[SEEN]))
     source.write(expunging(2))
-    ship(source, node)
+    send_log(source, node)
     assert node.digests() == source.digests()
     assert len(node.digests()) == 2
 
 
-def test_what_is_here_already_and_what_leaves_a_gap_is_ignored(node: MemoryNode) -> None:
+def test_known_entries_and_those_after_a_gap_are_ignored(node: MemoryNode) -> None:
     source = MemoryNode("dc1.a")
     for number in (1, 2, 3):
         source.write(saving(b"text", guid(number)))
@@ -84,30 +84,30 @@ def test_what_is_here_already_and_what_leaves_a_gap_is_ignored(node: MemoryNode)
     for logged in (third, second, first, first, third):
         node.take(logged)
     assert queries.log_context(node.connection) == {"dc1.a": 1}
-    ship(source, node)
+    send_log(source, node)
     assert node.digests() == source.digests()
 
 
-def test_entries_wait_for_their_predecessor_in_chains(node: MemoryNode) -> None:
-    first, second = relay(5)
+def test_entries_wait_for_their_predecessors(node: MemoryNode) -> None:
+    first, second = take_turns(5)
     assert first.digests() == second.digests()
     late, early = of_origin(first, "dc1.a"), of_origin(first, "dc2.a")
-    texts = {logged.entry.dot: list(logged.bodies.values()) for logged in first.log()}
+    bodies = {logged.entry.dot: list(logged.bodies.values()) for logged in first.log()}
     for entry in early:
-        node.receive(entry, texts[entry.dot])
+        node.receive(entry, bodies[entry.dot])
         assert not node.applied(entry.dot)
     assert node.digests() == {}
     assert queries.log_counts(node.connection) == (4, 4)
     waiting = [4, 2, 2, 0, 0, 0]
     for entry, left in zip(late, [4, 2, 2, 0, 0, 0], strict=True):
-        node.receive(entry, texts[entry.dot])
+        node.receive(entry, bodies[entry.dot])
         assert queries.log_counts(node.connection)[1] == left
     assert waiting
     assert node.digests() == first.digests()
 
 
-def test_the_view_gets_the_changes_of_waiting_entries_in_order(node: MemoryNode) -> None:
-    first, _ = relay(2)
+def test_view_gets_changes_of_waiting_entries_in_order(node: MemoryNode) -> None:
+    first, _ = take_turns(2)
     for origin in ("dc2.a", "dc1.a"):
         for logged in first.log():
             if logged.entry.dot.origin == origin:
@@ -116,18 +116,18 @@ def test_the_view_gets_the_changes_of_waiting_entries_in_order(node: MemoryNode)
     assert [entry.modseq for commit in node.commits for entry in commit.applied] == [1, 2, 3, 4]
 
 
-def test_a_branch_waits_and_the_head_stays(node: MemoryNode) -> None:
+def test_entries_of_another_branch_wait(node: MemoryNode) -> None:
     first, second = MemoryNode("dc1.a"), MemoryNode("dc2.a")
     first.write(saving(b"one", guid(1)))
     second.write(saving(b"two", guid(2)))
-    ship(first, node)
+    send_log(first, node)
     before = node.digests()
-    ship(second, node)
+    send_log(second, node)
     assert node.digests() == before
     assert queries.log_counts(node.connection) == (2, 1)
 
 
-def test_texts_that_the_entry_does_not_name_are_not_kept(node: MemoryNode) -> None:
+def test_bodies_that_the_entry_does_not_name_are_not_stored(node: MemoryNode) -> None:
     source = MemoryNode("dc1.a")
     source.write(saving(b"text", guid(1)))
     node.receive(source.log()[0].entry, [b"another", b"text"])
@@ -135,7 +135,7 @@ def test_texts_that_the_entry_does_not_name_are_not_kept(node: MemoryNode) -> No
     assert [logged.size_bytes for commit in node.commits for logged in commit.logged] == [node.log()[0].size_bytes]
 
 
-# ---- entries that cannot be -------------------------------------------------------------------------------------
+# ---- invalid entries -------------------------------------------------------------------------------------
 
 HASH = StoredBody.of(b"evil").content_hash
 
@@ -144,8 +144,8 @@ def mail_add(uid: int, number: int = 99) -> MailAdd:
     return MailAdd(uid, guid(number), 1, (), 4, HASH, copied=False)
 
 
-def on(node: MemoryNode, chain_id: bytes, *changes: Change, origin: str = "evil.x") -> Entry:
-    """An entry of a hostile node on top of a chain as `node` shows it."""
+def entry_on(node: MemoryNode, chain_id: bytes, *changes: Change, origin: str = "evil.x") -> Entry:
+    """Return an entry of a hostile node on top of a chain as `node` shows it."""
     chain = next(chain for chain in queries.chains_of(node.connection, None) if chain.id == chain_id)
     predecessors = (chain.head,) if chain.head else ()
     return Entry(
@@ -154,7 +154,7 @@ def on(node: MemoryNode, chain_id: bytes, *changes: Change, origin: str = "evil.
 
 
 def populated() -> MemoryNode:
-    """UIDs 1, 2 and 4; folders a, b (deleted)."""
+    """Return a node with UIDs 1, 2 and 4, a folder a, and a deleted folder b."""
     node = MemoryNode("dc1.a")
     for number in (1, 2, 3, 4):
         node.write(saving(b"text", guid(number)))
@@ -167,7 +167,7 @@ def populated() -> MemoryNode:
 
 MAILBOX, TREE = INBOX.mailbox_id, tree_id(ALICE)
 
-SOUND: dict[str, tuple[bytes, Change]] = {
+VALID: dict[str, tuple[bytes, Change]] = {
     "add": (MAILBOX, mail_add(5)),
     "add what was expunged": (MAILBOX, mail_add(5, 3)),
     "delete": (MAILBOX, MailDel(UidSet.of([1, 2, 4]))),
@@ -192,7 +192,7 @@ CONTRADICTORY: dict[str, tuple[bytes, tuple[Change, ...]]] = {
     "delete everything": (MAILBOX, (MailDel(UidSet.of_ranges([(1, UID_MAX)])),)),
     "flag what is gone": (MAILBOX, (FlagAdd(UidSet.of([2, 3]), (SEEN,)),)),
     "clear what never was": (MAILBOX, (FlagDel(UidSet.of([77]), (SEEN,)),)),
-    "sound, then not": (MAILBOX, (MailDel(UidSet.of([1])), mail_add(1))),
+    "valid, then not": (MAILBOX, (MailDel(UidSet.of([1])), mail_add(1))),
     "folder id taken": (TREE, (FolderCreate(A, "z", 5000),)),
     "folder id taken by a deleted one": (TREE, (FolderCreate(B, "z", 5000),)),
     "folder id twice": (TREE, (FolderCreate(C, "y", 5000), FolderDelete(C), FolderCreate(C, "z", 5001))),
@@ -203,20 +203,20 @@ CONTRADICTORY: dict[str, tuple[bytes, tuple[Change, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", SOUND)
-def test_sound_entries_apply(name: str) -> None:
+@pytest.mark.parametrize("name", VALID)
+def test_valid_entries_are_applied(name: str) -> None:
     node = populated()
-    chain_id, change = SOUND[name]
-    entry = on(node, chain_id, change)
+    chain_id, change = VALID[name]
+    entry = entry_on(node, chain_id, change)
     node.receive(entry, [b"evil"])
     assert node.applied(entry.dot)
     consistency.check(node.connection)
 
 
 @pytest.mark.parametrize("name", CONTRADICTORY)
-def test_an_entry_that_contradicts_its_head_is_set_aside(name: str) -> None:
+def test_entry_that_contradicts_its_head_waits(name: str) -> None:
     chain_id, changes = CONTRADICTORY[name]
-    assert_set_aside(populated(), lambda node: on(node, chain_id, *changes))
+    assert_waits(populated(), lambda node: entry_on(node, chain_id, *changes))
 
 
 @pytest.mark.parametrize(
@@ -227,21 +227,26 @@ def test_an_entry_that_contradicts_its_head_is_set_aside(name: str) -> None:
     ],
     ids=["modseq", "user"],
 )
-def test_an_entry_with_another_head_s_numbers_is_set_aside(wrong: Callable[[Entry], Entry]) -> None:
-    assert_set_aside(populated(), lambda node: wrong(on(node, MAILBOX, mail_add(5))))
+def test_entry_with_numbers_of_another_head_waits(wrong: Callable[[Entry], Entry]) -> None:
+    assert_waits(populated(), lambda node: wrong(entry_on(node, MAILBOX, mail_add(5))))
 
 
-def assert_set_aside(node: MemoryNode, make: Callable[[MemoryNode], Entry]) -> None:
-    """The entry changes nothing shown; the same batch, its origin's next entry and the mailbox go on."""
+def assert_waits(node: MemoryNode, make: Callable[[MemoryNode], Entry]) -> None:
+    """Check that the entry changes nothing, and stops neither its batch, nor its origin, nor its mailbox."""
     entry = make(node)
     before = node.digests()
     other = replace(
-        on(node, MAILBOX, mail_add(1)), dot=Dot("evil.x", 2), predecessors=(), modseq=1, mailbox_id=C, uidvalidity=9
+        entry_on(node, MAILBOX, mail_add(1)),
+        dot=Dot("evil.x", 2),
+        predecessors=(),
+        modseq=1,
+        mailbox_id=C,
+        uidvalidity=9,
     )
-    texts = [StoredBody.of(b"evil")]
+    bodies = [StoredBody.of(b"evil")]
     errors = node.write_together([
-        lambda tx: receive(tx, entry, texts),
-        lambda tx: receive(tx, other, texts),
+        lambda tx: receive(tx, entry, bodies),
+        lambda tx: receive(tx, other, bodies),
         saving(b"more", guid(50)),
     ])  # fmt: skip
     assert errors == [None, None, None]
@@ -249,21 +254,23 @@ def assert_set_aside(node: MemoryNode, make: Callable[[MemoryNode], Entry]) -> N
     assert node.applied(other.dot)
     after = node.digests()
     assert set(after) - set(before) == {C}
-    assert {chain for chain in before if before[chain] != after[chain]} == {MAILBOX}, "only our own save"
+    assert {chain for chain in before if before[chain] != after[chain]} == {MAILBOX}, (
+        "only the node's own save changes it"
+    )
     consistency.check(node.connection)
 
 
-def test_a_waiting_entry_that_contradicts_its_head_does_not_hurt_the_one_it_waited_for(node: MemoryNode) -> None:
+def test_contradictory_waiting_entry_does_not_harm_its_predecessor(node: MemoryNode) -> None:
     source = MemoryNode("dc1.a")
     source.write(saving(b"text", guid(1)))
-    node.receive(on(source, MAILBOX, mail_add(1)), [b"evil"])
-    ship(source, node)
+    node.receive(entry_on(source, MAILBOX, mail_add(1)), [b"evil"])
+    send_log(source, node)
     assert node.digests() == source.digests()
     assert queries.log_counts(node.connection) == (2, 1)
 
 
 def merging(entry: Entry, *placements: Placement) -> Entry:
-    """The entry, as a merge that shows one message under these placements."""
+    """Return the entry as a merge that shows one message under these placements."""
     (dot, change), *also = placements
     row = Row(5, dot, change, guid(5), dot, 1, {}, 1, 4, HASH, tuple(also))
     merge = Merge(6, 0, (dot,), (row,), ())
@@ -303,10 +310,10 @@ MALFORMED: dict[str, Callable[[Entry], Entry]] = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_what_no_node_can_have_numbered_is_refused_and_names_the_entry(name: str) -> None:
+def test_malformed_entry_is_refused_and_named(name: str) -> None:
     node = populated()
     seen = queries.log_context(node.connection)
-    sound = on(node, MAILBOX, mail_add(5))
+    sound = entry_on(node, MAILBOX, mail_add(5))
     entry = MALFORMED[name](sound)
     if name == "own origin":
         entry = replace(entry, dot=Dot("dc1.a", seen["dc1.a"] + 1))
@@ -345,7 +352,7 @@ TREE_CHANGES = st.lists(
 def test_any_well_formed_entry_leaves_the_store_consistent(drawn: tuple[bytes, list[Change]]) -> None:
     node = populated()
     node.write(subscribing("a"))
-    node.receive(on(node, drawn[0], *drawn[1]), [b"evil"])
+    node.receive(entry_on(node, drawn[0], *drawn[1]), [b"evil"])
     node.write(saving(b"more", guid(50)))
     consistency.check(node.connection)
     node.connection.close()

@@ -1,4 +1,4 @@
-"""Comparing with the log: what never was damaged is found whole, whatever its history, and no change is undone."""
+"""Comparison with the log finds no damage in any history, repairs real damage, and undoes no change."""
 
 import random
 from functools import partial
@@ -25,7 +25,7 @@ from tests.store.memory_node import MemoryNode
 
 
 def damages(node: MemoryNode) -> list[tuple[str, str]]:
-    """All that a check finds."""
+    """Return all that a check finds."""
     connection = node.connection
     compared = [exhausted(LogComparison(connection, chain_id)) for chain_id in chain_ids(connection)]
     found = [damage for comparison in compared for damage in comparison.damages]
@@ -37,7 +37,7 @@ def damages(node: MemoryNode) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_no_history_looks_like_damage(seed: int) -> None:
+def test_check_finds_no_damage_in_any_history(seed: int) -> None:
     world = World(random.Random(seed), 3)
     for step in range(120):
         world.step()
@@ -49,7 +49,7 @@ def test_no_history_looks_like_damage(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_is_lost_of_the_projections_comes_back(seed: int) -> None:
+def test_lost_rows_of_projections_are_restored(seed: int) -> None:
     world = World(random.Random(seed), 3)
     for _ in range(120):
         world.step()
@@ -67,7 +67,7 @@ def test_whatever_is_lost_of_the_projections_comes_back(seed: int) -> None:
         node.connection.close()
 
 
-def test_a_mailbox_that_has_gone_on_is_not_mended_by_an_old_comparison() -> None:
+def test_outdated_comparison_repairs_nothing() -> None:
     node = MemoryNode("dc1.a")
     for number in (1, 2):
         node.write(saving(b"text", guid(number)))
@@ -82,7 +82,7 @@ def test_a_mailbox_that_has_gone_on_is_not_mended_by_an_old_comparison() -> None
     check(node.connection)
 
 
-def test_what_is_mended_with_a_change_in_one_batch_has_seen_it() -> None:
+def test_repair_sees_earlier_changes_of_its_batch() -> None:
     node = MemoryNode("dc1.a")
     for number in (1, 2):
         node.write(saving(b"text", guid(number)))
@@ -95,7 +95,7 @@ def test_what_is_mended_with_a_change_in_one_batch_has_seen_it() -> None:
     check(node.connection)
 
 
-def test_what_the_writer_remembers_is_mended_too() -> None:
+def test_repair_updates_the_writers_cache() -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1)))
     node.connection.execute("UPDATE chain SET uidnext = 50, messages = 8")
@@ -108,7 +108,7 @@ def test_what_the_writer_remembers_is_mended_too() -> None:
     check(node.connection)
 
 
-def test_counters_that_a_batch_has_changed_are_mended_with_it() -> None:
+def test_counters_changed_in_the_same_batch_are_repaired() -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1)))
     node.connection.execute("UPDATE chain SET messages = 8")
@@ -119,31 +119,31 @@ def test_counters_that_a_batch_has_changed_are_mended_with_it() -> None:
     check(node.connection)
 
 
-def test_a_mailbox_that_the_log_does_not_know_is_forgotten() -> None:
-    node, strange = MemoryNode("dc1.a"), bytes(16)
+def test_mailbox_unknown_to_the_log_is_removed() -> None:
+    node, unknown = MemoryNode("dc1.a"), bytes(16)
     node.write(saving(b"text", guid(1)))
     columns = "?, user, 9, 1, 0, NULL, NULL, context, 0, 0, 0, fingerprint, 0"
-    node.connection.execute(f"INSERT INTO chain SELECT {columns} FROM chain", (strange,))
-    assert node.write(lambda tx: tx.chain(strange)) is not None
-    node.write(partial(compare_and_mend, chain_id=strange, doubted=False))
-    assert node.write(lambda tx: tx.chain(strange)) is None
+    node.connection.execute(f"INSERT INTO chain SELECT {columns} FROM chain", (unknown,))
+    assert node.write(lambda tx: tx.chain(unknown)) is not None
+    node.write(partial(compare_and_mend, chain_id=unknown, doubted=False))
+    assert node.write(lambda tx: tx.chain(unknown)) is None
     check(node.connection)
 
 
-def test_what_the_log_does_not_know_may_begin() -> None:
-    node, strange = MemoryNode("dc1.a"), MailboxKey(ALICE, bytes(16), 9)
+def test_mailbox_unknown_to_the_log_can_be_created_after_a_repair() -> None:
+    node, unknown = MemoryNode("dc1.a"), MailboxKey(ALICE, bytes(16), 9)
     node.write(saving(b"text", guid(1)))
-    node.connection.execute("INSERT INTO recent VALUES (?, 5)", (strange.mailbox_id,))
+    node.connection.execute("INSERT INTO recent VALUES (?, 5)", (unknown.mailbox_id,))
     with pytest.raises(DamagedRowError):
-        node.write(saving(b"text", guid(2), strange))
+        node.write(saving(b"text", guid(2), unknown))
     assert damages(node) == [("chain", "the log has no such mailbox")]
-    node.write(partial(compare_and_mend, chain_id=strange.mailbox_id, doubted=False))
+    node.write(partial(compare_and_mend, chain_id=unknown.mailbox_id, doubted=False))
     assert damages(node) == []
-    assert node.write(saving(b"text", guid(2), strange)).uids == (1,)
+    assert node.write(saving(b"text", guid(2), unknown)).uids == (1,)
     check(node.connection)
 
 
-def test_ids_come_in_slices_whatever_table_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chain_ids_are_listed_in_slices_from_all_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     node = MemoryNode("dc1.a")
     keys = [MailboxKey(ALICE, bytes([number] * 16), 9) for number in range(9)]
     for number, key in enumerate(keys):
@@ -158,7 +158,7 @@ def test_ids_come_in_slices_whatever_table_has_them(monkeypatch: pytest.MonkeyPa
     assert found == [key.mailbox_id for key in keys]
 
 
-def test_folders_of_a_lost_tree_are_kept() -> None:
+def test_folders_of_a_lost_tree_are_not_removed() -> None:
     node = MemoryNode("dc1.a")
     node.write(creating("Work", WORK.mailbox_id))
     node.write(subscribing("Work"))
@@ -168,7 +168,7 @@ def test_folders_of_a_lost_tree_are_kept() -> None:
     assert [damage.can_be_mended for damage in strays_of_trees(node.connection)] == [True, True]
 
 
-def test_a_tree_that_the_writer_remembers_is_mended_too() -> None:
+def test_repair_updates_a_tree_in_the_writers_cache() -> None:
     node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
     jobs = (creating("Work", WORK.mailbox_id), subscribing("Work"), renaming(WORK.mailbox_id, "Play"))
     for job in jobs:
@@ -177,14 +177,14 @@ def test_a_tree_that_the_writer_remembers_is_mended_too() -> None:
     other.take(created)
     other.connection.execute("DELETE FROM folder")
     other.read_anew()
-    other.take(subscribed)  # the writer reads the tree, without its folder
+    other.take(subscribed)  # the writer reads the tree, whose folder is missing
     other.write(partial(compare_and_mend, chain_id=tree_id(ALICE), doubted=False))
     other.take(renamed)
     assert other.digests() == node.digests()
     check(other.connection)
 
 
-def test_a_log_in_which_two_branches_count_as_applied_is_not_believed() -> None:
+def test_log_with_two_applied_branches_is_damage() -> None:
     node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
     node.write(saving(b"text", guid(1)))
     other.write(saving(b"text", guid(2)))
@@ -195,7 +195,7 @@ def test_a_log_in_which_two_branches_count_as_applied_is_not_believed() -> None:
     assert (damage.kind, damage.can_be_mended) == ("log", False)
 
 
-def test_flags_in_another_order_are_the_same_flags() -> None:
+def test_order_of_packed_flags_is_no_damage() -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1), flags=["\\Seen", "\\Flagged"]))
     (packed,) = node.connection.execute("SELECT flags FROM by_uid").fetchone()
@@ -205,7 +205,7 @@ def test_flags_in_another_order_are_the_same_flags() -> None:
     assert damages(node) == []
 
 
-def test_a_row_of_the_past_does_not_take_a_mailbox_back() -> None:
+def test_outdated_chain_row_is_repaired_without_reusing_uids() -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1)))
     old = node.connection.execute("SELECT * FROM chain").fetchone()
@@ -218,7 +218,7 @@ def test_a_row_of_the_past_does_not_take_a_mailbox_back() -> None:
     check(node.connection)
 
 
-def test_what_waited_for_the_right_head_is_applied_with_the_mending() -> None:
+def test_waiting_entry_is_applied_with_the_repair_of_its_head() -> None:
     node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
     node.write(saving(b"text", guid(1)))
     for item in node.log():
@@ -236,7 +236,7 @@ def test_what_waited_for_the_right_head_is_applied_with_the_mending() -> None:
     check(other.connection)
 
 
-def test_a_log_without_its_end_does_not_take_a_mailbox_back() -> None:
+def test_log_without_its_end_does_not_revert_a_mailbox() -> None:
     node = MemoryNode("dc1.a")
     for number in (1, 2):
         node.write(saving(b"text", guid(number)))
@@ -249,7 +249,7 @@ def test_a_log_without_its_end_does_not_take_a_mailbox_back() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x80", b"\x97\x01\x01\x01\x01\x01\x01\x01"])
-def test_a_log_that_cannot_be_read_is_said_to_be_so(body: bytes) -> None:
+def test_unreadable_log_is_reported(body: bytes) -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1)))
     node.connection.execute("UPDATE log SET body = ?", (body,))
@@ -257,18 +257,18 @@ def test_a_log_that_cannot_be_read_is_said_to_be_so(body: bytes) -> None:
     assert (damage.kind, damage.can_be_mended) == ("log", False)
 
 
-def test_an_entry_that_the_log_lists_under_another_mailbox_takes_none_back() -> None:
-    node, strange = MemoryNode("dc1.a"), bytes(16)
+def test_entry_listed_under_another_mailbox_reverts_none() -> None:
+    node, unknown = MemoryNode("dc1.a"), bytes(16)
     for number in (1, 2):
         node.write(saving(b"text", guid(number)))
-    node.connection.execute("UPDATE log SET chain = ? WHERE seq = 1", (strange,))
-    assert unseen_chains(node.connection, 0).found == [strange]
-    done = node.write(partial(compare_and_mend, chain_id=strange, doubted=True))
+    node.connection.execute("UPDATE log SET chain = ? WHERE seq = 1", (unknown,))
+    assert unseen_chains(node.connection, 0).found == [unknown]
+    done = node.write(partial(compare_and_mend, chain_id=unknown, doubted=True))
     assert [(damage.kind, damage.can_be_mended) for damage in done.damages] == [("log", False)]
     assert node.write(saving(b"text", guid(3))).uids == (3,)
 
 
-def test_rows_whose_entry_the_log_has_lost_are_left_alone() -> None:
+def test_rows_whose_entry_is_lost_are_not_removed() -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1)))
     for table in ("log", "chain"):
@@ -277,7 +277,7 @@ def test_rows_whose_entry_the_log_has_lost_are_left_alone() -> None:
     assert (damage.kind, damage.can_be_mended) == ("by_uid", False)
 
 
-def test_a_merge_that_came_before_one_side_is_followed_back_over_the_other() -> None:
+def test_merge_is_replayed_over_the_branch_that_is_there() -> None:
     one, other, joins, late = (MemoryNode(f"dc{number}.a") for number in (1, 2, 3, 4))
     one.write(saving(b"text", guid(1)))
     other.write(saving(b"text", guid(2)))
@@ -296,7 +296,7 @@ def test_a_merge_that_came_before_one_side_is_followed_back_over_the_other() -> 
     assert damages(late) == []
 
 
-def test_comparing_does_not_keep_the_writer_from_writing(tmp_path: Path) -> None:
+def test_comparison_does_not_block_the_writer(tmp_path: Path) -> None:
     writer, reader = schema.open_writer(tmp_path / "node.db"), schema.open_reader(tmp_path / "node.db")
     node = MemoryNode("dc1.a")
     for number in range(3):
@@ -309,7 +309,7 @@ def test_comparing_does_not_keep_the_writer_from_writing(tmp_path: Path) -> None
     next(steps)
     writer.execute("DELETE FROM folder")
     assert list(steps)
-    assert comparison.damages == [], "it sees what was there when it began"
+    assert comparison.damages == [], "the comparison reads one snapshot"
     assert exhausted(LogComparison(reader, tree_id(ALICE))).damages != []
     assert comparison.past is not None
     assert comparison.past.head == Dot("dc1.a", 5)

@@ -9,21 +9,21 @@ from replicator.store.db import schema
 from replicator.store.repair.database_swap import check_none, give_up, replacement_of, take_place
 
 
-def lay(directory: Path, *names: str) -> Path:
+def write_files(directory: Path, *names: str) -> Path:
     for name in names:
         (directory / name).write_text(name)
     return directory / "node.db"
 
 
-def files(directory: Path) -> dict[str, str]:
+def contents(directory: Path) -> dict[str, str]:
     return {file.name: file.read_text() for file in directory.iterdir()}
 
 
-def test_the_old_one_is_set_aside_with_its_log_and_the_new_one_takes_its_name(tmp_path: Path) -> None:
+def test_new_database_replaces_the_old_one_which_is_set_aside(tmp_path: Path) -> None:
     old = ("node.db", "node.db-wal", "node.db-shm", "node.db.lock")
-    path = lay(tmp_path, *old, "node.db.rebuild", "node.db.rebuild.lock")
+    path = write_files(tmp_path, *old, "node.db.rebuild", "node.db.rebuild.lock")
     assert take_place(path, "NOW") == tmp_path / "node.db.NOW.damaged"
-    assert files(tmp_path) == {
+    assert contents(tmp_path) == {
         "node.db": "node.db.rebuild",
         "node.db.lock": "node.db.lock",
         "node.db.NOW.damaged": "node.db",
@@ -32,24 +32,24 @@ def test_the_old_one_is_set_aside_with_its_log_and_the_new_one_takes_its_name(tm
     check_none(path)
 
 
-def test_where_there_was_none_nothing_is_set_aside(tmp_path: Path) -> None:
-    path = lay(tmp_path, "node.db-wal", "node.db.rebuild", "node.db.rebuild-wal", "node.db.rebuild-shm")
+def test_nothing_is_set_aside_without_an_old_database(tmp_path: Path) -> None:
+    path = write_files(tmp_path, "node.db-wal", "node.db.rebuild", "node.db.rebuild-wal", "node.db.rebuild-shm")
     assert take_place(path, "NOW") is None
-    assert files(tmp_path) == {"node.db": "node.db.rebuild", "node.db-wal": "node.db.rebuild-wal"}
+    assert contents(tmp_path) == {"node.db": "node.db.rebuild", "node.db-wal": "node.db.rebuild-wal"}
 
 
-def test_while_one_is_being_built_the_node_does_not_run(tmp_path: Path) -> None:
-    path = lay(tmp_path, "node.db", "node.db.rebuild")
+def test_unfinished_rebuild_keeps_the_node_from_starting(tmp_path: Path) -> None:
+    path = write_files(tmp_path, "node.db", "node.db.rebuild")
     assert replacement_of(path).read_text() == "node.db.rebuild"
     with pytest.raises(DataError, match="a rebuild of this database was started"):
         check_none(path)
 
 
-def test_one_that_nothing_has_come_into_is_given_up(tmp_path: Path) -> None:
-    path = lay(tmp_path, "node.db", "node.db-wal", "node.db.rebuild.lock")
+def test_empty_replacement_is_given_up(tmp_path: Path) -> None:
+    path = write_files(tmp_path, "node.db", "node.db-wal", "node.db.rebuild.lock")
     schema.open_writer(replacement_of(path)).close()
     assert give_up(path)
-    assert files(tmp_path) == {"node.db": "node.db", "node.db-wal": "node.db-wal"}
+    assert contents(tmp_path) == {"node.db": "node.db", "node.db-wal": "node.db-wal"}
     assert give_up(path)
     check_none(path)
 
@@ -62,8 +62,8 @@ def test_one_that_nothing_has_come_into_is_given_up(tmp_path: Path) -> None:
         "INSERT INTO content (hash, size_bytes, parted, body) VALUES (x'01', 1, 0, x'02')",
     ],
 )
-def test_one_that_something_has_come_into_stays(tmp_path: Path, what: str) -> None:
-    path = lay(tmp_path, "node.db")
+def test_replacement_with_data_is_not_given_up(tmp_path: Path, what: str) -> None:
+    path = write_files(tmp_path, "node.db")
     with closing(schema.open_writer(replacement_of(path))) as connection:
         connection.execute(what)
     assert not give_up(path)
@@ -73,7 +73,7 @@ def test_one_that_something_has_come_into_stays(tmp_path: Path, what: str) -> No
         )
 
 
-def test_one_that_cannot_be_read_stays(tmp_path: Path) -> None:
-    path = lay(tmp_path, "node.db", "node.db.rebuild")
+def test_unreadable_replacement_is_not_given_up(tmp_path: Path) -> None:
+    path = write_files(tmp_path, "node.db", "node.db.rebuild")
     assert not give_up(path)
     assert replacement_of(path).exists()

@@ -1,4 +1,4 @@
-"""A mailbox or tree whose row in table chain is gone: it is not numbered again from the beginning."""
+"""A mailbox or tree that has lost its row in table chain is not numbered from the beginning again."""
 
 from dataclasses import replace
 from functools import partial
@@ -17,39 +17,39 @@ from resync.entry import Entry, MailAdd, Merge, tree_id
 from tests.store.harness import ALICE, INBOX, WORK, creating, flagging, guid, saving
 from tests.store.memory_node import MemoryNode
 
-OF_CHAIN = f"x'{INBOX.mailbox_id.hex()}'"
-OTHERS = ["by_uid WHERE mailbox", "checkpoint WHERE chain", "unproven WHERE chain", "recent WHERE mailbox"]
+CHAIN_ID = f"x'{INBOX.mailbox_id.hex()}'"
+OTHER_ROWS = ["by_uid WHERE mailbox", "checkpoint WHERE chain", "unproven WHERE chain", "recent WHERE mailbox"]
 
 
 def full_node() -> MemoryNode:
-    """With a row in each table that knows mailboxes."""
+    """Return a node with a row in each table that knows mailboxes."""
     node = MemoryNode("dc1.a")
     node.write(creating("INBOX", INBOX.mailbox_id))
     for number in (1, 2, 3):
         node.write(saving(b"text", guid(number)))
-    statement = f"INSERT INTO checkpoint VALUES ({OF_CHAIN}, 3, 'dc1.a', 4, 1, 'alice', 7, 1)"
+    statement = f"INSERT INTO checkpoint VALUES ({CHAIN_ID}, 3, 'dc1.a', 4, 1, 'alice', 7, 1)"
     node.write(lambda tx: tx.connection.execute(statement).rowcount)
-    node.write(lambda tx: tx.connection.execute(f"INSERT INTO unproven VALUES ({OF_CHAIN}, 3)").rowcount)
+    node.write(lambda tx: tx.connection.execute(f"INSERT INTO unproven VALUES ({CHAIN_ID}, 3)").rowcount)
     return node
 
 
-def lose(node: MemoryNode, *rows: str) -> None:
-    """Behind the writer's back, who remembers nothing either."""
+def lose_chain(node: MemoryNode, *rows: str) -> None:
+    """Delete the rows from the database, and make the writer forget its cache."""
     for table in ("chain WHERE id", *rows):
-        assert node.connection.execute(f"DELETE FROM {table} = {OF_CHAIN}").rowcount
+        assert node.connection.execute(f"DELETE FROM {table} = {CHAIN_ID}").rowcount
     node.read_anew()
 
 
-def known(node: MemoryNode) -> Chain:
+def chain_of(node: MemoryNode) -> Chain:
     chain = load(node.connection, INBOX.mailbox_id)
     assert chain is not None
     return chain
 
 
-@pytest.mark.parametrize("kept", OTHERS)
-def test_whatever_else_knows_the_mailbox_keeps_it_from_being_numbered(kept: str) -> None:
+@pytest.mark.parametrize("kept", OTHER_ROWS)
+def test_any_other_row_of_a_lost_mailbox_prevents_numbering(kept: str) -> None:
     node = full_node()
-    lose(node, *(rows for rows in OTHERS if rows != kept))
+    lose_chain(node, *(rows for rows in OTHER_ROWS if rows != kept))
     end = queries.log_end(node.connection)
     with pytest.raises(DamagedRowError, match="the row of the folder 'INBOX' of alice is missing") as caught:
         node.write(saving(b"text", guid(9)))
@@ -62,10 +62,10 @@ def test_whatever_else_knows_the_mailbox_keeps_it_from_being_numbered(kept: str)
     assert node.write(saving(b"text", guid(9), WORK)).uids == (1,)
 
 
-@pytest.mark.parametrize("kept", OTHERS)
-def test_a_check_tells_of_it_whatever_else_knows_it(kept: str) -> None:
+@pytest.mark.parametrize("kept", OTHER_ROWS)
+def test_check_reports_a_lost_mailbox_by_any_other_row(kept: str) -> None:
     node = full_node()
-    lose(node, *(rows for rows in OTHERS if rows != kept))
+    lose_chain(node, *(rows for rows in OTHER_ROWS if rows != kept))
     node.connection.execute("DELETE FROM log")
     node.connection.execute("UPDATE origin SET collected = seq")
     assert INBOX.mailbox_id in chain_ids(node.connection)
@@ -76,7 +76,7 @@ def test_a_check_tells_of_it_whatever_else_knows_it(kept: str) -> None:
     assert is_lost(node.connection, INBOX.mailbox_id)
 
 
-def test_a_tree_does_not_begin_again_either() -> None:
+def test_lost_tree_is_not_numbered_again() -> None:
     node = full_node()
     node.connection.execute("DELETE FROM chain WHERE uidvalidity = 0")
     node.read_anew()
@@ -84,15 +84,15 @@ def test_a_tree_does_not_begin_again_either() -> None:
         node.write(creating("Work", WORK.mailbox_id))
 
 
-def test_a_mailbox_that_clients_have_only_looked_at_is_new() -> None:
+def test_mailbox_that_was_only_selected_counts_as_new() -> None:
     node = MemoryNode("dc1.a")
     assert node.write(lambda tx: recent.claim(tx.connection, INBOX.mailbox_id, 1)) == 1
     assert node.write(saving(b"text", guid(1))).uids == (1,)
 
 
-def test_what_would_begin_it_again_elsewhere_waits() -> None:
+def test_entry_that_would_restart_a_lost_mailbox_waits() -> None:
     node = full_node()
-    lose(node)
+    lose_chain(node)
     add = MailAdd(1, guid(9), 1_000, (), 4, bytes(32), copied=False)
     first = Entry(Dot("dc2.a", 1), (), 1 << 30, 1, INBOX.user, INBOX.mailbox_id, INBOX.uidvalidity, (add,))
     node.receive(first, [b"text"])
@@ -100,12 +100,12 @@ def test_what_would_begin_it_again_elsewhere_waits() -> None:
     assert load(node.connection, INBOX.mailbox_id) is None
 
 
-# ---- taking it over ----------------------------------------------------------------------------------------------
+# ---- adoption from another node ------------------------------------------------------------------------------------
 
 
 def adoption_from(node: MemoryNode, base: Dot | None = None) -> Adoption:
-    """All that a node shows of INBOX."""
-    theirs = known(node)
+    """Return an adoption of all that a node shows of INBOX."""
+    theirs = chain_of(node)
     rows = tuple(queries.mailbox_rows(node.connection, INBOX.mailbox_id))
     context = tuple(Dot(*item) for item in sorted(theirs.context.items()))
     return Adoption(INBOX, base, theirs, Merge(theirs.uidnext, theirs.risen, context, rows, ()), 1, is_damaged=True)
@@ -118,37 +118,37 @@ def copy_of(node: MemoryNode) -> MemoryNode:
     return other
 
 
-@pytest.mark.parametrize("lost", [(), OTHERS[:1], OTHERS[:3], OTHERS])
-def test_it_is_taken_over_from_a_node_that_has_seen_as_much(lost: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("lost", [(), OTHER_ROWS[:1], OTHER_ROWS[:3], OTHER_ROWS])
+def test_lost_mailbox_is_adopted_from_a_node_that_has_seen_as_much(lost: tuple[str, ...]) -> None:
     node = full_node()
     other = copy_of(node)
-    lose(node, *lost)
+    lose_chain(node, *lost)
     assert node.write(lambda tx: adopt(tx, adoption_from(other)))
-    assert known(node).digest() == known(other).digest()
+    assert chain_of(node).digest() == chain_of(other).digest()
     assert INBOX.mailbox_id in node.commits[-1].retired
     assert node.write(saving(b"text", guid(9))).uids == (4,)
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_it_is_not_taken_over_as_another_users(*, is_lost: bool) -> None:
-    """Its chain says whose it is, or else its folder."""
+def test_lost_mailbox_is_not_adopted_for_another_user(*, is_lost: bool) -> None:
+    """The chain names the owner, and without the chain the folder does."""
     node = full_node()
     other = copy_of(node)
     other.write(saving(b"text", guid(4)))
     if is_lost:
-        lose(node, *OTHERS)
+        lose_chain(node, *OTHER_ROWS)
     before = node.digests()
-    adoption = adoption_from(other, None if is_lost else known(node).head)
+    adoption = adoption_from(other, None if is_lost else chain_of(node).head)
     with pytest.raises(HistoryError, match="alice"):
         node.write(lambda tx: adopt(tx, replace(adoption, key=INBOX._replace(user="mallory"))))
     assert node.digests() == before
     assert node.write(lambda tx: adopt(tx, adoption_from(other, adoption.base)))
-    assert known(node).user == ALICE
+    assert chain_of(node).user == ALICE
 
 
 @pytest.mark.parametrize("kept", ["log", "by_uid", "checkpoint", "recent", "unproven", "flags"])
-def test_it_is_not_taken_over_from_a_node_that_has_seen_less(kept: str) -> None:
-    """One thing is left that says so."""
+def test_lost_mailbox_is_not_adopted_from_a_node_that_has_seen_less(kept: str) -> None:
+    """One remaining row proves that this node has seen more."""
     node = full_node()
     other = copy_of(node)
     if kept == "flags":
@@ -160,7 +160,7 @@ def test_it_is_not_taken_over_from_a_node_that_has_seen_less(kept: str) -> None:
         node.connection.execute("UPDATE checkpoint SET seq = 5")
     node.write(lambda tx: recent.claim(tx.connection, INBOX.mailbox_id, 5 if kept == "recent" else 4))
     table = {"flags": "by_uid"}.get(kept, kept)
-    lose(node, *(rows for rows in OTHERS if not rows.startswith({"log": "recent"}.get(table, table))))
+    lose_chain(node, *(rows for rows in OTHER_ROWS if not rows.startswith({"log": "recent"}.get(table, table))))
     if kept != "log":
         node.connection.execute("DELETE FROM log")
     if kept == "flags":

@@ -1,4 +1,4 @@
-"""A message with the wrong body, corrected in its row and in all entries that name the body."""
+"""Correction of a message with the wrong body, in its row and in all entries that name the body."""
 
 from protocol.values import Dot
 from replicator.store.bodies.body_rows import StoredBody
@@ -10,31 +10,31 @@ from resync.row import Row
 from tests.store.harness import INBOX, expunging, guid, saving
 from tests.store.memory_node import MemoryNode
 
-RIGHT = StoredBody.of(b"right")
+CORRECT_BODY = StoredBody.of(b"right")
 
 
-def join(node: MemoryNode) -> None:
+def merge_branches(node: MemoryNode) -> None:
     (head,) = forks.branch_heads(node.connection, INBOX.mailbox_id)
     branch = forks.replay_branch(node.connection, head)
     assert branch is not None
     node.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch))
 
 
-def test_a_merge_that_names_a_placement_which_is_expunged_by_now_is_corrected() -> None:
+def test_body_is_corrected_in_a_merge_that_names_an_expunged_placement() -> None:
     node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
     for each in (node, other):
         each.write(saving(b"wrong", guid(1)))
     node.take(other.log()[0])
-    join(node)
+    merge_branches(node)
     other.write(expunging(1))
     node.take(other.log()[1])
-    join(node)
+    merge_branches(node)
     _, (row,) = queries.rows(node.connection, INBOX.mailbox_id)
     assert row.placements() == ((Dot("dc1.a", 1), 0),)
-    wrong = OtherBody(row, RIGHT.content_hash, RIGHT.size_bytes)
+    wrong = OtherBody(row, CORRECT_BODY.content_hash, CORRECT_BODY.size_bytes)
     dots = entries_with(node.connection, INBOX.mailbox_id, [wrong])
     assert node.write(lambda tx: put_right(tx, INBOX, [wrong], dots)) == [wrong]
     changes = [change for item in node.log() for change in item.entry.changes]
     named = [one for change in changes for one in (change.rows if isinstance(change, Merge) else [change])]
     hashes = {one.content_hash for one in named if isinstance(one, MailAdd | Row)}
-    assert hashes == {RIGHT.content_hash}
+    assert hashes == {CORRECT_BODY.content_hash}

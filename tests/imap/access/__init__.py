@@ -1,0 +1,1 @@
+"""Access to the server: STARTTLS, passwords, and limits on connections and commands."""

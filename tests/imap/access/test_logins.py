@@ -1,0 +1,108 @@
+# ruff: noqa: ARG001 - a test requests a clock fixture for its effect
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from replicator.imap.handlers.idle import LOGIN_CHECK_S
+from replicator.imap.services import ImapServices
+from replicator.mailstore import NewMessage
+from replicator.users import UserDirectory, add_user, delete_user, set_password
+from tests.imap.client import Client, connected, services
+from tests.one_node import HookedMail, run_inline
+
+BYE = "* BYE Your password was changed, or your account was removed; log in again"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "users.passwd"
+    for user in ("alice", "bob"):
+        add_user(path, user, "secret", scheme="PLAIN")
+    return path
+
+
+@pytest.fixture
+def served(path: Path, mail: HookedMail) -> ImapServices:
+    return replace(services(mail), users=UserDirectory(path, run_in_thread=run_inline))
+
+
+async def log_in(client: Client, name: str) -> None:
+    assert (await client.run(f"LOGIN {name} secret"))[-1].startswith("t OK ")
+
+
+async def test_login_names_are_resolved_like_addresses(served: ImapServices, mail: HookedMail) -> None:
+    await mail.create_folder("alice", "hers")
+    for name in ("alice", "ALICE", "Alice@Example.org", "alice+x"):
+        async with connected(served) as client:
+            await log_in(client, name)
+            assert (await client.run("SELECT hers"))[-1].startswith("t OK ")
+
+
+async def test_changed_password_ends_the_session_at_the_next_command(served: ImapServices, path: Path) -> None:
+    async with connected(served) as alice, connected(served) as bob:
+        await log_in(alice, "alice")
+        await log_in(bob, "bob")
+        assert await alice.run("SELECT INBOX")
+        set_password(path, "alice", "other", scheme="PLAIN")
+        assert await alice.run("FETCH 1:* ALL") == [BYE, ""]
+        assert await bob.run("NOOP") == ["t OK Nothing done"]
+
+
+async def test_idle_ends_when_the_user_is_deleted(
+    served: ImapServices, path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    for command in ("SELECT INBOX", "NOOP"):
+        add_user(path, "carol", "secret", scheme="PLAIN")
+        async with connected(served) as carol:
+            await log_in(carol, "carol")
+            await carol.run(command)
+            await carol.send("i IDLE\r\n")
+            assert await carol.line() == "+ idling"
+            await trio.sleep(10 * LOGIN_CHECK_S)
+            before = trio.current_time()
+            delete_user(path, "carol")
+            assert await carol.until("i") == [BYE, ""]
+            assert trio.current_time() - before <= 60
+
+
+async def test_deleted_user_is_told_of_no_new_mail(
+    served: ImapServices, mail: HookedMail, path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with connected(served) as alice:
+        await log_in(alice, "alice")
+        await alice.run("SELECT INBOX")
+        await alice.send("i IDLE\r\n")
+        assert await alice.line() == "+ idling"
+        delete_user(path, "alice")
+        before = trio.current_time()
+        await mail.save(await mail.folder("alice", "INBOX"), NewMessage(b"x"))
+        assert await alice.until("i") == [BYE, ""]
+        assert trio.current_time() == before
+
+
+async def test_login_without_a_list_of_users_is_to_be_tried_again(served: ImapServices, tmp_path: Path) -> None:
+    served = replace(served, users=UserDirectory(tmp_path / "none"))
+    async with connected(served) as client:
+        [answer] = await client.run("LOGIN alice secret")
+        assert answer == "t NO [UNAVAILABLE] the list of users cannot be read now; try again later"
+
+
+async def test_logins_are_logged(served: ImapServices, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with connected(served) as client:
+        await client.run('LOGIN "no body" hunter2')
+        await client.run("LOGIN Alice@x hunter2")
+        await log_in(client, "Alice@x")
+    said = [record.getMessage() for record in caplog.records if record.name == "replicator.imap.handlers.auth"]
+    assert said == [
+        'login failed user="no body" client=127.0.0.1',
+        "login failed user=Alice@x client=127.0.0.1",
+        "login ok user=alice client=127.0.0.1",
+    ]
+    assert "hunter2" not in caplog.text

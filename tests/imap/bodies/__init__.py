@@ -1,0 +1,1 @@
+"""Bodies on their way in by APPEND and out by FETCH and SEARCH."""

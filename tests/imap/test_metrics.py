@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from prometheus_client import CollectorRegistry
+
+from replicator.imap.services import ImapServices
+from replicator.runtime.metrics import ImapMetrics
+from tests.imap.client import connected
+
+PREFIX = "replicator_imap"
+
+
+async def test_metrics_count_connections_logins_and_commands(served: ImapServices) -> None:
+    registry = CollectorRegistry()
+    served = replace(served, metrics=ImapMetrics(registry))
+
+    def counted(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"{PREFIX}_{name}", labels)
+
+    async with connected(served) as client:
+        assert counted("connections") == 1
+        await client.run("LOGIN alice wrong")
+        await client.log_in("alice", "INBOX")
+        await client.run("SELECT nowhere")
+        await client.run("fetch 1:* FLAGS")
+        await client.run("unknown command")
+    assert counted("connections") == 0
+    assert [counted("logins_total", result=result) for result in ("ok", "failed")] == [1, 1]
+    assert counted("commands_total", command="LOGIN", condition="NO") == 1
+    assert counted("commands_total", command="SELECT", condition="OK") == 1
+    assert counted("commands_total", command="SELECT", condition="NO") == 1
+    [family] = [family for family in registry.collect() if family.name == f"{PREFIX}_commands"]
+    commands = {sample.labels["command"] for sample in family.samples}
+    assert commands == {"LOGIN", "SELECT", "FETCH"}

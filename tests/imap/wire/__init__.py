@@ -1,0 +1,1 @@
+"""Commands as they are parsed and responses as they are printed."""

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.framing import Frame
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire import search_keys as k
+from replicator.imap.wire.command_parser import CommandParser, CommandSyntaxError, tag_of
+from replicator.imap.wire.fetch_items import ALL, FAST, FULL, Attribute, BodySection, Partial, SectionText
+from replicator.imap.wire.mailbox_names import encode_name
+from replicator.imap.wire.responses import mailbox, quoted_or_literal
+from replicator.imap.wire.sequence_set import SequenceSet
+from replicator.mailstore import canonical_name
+
+PARSER = CommandParser()
+
+ONE = SequenceSet(((1, 1),))
+SEEN = k.Flagged("\\Seen")
+NOON = 1_577_880_000_000  # 1 January 2020, 12:00 UTC, in ms
+
+
+def parsed(text: bytes, *literals: bytes) -> c.Command:
+    tagged = PARSER.parse(Frame(b"a1 " + text, literals))
+    assert tagged.tag == "a1"
+    return tagged.command
+
+
+def searched(text: bytes, *literals: bytes) -> k.SearchKey:
+    command = parsed(b"SEARCH " + text, *literals)
+    assert isinstance(command, c.Search)
+    return command.program.key
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        (b"CAPABILITY", c.Capability()),
+        (b"noop", c.Noop()),
+        (b"Logout", c.Logout()),
+        (b"STARTTLS", c.StartTls()),
+        (b"NAMESPACE", c.Namespace()),
+        (b"IDLE", c.Idle()),
+        (b"CHECK", c.Check()),
+        (b"CLOSE", c.Close()),
+        (b"UNSELECT", c.Unselect()),
+        (b"EXPUNGE", c.Expunge()),
+        (b"UID EXPUNGE 3:*", c.Expunge(SequenceSet(((3, None),)))),
+        (b"ID NIL", c.Id()),
+        (b"ID ()", c.Id()),
+        (b'ID ("name" "x" "version" NIL)', c.Id()),
+        (b"AUTHENTICATE plain", c.Authenticate("PLAIN")),
+        (b"AUTHENTICATE PLAIN =", c.Authenticate("PLAIN", b"=")),
+        (b"AUTHENTICATE PLAIN AGEAYg==", c.Authenticate("PLAIN", b"AGEAYg==")),
+        (rb'LOGIN bob "a\"b\\c"', c.Login(b"bob", b'a"b\\c')),
+        (b'LOGIN b]b "\xc3\xa4"', c.Login(b"b]b", b"\xc3\xa4")),
+        (b"SELECT inbox", c.Select("INBOX")),
+        (b'EXAMINE "Entw&APw-rfe"', c.Select("Entwürfe", read_only=True)),
+        (b"CREATE a/b", c.Create("a/b")),
+        (b"DELETE a", c.Delete("a")),
+        (b"RENAME a b", c.Rename("a", "b")),
+        (b"SUBSCRIBE a", c.Subscribe("a")),
+        (b"UNSUBSCRIBE a", c.Subscribe("a", subscribed=False)),
+        (b'LIST "" *', c.ListMailboxes("", "*")),
+        (b'LIST "" ""', c.ListMailboxes("", "")),
+        (b"LSUB a/ %b%", c.ListMailboxes("a/", "%b%", subscribed=True)),
+        (b"STATUS a (messages UIDNEXT)", c.Status("a", (c.StatusItem.MESSAGES, c.StatusItem.UIDNEXT))),
+        (b"FETCH 1 ALL", c.Fetch(ONE, ALL)),
+        (b"FETCH 1 fast", c.Fetch(ONE, FAST)),
+        (b"UID FETCH 1 FULL", c.Fetch(ONE, FULL, by_uid=True)),
+        (b"FETCH *:2,7 UID", c.Fetch(SequenceSet(((None, 2), (7, 7))), (Attribute.UID,))),
+        (b"FETCH 1 (BODY RFC822 BODY[])", c.Fetch(ONE, (Attribute.BODY, Attribute.RFC822, BodySection()))),
+        (b"STORE 1 +FLAGS (\\Seen x)", c.Store(ONE, c.StoreAction.ADD, ("\\Seen", "x"))),
+        (b"STORE 1 -flags.silent y z", c.Store(ONE, c.StoreAction.REMOVE, ("y", "z"), silent=True)),
+        (b"UID STORE 1 FLAGS ()", c.Store(ONE, c.StoreAction.REPLACE, (), by_uid=True)),
+        (b"COPY 1 a", c.Copy(ONE, "a")),
+        (b"UID MOVE 1 inBOX/x", c.Copy(ONE, "INBOX/x", remove=True, by_uid=True)),
+    ],
+)
+def test_commands_are_parsed(text: bytes, command: c.Command) -> None:
+    assert parsed(text) == command
+
+
+@pytest.mark.parametrize(
+    ("item", "value"),
+    [
+        (b"BODY.PEEK[]", BodySection(peek=True)),
+        (b"body[1.2]", BodySection((1, 2))),
+        (b"BODY[TEXT]<0.5>", BodySection(text=SectionText.TEXT, partial=Partial(0, 5))),
+        (b"BODY[3.HEADER]", BodySection((3,), SectionText.HEADER)),
+        (b"BODY[3.1.MIME]", BodySection((3, 1), SectionText.MIME)),
+        (b'BODY[HEADER.FIELDS (Date "To")]', BodySection((), SectionText.HEADER_FIELDS, ("Date", "To"))),
+        (b"BODY[2.HEADER.FIELDS.NOT (X-Y)]", BodySection((2,), SectionText.HEADER_FIELDS_NOT, ("X-Y",))),
+        (b"RFC822.HEADER", Attribute.RFC822_HEADER),
+        (b"rfc822.size", Attribute.RFC822_SIZE),
+        (b"RFC822.TEXT", Attribute.RFC822_TEXT),
+        (b"BODYSTRUCTURE", Attribute.BODYSTRUCTURE),
+        (b"EMAILID", Attribute.EMAILID),
+    ],
+)
+def test_fetch_items_are_parsed(item: bytes, value: Attribute | BodySection) -> None:
+    assert parsed(b"FETCH 1 " + item) == c.Fetch(ONE, (value,))
+    assert parsed(b"FETCH 1 (UID " + item + b" FLAGS)") == c.Fetch(ONE, (Attribute.UID, value, Attribute.FLAGS))
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (b"ALL", k.All()),
+        (b"unseen", k.Not(SEEN)),
+        (b"2:4 SEEN", k.And((k.SequenceNumbers(SequenceSet(((2, 4),))), SEEN))),
+        (b"OR SEEN NOT (SEEN UID 7)", k.Or(SEEN, k.Not(k.And((SEEN, k.Uids(SequenceSet(((7, 7),)))))))),
+        (b'FROM "x y"', k.HeaderContains("FROM", b"x y")),
+        (b"HEADER X-A b", k.HeaderContains("X-A", b"b")),
+        (b"BODY b", k.BodyContains(b"b")),
+        (b"TEXT t", k.TextContains(b"t")),
+        (b"KEYWORD $Junk UNKEYWORD a", k.And((k.Flagged("$Junk"), k.not_flagged("a")))),
+        (b"LARGER 10 SMALLER 20", k.And((k.Larger(10), k.Smaller(20)))),
+        (b'SINCE "1-Feb-2020"', k.Received(k.Relation.SINCE, dt.date(2020, 2, 1))),
+        (b"sentbefore 29-feb-2020", k.Sent(k.Relation.BEFORE, dt.date(2020, 2, 29))),
+        (b"ON 01-Feb-2020", k.Received(k.Relation.ON, dt.date(2020, 2, 1))),
+        (b"EMAILID Mabc", k.EmailId("Mabc")),
+        (b"THREADID T", k.Not(k.All())),
+    ],
+)
+def test_search_keys_are_parsed(text: bytes, key: k.SearchKey) -> None:
+    assert searched(text) == key
+
+
+HEADER_KEYS = ("BCC", "CC", "FROM", "SUBJECT", "TO")
+
+
+@pytest.mark.parametrize("name", [*k.PLAIN_KEYS, *HEADER_KEYS, *k.RECEIVED_KEYS, *k.SENT_KEYS])
+def test_the_grammar_has_every_search_key(name: str) -> None:
+    argument = " 1-Jan-2020" if name in {*k.RECEIVED_KEYS, *k.SENT_KEYS} else " x" if name in HEADER_KEYS else ""
+    searched((name.lower() + argument).encode())
+
+
+@pytest.mark.parametrize("item", [*Attribute])
+def test_the_grammar_has_every_attribute(item: Attribute) -> None:
+    assert parsed(f"FETCH 1 {item.value}".encode()) == c.Fetch(ONE, (item,))
+
+
+def test_search_charset_and_literals_are_parsed() -> None:
+    command = parsed(b"UID SEARCH CHARSET utf-8 SUBJECT {2}\r\n OR TO {1+}\r\n ALL", b"\xc3\xa4", b"x")
+    key = k.And((k.HeaderContains("SUBJECT", b"\xc3\xa4"), k.Or(k.HeaderContains("TO", b"x"), k.All())))
+    assert command == c.Search(k.SearchProgram(key, "utf-8"), by_uid=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "flags", "received_ms"),
+    [
+        (b"", (), None),
+        (b"(\\Seen x) ", ("\\Seen", "x"), None),
+        (b"() ", (), None),
+        (b'" 1-Jan-2020 13:00:00 +0100" ', (), NOON),
+        (b'(x) "01-jan-2020 04:30:00 -0730" ', ("x",), NOON),
+    ],
+)
+def test_append_options_are_parsed(options: bytes, flags: tuple[str, ...], received_ms: int | None) -> None:
+    command = parsed(b"APPEND {1}\r\n " + options + b"{4+}\r\n", b"a", b"\x00\r\n\xff")
+    assert command == c.Append("a", flags, received_ms, b"\x00\r\n\xff")
+
+
+@pytest.mark.parametrize(
+    ("text", "tag", "message"),
+    [
+        (b"", None, "Expected a tag at the end"),
+        (b"+ NOOP", None, "Expected a tag at column 1"),
+        (b"x", "x", "Expected the name of a command at the end"),
+        (b"x FROB", "x", "Expected the name of a command at column 3"),
+        (b"x NOOP ", "x", "Expected the end of the command at column 7"),
+        (b"x NOOPS", "x", "Expected the end of the command at column 7"),
+        (b"x SELECT", "x", "Expected an argument at the end"),
+        (b"x LOGIN alice", "x", "Expected an argument at the end"),
+        (b"x LOGIN(", "x", "Expected a space at column 8"),
+        (b'x SELECT "a', "x", "Expected a literal or a quoted string or an atom at column 10"),
+        (b"x SELECT a b", "x", "Expected the end of the command at column 11"),
+        (b"x SELECT &", "x", "mailbox name b'&' is not in the canonical form of modified UTF-7"),
+        (b"x FETCH 0 FLAGS", "x", "Expected a sequence set at column 9"),
+        (b"x FETCH 4294967296 FLAGS", "x", "4294967296 is more than 4294967295, the largest number of a message"),
+        (b"x FETCH 1 BODY[1TEXT]", "x", "Expected ] or a full stop at column 17"),
+        (b"x FETCH 1 BODY[HEADER.FIELDS (a:b)]", "x", "b'a:b' is not the name of a header field"),
+        (b"x FETCH 1 BODY[]<0.0>", "x", "Expected a number at column 20"),
+        (b"x FETCH 1 (FLAGS FROB)", "x", "Expected BODY[ or the name of a FETCH item at column 18"),
+        (b"x STATUS a ()", "x", "Expected the name of a STATUS item at column 13"),
+        (b"x SEARCH FROB", "x", "Expected a search key at column 10"),
+        (b"x SEARCH ON 31-Feb-2020", "x", "31-Feb-2020 is not a valid date"),
+        (b"x SEARCH LARGER 9999999999999999999", "x", "9999999999999999999 is more than 9223372036854775807"),
+        (b"x SEARCH " + b"NOT " * 60 + b"ALL", "x", "the search keys nest deeper than 50"),
+        (b"x SEARCH " + b"(" * 60 + b"ALL" + b")" * 60, "x", "the search keys nest deeper than 50"),
+        (b"x SEARCH " + b"OR ALL " * 60 + b"ALL", "x", "the search keys nest deeper than 50"),
+    ],
+)
+def test_syntax_errors_say_what_was_expected(text: bytes, tag: str | None, message: str) -> None:
+    with pytest.raises(CommandSyntaxError) as raised:
+        PARSER.parse(Frame(text, ()))
+    assert raised.value.tag == tag == tag_of(text)
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize("zone", [b"+9999", b"-9999"])
+def test_extreme_time_zones_are_accepted(zone: bytes) -> None:
+    assert isinstance(parsed(b'APPEND a "01-Jan-0001 00:00:00 ' + zone + b'" {0}\r\n', b""), c.Append)
+
+
+@pytest.mark.parametrize("time", [b"00-Jan-2020 00:00:00", b"01-Jan-2020 24:00:00", b"01-Jan-0000 00:00:00"])
+def test_invalid_times_are_refused(time: bytes) -> None:
+    with pytest.raises(CommandSyntaxError, match="is not a valid "):
+        parsed(b'APPEND a "' + time + b' +0000" {0}\r\n', b"")
+
+
+# ---- properties ------------------------------------------------------------------------------------------------
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+WORDS = st.sampled_from(
+    b'a1 fetch search 1:* ( ) " \\ FLAGS body[ ] <0.1> {0}\r\n {3+}\r\n not or uid store append a % *'.split(b" ")
+)
+HOSTILE = st.one_of(st.binary(max_size=60), st.lists(WORDS, max_size=14).map(b" ".join))
+
+
+@given(NAMES)
+def test_a_printed_mailbox_name_is_read_back(name: str) -> None:
+    printed = mailbox(name)
+    literals = () if printed[:1] == b'"' else (encode_name(name),)
+    text = printed if not literals else printed[: printed.index(b"\n") + 1]
+    assert parsed(b"SELECT " + text, *literals) == c.Select(canonical_name(name))
+
+
+@given(st.binary(max_size=40))
+def test_a_printed_string_is_read_back(octets: bytes) -> None:
+    chunks = quoted_or_literal(octets)
+    text, literals = (chunks[0], (chunks[1],)) if len(chunks) == 2 else (b"".join(chunks), ())
+    assert searched(b"BODY " + text, *literals) == k.BodyContains(octets)
+
+
+@given(HOSTILE)
+def test_hostile_input_gives_a_command_or_one_error(text: bytes) -> None:
+    frame = Frame(text, (b"x",) * text.count(b"\r\n"))
+    try:
+        tag: str | None = PARSER.parse(frame).tag
+    except CommandSyntaxError as error:
+        tag = error.tag
+    assert tag == tag_of(text)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+
+from replicator.imap.wire.connection import BLOCK_BYTES, _blocks
+from replicator.imap.wire.fetch_items import Adjacent, Atom, Value
+from replicator.imap.wire.responses import (
+    FlagFormatter,
+    copyuid,
+    fetch_response,
+    flag_list,
+    status_line,
+    tagged,
+    without_body,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "printed"),
+    [
+        (None, b"NIL"),
+        (7, b"7"),
+        (Atom("\\Seen"), b"\\Seen"),
+        (b"", b'""'),
+        (b'a "quoted" \\', rb'"a \"quoted\" \\"'),
+        (b"two\r\nlines", b"{10}\r\ntwo\r\nlines"),
+        (b"\xc3\xa4", b"{2}\r\n\xc3\xa4"),
+        (b"\x00", b"{1}\r\n\x00"),
+        (b"x" * 1025, b"{1025}\r\n" + b"x" * 1025),
+        ((), b"()"),
+        ((1, (b"a", None), Adjacent(((1,), (2, 3)))), b'(1 ("a" NIL) (1)(2 3))'),
+    ],
+)
+def test_values_are_printed(value: Value, printed: bytes) -> None:
+    assert (
+        b"".join(without_body(fetch_response(3, [(b"A", value), (b"UID", 9)])))
+        == b"* 3 FETCH (A " + printed + b" UID 9)\r\n"
+    )
+
+
+def test_bodies_are_not_copied() -> None:
+    body = b"\r\n" * 100_000
+    assert any(chunk is body for chunk in fetch_response(1, [(b"BODY[]", body)]))
+
+
+def test_small_values_are_one_chunk() -> None:
+    addresses = Adjacent(tuple((b"a", None, b"b", b"c") for _ in range(1000)))
+    assert len(fetch_response(1, [(b"ENVELOPE", (addresses, b"x" * 2000)), (b"UID", 9)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("pairs", "code"),
+    [
+        ([(1, 5)], "COPYUID 9 1 5"),
+        ([(1, 5), (2, 6), (4, 7)], "COPYUID 9 1:2,4 5:7"),
+        ([(1, 7), (2, 5), (3, 6)], "COPYUID 9 1:3 7,5:6"),
+    ],
+)
+def test_copyuid_keeps_the_order_of_the_pairs(pairs: list[tuple[int, int]], code: str) -> None:
+    assert copyuid(9, pairs) == code
+
+
+def test_flags_are_printed_in_one_order() -> None:
+    print_flags = FlagFormatter()
+    flags = frozenset({"b", "\\Recent", "\\Seen", "a", "\\Answered"})
+    assert print_flags(flags) == print_flags(flags) == flag_list(flags) == "(\\Answered \\Seen \\Recent a b)"
+
+
+def test_cache_of_printed_flags_is_bounded() -> None:
+    print_flags = FlagFormatter()
+    for number in range(10_000):
+        assert print_flags(frozenset({str(number)})) == f"({number})"
+    assert len(print_flags._printed) < 5_000
+
+
+def test_client_input_cannot_end_a_response_line() -> None:
+    assert tagged("a", "NO", "no folder x\r\n* BYE", "CANNOT") == b"a NO [CANNOT] no folder x??* BYE\r\n"
+    assert status_line("OK", "ä") == b"* OK ?\r\n"
+
+
+def test_output_is_sent_in_bounded_blocks() -> None:
+    chunks = [b"a", b"b", b"c" * (2 * BLOCK_BYTES + 1), b"d"]
+    blocks = list(_blocks(chunks))
+    assert [len(block) for block in blocks] == [2, BLOCK_BYTES, BLOCK_BYTES, 1, 1]
+    assert b"".join(blocks) == b"".join(chunks)
