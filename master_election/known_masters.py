@@ -16,8 +16,8 @@ from collections.abc import Set as AbstractSet
 from master_election.scope_record import HELD, MOVING, Event, ScopeRecord, Standing
 from master_election.scopes import wider
 
-CACHED_MAX = 100_000
-"""Scopes that are remembered although the root knows all about them, about 40 MiB.
+CACHED_MAX = 200_000
+"""Scopes that are remembered although the root knows all about them, about 80 MiB.
 
 Asking again costs one round trip to the root.
 """
@@ -92,7 +92,7 @@ class KnownMasters:
         return self.standing(scope) in MOVING
 
     def moves(self, scope: str) -> int:
-        """Return how often the scope, or the wider one around it, has come or been promised.
+        """Return a count that rises when the scope, or the wider one around it, comes or stops being promised.
 
         An answer of the root is out of date if this count has changed since the question.
         """

@@ -107,7 +107,7 @@ class ScopeRecord:
 
     @property
     def must_stay(self) -> bool:
-        """True if asking the root would not bring back what this record says.
+        """True if the root could not restore what this record says.
 
         The counts must never start again within a term: an outdated answer would pass for a new one.
         """
@@ -115,5 +115,5 @@ class ScopeRecord:
 
     @property
     def is_empty(self) -> bool:
-        """True if this record says no more than none."""
+        """True if the record can be dropped without loss."""
         return not (self.must_stay or self.covering is not None or self.standing is Standing.ELSEWHERE)

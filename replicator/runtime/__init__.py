@@ -1,4 +1,4 @@
-"""What every part of a node may use, and what knows nothing of mail.
+"""Helpers that any part of a node may use, independent of replication.
 
 `environment` gives time, randomness, threads and the disk, so that a simulation can replace them; `signals` wakes
 tasks; `objects` keeps files in a directory or an S3 bucket; `addresses`, `log_fields` and `metrics` are small helpers.

@@ -104,7 +104,7 @@ class Store:
     def __init__(self, path: Path, origin: str, environment: Environment, files: Files) -> None:
         self.path = path
         self.origin = origin
-        self.damage = Damage(path)
+        self.damage = Damage(path, environment.clock_ms)
         self._environment = environment
         self._directory = path.parent
         self.attachments = Attachments(files, sid_of(origin), environment.new_guid().hex())
@@ -201,8 +201,12 @@ class Store:
 
     @asynccontextmanager
     async def reader(self) -> AsyncIterator[Reader]:
-        """Open a reading connection for a long job, so that the job keeps none of the shared ones from clients."""
-        connection = await self._environment.run_in_thread(self._open_reader)
+        """Open a reading connection for a long job, so that the job keeps none of the shared ones from clients.
+
+        Raises DatabaseFailedError if it cannot be opened.
+        """
+        with self.damage.noticed():
+            connection = await self._environment.run_in_thread(self._open_reader)
         try:
             yield Reader(connection, self._environment.run_in_thread, self.damage)
         finally:

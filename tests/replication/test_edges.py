@@ -1,5 +1,6 @@
 """The promises of design section 3 in inconvenient situations."""
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,11 @@ from trio.testing import MockClock
 
 from protocol.commands import Who
 from protocol.values import UidSet
+from replicator.config import ContentConfig
 from replicator.errors import FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mailstore import INBOX
 from replicator.replication import timing
+from replicator.replication.bodies.orphan_sweep import OrphanSweep
 from replicator.replication.mastership.elections import SCOPE_MAX_BYTES
 from replicator.replication.writes.requests import DeleteRequest, ExpungeRequest
 from replicator.store.db.queries import MailboxKey
@@ -163,3 +166,31 @@ async def test_too_long_scope_ends_the_link_and_not_the_node(tmp_path: Path, aut
             await stranger.send(Who(1, "user:" + "x" * SCOPE_MAX_BYTES, "dc1"), "a")
             assert await stranger.ended()
         assert await nodes["dc2"].save("x") == 1
+
+
+async def test_node_lives_on_while_its_database_cannot_be_opened_again(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For instance for want of file descriptors: retention, sweeps and checkpoints open a connection each."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    content = ContentConfig(keep_expunged_s=10)
+    async with cluster(tmp_path, autojump_clock, 1, content=content) as nodes, trio.open_nursery() as nursery:
+        node = nodes["dc1"]
+        nursery.start_soon(OrphanSweep(node.store).run)
+        await node.save("expunged")
+        await node.mail.expunge(await node.view(), UidSet.of([1]))
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite3, "connect", refuse)
+            await trio.sleep(timing.ORPHAN_SWEEP_FIRST_S + 10)
+            with pytest.raises(UnavailableError, match="unable to open database file"):
+                await node.coordinator.log_truncation.checkpoint_now()
+        for what in ("remove expired mail now", "look for orphaned attachments", "write checkpoints"):
+            assert f"cannot {what}" in caplog.text
+        failures = [record for record in caplog.records if "unable to open database file" in record.getMessage()]
+        assert failures[0].exc_info
+        assert await node.save("next") == 2
+        await node.coordinator.log_truncation.checkpoint_now()
+        nursery.cancel_scope.cancel()

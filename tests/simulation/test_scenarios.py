@@ -13,6 +13,7 @@ from replicator.errors import DiskFullError, DurabilityError, NotReadyError, Una
 from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, USER
+from tests.simulation.checks import settling
 from tests.simulation.clients.reader import Reader
 from tests.simulation.machine import Machine, NodeGoneError
 from tests.simulation.plan import Plan
@@ -430,6 +431,18 @@ async def test_master_stalled_for_three_minutes_is_replaced_and_comes_back(
         await world.heal()
         for sid in THREE:
             assert await bodies(world[sid]) == ["at another", "at the one that stands still", "makes dc1 the master"]
+
+
+async def test_node_at_rest_has_linked_its_peers_anew_after_a_stall(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """It closes its links when it notices the stall. Until they are back, changes are refused."""
+    async with running(tmp_path, autojump_clock, Plan(size=2, durability=REFUSING, delay_s=(0.1, 0.2))) as world:
+        await save(world["dc1"], "before")
+        world["dc2"].freeze()
+        await trio.sleep(0.9 * TIMEOUT_S)  # dc1 keeps the link
+        await world.heal()
+        await trio.sleep(settling.POLL_S)
+        assert not settling.reason_unsettled(world.up())
+        await save(world["dc2"], "after")
 
 
 @pytest.mark.parametrize("seed", ["0", "4", "11", "18"])

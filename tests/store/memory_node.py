@@ -36,7 +36,7 @@ class MemoryNode:
             clock_ms=lambda: self.now_ms,
             run_in_thread=run_in_thread,
             publish=self.commits.append,
-            damage=Damage(Path(":memory:")),
+            damage=Damage(Path(":memory:"), lambda: self.now_ms),
         )
 
     def write(self, work: Callable[[Transaction], T]) -> T:

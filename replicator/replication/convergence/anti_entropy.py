@@ -1,4 +1,4 @@
-"""Finds what neighbours show ahead of their logs, which no log brings (design section 7).
+"""Finds state that neighbours took over without log entries, which no log delivers (design section 7).
 
 A node that takes over a state shows it before it has the entries. If the node that numbered those entries then loses
 its disk, no log has them any more, and logs that are equal tell of no difference. An election follows each such loss.

@@ -89,8 +89,8 @@ class Reconciliation:
     async def reconcile(self, key: MailboxKey, sid: str) -> Outcome:
         """Compare one mailbox with one node, and adopt or join the difference.
 
-        Raises UnavailableError if the node cannot be asked or the mailbox keeps changing; LinkDownError; MailError or
-        MailError if the result cannot be written.
+        Raises UnavailableError if the node cannot be asked or the mailbox keeps changing; LinkDownError; MailError
+        if the result cannot be written.
         """
         async with self._fork_merger.alone(key):
             for _ in range(TRIES):

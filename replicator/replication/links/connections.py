@@ -1,8 +1,8 @@
 """Establishes and keeps links: accepts and dials connections, redials, and serves each link until it ends.
 
 Of two nodes the one with the lower SID dials, so there is one link between them. When the same run of a peer dials
-again, the new link replaces the old one, since the peer knows best that the old one is dead. A node that a peer with a
-lower SID has not dialled sends that peer a HELLO only to ask if it is refused there (design section 5).
+again, the new link replaces the old one, since the peer knows best that the old one is dead. If a peer with a lower SID
+has not dialled, this node sends it a HELLO, only to learn whether it would be refused (design section 5).
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Elections:
         self._term_began = term_began
         self._routes_changed = routes_changed
         self._rivals = Rivals(config, store.origin, link_to=link_to, outlived=outlived)
-        self._ahead: set[str] = set()  # neighbours, which are configured, that were logged for numbers too far ahead
+        self._ahead: set[str] = set()  # configured neighbours already logged for impossible numbers
         self._questions: dict[int, _Question] = {}  # by request; each waits for `timeout_s` at most
         self._asked = 0
         # Not bounded here: the election holds no more questions than `MAX_HELD`.

@@ -8,8 +8,9 @@ request that met it, is reported once, and makes the node unhealthy; everything 
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from replicator.errors import DatabaseFailedError, DataError, UnavailableError
 
 log = logging.getLogger(__name__)
 
+LOG_AGAIN_MS = 60_000
 REMEDY = "stop the node and run `replicator rebuild --from-peers` with its configuration"
 
 # Tables that grow with the messages, which take minutes to read -> the sort orders of the table and of each index.
@@ -57,7 +59,7 @@ SELECT CAST(name AS BLOB) FROM logged WHERE name IS NOT NULL
 class DatabaseDamagedError(DatabaseFailedError, UnavailableError, DataError, sqlite3.DatabaseError):
     """A failure to read data because a part of the database is damaged.
 
-    Code below `store/` meets it as an error of SQLite's; a node that meets it at its start does not run.
+    Inside the store it counts as an SQLite error; a node that meets it at its start does not run.
     """
 
 
@@ -68,10 +70,11 @@ class WrongCountError(sqlite3.DatabaseError):
 class Damage:
     """Damage that SQLite has found since the node's start. Safe to read and report from any thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock_ms: Callable[[], int]) -> None:
         self._path = path
+        self._clock_ms = clock_ms
         self.found: str | None = None  # the first finding, in SQLite's words
-        self._logged: str | None = None  # the last failure without damage
+        self._logged = ("", -math.inf)  # the last failure without damage, and when it was logged
 
     @contextmanager
     def noticed(self) -> Iterator[None]:
@@ -84,11 +87,15 @@ class Damage:
             raise self.translated(error) from error
 
     def translated(self, error: sqlite3.Error) -> DatabaseFailedError:
-        """Return the error to raise above `store/` in place of one of SQLite's, and log it unless it repeats."""
+        """Return the error to raise above `store/` in place of one of SQLite's.
+
+        Log it, but not again within a minute.
+        """
         if is_damage(error):
             return self.note(error)
-        if str(error) != self._logged:
-            self._logged = str(error)
+        (text, logged_ms), now_ms = self._logged, self._clock_ms()
+        if str(error) != text or abs(now_ms - logged_ms) >= LOG_AGAIN_MS:
+            self._logged = (str(error), now_ms)
             log.error("%s failed: %s", self._path, error, exc_info=error)
         return DatabaseFailedError(f"this node's database failed ({error}); try again")
 

@@ -9,6 +9,8 @@ node announced.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from protocol.values import Dot, covers
@@ -93,10 +95,8 @@ def adopt(tx: Transaction, adoption: Adoption) -> bool:
     if is_lost:
         tx.begin_chain(key.mailbox_id, key.user, key.uidvalidity)
     _forget_pointers(tx, adoption)
-    try:
+    with _collisions_are_damage(entry.dot):
         apply(tx, entry, in_log=False)
-    except sqlite3.IntegrityError as error:
-        raise DamageError(f"rows collide with those of another node at {entry.dot}: {error}") from error
     shown = tx.chain_to_change(key.mailbox_id, key.user, key.uidvalidity)
     if shown.digest() != adoption.theirs.digest():
         counted = row_counts.count(tx.connection, shown)  # the counters included damaged rows, now repaired
@@ -105,8 +105,18 @@ def adopt(tx: Transaction, adoption: Adoption) -> bool:
         raise DamageError(f"a mailbox taken over at {entry.dot} differs from what the other node shows")
     if adoption.is_damaged or is_lost:
         tx.commit.retired.append(key.mailbox_id)  # clients may have seen damaged rows of it
-    apply_waiting(tx, key.mailbox_id)
+    with _collisions_are_damage(entry.dot):
+        apply_waiting(tx, key.mailbox_id)
     return True
+
+
+@contextmanager
+def _collisions_are_damage(head: Dot) -> Iterator[None]:
+    """Raise DamageError where rows here, which are damaged, contradict those of another node."""
+    try:
+        yield
+    except sqlite3.IntegrityError as error:
+        raise DamageError(f"rows collide with those of another node at {head}: {error}") from error
 
 
 def _goes_back(ours: Chain | None, theirs: Chain) -> str | None:

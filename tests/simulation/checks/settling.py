@@ -25,8 +25,9 @@ REST_UNANSWERED_S = (
 async def wait_until_settled(machines: list[Machine], story: Story, rest_s: float = REST_S) -> None:
     """Wait until the nodes are equal and idle; fail after `SETTLE_S` with the reason.
 
-    Then memory has `rest_s` to empty.
+    Then memory has `rest_s` to empty, and they must still be equal and idle.
     """
+    await trio.sleep(POLL_S)  # a node that has just gone on notices that it stood still, and links its peers anew
     with trio.move_on_after(SETTLE_S):
         while reason_unsettled(machines):  # noqa: ASYNC110 - many conditions, in virtual time
             await trio.sleep(POLL_S)
@@ -35,9 +36,11 @@ async def wait_until_settled(machines: list[Machine], story: Story, rest_s: floa
         story.say(f"it does not settle: {reason}")
     assert not reason, f"{SETTLE_S:.0f} s after all was healed: {reason}"
     with trio.move_on_after(rest_s):
-        while leftovers(machines):  # noqa: ASYNC110 - the same
+        while leftovers(machines) or reason_unsettled(machines):  # noqa: ASYNC110 - the same
             await trio.sleep(POLL_S)
     assert not leftovers(machines), f"at rest there is still: {leftovers(machines)}"
+    reason = reason_unsettled(machines)
+    assert not reason, f"at rest: {reason}"
 
 
 def reason_unsettled(machines: list[Machine]) -> str:

@@ -13,7 +13,7 @@ from protocol.values import UidSet
 from replicator.errors import DataError, UnavailableError
 from replicator.runtime.environment import Environment
 from replicator.store.db import queries, schema
-from replicator.store.db.damage import DatabaseDamagedError
+from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.store import Store
 from tests.store.damaging import damage, leaves_of, overwrite, zero_middle
 from tests.store.harness import INBOX, flagging, guid, open_store, save, saving
@@ -222,3 +222,18 @@ async def test_empty_file_is_a_new_database_unless_it_has_a_wal(tmp_path: Path) 
     wal.unlink()
     async with open_store(tmp_path) as store:
         assert await save(store, 1) == 1
+
+
+def test_failure_that_repeats_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now_ms = 0
+    damage = Damage(Path("node.db"), lambda: now_ms)
+    failure = sqlite3.OperationalError("disk I/O error")
+    for now_ms in (0, 30_000, 59_999, 60_000, 61_000):
+        assert "disk I/O error" in str(damage.translated(failure))
+    damage.translated(sqlite3.OperationalError("interrupted"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "node.db failed: disk I/O error",
+        "node.db failed: disk I/O error",
+        "node.db failed: interrupted",
+    ]
+    assert damage.found is None

@@ -10,7 +10,7 @@ from replicator.errors import HistoryError
 from replicator.store.db import queries, recent
 from replicator.store.db.chain import Chain, is_lost, load
 from replicator.store.db.message_rows import DamagedRowError
-from replicator.store.log.snapshot_install import Adoption, adopt
+from replicator.store.log.snapshot_install import Adoption, DamageError, adopt
 from replicator.store.repair.mailbox_check import chain_ids
 from replicator.store.repair.row_repair import compare_and_mend
 from resync.entry import Entry, MailAdd, Merge, tree_id
@@ -111,8 +111,8 @@ def adoption_from(node: MemoryNode, base: Dot | None = None) -> Adoption:
     return Adoption(INBOX, base, theirs, Merge(theirs.uidnext, theirs.risen, context, rows, ()), 1, is_damaged=True)
 
 
-def copy_of(node: MemoryNode) -> MemoryNode:
-    other = MemoryNode("dc2.a")
+def copy_of(node: MemoryNode, origin: str = "dc2.a") -> MemoryNode:
+    other = MemoryNode(origin)
     for logged in node.log():
         other.take(logged)
     return other
@@ -168,3 +168,22 @@ def test_lost_mailbox_is_not_adopted_from_a_node_that_has_seen_less(kept: str) -
     with pytest.raises(HistoryError, match=r"this node has (announced|shown)"):
         node.write(lambda tx: adopt(tx, adoption_from(other)))
     assert load(node.connection, INBOX.mailbox_id) is None
+
+
+def test_adoption_reports_rows_that_collide_with_a_waiting_entry_as_damage() -> None:
+    """The entry waits for the adopted head. Its UID belongs to a row that no entry has added."""
+    node = full_node()
+    other = copy_of(node)
+    other.write(saving(b"text", guid(4)))
+    adoption = adoption_from(other, chain_of(node).head)
+    third = copy_of(other, "dc3.a")
+    third.write(saving(b"text", guid(5)))
+    node.take(third.log()[-1])
+    columns = ", ".join(
+        column for _, column, *_ in node.connection.execute("PRAGMA table_info(by_uid)") if column != "uid"
+    )
+    node.connection.execute(f"INSERT INTO by_uid (uid, {columns}) SELECT 5, {columns} FROM by_uid WHERE uid = 1")
+    before = node.digests()
+    with pytest.raises(DamageError, match="rows collide"):
+        node.write(lambda tx: adopt(tx, adoption))
+    assert node.digests() == before
