@@ -225,10 +225,10 @@ async def test_empty_file_is_a_new_database_unless_it_has_a_wal(tmp_path: Path) 
 
 
 def test_failure_that_repeats_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    now_ms = 0
-    damage = Damage(Path("node.db"), lambda: now_ms)
+    times_ms = iter((0, 30_000, 59_999, 60_000, 61_000, 61_000))
+    damage = Damage(Path("node.db"), lambda: next(times_ms))
     failure = sqlite3.OperationalError("disk I/O error")
-    for now_ms in (0, 30_000, 59_999, 60_000, 61_000):
+    for _ in range(5):
         assert "disk I/O error" in str(damage.translated(failure))
     damage.translated(sqlite3.OperationalError("interrupted"))
     assert [record.getMessage() for record in caplog.records] == [

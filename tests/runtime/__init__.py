@@ -1,0 +1,1 @@
+"""`replicator.runtime`: time, randomness, signals between tasks, addresses, log fields."""
