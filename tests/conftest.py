@@ -13,9 +13,9 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.effort import IN_CI
+from tests.effort import IN_CI, examples
 
-settings.register_profile("patient", deadline=None)
+settings.register_profile("patient", deadline=None, max_examples=examples(50, 100))
 settings.load_profile("patient")
 
 os.environ.pop("COLUMNS", None)  # a width of the caller's terminal, which a worker does not have

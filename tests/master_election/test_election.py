@@ -12,6 +12,7 @@ from master_election.election import AnswerWho, Election, RefuseWho
 from master_election.links import LinkTable
 from master_election.scope_record import Standing
 from protocol.commands import Dropped, LinkAdvert, Master, Root, Who
+from tests.effort import examples
 from tests.master_election.cluster import Cluster
 
 SIDS = "abcde"
@@ -299,7 +300,7 @@ class Chaos:
 
 
 @given(seed=st.integers(0, 2**64), steps=st.sampled_from((30, 100, 300)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100, 200), deadline=None)
 def test_component_agrees_on_root_term_and_masters_after_chaos(seed: int, steps: int) -> None:
     chaos = Chaos(Random(seed))
     for _ in range(steps):

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.stream_codec import Decoder, Encoder, Item, Request, Response
+from tests.effort import examples
 from tests.protocol import strategies
 
 
@@ -18,7 +19,7 @@ def decode(decoder: Decoder, pieces: list[bytes]) -> list[Item]:
 
 
 @pytest.mark.parametrize("kind", strategies.COMMANDS, ids=lambda kind: kind.__name__)
-@settings(max_examples=40)
+@settings(max_examples=examples(20, 40))
 @given(data=st.data())
 def test_every_command_is_parsed_as_it_was_formatted(kind: type, data: st.DataObject) -> None:
     request = data.draw(st.builds(Request, st.none() | strategies.tags, strategies.of_class(kind)))
@@ -26,14 +27,14 @@ def test_every_command_is_parsed_as_it_was_formatted(kind: type, data: st.DataOb
 
 
 @pytest.mark.parametrize("kind", strategies.REPLIES, ids=lambda kind: kind.__name__)
-@settings(max_examples=40)
+@settings(max_examples=examples(20, 40))
 @given(data=st.data())
 def test_every_reply_is_parsed_as_it_was_formatted(kind: type, data: st.DataObject) -> None:
     response = data.draw(st.builds(Response, strategies.tags, strategies.of_class(kind)))
     assert list(Decoder().feed(Encoder().batch([response]))) == [response]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(30, 60))
 @given(st.lists(strategies.items, max_size=5), st.lists(st.floats(0, 1), max_size=12), st.booleans(), st.booleans())
 def test_items_do_not_depend_on_cuts_and_compression(
     items: list[Request | Response],
@@ -52,7 +53,7 @@ def test_items_do_not_depend_on_cuts_and_compression(
     assert decode(cut, cut_at(data, places)) == items
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(20, 40))
 @given(strategies.items)
 def test_decoded_values_have_the_types_of_the_encoded_ones(item: Request | Response) -> None:
     [again] = Decoder().feed(Encoder().batch([item]))

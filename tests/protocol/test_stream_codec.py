@@ -21,6 +21,7 @@ from protocol.stream_codec import (
 )
 from protocol.units import MIB
 from protocol.values import Dot, UidSet
+from tests.effort import examples
 from tests.protocol import strategies
 
 GUID = bytes(range(16))
@@ -212,7 +213,7 @@ hostile = st.lists(
 ).map(b"".join)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(150, 300))
 @given(hostile, st.booleans())
 @example(b"a WHO {0+}\r\n{0+}\r\n dc1\r\n", False)  # noqa: FBT003 - as drawn
 def test_hostile_bytes_end_in_one_error_however_cut(data: bytes, compressed: bool) -> None:  # noqa: FBT001 - drawn

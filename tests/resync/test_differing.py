@@ -14,6 +14,7 @@ from resync.entry import FlagAdd, FolderState, MailAdd, MailDel, SubscriptionSta
 from resync.merge import merge
 from resync.row import Row, shares_placement
 from resync.state import MailboxState
+from tests.effort import examples
 from tests.resync.histories import Node, World, mail
 
 EXPUNGED = {DifferenceKind.EXPUNGED_HERE, DifferenceKind.EXPUNGED_THERE}
@@ -90,7 +91,7 @@ def same_to_clients(mine: Row | None, their: Row | None) -> bool:
 
 
 @given(st.integers(0, 2**32), st.integers(0, 60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(75, 150), deadline=None)
 def test_kinds_say_what_a_merge_does_to_each_message(seed: int, steps: int) -> None:
     rng = random.Random(seed)
     world = World(rng)

@@ -12,11 +12,12 @@ from resync.clock import COUNTER_BITS
 from resync.entry import Change, FolderCreate, FolderDelete, FolderRename, FolderSubscribe
 from resync.folder_tree import UIDVALIDITY_AHEAD_MAX, UIDVALIDITY_MAX, UIDVALIDITY_STEP, merge_trees
 from resync.state import RISEN_MAX, ContradictionError
+from tests.effort import examples
 from tests.resync.tree_histories import Clock, Node
 
 
 @given(st.integers(2, 4), st.integers(10, 80), st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(75, 150), deadline=None)
 def test_trees_that_change_apart_become_equal(size: int, steps: int, rng: random.Random) -> None:
     clock = Clock()
     nodes = [Node(name, clock) for name in "abcd"[:size]]

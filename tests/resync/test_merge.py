@@ -11,11 +11,12 @@ from protocol.values import UID_MAX, Dot, UidSet
 from resync.entry import FlagAdd, MailAdd, MailDel
 from resync.merge import GAP_MAX, Anew, merge
 from resync.state import MERGE_HEADROOM, RISEN_MAX
+from tests.effort import examples
 from tests.resync.histories import HASH, Node, World, mail
 
 
 @given(st.integers(0, 2**32), st.integers(10, 120))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(75, 150), deadline=None)
 def test_nodes_that_number_apart_keep_every_promise(seed: int, steps: int) -> None:
     World(random.Random(seed)).run(steps)
 

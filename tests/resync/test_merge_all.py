@@ -15,6 +15,7 @@ from resync.entry import FlagAdd, MailDel
 from resync.merge import merge, merge_all
 from resync.row import Placement
 from resync.state import MailboxState, joined
+from tests.effort import examples
 from tests.resync.histories import Node, World, mail
 
 
@@ -37,7 +38,7 @@ CLUSTER = (st.integers(0, 2**32), st.integers(0, 60))
 
 
 @given(*CLUSTER)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(50, 100), deadline=None)
 def test_two_states_are_merged_unless_one_covers_the_other(seed: int, steps: int) -> None:
     one, other = states_of(seed, steps)[:2]
     both = merge_all([one, other])
@@ -52,7 +53,7 @@ def test_two_states_are_merged_unless_one_covers_the_other(seed: int, steps: int
 
 
 @given(*CLUSTER)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(50, 100), deadline=None)
 def test_every_state_can_step_to_the_merged_state(seed: int, steps: int) -> None:
     states = states_of(seed, steps)
     after = merge_all(states)
@@ -97,7 +98,7 @@ def is_expunged(one: Placement, states: Sequence[MailboxState]) -> bool:
 
 
 @given(*CLUSTER)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(50, 100), deadline=None)
 def test_order_of_states_changes_only_numbers(seed: int, steps: int) -> None:
     """Flags of a GUID with two placements are exempt: they count only if they were set before the placements merged."""
     states = states_of(seed, steps)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from resync.differing import DifferenceKind, Side, kinds
@@ -33,8 +34,9 @@ class SparkResult(NamedTuple):
     kinds: dict[bytes, dict[bytes, Record]]
 
 
+@pytest.mark.long
 def test_spark_follows_the_rules_for_two_nodes(spark: SparkSession, tmp_path: Path) -> None:
-    clusters = with_each_kind(random_clusters(examples(150, 600)))
+    clusters = with_each_kind(random_clusters(600))
     found = run_on_spark(spark, write_clusters(clusters, NODES[:2], tmp_path))
     check_relations(clusters, found)
     check_merges(clusters, found)

@@ -117,6 +117,7 @@ def test_renumbering_a_large_mailbox_is_spread_over_partitions(
     assert found.where("uid IS NOT NULL").count() == 2 * COUNT + 2
 
 
+@pytest.mark.long
 def test_missing_placements_are_computed_once_for_all_nodes(
     merged: tuple[DataFrame, list[DataFrame]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,6 +66,7 @@ def columns(schemas: Mapping[str, StructType]) -> list[str]:
     return [f"{name}: {field.simpleString()}" for name, schema in schemas.items() for field in schema]
 
 
+@pytest.mark.long
 def test_each_stage_yields_the_names_and_types_of_its_schema(read: Inventories, spark: SparkSession) -> None:
     def without_rows(frame: DataFrame) -> DataFrame:
         return spark.createDataFrame([], frame.schema)  # without that, the query plan would double at each stage

@@ -89,12 +89,14 @@ def two_nodes(tmp_path: Path, messages: tuple[int, int], stated_count: int | Non
     return places
 
 
+@pytest.mark.long
 def test_heads_with_the_same_wrong_count_are_damaged(spark: SparkSession, tmp_path: Path) -> None:
     read = inventories.read(spark, two_nodes(tmp_path, (3, 3), stated_count=4))
     related = classified(read)
     assert [one["relation"] for one in related.collect()] == ["damaged"]
 
 
+@pytest.mark.long
 def test_folders_without_a_tree_head_are_damaged_even_if_all_nodes_agree(spark: SparkSession, tmp_path: Path) -> None:
     folder = {
         "mailbox": b"m" * 16, "user": "bob", "name": "INBOX", "uidvalidity": 7, "deleted": False, "time": 1, "sid": "a",

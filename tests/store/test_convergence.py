@@ -6,12 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicator.store.db import queries
+from tests.effort import examples
 from tests.store import consistency
 from tests.store.memory_cluster import Cluster
 
 
 @given(st.integers(2, 3), st.integers(0, 60), st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20, 40), deadline=None)
 def test_nodes_converge_whatever_order_logs_are_exchanged_in(size: int, steps: int, rng: random.Random) -> None:
     cluster = Cluster(size)
     for _ in range(steps):

@@ -72,8 +72,7 @@ def silence(cluster: Cluster) -> None:
     "break_lines",
     [
         isolate,
-        silence,
-        *(pytest.param(one, marks=pytest.mark.long) for one in (part_all, make_a_line, silence_one_way)),
+        *(pytest.param(one, marks=pytest.mark.long) for one in (silence, part_all, make_a_line, silence_one_way)),
     ],
 )
 def test_partitions_work_alone_and_become_equal_afterwards(

@@ -63,8 +63,10 @@ def pull(network: Network) -> None:
     ("user", "break_network"),
     [
         ("parted", part),
-        ("lossy", make_lossy),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in (("deaf", deafen), ("pulled", pull))),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (("lossy", make_lossy), ("deaf", deafen), ("pulled", pull))
+        ),
     ],
 )
 def test_nodes_work_on_and_become_equal_after_packet_loss(

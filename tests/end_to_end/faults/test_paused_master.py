@@ -10,10 +10,11 @@ from contextlib import ExitStack
 import pytest
 
 from benchmarks.clusters.cluster import Cluster, Node
+from tests.effort import examples
 from tests.end_to_end.helpers.ledger import fetch, log_in
 
 SIDS = ("dc1", "dc3")  # the root, and a node that does not dial
-ROUNDS = 2
+ROUNDS = examples(1, 2)
 USERS = [f"{sid}-{number}" for sid in SIDS for number in range(ROUNDS)]
 SHORT_TIMEOUTS = '[mastership]\nheartbeat = "500ms"\ntimeout = "2s"\n'
 WAITING = 5  # commands, each on a connection of its own

@@ -91,8 +91,8 @@ def fetch(node: Node, user: str, reader: Reader) -> None:
     ("user", "mail"),
     [
         ("structured", LargeMail.attached(SIZE, 1)),
-        ("plain", LargeMail.plain(SIZE, 2)),
-        ("scattered", LargeMail.scattered(SIZE, 6)),
+        pytest.param("plain", LargeMail.plain(SIZE, 2), marks=pytest.mark.long),
+        pytest.param("scattered", LargeMail.scattered(SIZE, 6), marks=pytest.mark.long),
     ],
     ids=["structured", "plain", "scattered"],
 )

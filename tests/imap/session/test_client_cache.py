@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from protocol.values import UidSet
 from replicator.mailstore import MailStore, NewMessage
 from replicator.view import MailboxView
+from tests.effort import examples
 from tests.imap.client import Client, connected, services
 from tests.one_node import one_node
 
@@ -106,7 +107,7 @@ async def run_steps_in(mail: MailStore, steps: Steps) -> None:
             assert told in {None, message.flags}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30, 60), deadline=None)
 @given(STEPS)
 def test_clients_cache_equals_the_mailbox(steps: Steps) -> None:
     trio.run(run_steps, steps)

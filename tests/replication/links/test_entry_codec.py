@@ -41,6 +41,7 @@ from resync.entry import (
     MailDel,
     tree_id,
 )
+from tests.effort import examples
 from tests.protocol.strategies import dates, dots, flags, hashes, ids, numbers, numbers_32, texts, uid_sets, uids
 from tests.replication.stranger import text_of
 
@@ -100,7 +101,7 @@ def over_the_wire(logged: Logged) -> list[Arrived]:
     return [whole for whole in arrived if whole is not None]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(75, 150), deadline=None)
 @given(logged_entries())
 def test_every_entry_arrives_as_it_was_sent(logged: Logged) -> None:
     (arrived,) = over_the_wire(logged)
@@ -109,7 +110,7 @@ def test_every_entry_arrives_as_it_was_sent(logged: Logged) -> None:
     assert arrived.memory_bytes == sum(body.size_bytes for body in arrived.bodies)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(75, 150), deadline=None)
 @given(logged_entries(), st.data())
 def test_entries_that_changed_on_the_way_are_refused(logged: Logged, data: st.DataObject) -> None:
     sent = bytearray(b"".join(wire_bytes(logged)))
