@@ -69,6 +69,7 @@ async def test_client_has_a_minute_to_log_in(served: ImapServices, autojump_cloc
     assert autojump_clock.current_time() - began < 65
 
 
+@pytest.mark.long
 async def test_half_an_hour_of_silence_ends_the_connection(
     served: ImapServices, autojump_clock: trio.testing.MockClock
 ) -> None:

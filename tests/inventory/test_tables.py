@@ -86,6 +86,7 @@ def test_inventory_equals_what_the_node_shows(steps: int, rng: random.Random) ->
     node.connection.close()
 
 
+@pytest.mark.long
 @given(st.integers(20, 60), st.integers(1, 4), st.randoms(use_true_random=False))
 @settings(max_examples=25)
 def test_damaged_rows_are_reported_and_the_others_written(steps: int, damages: int, rng: random.Random) -> None:

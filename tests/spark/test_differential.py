@@ -17,7 +17,6 @@ from resync.row import Row
 from spark.audit.audit import keep
 from spark.comparison import mailboxes, merging, messages, sums, versions
 from spark.reading import inventories
-from tests.effort import examples
 from tests.spark.clusters import NODES, Cluster, random_cluster, random_clusters
 from tests.spark.writing import row_of, write_clusters
 
@@ -43,8 +42,9 @@ def test_spark_follows_the_rules_for_two_nodes(spark: SparkSession, tmp_path: Pa
     check_kinds_of_two(clusters, found)
 
 
+@pytest.mark.long
 def test_spark_follows_the_rules_for_many_nodes(spark: SparkSession, tmp_path: Path) -> None:
-    clusters = random_clusters(examples(250, 1400))
+    clusters = random_clusters(1400)
     found = run_on_spark(spark, write_clusters(clusters, NODES, tmp_path))
     check_relations(clusters, found)
     check_merges(clusters, found)

@@ -156,6 +156,7 @@ def test_interrupt_ends_the_writing_process(
     assert not begun[0].is_running()
 
 
+@pytest.mark.long
 def test_writing_process_ends_when_its_node_is_killed(tmp_path: Path, silent_server: str) -> None:
     with Cluster(tmp_path, ["alice"], size=1, copies=1) as cluster:
         [node] = cluster.nodes

@@ -75,6 +75,7 @@ def start(running: list[Running], *arguments: object) -> Running:
     return running[-1]
 
 
+@pytest.mark.long
 def test_cluster_stops_and_starts_again_with_its_mail(tmp_path: Path, running: list[Running]) -> None:
     cluster = start(running, "cluster", "run", "--nodes", 2, "--dir", tmp_path)
     cluster.read_until("^Ctrl-C stops")
@@ -119,6 +120,7 @@ def test_cluster_under_nohup_outlives_the_terminal(tmp_path: Path, running: list
     assert cluster.finish() == 0
 
 
+@pytest.mark.long
 def test_no_node_outlives_a_killed_cluster(tmp_path: Path, running: list[Running]) -> None:
     cluster = start(running, "cluster", "run", "--nodes", 2, "--dir", tmp_path)
     cluster.read_until("^Ctrl-C stops")

@@ -95,6 +95,7 @@ def test_slow_links_lose_nothing(cluster: Cluster, load: Load) -> None:
         link.throttle(math.inf)
 
 
+@pytest.mark.long
 def test_killed_root_comes_back_with_all_that_it_acknowledged(cluster: Cluster, load: Load) -> None:
     """dc1 is the root."""
     load.ask(CHANGES)

@@ -67,7 +67,8 @@ def wait_ready(process: subprocess.Popen[str]) -> None:
     assert process.stdout.readline() == "ready\n"
 
 
-@pytest.mark.parametrize("sid", ["dc1", pytest.param("dc3", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("sid", ["dc1", "dc3"])
 def test_copy_ends_with_an_error_beside_the_running_node(cluster: Cluster, tmp_path: Path, sid: str) -> None:
     before = link_states(cluster)
     with copied(cluster, sid, tmp_path / "copy") as process:

@@ -129,6 +129,7 @@ def test_full_disk_refuses_changes_only_until_there_is_room(cluster: Cluster, di
     assert count(dc2, "full") == stored + 2
 
 
+@pytest.mark.long
 def test_node_with_a_full_disk_falls_behind_and_catches_up(cluster: Cluster, disk: Disk) -> None:
     dc1, dc2, _ = cluster.nodes
     assert send(dc2, "behind", mail(0)) == 250  # dc2 is the mailbox's master from now on

@@ -114,6 +114,7 @@ def test_large_message_passes_through_the_master_to_a_third_node(cluster: Cluste
     assert OUR_HEADERS.fullmatch(reader.before)
 
 
+@pytest.mark.long
 def test_large_message_appended_at_its_master_is_read_in_parts_elsewhere(cluster: Cluster) -> None:
     dc1, dc2, _ = cluster.nodes
     mail = LargeMail.attached(SIZE, 3)
@@ -187,6 +188,7 @@ def test_interrupted_delivery_leaves_no_attachment_behind(cluster: Cluster) -> N
     assert contents(after) == contents(before)  # holders of earlier messages may have gone
 
 
+@pytest.mark.long
 def test_node_killed_during_a_download_has_the_message_once_in_the_end(cluster: Cluster) -> None:
     dc1, _, dc3 = cluster.nodes
     before = scrubbed(dc3)

@@ -191,6 +191,7 @@ async def test_silence_within_a_message_ends_the_connection(
     assert autojump_clock.current_time() >= 31 * 60
 
 
+@pytest.mark.long
 async def test_message_that_takes_too_long_ends_the_connection(
     mail: HookedMail, served: ImapServices, sinks: SinkLog, autojump_clock: trio.testing.MockClock
 ) -> None:

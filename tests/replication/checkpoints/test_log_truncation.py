@@ -65,6 +65,7 @@ async def test_log_is_kept_while_a_node_is_away(tmp_path: Path, autojump_clock: 
         assert await log_entries(nodes["dc1"]) == 0
 
 
+@pytest.mark.long
 async def test_node_catches_up_after_an_absence_longer_than_log_keep(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -95,6 +96,7 @@ async def test_node_catches_up_after_an_absence_longer_than_log_keep(
             await check(node)
 
 
+@pytest.mark.long
 async def test_checkpoints_on_demand_do_not_restart_the_log_keep_time(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -117,6 +119,7 @@ async def test_checkpoints_on_demand_do_not_restart_the_log_keep_time(
         assert await log_entries(nodes["dc1"]) < 7
 
 
+@pytest.mark.long
 async def test_forks_are_merged_from_checkpoints(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, mastership=CALM) as nodes:
         for number in range(5):

@@ -115,6 +115,7 @@ async def test_entries_in_a_manifest_leave_the_log(tmp_path: Path, autojump_cloc
         await node.assert_sound()
 
 
+@pytest.mark.long
 async def test_unchanged_mailboxes_are_not_written_again(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as node:
         assert (await node.log_truncation.checkpoint_now()).made_ms is None

@@ -264,6 +264,7 @@ async def test_folder_that_an_abandoned_branch_deleted_is_not_created(
         assert {folder.name for folder in await nodes["dc3"].mail.folders(USER)} == {"INBOX", "New"}
 
 
+@pytest.mark.long
 async def test_abandoned_entry_is_merged_when_its_predecessor_comes_back(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -230,6 +230,7 @@ async def test_no_entry_becomes_overdue_while_a_node_is_away(tmp_path: Path, aut
         assert not node.store.has_waiting(chain.id)
 
 
+@pytest.mark.long
 async def test_overdue_entry_stays_overdue_while_a_node_is_away(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

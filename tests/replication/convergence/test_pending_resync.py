@@ -88,6 +88,7 @@ async def test_postponed_mailbox_is_compared_with_another_node_if_its_peer_leave
         assert await nodes["dc3"].store.read(pending_resync.load) == [], "dc2 has settled all that dc1 had"
 
 
+@pytest.mark.long
 async def test_bootstrap_fetches_what_the_source_of_its_checkpoints_lacks(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

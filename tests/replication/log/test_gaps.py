@@ -111,6 +111,7 @@ async def test_peer_adopts_lost_entries_and_gets_the_later_ones(
         await execute(with_gap, "DELETE FROM log WHERE body = x'00'")
 
 
+@pytest.mark.long
 async def test_gap_stays_while_a_client_may_wait_for_its_entries(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

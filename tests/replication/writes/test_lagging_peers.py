@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -89,6 +90,7 @@ async def test_flapping_link_does_not_hide_a_lagging_peer(mock_clock: MockClock)
     assert "dc2" not in lagging_peers
 
 
+@pytest.mark.long
 async def test_distant_node_that_adopted_everything_is_waited_for(tmp_path: Path, autojump_clock: MockClock) -> None:
     """dc1 gets no ACK of dc3 for the entries of dc1's past run. It must not call dc3 lagging for that, and answer OK
     with two copies of three for ever.
