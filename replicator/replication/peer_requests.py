@@ -94,7 +94,6 @@ class PeerRequests:
         except NotMasterError:
             return Refused(RefusalCode.NOT_MASTER, f"{self._sid} would send the request back; ask the root again")
         except DatabaseFailedError as error:
-            log.warning("cannot answer %s of %s: %s", type(command).__name__, link.sid, error)
             return Refused(RefusalCode.UNAVAILABLE, f"at {self._sid}: {error}")
         except MailError as error:
             return refusal(error)

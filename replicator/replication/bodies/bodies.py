@@ -16,7 +16,7 @@ import trio
 
 from protocol.commands import Parts, Reply
 from replicator.config.model import ContentConfig
-from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
+from replicator.errors import ContentUnavailableError, DatabaseFailedError, DiskFullError, MailError, UnavailableError
 from replicator.mailstore import BodyReader, ReceivedBody
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
@@ -41,7 +41,6 @@ from replicator.store.bodies.body_rows import (
     read_body,
     replace_body,
 )
-from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.transaction import Transaction
 from replicator.store.store import Reader, Store
 
@@ -175,7 +174,7 @@ class Bodies:
         if found is None:
             return None
         if isinstance(found.message, bytes):
-            with suppress(DiskFullError, DatabaseDamagedError):  # the body can be read even if it cannot be stored
+            with suppress(DiskFullError, DatabaseFailedError):  # the body can be read even if it cannot be stored
                 stored = await self._run_in_thread(partial(StoredBody.of, found.message))
                 await self._store.write(partial(_replace, stored))
             return PlainBody(found.message)

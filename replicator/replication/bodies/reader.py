@@ -20,20 +20,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PlainBody:
-    """A body in memory. See `replicator.mailstore.Text`."""
+    """A body in memory. See `replicator.mailstore.BodyReader`."""
 
     raw: bytes = field(repr=False)
 
     @property
     def skeleton(self) -> Skeleton:
-        """See `Text`."""
+        """See `BodyReader`."""
         return Skeleton(self.raw)
 
     async def check(self, start: int, end: int) -> None:
-        """See `Text`."""
+        """See `BodyReader`."""
 
     async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """See `Text`."""
+        """See `BodyReader`."""
         for at in range(start, min(end, len(self.raw)), CHUNK_BYTES):
             yield self.raw[at : min(at + CHUNK_BYTES, end)]
 
@@ -56,11 +56,11 @@ class LargeBody:
 
     @cached_property
     def skeleton(self) -> Skeleton:
-        """See `Text`."""
+        """See `BodyReader`."""
         return self.recipe.skeleton()
 
     async def check(self, start: int, end: int) -> None:
-        """See `Text`."""
+        """See `BodyReader`."""
         checked: Attached | None = None
         for piece in self.recipe.slices(start, end):
             if not isinstance(piece, bytes) and piece.attached is not checked:
@@ -68,7 +68,7 @@ class LargeBody:
                 await self.chunks.chunk(checked, self.holdings.get(checked.hash), piece.chunks[0])
 
     async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """See `Text`."""
+        """See `BodyReader`."""
         read: dict[int, bytes] = {}  # chunks of the current attachment: base64 lines cross chunk borders
         attached: Attached | None = None
         for piece in self.recipe.slices(start, end):
