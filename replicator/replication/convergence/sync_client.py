@@ -208,7 +208,8 @@ async def _ask(mastership: Mastership, sid: str, key: MailboxKey | None, *, anew
         raise UnavailableError(f"no route to {sid}")
     reply = await link.request(lambda link: SyncMailbox(link.number(key), sid, anew) if key else SyncNode(sid))
     if not isinstance(reply, c.Snapshot):
-        raise UnavailableError(f"{sid} did not report its state: {reply}")
+        why = reply.text if isinstance(reply, Refused) else f"it answered {type(reply).__name__}"
+        raise UnavailableError(f"{sid} did not report its state: {why}")
     return _Asked(link, sid, reply)
 
 

@@ -108,6 +108,25 @@ async def test_body_is_read_although_the_disk_is_too_full_to_store_it(
         assert await nodes["dc3"].bodies() == {1: body}
 
 
+async def test_body_is_read_although_the_database_fails_to_store_it(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save(BODY)
+        await nodes.converged()
+        await damage(nodes["dc3"], lose)
+        connection = connection_of(nodes["dc3"].store)
+        connection.execute(
+            "CREATE TEMP TRIGGER failing BEFORE INSERT ON content BEGIN SELECT RAISE(FAIL, 'disk I/O error'); END"
+        )
+        assert await nodes["dc3"].bodies() == {1: BODY}
+        nodes.isolate("dc3")
+        with pytest.raises(ContentUnavailableError):
+            await nodes["dc3"].bodies()  # it was indeed not stored
+        connection.execute("DROP TRIGGER failing")
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        assert await nodes["dc3"].bodies() == {1: BODY}
+
+
 async def test_silent_neighbour_does_not_prevent_a_fetch(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

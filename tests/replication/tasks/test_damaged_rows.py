@@ -1,5 +1,6 @@
 """A damaged row holds back only the entries and merges that need it."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from trio.testing import MockClock
 from protocol.values import UidSet
 from replicator.errors import UnavailableError
 from replicator.replication import timing
-from replicator.tasks import CheckOptions, CheckStatus
+from replicator.tasks import CheckOptions, CheckStatus, ResyncOptions, ResyncStatus
 from tests.replication.cluster import TIMEOUT_S, Node, cluster, until
 from tests.replication.idle_parts import stop_the_log
 from tests.replication.tasks.partition import cut_off_dc1, rejoin_dc1
@@ -111,3 +112,22 @@ async def test_damage_at_a_peer_does_not_stop_a_new_master(
         await rejoin_dc1(nodes)
         await nodes.converged()
         assert sorted((await two.bodies()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
+
+
+async def test_damage_that_peers_requests_meet_is_logged_once(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = ["alice", "bob", "carol"]
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one, two = nodes["dc1"], nodes["dc2"]
+        for user in users:
+            await one.save("text", user=user)
+        await nodes.converged()
+        one.damage("UPDATE by_uid SET claim_origin = CAST(x'ff' AS TEXT)")
+        for user in users:
+            resync = await run_task(two, ResyncOptions(user), ResyncStatus)
+            assert "state: at dc1: a part of this node's database is damaged" in str(resync.differences[0].why_not)
+        assert one.store.damage.found
+        told = Counter(record.name.rpartition(".")[2] for record in caplog.records if "damaged" in record.getMessage())
+        assert told == {"damage": 1}
+        one.damage("UPDATE by_uid SET claim_origin = origin")  # the databases must be whole when the nodes stop
