@@ -38,6 +38,8 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
+NO_ANSWER = "the master does not answer; try again"
+
 
 class Keeper(Protocol):
     """What the mover knows of the keeper of masters, `Mastership`."""
@@ -88,17 +90,25 @@ class Handover:
                 self._elections.later(partial(self._take, key, master, move))
 
     async def move(self, key: MailboxKey, move: MasterMove, came_from: PeerLink | None = None) -> Reply:
-        """Forward a MASTER-MOVE towards the master, or carry it out if this node is the master."""
+        """Forward a MASTER-MOVE towards the master, or carry it out if this node is the master.
+
+        If the master is to move to this node, take the scope, for the node that asked.
+        """
         if move.term != self._masters.term:
             return Refused(RefusalCode.UNAVAILABLE, "another term has begun; ask again")
         if move.destination not in self._elections.table.component:
             return Refused(RefusalCode.UNAVAILABLE, self._unreachable(move.destination))
-        if came_from is not None and _wish(key, move) in self._forwarded:
-            return self._not_this_way(key)
         scope = self._keeper.scope(key)
+        in_a_circle = came_from is not None and _wish(key, move) in self._forwarded
+        if in_a_circle and self._masters.is_moving(scope):
+            return self._not_this_way(key)
         master, moves = await self._keeper.find(key), self._masters.moves(scope)
         if master == self._elections.sid:
             return await self._give(key, move)
+        if in_a_circle:
+            return self._not_this_way(key)
+        if move.destination == self._elections.sid and self._masters.want(scope):
+            return await self._take(key, master, move) or Refused(RefusalCode.UNAVAILABLE, NO_ANSWER)
         link = self._elections.toward(master)
         reply = None if link is came_from else await self._request(key, master, move)
         if reply is None or (isinstance(reply, Refused) and reply.code == RefusalCode.NOT_MASTER):
@@ -146,9 +156,7 @@ class Handover:
                 reply = await self._try_to_move(key, node)
                 await trio.sleep(0 if isinstance(reply, Moved) else timing.MASTERSHIP_RETRY_S)
         if not isinstance(reply, Moved):
-            raise UnavailableError(
-                reply.text if isinstance(reply, Refused) else "the master does not answer; try again"
-            )
+            raise UnavailableError(reply.text if isinstance(reply, Refused) else NO_ANSWER)
 
     async def take_over(self, key: MailboxKey) -> bool:
         """Try to make this node the mailbox's master, even if clients of another node use it; return True if it is."""
@@ -160,10 +168,9 @@ class Handover:
 
     async def _try_to_move(self, key: MailboxKey, node: str) -> Reply | None:
         move = MasterMove(0, self._masters.term, node, now=True)
-        master = await self._keeper.find(key)
-        if node == self._elections.sid != master and self._masters.want(self._keeper.scope(key)):
-            return await self._take(key, master, move)
-        return await self.move(key, move)
+        if node == self._elections.sid:
+            return await self.move(key, move)
+        return await self._request(key, node, move)  # the node takes the scope, and so knows that it is the master
 
     # ---- taking
 

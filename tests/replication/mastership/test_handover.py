@@ -191,6 +191,7 @@ async def test_all_nodes_know_the_master_after_a_handover(
         await nodes[source].coordinator.handover.move_to(inbox, target)
         await trio.sleep(0.1)  # until the root has heard of it
         assert [await node.coordinator.handover.master_of(inbox) for node in nodes.all()] == [target] * 3
+        assert await known_master_at(nodes[target]) == target, "also without asking the root"
 
 
 async def test_asking_for_a_master_does_not_make_one(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -206,8 +207,9 @@ async def make_request_loop(nodes: Cluster) -> None:
     for sid in ("dc1", "dc2"):
         await nodes[sid].save(f"at {sid}")
     await nodes.converged()
-    for sid in ("dc3", "dc2"):
-        await nodes["dc3"].coordinator.handover.move_to(await nodes["dc3"].inbox(), sid)
+    handover = nodes["dc3"].coordinator.handover
+    await handover.move_to(await nodes["dc3"].inbox(), "dc3")
+    await handover.resign(MailboxKey.of(await nodes["dc3"].inbox()), "dc2")
     assert [await known_master_at(node) for node in nodes.all()] == ["dc3", "dc1", "dc2"]
 
 

@@ -390,7 +390,7 @@ async def test_master_catches_up_again_when_a_scope_comes_back(
         key, mastership = await key_of(nodes["dc1"]), nodes["dc1"].coordinator.mastership
         assert mastership.may_number(key)
         await nodes["dc2"].coordinator.handover.move_to(await nodes["dc2"].inbox(), "dc2")
-        await nodes["dc2"].coordinator.handover.move_to(await nodes["dc2"].inbox(), "dc1")
+        await nodes["dc2"].coordinator.handover.resign(key, "dc1")
         await trio.sleep(1)
         mastership.bounced(key)  # dc1 has not heard that it is the master again
         assert await mastership.find(key) == "dc1"
