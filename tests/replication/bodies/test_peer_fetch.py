@@ -119,6 +119,7 @@ async def test_body_is_read_although_the_database_fails_to_store_it(tmp_path: Pa
         )
         assert await nodes["dc3"].bodies() == {1: BODY}
         nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
         with pytest.raises(ContentUnavailableError):
             await nodes["dc3"].bodies()  # it was indeed not stored
         connection.execute("DROP TRIGGER failing")
