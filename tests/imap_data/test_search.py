@@ -169,7 +169,7 @@ def in_set(number: int, wanted: SequenceSet, largest: int) -> bool:
     return any(min(a, b) <= number <= max(a, b) for a, b in ends)
 
 
-@settings(max_examples=examples(250, 500), deadline=None)
+@settings(max_examples=examples(150, 500), deadline=None)
 @given(mailbox=mailboxes(), key=search_keys)
 def test_search_finds_the_same_as_a_naive_search(mailbox: Mailbox, key: keys.SearchKey) -> None:
     search = Search(keys.SearchProgram(key), mailbox.view, mailbox.announced, mailbox.recent)

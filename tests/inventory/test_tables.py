@@ -24,6 +24,7 @@ from replicator.store.inventory.flags import FlagReader
 from replicator.store.inventory.screening import KEYS, key_of
 from replicator.store.log import sequencer
 from resync.inventory import TABLES
+from tests.effort import examples
 from tests.inventory import expected
 from tests.inventory.reading_back import write_and_read
 from tests.store.harness import INBOX, guid, saving
@@ -73,7 +74,7 @@ def random_node(rng: random.Random, steps: int) -> MemoryNode:
 
 
 @given(st.integers(0, 80), st.randoms(use_true_random=False))
-@settings(max_examples=15)
+@settings(max_examples=examples(8, 15))
 def test_inventory_equals_what_the_node_shows(steps: int, rng: random.Random) -> None:
     node = random_node(rng, steps)
     for statement in AFTER_MERGES:

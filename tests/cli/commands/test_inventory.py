@@ -104,6 +104,7 @@ def test_damaged_row_is_reported_and_left_out(filled: ServedNode, invoke: Invoke
     assert (one["table"], one["what"]) == ("messages", "has invalid values in flags")
 
 
+@pytest.mark.long
 def test_killed_writing_process_is_reported_and_can_be_started_again(
     filled: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

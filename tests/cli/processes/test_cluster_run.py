@@ -277,6 +277,7 @@ def test_node_names_the_port_in_use(node: ClusterNode, running: list[Running]) -
     assert "ready" not in process.seen.splitlines()
 
 
+@pytest.mark.long
 def test_unusable_data_directory_is_no_configuration_error(node: ClusterNode, running: list[Running]) -> None:
     data = node.config.node.data
     data.mkdir()

@@ -25,6 +25,7 @@ from replicator.store.gc import expunged
 from replicator.store.store import Store
 from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions, UndeleteOptions
 from resync.entry import MailAdd
+from tests.effort import first
 from tests.replication.bodies.large_messages import check_holders, contents, message, save
 from tests.replication.cluster import HEARTBEAT_S, USER, Cluster, Node, cluster, until, virtual_environment
 from tests.replication.metrics import value
@@ -107,7 +108,7 @@ async def test_damaged_attachment_row_does_not_stop_retention(tmp_path: Path, au
 
 @pytest.mark.parametrize(
     ("keep_s", "pause_s"),
-    [(0.0, timing.RETENTION_LEAST_S), (KEEP_S * 5, KEEP_S / 2), (86400 * 14, timing.RETENTION_MOST_S)],
+    first(2, [(0.0, timing.RETENTION_LEAST_S), (KEEP_S * 5, KEEP_S / 2), (86400 * 14, timing.RETENTION_MOST_S)]),
 )
 async def test_pause_between_rounds_follows_from_keep_expunged(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, keep_s: float, pause_s: float

@@ -118,6 +118,7 @@ async def test_bootstrap_fetches_what_the_source_of_its_checkpoints_lacks(
             assert await node.bodies(user="bob") == {1: "before", 2: "after", 3: "newer"}
 
 
+@pytest.mark.long
 async def test_state_transfer_fetches_what_its_source_lacks(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from replicator.config import UidConflict
 from replicator.mailstore import INBOX, BodyReader
 from replicator.view import Message
+from tests.effort import examples
 from tests.imap.client import Client, connected, services
 from tests.replication.cluster import USER, Cluster, Node, cluster
 from tests.replication.follower import Follower
@@ -209,7 +210,7 @@ async def act(follower: Follower, rng: random.Random, turns: int) -> None:
         follower.hear((await follower.client.until("t"))[:-1], command)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(examples(2, 8)))
 async def test_clients_that_follow_untagged_responses_have_the_right_state(
     tmp_path: Path, autojump_clock: MockClock, seed: int
 ) -> None:

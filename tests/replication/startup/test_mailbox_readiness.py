@@ -323,6 +323,7 @@ async def test_node_does_not_wait_for_entries_that_only_a_stopped_peer_had(
         assert list((await node.bodies()).values()) == ["before"]
 
 
+@pytest.mark.long
 async def test_wrong_number_in_a_log_does_not_block_readiness_for_ever(
     tmp_path: Path, autojump_clock: MockClock, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -433,6 +433,7 @@ async def test_lost_row_is_not_taken_for_expunged_in_a_merge(
             assert sorted((await node.bodies()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
 
 
+@pytest.mark.long
 async def test_master_with_a_lost_row_merges_nothing_and_gives_the_reason(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -527,6 +528,7 @@ async def test_branches_that_cannot_be_merged_are_reported(
         assert "cannot be merged; the log of its master says why" in undone(status)[0][2]
 
 
+@pytest.mark.long
 async def test_timeout_does_not_count_the_wait_for_a_turn(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -364,7 +364,7 @@ def as_sent(item: Logged) -> Logged:
 
 
 @given(st.integers(0, 150), st.randoms(use_true_random=False))
-@settings(max_examples=examples(25, 50), deadline=None)
+@settings(max_examples=examples(15, 50), deadline=None)
 def test_no_needed_body_is_removed_in_any_interleaving(steps: int, rng: random.Random) -> None:
     world = World(rng)
     with pytest.MonkeyPatch.context() as patch:

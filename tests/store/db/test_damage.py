@@ -15,6 +15,7 @@ from replicator.runtime.environment import Environment
 from replicator.store.db import queries, schema
 from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.store import Store
+from tests.effort import first
 from tests.store.damaging import damage, leaves_of, overwrite, zero_middle
 from tests.store.harness import INBOX, flagging, guid, open_store, save, saving
 
@@ -62,7 +63,7 @@ async def test_incomplete_database_file_is_refused(tmp_path: Path, harm: Callabl
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("tree", SMALL)
+@pytest.mark.parametrize("tree", first(4, SMALL))
 async def test_damage_to_heads_and_contexts_is_refused(tmp_path: Path, tree: str) -> None:
     path = await full_store(tmp_path)
     overwrite(path, leaves_of(path, tree)[-1])
@@ -148,7 +149,7 @@ async def test_foreign_tables_are_ignored(tmp_path: Path) -> None:
         assert await save(store, SIZE) == SIZE + 1
 
 
-@pytest.mark.parametrize("tree", LARGE)
+@pytest.mark.parametrize("tree", first(2, LARGE))
 @pytest.mark.parametrize("which", [0, -1])
 async def test_damage_at_the_ends_of_large_tables_is_refused(tmp_path: Path, tree: str, which: int) -> None:
     path = await full_store(tmp_path)

@@ -25,7 +25,7 @@ from tests.store.memory_node import MemoryNode
 
 
 @given(st.integers(2, 5), st.integers(0, 120), st.randoms(use_true_random=False))
-@settings(max_examples=examples(15, 60), deadline=None)
+@settings(max_examples=examples(10, 60), deadline=None)
 def test_nodes_that_number_independently_and_merge_converge(size: int, steps: int, rng: random.Random) -> None:
     world = World(rng, size)
     for _ in range(steps):

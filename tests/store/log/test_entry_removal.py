@@ -172,7 +172,7 @@ class TruncatingWorld(World):
 
 
 @given(st.integers(2, 4), st.integers(20, 150), st.randoms(use_true_random=False))
-@settings(max_examples=examples(15, 60), deadline=None)
+@settings(max_examples=examples(8, 60), deadline=None)
 def test_nodes_that_remove_settled_entries_converge(size: int, steps: int, rng: random.Random) -> None:
     world = TruncatingWorld(rng, size)
     for _ in range(steps):
@@ -195,7 +195,7 @@ def test_nodes_that_remove_settled_entries_converge(size: int, steps: int, rng: 
         one.node.connection.close()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(examples(2, 8)))
 def test_many_entries_are_removed_in_long_histories(seed: int) -> None:
     world = TruncatingWorld(random.Random(seed), 2)
     for number in range(600):

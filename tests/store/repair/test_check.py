@@ -18,6 +18,7 @@ from replicator.store.repair.mailbox_check import LogComparison, chain_ids, exha
 from replicator.store.repair.row_repair import compare_and_mend, mend
 from replicator.store.repair.table_check import FIRST, stray_pointers, stray_rows, strays_of_trees, unseen_chains
 from resync.entry import tree_id
+from tests.effort import examples
 from tests.store.branching import World
 from tests.store.consistency import check
 from tests.store.harness import ALICE, INBOX, WORK, creating, expunging, flagging, guid, renaming, saving, subscribing
@@ -36,7 +37,7 @@ def damages(node: MemoryNode) -> list[tuple[str, str]]:
     return unseen + [(damage.kind, damage.what) for damage in found]
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(examples(10, 25)))
 def test_check_finds_no_damage_in_any_history(seed: int) -> None:
     world = World(random.Random(seed), 3)
     for step in range(120):
