@@ -37,6 +37,7 @@ from replicator.tasks import (
 TIMEOUT_S = 90.0  # longer than any wait of the node itself
 JSON = "application/json"
 ANSWER_BYTES_MAX = 256 * MIB  # the list of a million mailboxes
+SHOWN_MAX = 200  # characters of an answer that makes no sense
 
 _Object = dict[str, Any]  # parsed JSON, not yet converted
 
@@ -161,7 +162,8 @@ class NodeClient:
             answer = response.read(ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+            told = " ".join(str(error).split())[:SHOWN_MAX]  # it may be what another server has sent
+            reason = (error.strerror if isinstance(error, OSError) else None) or told or type(error).__name__
             where = f" at {self._url}" if self._url.sid else ""
             raise UnreachableError(self._url, f"no answer{where} ({reason}); is the node running?") from error
         document = self._parsed(json.loads, answer)

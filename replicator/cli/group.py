@@ -1,4 +1,4 @@
-"""Click groups: one suggests similar names for unknown commands, one imports a command's module when needed."""
+"""Click groups: one helps with names and what commands do, one also imports a command's module when needed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from importlib import import_module
 
 import click
+
+SENTENCE_MAX = 200
+"""Characters that help shows of a command."""
 
 
 class HelpfulGroup(click.Group):
@@ -23,6 +26,14 @@ class HelpfulGroup(click.Group):
             advice = f"did you mean {near[0]!r}?" if near else f"the commands are: {', '.join(names)}"
             raise click.UsageError(f"there is no command {name!r}; {advice}", ctx)
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, each with the whole first sentence of its help."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, each.get_short_help_str(SENTENCE_MAX)) for name, each in commands.items() if each is not None]
+            )
 
 
 class LazyGroup(HelpfulGroup):

@@ -54,11 +54,13 @@ class NodeMetrics:
         self._needs_sync = gauge(
             "peer_needs_sync",
             "1 if the peer lacks entries that have left this node's log: it has to get them from another node, or"
-            " by SYNC.",
+            " by comparing all that both show.",
             "peer",
         )
         self._postponed = gauge(
-            "mailboxes_postponed", "Mailboxes and trees that a state transfer has left different from a peer's."
+            "mailboxes_postponed",
+            "Mailboxes and folder trees that could not be made equal to a peer's when this node last caught up"
+            " without the log; it tries again every minute.",
         )
         self._texts_lacking = gauge(
             "texts_lacking", "Bodies of messages shown here that this node has yet to fetch from other nodes."
@@ -97,11 +99,11 @@ class NodeMetrics:
             "log_kept_bytes", "Size of the entries in the log, without message bodies; `log.max_size` limits it."
         )
         self._checkpoint_age = gauge(
-            "checkpoint_age_seconds", "Time since the last manifest of checkpoints was written; NaN if there is none."
+            "checkpoint_age_seconds", "Time since the last round of checkpoints was written; NaN if there is none."
         )
         self._pending = gauge(
             "checkpoint_waits_for_nodes",
-            "Nodes that have yet to settle what the last checkpoints cover; the log before the checkpoints is kept"
+            "Nodes that have yet to take in what the last checkpoints cover; the log before the checkpoints is kept"
             " for them.",
         )
         self._failing = gauge("checkpoints_failing", "1 while no checkpoints can be written, 0 otherwise.")

@@ -36,11 +36,12 @@ class ServedPair:
 
 
 @contextmanager
-def served_pair(directory: Path) -> Iterator[ServedPair]:
+def served_pair(directory: Path, size: int = 2) -> Iterator[ServedPair]:
+    """Run the pair. Of `size` configured nodes, the others do not run."""
     running: queue.Queue[ServedPair] = queue.Queue()
 
     async def serve() -> None:
-        async with cluster(directory, None, 2) as nodes, trio.open_nursery() as nursery:
+        async with cluster(directory, None, size, start=["dc1", "dc2"]) as nodes, trio.open_nursery() as nursery:
             node, ended = nodes["dc1"], trio.Event()
             tasks = tasks_of(node.store, node.coordinator, node.environment)
             nursery.start_soon(tasks.run)

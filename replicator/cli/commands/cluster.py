@@ -111,20 +111,20 @@ def _welcome(directory: Path, nodes: Sequence[ClusterNode], children: Sequence[N
     """Print all that a user needs to use the cluster."""
     ready = [node for node, child in zip(nodes, children, strict=True) if child.is_ready]
     users = logins(directory, ready[0].config.users.passwd_file)
-    echo(console(), "", _node_table(nodes, ready), _user_table(users))
+    echo(console(), "", _node_table(nodes, children), _user_table(users))
     click.echo(f"The generated passwords are in {directory / 'passwords.txt'}.")
     for text, command in _examples(ready, users):
         click.echo(f"\n{text}:\n\n  {command}")
     click.echo("\nCtrl-C stops the cluster. To continue with the same mail, run this command again.\n")
 
 
-def _node_table(nodes: Sequence[ClusterNode], ready: Sequence[ClusterNode]) -> Table:
-    rows = table(f"Ports on {HOST}", "node", "LMTP", "IMAP", "HTTP", "nodes", "configuration")
-    for node in nodes:
+def _node_table(nodes: Sequence[ClusterNode], children: Sequence[NodeProcess]) -> Table:
+    rows = table(f"Ports on {HOST}", "node", "LMTP", "IMAP", "HTTP", "nodes", "process", "configuration")
+    for node, child in zip(nodes, children, strict=True):
         listen = node.config.listen
         doors = [_port(door) for door in (listen.lmtp, listen.imap, listen.http, listen.peer)]
-        state = "" if node in ready else " [red](stopped)[/]"
-        rows.add_row(f"[bold]{escape(node.sid)}[/]{state}", *doors, escape(str(node.file)))
+        process = str(child.pid) if child.is_ready else "[red](stopped)[/]"
+        rows.add_row(f"[bold]{escape(node.sid)}[/]", *doors, process, escape(str(node.file)))
     return rows
 
 

@@ -89,11 +89,13 @@ def _print(status: ResyncStatus) -> None:
 
 
 def _amounts(status: ResyncStatus) -> str:
-    count = status.mended + status.unmended
+    failed = sum(one.user is None for one in status.differences)  # whole nodes: the table says why
+    count = status.mended + status.unmended - failed
+    comparisons = f"; {failed} node{'s' if failed > 1 else ''} could not be compared" if failed else ""
     if not count:
-        return "nothing differs"
+        return f"nothing differs{comparisons}"
     kinds = f" ({_in_words(status.differed)})" if status.differed else ""
-    return f"{count} differ{'s' if count == 1 else ''}{kinds}; {status.mended} equal now"
+    return f"{count} differ{'s' if count == 1 else ''}{kinds}; {status.mended} equal now{comparisons}"
 
 
 def _in_words(differed: Mapping[str, int]) -> str:

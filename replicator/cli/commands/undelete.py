@@ -84,6 +84,9 @@ def _print(status: UndeleteStatus) -> None:
     if status.left_out:
         click.echo(f"{status.left_out} more are not listed")
     if status.state == "done" or status.messages:
+        if not status.messages:
+            click.echo("nothing to restore: this node keeps no expunged mail of this folder and time")
+            return
         verb = "would be restored" if status.dry_run else "restored"
         some = "1 message" if status.restored == 1 else f"{status.restored} messages"
         click.echo(f"{some} ({status.restored_bytes} bytes) {verb}; left out: {_left(status)}")

@@ -46,6 +46,11 @@ class NodeProcess:
         self._say = say
         self._process: trio.Process | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """Process number, while the child runs."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
     async def run(self) -> None:
         """Start the child, pass its output on, and return when it has ended. Do not cancel this: call `end`."""
         pipe = subprocess.PIPE

@@ -311,7 +311,7 @@ class Connections:
 
     async def _expect_calls(self) -> None:
         """Warn of peers with a lower SID that have not dialled this node in time."""
-        await trio.sleep(self._config.mastership.timeout_s)
+        await trio.sleep(2 * self._config.mastership.timeout_s)  # this node may be the first of several to start
         for sid, state in self.peers.items():
             if state.since_ms is None and sid < self._config.node.id and state.error is None:
                 state.error = (

@@ -135,7 +135,7 @@ class Admission:
                 log.warning("cannot record that this node has its cluster's data: %s", error)
                 await trio.sleep(timing.ADMISSION_RETRY_S)
             else:
-                log.info("this node's database was new and now has its cluster's data")
+                log.info("this node started with a new database; it has its cluster's mail now and serves clients")
                 self.begun.set()
                 for state in self._peers().values():
                     if state.link is not None:

@@ -92,15 +92,18 @@ class Durability:
             self._held.pop(sid, None)  # the node reports its context anew: its data may come from a backup
         for sid in self._known:
             self._lagging_peers.look(sid, self._held.get(sid, {}))
-        self._say_if_short()
         for origin in list(self._waiting):
             self._wake(origin)
 
     async def run(self, interval_s: float) -> None:
-        """Check regularly which nodes lag too far behind to be waited for, until cancelled."""
+        """Check regularly which nodes lag too far behind to be waited for, until cancelled.
+
+        A shortage is logged here only: links that end with the node are none.
+        """
         while True:
             await trio.sleep(interval_s)
             self.changed()
+            self._say_if_short()
 
     def _wake(self, origin: str) -> None:
         waiting = self._waiting.get(origin)

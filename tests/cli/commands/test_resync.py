@@ -74,6 +74,15 @@ def test_resync_of_equal_nodes_finds_nothing(pair: ServedPair, invoke: Invoke) -
     assert everything.stdout == "The digests of all mailboxes and trees compared with dc2: nothing differs\n"
 
 
+def test_node_that_cannot_be_compared_is_no_difference(tmp_path: Path, invoke: Invoke) -> None:
+    with served_pair(tmp_path / "pair", 3) as pair:
+        pair.do(_two_saved)
+        result = invoke("resync", "--all", "--url", pair.url)
+    assert result.exit_code == 1
+    assert "dc3 cannot be reached" in result.stdout
+    assert result.stdout.endswith(" compared with dc2: nothing differs; 1 node could not be compared\n")
+
+
 def test_resync_reports_differences_and_then_makes_nodes_equal(apart: ServedPair, invoke: Invoke) -> None:
     told = invoke("resync", "--user", "alice", "--peer", "dc2", "--dry-run", "--url", apart.url)
     assert told.exit_code == 1

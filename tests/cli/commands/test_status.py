@@ -189,6 +189,23 @@ def test_wait_for_a_silent_node_is_short(served: ServedNode, invoke: Invoke, mon
     assert "dc1 1m 30s" in words(result.stdout)
 
 
+def test_port_of_another_protocol_is_told_on_one_line(invoke: Invoke) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"* OK IMAP\r\n")
+                connection.recv(1 << 16)
+
+        greeting = threading.Thread(target=greet)
+        greeting.start()
+        result = invoke("status", "--url", url)
+        greeting.join()
+    assert result.stderr == f"Error: {url}: no answer (* OK IMAP); is the node running?\n"
+
+
 def test_status_shows_mailboxes_with_their_master_and_digests(
     served: ServedNode, other: ServedNode, invoke: Invoke
 ) -> None:

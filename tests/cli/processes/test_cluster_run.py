@@ -126,6 +126,9 @@ def test_no_node_outlives_a_killed_cluster(tmp_path: Path, running: list[Running
     cluster.read_until("^Ctrl-C stops")
     nodes = cluster.children()
     assert len(nodes) == 2
+    assert all(re.search(rf"^ dc\d .* {node.pid} ", cluster.seen, re.MULTILINE) for node in nodes), (
+        "the table names the processes"
+    )
     cluster.process.kill()
     cluster.finish()
     _, alive = psutil.wait_procs(nodes, timeout=WAIT_S)

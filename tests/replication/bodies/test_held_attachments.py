@@ -33,6 +33,7 @@ from tests.replication.bodies.large_messages import (
     save,
 )
 from tests.replication.cluster import USER, Node, cluster
+from tests.replication.mastership.masters import master
 from tests.replication.metrics import value
 from tests.replication.slow_disk import delay_writes
 from tests.replication.tasks.running import scrub
@@ -183,6 +184,7 @@ async def test_save_succeeds_while_the_masters_disk_is_full(
             patch.setattr(nodes["dc1"].store.attachments, "build", raise_disk_full)
             await save(nodes["dc2"], message(1))
         await nodes.converged()
+        assert await master(nodes) == "dc2", "dc1 hands the mailbox to the node that asks"
 
 
 async def test_attachment_that_many_saves_need_is_fetched_once(

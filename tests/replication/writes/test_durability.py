@@ -118,6 +118,21 @@ async def test_silent_peer_is_waited_for_only_if_its_copy_is_needed(
         await nodes.linked()
 
 
+async def test_only_links_that_end_before_the_node_are_a_shortage_of_copies(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes.linked()
+        await trio.sleep(2 * HEARTBEAT_S)
+        caplog.clear()
+        await nodes.stop("dc1")
+        await trio.sleep(2 * HEARTBEAT_S)
+        assert "copies can be made" not in caplog.text
+        nodes.isolate("dc2")
+        await trio.sleep(TIMEOUT_S)
+        assert caplog.text.count("only 1 of 2 copies can be made") == 2, "at dc2 and at dc3"
+
+
 async def test_single_copy_waits_for_no_peer(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         await nodes["dc1"].save("first")
