@@ -39,6 +39,10 @@ RIVAL_RUNS_LOOK_AGAIN_S = 0.05
 
 OBJECT_ENTRIES_TIMEOUT_S = 10.0
 """For one object: the peer's log waits for it."""
+OBJECT_ENTRIES_CONNECT_S = 2.0
+"""For a connection to the object store."""
+OBJECT_ENTRIES_SILENCE_S = 5.0
+"""Without an octet from the object store, until it is given up."""
 OBJECT_ENTRIES_REST_S = 60.0
 """After a failure, before an object is written again."""
 OBJECT_ENTRIES_INLINE_S = 600.0
@@ -334,8 +338,17 @@ PACING_SHOW_EVERY_S = 0.2
 
 # ---- tasks/resync.py
 
+RESYNC_BUSY_EVERY_S = 0.5
+"""Between comparisons of a mailbox that is too busy to be compared."""
 RESYNC_MEND_TIMEOUT_S = 300.0
 """Per mailbox: a million messages are joined in a minute or two."""
+
+# ---- tasks/undelete.py
+
+UNDELETE_FOLDER_EVERY_S = 0.5
+"""Between tries for a folder that is replaced meanwhile."""
+UNDELETE_BUSY_EVERY_S = 5.0
+"""Between tries for a message that is unavailable because its master moves or a neighbour is busy."""
 
 # ---- tasks/repair_plan.py
 

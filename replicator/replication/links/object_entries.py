@@ -39,7 +39,12 @@ CHANGES_MIN = 100  # entries with more changes are worth an object; fewer are se
 BYTES_MIN = 64 * KIB  # larger entries are worth an object, too: a merge is one change for hundreds of rows
 BYTES_MAX = 64 * MIB  # of one object, which is in memory as a whole
 CAPABILITY = "REMOTE-"  # followed by a hash of the object store's URL
-PATIENCE = RetryPolicy(connect_s=2.0, silence_s=5.0, request_s=timing.OBJECT_ENTRIES_TIMEOUT_S, retries=0)
+PATIENCE = RetryPolicy(
+    connect_s=timing.OBJECT_ENTRIES_CONNECT_S,
+    silence_s=timing.OBJECT_ENTRIES_SILENCE_S,
+    request_s=timing.OBJECT_ENTRIES_TIMEOUT_S,
+    retries=0,
+)
 
 
 def capability(checkpoint: CheckpointConfig) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ from resync.folder_tree import GIVEN_UP
 
 AT_ONCE = 8  # mailboxes in parallel, which mostly wait for answers, with their differences in memory
 DIFFERENCES_MAX = 10_000  # differences listed: 3 MiB of JSON
-TRIES, TRY_AGAIN_S = 4, 0.5  # comparisons of a mailbox that is too busy to be compared, and the pause between them
+TRIES = 4  # comparisons of a mailbox that is too busy to be compared
 
 _DONE = {Outcome.SAME: "equal by now", Outcome.ADOPTED: "adopted here", Outcome.AHEAD: "adopted there"}
 
@@ -155,7 +155,7 @@ class ResyncTask:
             except UnavailableError:
                 if self._mastership.toward(sid) is None:
                     raise
-            await trio.sleep(TRY_AGAIN_S)
+            await trio.sleep(timing.RESYNC_BUSY_EVERY_S)
         return await self._compare_once(key, sid)
 
     async def _compare_once(self, key: MailboxKey, sid: str) -> tuple[NodeComparison, str | None, str | None]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import trio
 
 from replicator.errors import FolderExistsError, FolderNotFoundError, UnavailableError
+from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.tasks.runner import TaskError
 from replicator.replication.writes.requests import CreateRequest, SaveRequest
@@ -30,8 +31,8 @@ log = logging.getLogger(__name__)
 
 SLICE = 500  # messages per read
 LISTED_MAX = 10_000  # messages listed: 2 MiB of JSON
-TRIES, TRY_AGAIN_S = 20, 0.5  # tries for a folder that is replaced meanwhile, and the pause between them
-BUSY_TRIES, BUSY_S = 5, 5.0  # tries for a message that is unavailable because its master moves or a neighbour is busy
+TRIES = 20  # for a folder that is replaced meanwhile
+BUSY_TRIES = 5  # for a message that is unavailable because its master moves or a neighbour is busy
 
 DELETED = "\\deleted"
 PRESENT, NO_BODY = "it is in the folder", "no reachable node has its body"
@@ -88,7 +89,7 @@ class UndeleteTask:
                 return await self._bring_back(kept)
             except UnavailableError as error:
                 log.info("cannot restore an expunged message yet, trying again: %s", error)
-                await trio.sleep(BUSY_S)
+                await trio.sleep(timing.UNDELETE_BUSY_EVERY_S)
         return await self._bring_back(kept)
 
     async def _bring_back(self, kept: Kept) -> str | None:
@@ -135,7 +136,7 @@ class UndeleteTask:
             try:
                 await self._coordinator.submit(SaveRequest(key, kept.guid, kept.received_ms, flags, stored))
             except FolderNotFoundError:  # the master already knows that another folder has this name
-                await trio.sleep(TRY_AGAIN_S)
+                await trio.sleep(timing.UNDELETE_FOLDER_EVERY_S)
             else:
                 return
         raise TaskError(f"the folder {self._mailbox!r} is replaced again and again; try again later")
@@ -149,7 +150,7 @@ class UndeleteTask:
             try:
                 await self._coordinator.submit(CreateRequest(self._user, self._mailbox, mailbox_id, new_id))
             except FolderExistsError:
-                await trio.sleep(TRY_AGAIN_S)  # a client has just created it
+                await trio.sleep(timing.UNDELETE_FOLDER_EVERY_S)  # a client has just created it
             record = await self._store.read(find)
         if record is None:
             raise TaskError(f"the folder {self._mailbox!r} is deleted as soon as it is created; try again later")
