@@ -236,7 +236,9 @@ class ResyncStatus(TaskStatus):
 
     def summary(self) -> str:
         """Return the result in one line, for the log."""
-        return f"{self.mended + self.unmended} differences, {self.mended} removed"
+        failed = sum(one.user is None for one in self.differences)
+        nodes = f", {failed} nodes could not be compared" if failed else ""
+        return f"{self.mended + self.unmended - failed} differences, {self.mended} removed{nodes}"
 
     def copy(self) -> Self:
         """Return a copy of the present state."""

@@ -165,6 +165,9 @@ class NodeClient:
             told = " ".join(str(error).split())[:SHOWN_MAX]  # it may be what another server has sent
             reason = (error.strerror if isinstance(error, OSError) else None) or told or type(error).__name__
             where = f" at {self._url}" if self._url.sid else ""
+            if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
+                what = f"it answers {told!r}; give the address of the node's `listen.http`"
+                raise UnreachableError(self._url, f"no HTTP server{where}: {what}") from error
             raise UnreachableError(self._url, f"no answer{where} ({reason}); is the node running?") from error
         document = self._parsed(json.loads, answer)
         if response.status >= HTTPStatus.BAD_REQUEST:

@@ -194,7 +194,7 @@ def _is_of(line: bytes, user: str) -> bool:
 def _known_position(path: Path, lines: list[bytes], user: str) -> int:
     position = _position(lines, user)
     if position is None:
-        raise UserUnknownError(f"{path}: there is no user {user!r}; add it first")
+        raise UserUnknownError(f"{path}: there is no user {user!r}; `replicator user list` lists all users")
     return position
 
 

@@ -164,7 +164,8 @@ class Handover:
         return isinstance(reply, Moved)
 
     def _unreachable(self, node: str) -> str:
-        return f"{node} cannot be reached from {self._elections.sid}; try again when it can"
+        reachable = ", ".join(sorted(self._elections.table.component))
+        return f"{node} cannot be reached from {self._elections.sid}, only {reachable}; try again when it can"
 
     async def _try_to_move(self, key: MailboxKey, node: str) -> Reply | None:
         move = MasterMove(0, self._masters.term, node, now=True)

@@ -96,9 +96,10 @@ class ResyncTask:
             return others
         if self._peer is not None and self._peer in others:
             return [self._peer]
-        which = self._peer or "no other node"
-        verb = "can" if self._peer is None else "cannot"
-        raise TaskError(f"{which} {verb} be reached from {self._mastership.sid}; `replicator status` shows its links")
+        here = f"from {self._mastership.sid}; `replicator status` shows its links"
+        if self._peer is None or not others:
+            raise TaskError(f"no other node can be reached {here}")
+        raise TaskError(f"{self._peer} cannot be reached, only {', '.join(others)}, {here}")
 
     def _unreached(self) -> list[str]:
         """Return the configured nodes that cannot be compared."""

@@ -257,8 +257,8 @@ def exclusive(path: Path) -> Iterator[None]:
             yield
     except BlockingIOError as error:
         raise DataError(
-            f"{path}: another process has it open; stop that process first. If it is another node, give this one a"
-            " directory of its own"
+            f"{path}: another process has it open, probably this node itself; stop it first. If it is another node,"
+            " give this one a directory of its own"
         ) from error
     except OSError as error:
         raise DataError(

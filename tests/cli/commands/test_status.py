@@ -203,7 +203,9 @@ def test_port_of_another_protocol_is_told_on_one_line(invoke: Invoke) -> None:
         greeting.start()
         result = invoke("status", "--url", url)
         greeting.join()
-    assert result.stderr == f"Error: {url}: no answer (* OK IMAP); is the node running?\n"
+    assert result.stderr == (
+        f"Error: {url}: no HTTP server: it answers '* OK IMAP'; give the address of the node's `listen.http`\n"
+    )
 
 
 def test_status_shows_mailboxes_with_their_master_and_digests(

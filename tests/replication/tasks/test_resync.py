@@ -237,8 +237,8 @@ async def test_resync_that_is_impossible_fails_with_the_reason(tmp_path: Path, a
         await nodes["dc1"].save("text")
         await nodes.converged()
         for options, reason in [
-            (ResyncOptions(peer="dc9"), "dc9 cannot be reached from dc1"),
-            (ResyncOptions(peer="dc1"), "dc1 cannot be reached from dc1"),
+            (ResyncOptions(peer="dc9"), "dc9 cannot be reached, only dc2, from dc1"),
+            (ResyncOptions(peer="dc1"), "dc1 cannot be reached, only dc2, from dc1"),
             (ResyncOptions(USER, "Nowhere"), "there is no folder 'Nowhere' of alice here or at dc2"),
             (ResyncOptions("nobody"), "there is no user 'nobody' here or at dc2"),
         ]:
