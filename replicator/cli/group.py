@@ -1,4 +1,4 @@
-"""Click groups: one helps with names and what commands do, one also imports a command's module when needed."""
+"""Click groups: one helps with wrong names and explains its commands, one also imports a command when it is needed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ class HelpfulGroup(click.Group):
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         with formatter.section("Commands"):
             formatter.write_dl(
-                [(name, each.get_short_help_str(SENTENCE_MAX)) for name, each in commands.items() if each is not None]
+                [
+                    (name, each.get_short_help_str(SENTENCE_MAX))
+                    for name, each in commands.items()
+                    if each and not each.hidden
+                ]
             )
 
 

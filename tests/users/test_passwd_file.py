@@ -137,7 +137,7 @@ def test_mode_and_symbolic_links_are_kept(file: Path) -> None:
 def test_failed_edits_give_a_reason_and_change_nothing(file: Path, tmp_path: Path) -> None:
     with pytest.raises(UserExistsError, match="user 'alice' already exists"):
         add_user(file, "alice", "pw")
-    with pytest.raises(UserUnknownError, match="there is no user 'ali'; .replicator user list. lists"):
+    with pytest.raises(UserUnknownError, match=r"there is no user 'ali'; .replicator user list. lists"):
         set_password(file, "ali", "pw")
     with pytest.raises(UserUnknownError, match="no user 'carol'"):
         delete_user(file, "carol")

@@ -123,7 +123,7 @@ def _node_table(nodes: Sequence[ClusterNode], children: Sequence[NodeProcess]) -
     for node, child in zip(nodes, children, strict=True):
         listen = node.config.listen
         doors = [_port(door) for door in (listen.lmtp, listen.imap, listen.http, listen.peer)]
-        process = str(child.pid) if child.is_ready else "[red](stopped)[/]"
+        process = str(child.pid) if child.is_ready and child.pid else "[red](stopped)[/]"
         rows.add_row(f"[bold]{escape(node.sid)}[/]", *doors, process, escape(str(node.file)))
     return rows
 

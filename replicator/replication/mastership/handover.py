@@ -2,8 +2,9 @@
 
 The node that wants the scope asks the present master by MASTER-MOVE, which follows the chain of former masters. The
 master finishes the changes that it is numbering, hands over the mailbox's head, and forwards requests from then on;
-changes wait at both ends meanwhile. Then it tells the root. Whatever message is lost, the root's word decides in the
-end: a node that is directed to a node that denies being the master asks the root again.
+changes wait at both ends meanwhile. Then it tells the root. An operator's node has the future master ask, if there is a
+link to it. Whatever message is lost, the root's word decides in the end: a node that is directed to a node that denies
+being the master asks the root again.
 
 The mover here and the keeper of masters (`mastership`) know each other by `Keeper` alone. Both change what this node
 knows of scopes, each by its own events of `KnownMasters`.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -38,6 +39,7 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
+ANOTHER_TERM = "another term has begun; ask again"
 NO_ANSWER = "the master does not answer; try again"
 
 
@@ -95,18 +97,17 @@ class Handover:
         If the master is to move to this node, take the scope, for the node that asked.
         """
         if move.term != self._masters.term:
-            return Refused(RefusalCode.UNAVAILABLE, "another term has begun; ask again")
+            return Refused(RefusalCode.UNAVAILABLE, ANOTHER_TERM)
         if move.destination not in self._elections.table.component:
             return Refused(RefusalCode.UNAVAILABLE, self._unreachable(move.destination))
         scope = self._keeper.scope(key)
-        in_a_circle = came_from is not None and _wish(key, move) in self._forwarded
-        if in_a_circle and self._masters.is_moving(scope):
+        if came_from is not None and _wish(key, move) in self._forwarded:
             return self._not_this_way(key)
         master, moves = await self._keeper.find(key), self._masters.moves(scope)
+        if move.term != self._masters.term:
+            return Refused(RefusalCode.UNAVAILABLE, ANOTHER_TERM)
         if master == self._elections.sid:
             return await self._give(key, move)
-        if in_a_circle:
-            return self._not_this_way(key)
         if move.destination == self._elections.sid and self._masters.want(scope):
             return await self._take(key, master, move) or Refused(RefusalCode.UNAVAILABLE, NO_ANSWER)
         link = self._elections.toward(master)
@@ -156,7 +157,8 @@ class Handover:
                 reply = await self._try_to_move(key, node)
                 await trio.sleep(0 if isinstance(reply, Moved) else timing.MASTERSHIP_RETRY_S)
         if not isinstance(reply, Moved):
-            raise UnavailableError(reply.text if isinstance(reply, Refused) else NO_ANSWER)
+            late = f"{node} has not confirmed the move in time; it may have been made"
+            raise UnavailableError(reply.text if isinstance(reply, Refused) else late)
 
     async def take_over(self, key: MailboxKey) -> bool:
         """Try to make this node the mailbox's master, even if clients of another node use it; return True if it is."""
@@ -168,10 +170,15 @@ class Handover:
         return f"{node} cannot be reached from {self._elections.sid}, only {reachable}; try again when it can"
 
     async def _try_to_move(self, key: MailboxKey, node: str) -> Reply | None:
+        """Ask a neighbour to take the scope itself, so that it knows that it is the master; else ask the master."""
         move = MasterMove(0, self._masters.term, node, now=True)
-        if node == self._elections.sid:
-            return await self.move(key, move)
-        return await self._request(key, node, move)  # the node takes the scope, and so knows that it is the master
+        link = self._elections.toward(node)
+        if link is not None and link.sid == node:
+            with suppress(LinkDownError):
+                reply = await link.request(lambda link: _on(link, key, move))
+                if not (isinstance(reply, Refused) and reply.code == RefusalCode.NOT_MASTER):
+                    return reply
+        return await self.move(key, move)
 
     # ---- taking
 
@@ -185,24 +192,28 @@ class Handover:
                 with trio.move_on_after(self._timeout_s):
                     await self._store.wait_applied(reply.head, key.mailbox_id)
         finally:
-            self._taken(key, reply, term)
-        return reply
+            has_taken = self._taken(key, reply, term)
+        return reply if has_taken or isinstance(reply, Refused) else None
 
-    def _taken(self, key: MailboxKey, reply: Reply | None, term: int) -> None:
+    def _taken(self, key: MailboxKey, reply: Reply | None, term: int) -> bool:
+        """Take note of the answer to the request for the scope. Return True if the scope is this node's now."""
         scope, now = self._keeper.scope(key), trio.current_time()
         match reply:
             case Moved(given, head) if given in _names(scope):
-                if self._masters.taken(scope, given, term):
-                    self._usage.came(given, now)
-                    if self._shows(head):
-                        self._keeper.is_ready(key, term)
-                    log.info("took over as master of %s", given)
+                if not self._masters.taken(scope, given, term):
+                    return False
+                self._usage.came(given, now)
+                if self._shows(head):
+                    self._keeper.is_ready(key, term)
+                log.info("took over as master of %s", given)
+                return True
             case Refused():
                 self._usage.refused(scope, now)
                 self._masters.not_taken(scope, term, refused=reply.code != RefusalCode.NOT_MASTER)
             case _:
                 self._usage.refused(scope, now)
                 self._masters.not_taken(scope, term, refused=False)
+        return False
 
     async def _request(self, key: MailboxKey, master: str, move: MasterMove) -> Reply | None:
         link = self._elections.toward(master)

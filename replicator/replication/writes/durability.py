@@ -98,7 +98,7 @@ class Durability:
     async def run(self, interval_s: float) -> None:
         """Check regularly which nodes lag too far behind to be waited for, until cancelled.
 
-        A shortage is logged here only: links that end with the node are none.
+        A shortage is logged only here, so that a node that stops reports none because its links end.
         """
         while True:
             await trio.sleep(interval_s)

@@ -2,7 +2,8 @@
 
 import random
 from collections import Counter
-from itertools import pairwise
+from contextlib import suppress
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,51 @@ async def test_all_nodes_know_the_master_after_a_handover(
         await trio.sleep(0.1)  # until the root has heard of it
         assert [await node.coordinator.handover.master_of(inbox) for node in nodes.all()] == [target] * 3
         assert await known_master_at(nodes[target]) == target, "also without asking the root"
+
+
+@pytest.mark.parametrize("target", ["dc1", "dc2", "dc3"])
+async def test_operator_moves_a_master_over_a_line(tmp_path: Path, autojump_clock: MockClock, target: str) -> None:
+    """Each node is the operator's once for each former master."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes.make_line()
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        for former, source in product(nodes.sids, nodes.sids):
+            await nodes[former].coordinator.handover.move_to(await nodes[former].inbox(), former)
+            with trio.fail_after(1):
+                await nodes[source].coordinator.handover.move_to(await nodes[source].inbox(), target)
+            await nodes[source].save(f"{former}, {source}")
+            await nodes.converged()
+            assert (await authors(nodes["dc1"]))[-1] == target
+
+
+@pytest.mark.parametrize("after_s", [0.1, 0.3])
+async def test_term_that_begins_during_a_move_leaves_no_scope_in_between(
+    tmp_path: Path, autojump_clock: MockClock, after_s: float
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 4) as nodes, trio.open_nursery() as nursery:
+        await nodes["dc2"].save("first")
+        await nodes.converged()
+        for way in (("dc1", "dc3"), ("dc3", "dc1")):
+            nodes.network.road(*way).delay_s = 0.3
+        move_to, inbox = nodes["dc2"].coordinator.handover.move_to, await nodes["dc2"].inbox()
+
+        async def write() -> None:
+            for number in range(100):
+                await nodes["dc2"].save(f"{number}")
+                await trio.sleep(0.05)
+
+        async def move() -> None:
+            with suppress(UnavailableError):
+                await move_to(inbox, "dc3")
+
+        nursery.start_soon(write)
+        nursery.start_soon(move)
+        await trio.sleep(after_s)
+        await nodes.stop("dc4")
+        await trio.sleep(3 * TIMEOUT_S)
+        with trio.fail_after(TIMEOUT_S):
+            await nodes["dc3"].save("last")
 
 
 async def test_asking_for_a_master_does_not_make_one(tmp_path: Path, autojump_clock: MockClock) -> None:
