@@ -19,6 +19,7 @@ from replicator.config import (
 CLOCK_WINDOW_S = 290.0  # nodes whose clocks are five minutes apart refuse to link, which a scenario tests
 
 MUTATING = 0.1  # share of the seeds
+MOVING = 0.3  # share of the seeds
 LONG = 0.05  # share of the seeds of at most three nodes: each costs as much as ten others, and finds as much
 
 NO_LIMIT_S = 1e6  # longer than any simulation
@@ -36,6 +37,7 @@ class Plan:
     log: LogConfig | None = None  # None: no entry ever leaves it
     content: ContentConfig = field(default_factory=ContentConfig)
     undeletes: bool = False  # clients undelete expunged mail, whose retention ends when the simulation does
+    moves_masters: bool = False  # an operator moves masters while clients work
     priorities: tuple[int, ...] = ()  # of the nodes in order; 0 where there is none
     delay_s: tuple[float, float] = (0.0, 0.0)  # of one direction of a link: minimum, maximum
     jitter_s: float = 0.0
@@ -71,6 +73,7 @@ class Plan:
             f" scope {self.mastership.scope}, {self.conflict.uid} on conflict,"
             f" {f'log kept for {self.log.keep_s:g} s and {self.log.max_size_bytes} bytes' if self.log else 'log kept'},"
             f"{f' undelete, of what is kept for {self.content.keep_expunged_s:g} s,' if self.undeletes else ''}"
+            f"{' masters are moved,' if self.moves_masters else ''}"
             f" heartbeat {self.mastership.heartbeat_s:g} s, timeout {self.mastership.timeout_s:g} s,"
             f" priorities {self.priorities}, delay {low * 1000:.1f} to {high * 1000:.1f} ms, jitter"
             f" {self.jitter_s * 1000:.1f} ms, sync {self.sync_s * 1000:.1f} ms,"
@@ -117,7 +120,14 @@ def draw(seed: int, kinds: tuple[str, ...], *, mutates: bool = False) -> Plan:
     )
     keep_s = _keep_expunged_s(seed)
     content = _content(seed) if keep_s is None else replace(_content(seed), keep_expunged_s=keep_s)
-    plan = replace(plan, log=_log(seed, plan.weights), content=content, undeletes=keep_s is not None)
+    moves = random.Random(f"moves {seed}").random() < MOVING
+    plan = replace(
+        plan,
+        log=_log(seed, plan.weights),
+        content=content,
+        undeletes=keep_s is not None,
+        moves_masters=moves,
+    )
     mutates = mutates or random.Random(f"mutating {seed}").random() < MUTATING
     return _mutating(plan) if mutates else plan
 

@@ -53,6 +53,8 @@ class Client:
         }  # fmt: skip
         if world.plan.undeletes:
             habits[self._undelete] = 1.0
+        if world.plan.moves_masters:
+            habits[self._move_master] = 2.0
         self._actions: list[Action] = list(habits)
         self._weights = [weight * self._dice.choice((0.1, 1.0, 1.0, 8.0)) for weight in habits.values()]
         self.old_caches: list[Cache] = []  # of nodes that have begun anew
@@ -163,6 +165,12 @@ class Client:
         return view
 
     # ---- actions
+
+    async def _move_master(self, node: Node, view: MailboxView) -> str:
+        """Make any node the master, as an operator does at this node."""
+        sid = self._dice.choice(list(self._world.machines))
+        await node.coordinator.handover.move_to(self._folder(view), sid)
+        return f"moved the master of {self._named[view.mailbox_id]} to {sid}"
 
     async def _save(self, node: Node, view: MailboxView) -> str:
         self._mails += 1
