@@ -28,7 +28,7 @@ from replicator.replication.node_status import StatusReporter
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
 from replicator.runtime.environment import Environment
-from replicator.runtime.metrics import AttachmentMetrics, HttpMetrics, ImapMetrics, LmtpMetrics
+from replicator.runtime.metrics import AttachmentMetrics, HttpMetrics, ImapMetrics, LmtpMetrics, RefusalMetrics
 from replicator.runtime.objects import ObjectStore
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
@@ -150,7 +150,16 @@ def _doors(
 ) -> Iterator[tuple[Address, Handler]]:
     """Yield each address to listen on with its connection handler."""
     doors, sid = config.listen, config.node.id
-    imap = ImapServices(mail=mail, users=users, sid=sid, tls=tls.for_clients, metrics=ImapMetrics(registry))
+    refusals = RefusalMetrics(registry)
+    imap = ImapServices(
+        mail=mail,
+        users=users,
+        sid=sid,
+        tls=tls.for_clients,
+        metrics=ImapMetrics(registry),
+        limits=config.limits,
+        refusals=refusals,
+    )
     host, lmtp_metrics = host_name(sid, config.node.cluster), LmtpMetrics(registry)
     lmtp = LmtpServer(LmtpServices(mail=mail, users=users, node_name=host, metrics=lmtp_metrics))
     http_metrics = HttpMetrics(registry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -15,6 +16,7 @@ from replicator.config.model import (
     ConflictConfig,
     ContentConfig,
     DurabilityConfig,
+    LimitsConfig,
     ListenConfig,
     LogConfig,
     MastershipConfig,
@@ -66,6 +68,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         content=_content(source.section("content"), directory),
         checkpoint=_checkpoint(source.section("checkpoint"), directory, defaults.checkpoint),
         tls=_tls(source.section("tls"), directory),
+        limits=_limits(source.section("limits")),
     )
     _check_peers(source, config)
     _check_listeners(source, config)
@@ -163,6 +166,15 @@ def _tls(section: Section, directory: Path) -> TlsConfig | None:
         key=section.take_required("key", file, directory / "node.key"),
         ca=section.take("ca", file, None),
     )
+
+
+def _limits(section: Section) -> LimitsConfig:
+    def limit(key: str, lowest: int, highest: int) -> int:
+        default: int = getattr(defaults, key)
+        return section.take(key, values.whole_number(lowest, highest), default)
+
+    defaults = LimitsConfig()
+    return LimitsConfig(**{key.name: limit(key.name, **key.metadata) for key in fields(LimitsConfig)})
 
 
 def _check_peers(source: Source, config: Config) -> None:

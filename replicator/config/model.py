@@ -156,6 +156,24 @@ class TlsConfig:
     ca: Path | None = None
 
 
+def _limit(default: int, *, lowest: int = 1, highest: int) -> int:
+    """Return a field of `LimitsConfig` with inclusive bounds, which the loader checks."""
+    limit: int = field(default=default, metadata={"lowest": lowest, "highest": highest})
+    return limit
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsConfig:
+    """Limits on what clients may ask for; a key's first word is the door. Add a key here and in docs/configuration.md.
+
+    Whoever refuses something because of a limit counts it with `replicator.runtime.metrics.RefusalMetrics`.
+    """
+
+    imap_search_keys: int = _limit(500, highest=10_000)
+    imap_fetch_items: int = _limit(100, highest=10_000)
+    imap_list_wildcards: int = _limit(16, highest=1_000)
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """A node's whole configuration, checked."""
@@ -171,6 +189,7 @@ class Config:
     log: LogConfig = field(default_factory=LogConfig)
     content: ContentConfig = field(default_factory=ContentConfig)
     tls: TlsConfig | None = None
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
 
 
 def default_copies(nodes: int) -> int:

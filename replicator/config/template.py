@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from replicator.config.model import Config, PeerConfig, TlsConfig
+from replicator.config.model import Config, LimitsConfig, PeerConfig, TlsConfig
 from replicator.config.values import DURATION_UNITS_S, SIZE_UNITS_BYTES
 
 
@@ -26,6 +27,8 @@ def config_text(config: Config, directory: Path) -> str:
     ]
     if config.tls is not None:
         sections.append(_tls(config.tls, directory))
+    if config.limits != LimitsConfig():
+        sections.append(_limits(config.limits))
     return "\n".join(sections)
 
 
@@ -94,6 +97,11 @@ def _storage(config: Config, directory: Path) -> str:
 def _tls(tls: TlsConfig, directory: Path) -> str:
     ca = "" if tls.ca is None else f"ca = {_path(tls.ca, directory)}    # signs the certificates of all nodes\n"
     return f"[tls]\ncertificate = {_path(tls.certificate, directory)}\nkey = {_path(tls.key, directory)}\n{ca}"
+
+
+def _limits(limits: LimitsConfig) -> str:
+    changed = asdict(limits).items() - asdict(LimitsConfig()).items()
+    return "[limits]\n" + "".join(f"{key} = {limit}\n" for key, limit in sorted(changed))
 
 
 def _quoted(text: str) -> str:

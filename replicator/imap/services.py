@@ -6,11 +6,12 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from replicator.config import LimitsConfig
 from replicator.imap.connection_limits import ConnectionLimits
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.wire.command_parser import CommandParser
 from replicator.mailstore import MESSAGE_BYTES_MAX, MailStore
-from replicator.runtime.metrics import ImapMetrics
+from replicator.runtime.metrics import ImapMetrics, RefusalMetrics
 from replicator.users import Login
 
 
@@ -45,3 +46,5 @@ class ImapServices:
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     parsing: Parsing = field(default_factory=Parsing)
     metrics: ImapMetrics = field(default_factory=ImapMetrics)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    refusals: RefusalMetrics = field(default_factory=RefusalMetrics)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from replicator.config import LimitsConfig
 from replicator.imap.connection_limits import Place
 from replicator.imap.selection import Selection
 from replicator.imap.services import ImapServices
@@ -129,6 +130,16 @@ class Session:
         self.select(None)
         self._login = None
         self.ended = True
+
+    @property
+    def limits(self) -> LimitsConfig:
+        """The limits on what a client may ask for."""
+        return self.services.limits
+
+    def refusal(self, limit: str, text: str) -> CommandFailedError:
+        """Count a refusal by this limit, a key of `[limits]`, and return the error for the client (RFC 5530, LIMIT)."""
+        self.services.refusals.refused("imap", limit)
+        return CommandFailedError(text, "LIMIT")
 
     async def folder(self, name: str) -> Folder:
         """Return the user's folder of this name. Raises FolderNotFoundError."""

@@ -15,6 +15,22 @@ DELIVERY_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10
 """Upper bounds in seconds: from one fsync to the longest that a sender waits; most senders give up after the last."""
 
 
+class RefusalMetrics:
+    """Metrics of what all doors refuse because of a limit in the configuration's section `[limits]`."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._refusals = Counter(
+            "replicator_refusals_total",
+            "Requests refused because they exceed a limit, by door and by the limit's key in [limits].",
+            ["door", "limit"],
+            registry=registry,
+        )
+
+    def refused(self, door: str, limit: str) -> None:
+        """Count a refusal at a door (imap, lmtp, http, peer) by a key of `[limits]`."""
+        self._refusals.labels(door, limit).inc()
+
+
 class LmtpMetrics:
     """Metrics of the LMTP door."""
 

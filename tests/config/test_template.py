@@ -11,6 +11,7 @@ from replicator.config import (
     ConflictConfig,
     ContentConfig,
     DurabilityConfig,
+    LimitsConfig,
     ListenConfig,
     LogConfig,
     MastershipConfig,
@@ -63,6 +64,9 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
             | st.builds(CheckpointConfig, st.just("s3://b/p"), st.sampled_from([None, "https://o.example:443"]))
         ),
         tls=draw(st.none() | st.just(tls)),
+        limits=LimitsConfig(
+            imap_fetch_items=draw(st.integers(1, 10_000)), imap_search_keys=draw(st.integers(1, 10_000))
+        ),
     )
 
 

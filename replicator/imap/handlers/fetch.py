@@ -94,6 +94,11 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
     RFC 2180 section 4.1.2 covers messages that were expunged elsewhere and not announced yet; a UID without a message
     is not an error (RFC 3501 section 6.4.8).
     """
+    limit = session.limits.imap_fetch_items
+    if (items := len(command.items)) > limit:
+        raise session.refusal(
+            "imap_fetch_items", f"A FETCH may have {limit} items, not {items}; ask for fewer at a time"
+        )
     selection, plan = session.selection, _plan(command)
     pairs = selection.numbering.pairs(resolved(selection, command.numbers, by_uid=command.by_uid))
     marks = not selection.read_only and any(sets_seen(item) for item in command.items)

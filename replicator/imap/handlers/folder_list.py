@@ -22,7 +22,6 @@ _SPECIAL_USES: Mapping[str, tuple[str, ...]] = {
 """Special uses of RFC 6154 section 2 with the folder names that clients give them; the first existing name wins."""
 
 MAX_PATTERN = 1024  # characters: longer than any name
-MAX_WILDCARDS = 16  # in a pattern: matching a name costs its length times these
 
 
 def list_entries(pattern: str, names: Iterable[str], *, children: bool) -> Iterator[tuple[str, list[str]]]:

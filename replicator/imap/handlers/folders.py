@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from replicator.errors import InvalidNameError
-from replicator.imap.handlers.folder_list import MAX_PATTERN, MAX_WILDCARDS, NOSELECT, list_entries
+from replicator.imap.handlers.folder_list import MAX_PATTERN, NOSELECT, list_entries
 from replicator.imap.selection import Selection
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
@@ -31,8 +31,9 @@ async def list_mailboxes(session: Session, command: c.ListMailboxes) -> Completi
     pattern = command.reference + command.pattern
     if len(pattern) > MAX_PATTERN:
         raise CommandFailedError(f"A pattern may have {MAX_PATTERN} characters, not {len(pattern)}", "LIMIT")
-    if (wildcards := sum(map(pattern.count, "*%"))) > MAX_WILDCARDS:
-        raise CommandFailedError(f"A pattern may have {MAX_WILDCARDS} wildcards, not {wildcards}", "LIMIT")
+    limit = session.limits.imap_list_wildcards
+    if (wildcards := sum(map(pattern.count, "*%"))) > limit:
+        raise session.refusal("imap_list_wildcards", f"A pattern may have {limit} wildcards, not {wildcards}")
     if command.subscribed:
         names = list(await session.mail.subscriptions(session.user))
     else:

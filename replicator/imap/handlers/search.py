@@ -12,14 +12,20 @@ from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import search_response
+from replicator.imap.wire.search_keys import count_keys
 from replicator.view import Message
 
 
 async def search(session: Session, command: c.Search) -> Completion:
-    """Run SEARCH and UID SEARCH. Raises BadCharsetError.
+    """Run SEARCH and UID SEARCH. Raises BadCharsetError and, beyond a limit, CommandFailedError.
 
     Messages whose body no reachable node has match nothing; the answer is NO then, after the results.
     """
+    limit = session.limits.imap_search_keys
+    if (keys := count_keys(command.program.key)) > limit:
+        raise session.refusal(
+            "imap_search_keys", f"A SEARCH may have {limit} keys, not {keys}; search in several steps"
+        )
     selection = session.selection
     numbering, view = selection.numbering, selection.view
     evaluation = Search(command.program, view, numbering.uids, numbering.recent)

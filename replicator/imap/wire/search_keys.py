@@ -175,6 +175,18 @@ class SearchProgram:
     charset: str | None = None
 
 
+def count_keys(key: SearchKey) -> int:
+    """Return the number of single keys in a tree of keys."""
+    match key:
+        case And(keys):
+            return sum(map(count_keys, keys))
+        case Or(left, right):
+            return count_keys(left) + count_keys(right)
+        case Not(negated):
+            return count_keys(negated)
+    return 1
+
+
 def not_flagged(flag: str) -> Not:
     """Return the key of UNKEYWORD, UNSEEN and so on."""
     return Not(Flagged(flag))

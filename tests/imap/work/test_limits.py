@@ -1,0 +1,40 @@
+"""Limits on what one command may ask for: each refusal says the limit, is counted, and leaves the session usable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from replicator.config import LimitsConfig
+from replicator.imap.services import ImapServices
+from replicator.runtime.metrics import RefusalMetrics
+from tests.imap.client import connected
+
+LIMITS = LimitsConfig(imap_search_keys=3, imap_fetch_items=3, imap_list_wildcards=3)
+
+
+@pytest.mark.parametrize(
+    ("limit", "allowed", "refused"),
+    [
+        ("imap_search_keys", "SEARCH NOT SEEN OR SEEN (DELETED)", "SEARCH NOT SEEN OR SEEN (DELETED ALL)"),
+        ("imap_fetch_items", "FETCH 1:* (UID FLAGS UID)", "FETCH 1:* (UID FLAGS UID UID)"),
+        ("imap_list_wildcards", 'LIST "*" "%a*"', 'LIST "*" "%a*b%"'),
+        ("imap_list_wildcards", 'LSUB "*" "%a*"', 'LSUB "*" "%a*b%"'),
+    ],
+)
+async def test_request_beyond_a_limit_is_refused_and_counted(
+    served: ImapServices, limit: str, allowed: str, refused: str
+) -> None:
+    registry = CollectorRegistry()
+    served = replace(served, limits=LIMITS, refusals=RefusalMetrics(registry))
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        assert (await client.run(allowed))[-1].startswith("t OK")
+        answer = (await client.run(refused))[-1]
+        assert answer.startswith("t NO [LIMIT] ")
+        assert "may have 3 " in answer
+        assert "not 4" in answer
+        assert (await client.run(allowed))[-1].startswith("t OK")
+    assert registry.get_sample_value("replicator_refusals_total", {"door": "imap", "limit": limit}) == 1
