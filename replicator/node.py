@@ -13,6 +13,7 @@ from pathlib import Path
 import trio
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
+from replicator.certificates import Certificates
 from replicator.config import Address, Config
 from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.server import HttpServer
@@ -62,7 +63,8 @@ async def run_node(
     check_none(config.node.data / DATABASE)
     async with Store.open(config.node.data / DATABASE, origin, environment, attachments_of(config)) as store:
         has_begun = await _claim(store, config, new_cluster=new_cluster)
-        tls, archive = Tls(config.tls), archive_of(config, environment)
+        certificates, archive = Certificates(config.tls), archive_of(config, environment)
+        tls = Tls(certificates)
         registry = CollectorRegistry()
         metrics = AttachmentMetrics(registry)
         coordinator = Coordinator(
@@ -83,7 +85,14 @@ async def run_node(
         report = StatusReporter(coordinator, store, environment, registry, problems=users.unreadable)
         tasks = tasks_of(store, coordinator, environment)
         handlers = _doors(
-            config, tls, coordinator, mail=mail, users=users, report=report, tasks=tasks, registry=registry
+            config,
+            certificates,
+            coordinator,
+            mail=mail,
+            users=users,
+            report=report,
+            tasks=tasks,
+            registry=registry,
         )
         async with trio.open_nursery() as nursery:
             listeners = [(await listen(address), handler) for address, handler in handlers]
@@ -139,7 +148,7 @@ def archive_of(config: Config, environment: Environment) -> Archive:
 
 def _doors(
     config: Config,
-    tls: Tls,
+    certificates: Certificates,
     coordinator: Coordinator,
     *,
     mail: ClusterMailStore,
@@ -149,13 +158,13 @@ def _doors(
     registry: CollectorRegistry,
 ) -> Iterator[tuple[Address, Handler]]:
     """Yield each address to listen on with its connection handler."""
-    doors, sid = config.listen, config.node.id
+    doors, sid, tls = config.listen, config.node.id, Tls(certificates)
     refusals = RefusalMetrics(registry)
     imap = ImapServices(
         mail=mail,
         users=users,
         sid=sid,
-        tls=tls.for_clients,
+        tls=certificates.for_clients,
         metrics=ImapMetrics(registry),
         limits=config.limits,
         refusals=refusals,

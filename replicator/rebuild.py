@@ -14,6 +14,7 @@ from functools import partial
 
 import trio
 
+from replicator.certificates import Certificates
 from replicator.config import Config
 from replicator.errors import DataError, MailError
 from replicator.node import DATABASE, attachments_of, make_directory
@@ -74,7 +75,7 @@ async def _filled(config: Config, environment: Environment, tell: Callable[[Prog
         async with Store.open(new, origin, environment, attachments_of(config)) as store:
             await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
             await store.write(lambda tx: schema.begin(tx.connection))  # as the damaged one did
-            tls = Tls(config.tls)
+            tls = Tls(Certificates(config.tls))
             coordinator = Coordinator(config, store, environment, tls.dial, certified_names, capabilities=(REBUILDING,))
             async with trio.open_nursery() as nursery:
                 if config.listen.peer:

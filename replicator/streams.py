@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import ssl
 from collections.abc import Awaitable, Callable
 
 import trio
 
-from replicator.config import Address, PeerConfig, TlsConfig
-from replicator.errors import ConfigError
+from replicator.certificates import Certificates
+from replicator.config import Address, PeerConfig
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +37,10 @@ def guarded(handler: Handler) -> Handler:
 
 
 class Tls:
-    """TLS contexts for links and clients; without configuration, plain streams (all listeners are on loopback then)."""
+    """TLS on links; without certificates, plain streams."""
 
-    def __init__(self, config: TlsConfig | None) -> None:
-        self.for_clients = _context(config, ssl.PROTOCOL_TLS_SERVER) if config else None
-        self._accepting = _context(config, ssl.PROTOCOL_TLS_SERVER, peers=True) if config and config.ca else None
-        self._dialling = _context(config, ssl.PROTOCOL_TLS_CLIENT, peers=True) if config and config.ca else None
+    def __init__(self, certificates: Certificates) -> None:
+        self._certificates = certificates
 
     async def dial(self, peer: PeerConfig) -> trio.abc.Stream:
         """Connect to a peer. Raises OSError that says why the connection failed."""
@@ -51,11 +48,13 @@ class Tls:
             stream = await trio.open_tcp_stream(peer.address.host, peer.address.port)
         except OSError as error:
             raise OSError(_reason(error)) from error
-        return trio.SSLStream(stream, self._dialling) if self._dialling else stream
+        context = self._certificates.dialling()
+        return trio.SSLStream(stream, context) if context else stream
 
     def accept(self, stream: trio.SocketStream) -> trio.abc.Stream:
         """Return the stream of a peer's connection, with TLS if configured."""
-        return trio.SSLStream(stream, self._accepting, server_side=True) if self._accepting else stream
+        context = self._certificates.accepting()
+        return trio.SSLStream(stream, context, server_side=True) if context else stream
 
 
 def certified_names(stream: trio.abc.Stream) -> frozenset[str] | None:
@@ -83,17 +82,3 @@ def _plain(error: BaseException) -> str:
     if not isinstance(error, OSError) or error.errno is None:
         return str(error)
     return os.strerror(error.errno) if error.errno > 0 else str(error.strerror)
-
-
-def _context(config: TlsConfig, kind: int, *, peers: bool = False) -> ssl.SSLContext:
-    """Return a TLS context with this node's certificate. With `peers`, the other side needs one signed by our CA."""
-    context = ssl.SSLContext(kind)
-    try:
-        context.load_cert_chain(config.certificate, config.key)
-        if peers:
-            context.check_hostname = False  # a certificate names a node, not a host: see `certified_names`
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(config.ca)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"[tls]: cannot use {config.certificate}, {config.key} or {config.ca}: {error}") from error
-    return context

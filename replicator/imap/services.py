@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,12 +34,15 @@ class Users(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ImapServices:
-    """Services shared by all connections, created once. `sid` names the node in replies to clients."""
+    """Services shared by all connections, created once.
+
+    `sid` names the node in replies to clients; `tls` returns the context of STARTTLS, if there is one.
+    """
 
     mail: MailStore
     users: Users
     sid: str
-    tls: ssl.SSLContext | None = None  # for STARTTLS
+    tls: Callable[[], ssl.SSLContext | None] = lambda: None
     max_message_bytes: int = MESSAGE_BYTES_MAX
     name: str = "mail-replicator"
     version: str | None = None

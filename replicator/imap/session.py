@@ -101,7 +101,7 @@ class Session:
         """Return the capabilities that apply now (RFC 3501 section 6.1.1)."""
         if self._login is not None:
             return " ".join((*_ALWAYS, *_LOGGED_IN))
-        starttls = ("STARTTLS",) if self.services.tls is not None and not self.connection.secure else ()
+        starttls = ("STARTTLS",) if self.services.tls() is not None and not self.connection.secure else ()
         login = ("AUTH=PLAIN",) if self.connection.private else ("LOGINDISABLED",)
         return " ".join((*_ALWAYS, *starttls, *login))
 

@@ -107,7 +107,7 @@ def _privacy_required() -> CommandFailedError:
 
 async def starttls(session: Session, _command: c.StartTls) -> Completion:
     """Run STARTTLS. TLS begins once the answer has been sent unencrypted."""
-    tls = session.services.tls
+    tls = session.services.tls()
     if tls is None or session.connection.secure:
         raise CommandFailedError("TLS is already in use, or not configured here", condition="BAD")
     return Completion("Begin TLS now", after=partial(session.connection.start_tls, tls))

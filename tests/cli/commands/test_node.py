@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from replicator.certificates import Certificates
 from replicator.cli.processes.node_process import OneLineFormatter
 from replicator.config import Address, PeerConfig
 from replicator.streams import Tls
@@ -30,4 +31,4 @@ def test_unusable_passwd_file_is_a_configuration_error(tmp_path: Path, invoke: I
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_unreachable_peer_is_reported_with_the_reason(host: str) -> None:
     with pytest.raises(OSError, match=r"^Connection refused$"):
-        await Tls(None).dial(PeerConfig("dc2", Address(host, 1)))
+        await Tls(Certificates(None)).dial(PeerConfig("dc2", Address(host, 1)))

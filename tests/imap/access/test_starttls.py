@@ -26,7 +26,7 @@ def authority() -> trustme.CA:
 def served(authority: trustme.CA, mail: HookedMail) -> ImapServices:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("mail.example.org").configure_cert(context)
-    return dataclasses.replace(services(mail), tls=context)
+    return dataclasses.replace(services(mail), tls=lambda: context)
 
 
 @pytest.fixture
