@@ -26,31 +26,19 @@ from replicator.runtime.log_fields import LogFields
 from replicator.users.names import candidates, folded
 from replicator.users.passwd_file import PasswdFileError, UserTable, read_whole_file
 from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash, parse_hash
-from replicator.users.throttle import FailureTable
+from replicator.users.throttle import Throttle
 from replicator.users.turns import Turns
 
 log = logging.getLogger(__name__)
 
 HASHES_AT_ONCE = 2
-"""Concurrent hash computations: each takes a core, and as much memory as its hash says."""
+"""Concurrent hash computations: each takes a core, and as much memory as its hash says. One address has one at most."""
 
 REMEMBER_S = 60.0
 """Seconds for which a right password is known without hashing: clients open connections by the dozen."""
 
-FREE_FAILURES_USER = 3
-FREE_FAILURES_ADDRESS = 10
-"""Failures per address before delays: several people may share one address."""
-
-USER_AT_ONCE = 1
-ADDRESS_AT_ONCE = 2
-"""Concurrent attempts from one address: as many as are hashed at once.
-
-Each may hold its turn for the longest delay, and a user who is being attacked from one address should still be able to
-log in from another within PATIENCE_S.
-"""
-
 PATIENCE_S = 30.0
-"""Seconds of waiting for a turn; then the client is told to try again, and its place in the queue is free."""
+"""Seconds of waiting for delays and turns; then the client is told to try again, and its place in the queue is free."""
 
 LEAVING_S = 10.0
 """Seconds before a missing user counts as removed: half a file may end at a line end.
@@ -103,10 +91,10 @@ class UserDirectory:
         self._hashing = trio.CapacityLimiter(HASHES_AT_ONCE)
         self._key = secrets.token_bytes(32)
         self._remembered: dict[str, _Remembered] = {}
-        self._user_failures = FailureTable(FREE_FAILURES_USER)
-        self._address_failures = FailureTable(FREE_FAILURES_ADDRESS)
-        self._user_turns = Turns(USER_AT_ONCE)
-        self._address_turns = Turns(ADDRESS_AT_ONCE)
+        self._throttle = Throttle()
+        self._pair_turns: Turns[tuple[str, str]] = Turns()
+        self._user_turns: Turns[str] = Turns()
+        self._address_turns: Turns[str] = Turns()
 
     def find(self, name: str) -> str | None:
         """Return the user of an address or login name (see `names`), even one with an unusable hash; None if unknown.
@@ -139,8 +127,8 @@ class UserDirectory:
     async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
         """Return the user's login if the password is right, else None. Takes as long for a user who does not exist.
 
-        After failures of this user, or from this `address` (an IP address), the attempt is delayed; attempts at one
-        user, and from one address, take turns, so that guessing in parallel is no faster. Raises UnavailableError if
+        After failures, attempts are delayed as `throttle` says; `address` is an IP address. Attempts take turns, so
+        that guessing in parallel is no faster and nobody occupies all places for hashing. Raises UnavailableError if
         the turn does not come within 30 seconds, and UsersUnavailableError as `find`.
         """
         # Failures count for the resolved user: one account has many names, by its details.
@@ -148,13 +136,15 @@ class UserDirectory:
         secret = password.encode("utf-8", "surrogateescape")
         if (login := self._remembered_login(user, secret)) is not None:
             return login
-        network = None if address is None else network_of(address)
+        network = network_of(address or "")
         async with AsyncExitStack() as turn:
             await self._take_turn(turn, user, network)
-            async with self._hashing:
-                # Meanwhile another connection of the same client may have logged in.
-                login = self._remembered_login(user, secret) or await self._check(user, secret)
-            self._note(user, network, right=login is not None)
+            # Meanwhile another connection of the same client may have logged in.
+            login = self._remembered_login(user, secret) or await self._check(user, secret)
+            if login is None:
+                self._throttle.failed(user, network, trio.current_time())
+            else:
+                self._throttle.succeeded(user, network)
         return login
 
     def holds(self, login: Login) -> bool:
@@ -172,17 +162,25 @@ class UserDirectory:
             raise UsersUnavailableError("the list of users cannot be read now; try again later")
         return self._table
 
-    async def _take_turn(self, turn: AsyncExitStack, user: str, network: str | None) -> None:
-        """Wait for a turn and for the delay after failures. Raises UnavailableError."""
+    async def _take_turn(self, turn: AsyncExitStack, user: str, network: str) -> None:
+        """Wait for the delay after failures, and for a place for hashing. Raises UnavailableError.
+
+        During the delay, only attempts of the same pair wait. The turns of the address and of the user are held for no
+        longer than a hash takes: each address waits for one place at a time, and so they come round in order.
+        """
         try:
             with trio.fail_after(PATIENCE_S):
-                # In this order, an attacker at one address holds few places in the queue for a user.
-                if network is not None:
-                    await turn.enter_async_context(self._address_turns.of(network))
-                await turn.enter_async_context(self._user_turns.of(user))
-                # Others may have failed while this attempt slept; no event signals that the delay is over.
-                while (ready_at := self._ready_at(user, network)) > trio.current_time():  # noqa: ASYNC110
-                    await trio.sleep_until(ready_at)
+                await turn.enter_async_context(self._pair_turns.of((user, network)))
+                while True:
+                    await trio.sleep_until(self._throttle.ready_at(user, network))
+                    async with AsyncExitStack() as hashing:
+                        await hashing.enter_async_context(self._address_turns.of(network))
+                        await hashing.enter_async_context(self._user_turns.of(user))
+                        # Others may have failed meanwhile: then this attempt sleeps again.
+                        if self._throttle.ready_at(user, network) <= trio.current_time():
+                            await hashing.enter_async_context(self._hashing)
+                            turn.push_async_exit(hashing.pop_all())
+                            return
         except trio.TooSlowError:
             raise UnavailableError("too many logins are waiting after failed ones; try again later") from None
 
@@ -208,21 +206,6 @@ class UserDirectory:
 
     def _digest(self, user: str, secret: bytes) -> bytes:
         return hmac.digest(self._key, user.encode("utf-8", "surrogateescape") + b"\0" + secret, hashlib.sha256)
-
-    def _ready_at(self, user: str, network: str | None) -> float:
-        ready_at = self._user_failures.ready_at(user)
-        if network is not None:
-            ready_at = max(ready_at, self._address_failures.ready_at(network))
-        return ready_at
-
-    def _note(self, user: str, network: str | None, *, right: bool) -> None:
-        if right:
-            # The address keeps its failures: a successful login to one account must not buy guesses at others.
-            self._user_failures.forget(user)
-            return
-        self._user_failures.failed(user, trio.current_time())
-        if network is not None:
-            self._address_failures.failed(network, trio.current_time())
 
     def refresh(self) -> None:
         """Read the file again if it has changed, and log changes. While it cannot be read, the last contents hold."""

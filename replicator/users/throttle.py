@@ -1,14 +1,25 @@
 """Delays of password attempts after failed ones. No I/O: the time is an argument.
 
-Each user and each address has a level that rises by one with a failure and leaks away over time. Up to a free allowance
-nothing waits; above it, each failure doubles the delay, up to a limit that a person who mistyped can bear. The delay
-counts from the last failure, so a later attempt does not wait at all.
+What somebody's guesses cost others is kept small by who is counted. A failure counts against its pair of a user and an
+address. Only the few that a pair has free count against the user and the address too. So one address that guesses at
+one user delays that pair alone; the user is delayed after guesses from several addresses, and the address after guesses
+at several users. Whoever has logged in from an address before is delayed there by failures of that pair alone, and an
+address from which somebody has logged in may have many more failures.
+
+Each of these has a level that rises by one with a failure and leaks away over time. Up to a free allowance nothing
+waits; above it, each failure doubles the delay, up to a limit that a person who mistyped can bear. The delay counts
+from the last failure, so a later attempt does not wait at all.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
+from math import exp2
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
 
 LEAK_S = 20.0
 """Seconds after which one failure is forgotten."""
@@ -17,8 +28,24 @@ FIRST_DELAY_S = 0.5
 DELAY_MAX_S = 8.0
 """IMAP clients give up on a login after some 30 seconds."""
 
+EXCESS_MAX = 6
+"""Failures above the allowance that are counted: a few minutes after the last guess, all is forgotten."""
+
+FREE_FAILURES_PAIR = 3
+FREE_FAILURES_USER = 10
+FREE_FAILURES_ADDRESS = 10
+FREE_FAILURES_SHARED_ADDRESS = 100
+"""Where somebody has logged in: many people may share the address, and one of their devices may guess."""
+
 ENTRIES_MAX = 10_000
-"""Keys in a table, about 2 MiB. A full table drops the keys that failed longest ago."""
+"""Keys in each half of a table, about 2 MiB."""
+
+NAME_CHARACTERS_MAX = 254
+"""Characters of a name that count. No user has a longer one (`passwd_file`), but a stranger may send it."""
+
+KNOWN_USERS_MAX = 20_000
+KNOWN_ADDRESSES_PER_USER = 8
+"""Addresses from which a user has logged in: a person's home, office and mobile networks. All of them need 25 MiB."""
 
 
 @dataclass(slots=True)
@@ -27,33 +54,120 @@ class _Failures:
     last_s: float
 
 
-class FailureTable:
-    """Failures by key. A key may have `free` failures before its attempts are delayed."""
+class FailureTable(Generic[K]):
+    """Failures by key. A key may have `free` failures before its attempts are delayed.
+
+    Full tables drop the keys that failed longest ago. Keys that are delayed have a table of their own, so that single
+    failures of many keys, which cost an attacker little, drop none of them.
+    """
 
     def __init__(self, free: int) -> None:
         self._free = free
-        self._failures: OrderedDict[str, _Failures] = OrderedDict()
+        self._counted: OrderedDict[K, _Failures] = OrderedDict()
+        self._delayed: OrderedDict[K, _Failures] = OrderedDict()
 
-    def ready_at(self, key: str) -> float:
+    def ready_at(self, key: K) -> float:
         """Return the time at which the next attempt may proceed; in the past if that is now."""
-        failures = self._failures.get(key)
-        excess = failures.level - self._free if failures else 0
-        if failures is None or excess <= 0:
+        failures = self._delayed.get(key)
+        if failures is None:
             return 0.0
-        # The level is unbounded, so the exponent is bounded first.
-        return failures.last_s + min(DELAY_MAX_S, FIRST_DELAY_S * 2.0 ** min(excess - 1, 10))
+        return failures.last_s + min(DELAY_MAX_S, FIRST_DELAY_S * exp2(failures.level - self._free - 1))
 
-    def failed(self, key: str, now: float) -> None:
-        """Count a failure."""
-        failures = self._failures.pop(key, None) or _Failures(0.0, now)
-        level = max(0.0, failures.level - (now - failures.last_s) / LEAK_S)
-        self._failures[key] = _Failures(level + 1, now)
-        while len(self._failures) > ENTRIES_MAX:
-            self._failures.popitem(last=False)
+    def failed(self, key: K, now: float) -> bool:
+        """Count a failure. Return True if the key is within its allowance."""
+        failures = self._counted.pop(key, None) or self._delayed.pop(key, None) or _Failures(0.0, now)
+        leaked = max(0.0, failures.level - (now - failures.last_s) / LEAK_S)
+        level = min(leaked + 1, self._free + EXCESS_MAX)
+        table = self._counted if level <= self._free else self._delayed
+        table[key] = _Failures(level, now)
+        if len(table) > ENTRIES_MAX:
+            table.popitem(last=False)
+        return level <= self._free
 
-    def forget(self, key: str) -> None:
+    def forget(self, key: K) -> None:
         """Reset the key's failures."""
-        self._failures.pop(key, None)
+        self._counted.pop(key, None)
+        self._delayed.pop(key, None)
 
     def __len__(self) -> int:
-        return len(self._failures)
+        return len(self._counted) + len(self._delayed)
+
+
+class KnownAddresses:
+    """Addresses from which each user has logged in, the last few of them.
+
+    A user with many addresses, who may be an attacker with an account, drops nobody else's.
+    """
+
+    def __init__(self) -> None:
+        self._by_user: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()
+        self._users: Counter[str] = Counter()  # by address
+
+    def add(self, user: str, address: str) -> None:
+        """Note a login."""
+        addresses = self._by_user.setdefault(user, OrderedDict())
+        self._by_user.move_to_end(user)
+        if address in addresses:
+            addresses.move_to_end(address)
+            return
+        addresses[address] = None
+        self._users[address] += 1
+        if len(addresses) > KNOWN_ADDRESSES_PER_USER:
+            self._drop(addresses.popitem(last=False)[0])
+        if len(self._by_user) > KNOWN_USERS_MAX:
+            for dropped in self._by_user.popitem(last=False)[1]:
+                self._drop(dropped)
+
+    def has_pair(self, user: str, address: str) -> bool:
+        """Return True if the user has logged in from the address."""
+        return address in self._by_user.get(user, ())
+
+    def has(self, address: str) -> bool:
+        """Return True if anyone has logged in from the address."""
+        return address in self._users
+
+    def __len__(self) -> int:
+        return sum(self._users.values())
+
+    def _drop(self, address: str) -> None:
+        self._users[address] -= 1
+        if not self._users[address]:
+            del self._users[address]
+
+
+class Throttle:
+    """The delay of each attempt, by its user and its address."""
+
+    def __init__(self) -> None:
+        self._pairs: FailureTable[tuple[str, str]] = FailureTable(FREE_FAILURES_PAIR)
+        self._users: FailureTable[str] = FailureTable(FREE_FAILURES_USER)
+        self._addresses: FailureTable[str] = FailureTable(FREE_FAILURES_ADDRESS)
+        self._shared_addresses: FailureTable[str] = FailureTable(FREE_FAILURES_SHARED_ADDRESS)
+        self._known = KnownAddresses()
+
+    def ready_at(self, user: str, address: str) -> float:
+        """Return the time at which the next attempt may proceed; in the past if that is now."""
+        user = user[:NAME_CHARACTERS_MAX]
+        pair = self._pairs.ready_at((user, address))
+        if self._known.has_pair(user, address):
+            return pair
+        return max(pair, self._users.ready_at(user), self._failures_of(address).ready_at(address))
+
+    def failed(self, user: str, address: str, now: float) -> None:
+        """Count a wrong password."""
+        user = user[:NAME_CHARACTERS_MAX]
+        if self._pairs.failed((user, address), now):
+            self._users.failed(user, now)
+            self._failures_of(address).failed(address, now)
+
+    def succeeded(self, user: str, address: str) -> None:
+        """Note a right password.
+
+        The address keeps its failures: a successful login to one account must not buy guesses at others. The user's
+        stay too, because others may go on guessing elsewhere.
+        """
+        self._pairs.forget((user, address))
+        self._known.add(user, address)
+
+    def _failures_of(self, address: str) -> FailureTable[str]:
+        return self._shared_addresses if self._known.has(address) else self._addresses

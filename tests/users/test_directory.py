@@ -1,7 +1,6 @@
 # ruff: noqa: ARG001 - a test requests a clock fixture for its effect
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,17 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from replicator.errors import UnavailableError, UsersUnavailableError
+from replicator.errors import UsersUnavailableError
 from replicator.users import UserDirectory, add_user, delete_user, set_password
-from replicator.users.directory import (
-    ADDRESS_AT_ONCE,
-    FREE_FAILURES_ADDRESS,
-    FREE_FAILURES_USER,
-    LEAVING_S,
-    PATIENCE_S,
-    REMEMBER_S,
-)
-from replicator.users.turns import Turns
+from replicator.users.directory import LEAVING_S, REMEMBER_S
 
 T = TypeVar("T")
 
@@ -257,19 +248,6 @@ async def test_failures_of_a_user_delay_the_next_attempt(
     assert trio.current_time() == before
 
 
-async def test_failures_from_an_address_delay_attempts_at_all_users(
-    directory: UserDirectory, autojump_clock: trio.testing.MockClock
-) -> None:
-    for number in range(20):
-        assert not await directory.verify(f"user{number}", "x", address=f"2001:db8::{number}")
-    before = trio.current_time()
-    assert await directory.verify("alice", "secret", address="2001:db8::ffff")
-    assert trio.current_time() > before
-    before = trio.current_time()
-    assert await directory.verify("bob", "other", address="2001:db8:1::1")
-    assert trio.current_time() == before
-
-
 def test_file_that_returns_unchanged_is_no_longer_a_problem(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -361,62 +339,3 @@ async def test_login_holds_until_user_or_password_changes(directory: UserDirecto
     again = await directory.verify("alice", "secret")
     assert again
     assert directory.holds(again)
-
-
-async def test_parallel_guesses_at_one_user_are_limited(
-    directory: UserDirectory, runner: CountingRunner, autojump_clock: trio.testing.MockClock
-) -> None:
-    before = trio.current_time()
-
-    async def guess(number: int) -> None:
-        with suppress(UnavailableError):
-            assert not await directory.verify("alice", "wrong", address=f"2001:db8:{number}::1")
-
-    async with trio.open_nursery() as nursery:
-        for number in range(500):
-            nursery.start_soon(guess, number)
-    assert runner.runs <= FREE_FAILURES_USER + 8  # after 0.5, 1, 2, 4, 8 and 8 s; then all others had to try again
-    assert trio.current_time() - before == PATIENCE_S
-
-
-async def test_parallel_guesses_at_many_users_are_limited(
-    directory: UserDirectory, runner: CountingRunner, autojump_clock: trio.testing.MockClock
-) -> None:
-    async def guess(number: int) -> None:
-        with suppress(UnavailableError):
-            assert not await directory.verify(f"user{number}", "wrong", address="192.0.2.1")
-
-    async with trio.open_nursery() as nursery:
-        for number in range(500):
-            nursery.start_soon(guess, number)
-        await trio.sleep(5)
-        before = trio.current_time()
-        assert await directory.verify("alice", "secret", address="192.0.2.2")
-        assert trio.current_time() == before
-    assert runner.runs <= FREE_FAILURES_ADDRESS + 8 * ADDRESS_AT_ONCE
-
-
-async def test_guessed_user_can_log_in_from_another_address(
-    directory: UserDirectory, autojump_clock: trio.testing.MockClock
-) -> None:
-    async def guess() -> None:
-        while True:
-            with suppress(UnavailableError):
-                await directory.verify("alice", "wrong", address="192.0.2.1")
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(20):
-            nursery.start_soon(guess)
-        await trio.sleep(600)
-        before = trio.current_time()
-        assert await directory.verify("alice", "secret", address="192.0.2.2")
-        assert trio.current_time() - before < PATIENCE_S
-        nursery.cancel_scope.cancel()
-
-
-def test_unused_turns_take_no_memory() -> None:
-    turns = Turns(1)
-    semaphore = turns.of("alice")
-    assert turns.of("alice") is semaphore
-    del semaphore
-    assert not turns._semaphores
