@@ -29,7 +29,15 @@ from replicator.replication.node_status import StatusReporter
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
 from replicator.runtime.environment import Environment
-from replicator.runtime.metrics import AttachmentMetrics, HttpMetrics, ImapMetrics, LmtpMetrics, RefusalMetrics
+from replicator.runtime.loop_watch import LoopWatch
+from replicator.runtime.metrics import (
+    AttachmentMetrics,
+    HttpMetrics,
+    ImapMetrics,
+    LmtpMetrics,
+    LoopMetrics,
+    RefusalMetrics,
+)
 from replicator.runtime.objects import ObjectStore
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
@@ -96,6 +104,7 @@ async def run_node(
         )
         async with trio.open_nursery() as nursery:
             listeners = [(await listen(address), handler) for address, handler in handlers]
+            nursery.start_soon(LoopWatch(LoopMetrics(registry)).run)
             nursery.start_soon(coordinator.run)
             nursery.start_soon(report.run, config.mastership.heartbeat_s)
             nursery.start_soon(tasks.run)

@@ -20,6 +20,7 @@ from replicator.http.api import ROUTES
 from replicator.http.message import JSON_TYPE, Head, Headers, ProblemError, Request, Response, problem_of
 from replicator.http.routing import Route, find_route
 from replicator.http.services import HttpServices
+from replicator.runtime.loop_watch import doing
 
 HEAD_BYTES_MAX = 16 * KIB  # request line and headers; other servers allow as much
 BODY_BYTES_MAX = 64 * MIB  # the largest message that can be imported: it is held in memory
@@ -97,6 +98,7 @@ class _Connection:
                 await self._receive_body()  # of no bytes: the request is complete, and the next may follow its answer
             route, request = find_route(ROUTES, head)
             self._route = route.path
+            doing("http", None, f"{route.method} {route.path}")
             if not head.has_body:
                 return await self._handle(route, request)
             async with self._bodies:

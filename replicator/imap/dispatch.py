@@ -23,6 +23,7 @@ from replicator.imap.wire.command_parser import CommandSyntaxError, tag_of, verb
 from replicator.imap.wire.large_literal import IncomingLiteral
 from replicator.imap.wire.refusals import CommandFailedError, code_of
 from replicator.imap.wire.responses import continuation, status_line, tagged
+from replicator.runtime.loop_watch import doing
 
 MAX_BAD_COMMANDS = 10  # in a row: the client does not speak IMAP
 
@@ -117,6 +118,7 @@ async def _serve_next(session: Session) -> bool:
         await session.write([continuation("Send the literal")])
         return True
     assert isinstance(event, Frame), "whoever meets a large literal reads all of it"
+    doing("imap", session.user_or_none, _name_of(event.text))
     try:
         command = session.services.parser.parse(event)
     except CommandSyntaxError as error:
@@ -126,9 +128,17 @@ async def _serve_next(session: Session) -> bool:
     return await _run(session, command, verb_of(event.text).decode("ascii"))
 
 
+def _name_of(text: bytes) -> str:
+    """Return the command's name for people, such as `UID FETCH`; anything else that stands there if it is unknown."""
+    verb = verb_of(text)
+    name = verb + b" " + text.split(b" ", 3)[2].upper() if verb == b"UID" and text.count(b" ") > 1 else verb
+    return name.decode("latin-1")
+
+
 async def _serve_large(session: Session, begun: LargeLiteral) -> bool:
     """Serve a command whose large literal is still arriving. Answer the command once the literal is complete."""
     literal = IncomingLiteral(session.connection, begun)
+    doing("imap", session.user_or_none, _name_of(begun.frame.text))
     try:
         command = appended(session, begun, literal)
     except CommandSyntaxError as error:

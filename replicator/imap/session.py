@@ -87,6 +87,11 @@ class Session:
         return self._login.user
 
     @property
+    def user_or_none(self) -> str | None:
+        """The user who is logged in, if anybody is."""
+        return self._login.user if self._login is not None else None
+
+    @property
     def selection(self) -> Selection:
         """The selected mailbox; read only in the selected state."""
         assert self._selection is not None

@@ -14,6 +14,7 @@ from replicator.lmtp.machine import Envelope, Event, LmtpMachine, MessageBegun, 
 from replicator.lmtp.services import LmtpServices
 from replicator.mailstore import sending_s
 from replicator.runtime.log_fields import LogFields
+from replicator.runtime.loop_watch import doing
 
 log = logging.getLogger(__name__)
 
@@ -72,9 +73,12 @@ class _Connection:
 
     async def serve(self) -> None:
         """Run the dialogue to its end."""
+        doing("lmtp", self._client_ip, "commands")
         while (event := await self._next_event()) is not None:
             if isinstance(event, MessageBegun):
+                doing("lmtp", self._client_ip, "DATA")
                 await self._take_message(event.envelope)
+                doing("lmtp", self._client_ip, "commands")
 
     async def _take_message(self, envelope: Envelope) -> None:
         """Receive one message and answer it. A message that is too large, or breaks off, leaves nothing behind."""

@@ -1,8 +1,8 @@
-"""Prometheus metrics of the doors and of attachments, and the output of all metrics of a node.
+"""Prometheus metrics of the doors, of attachments and of the event loop, and the output of all metrics of a node.
 
-Each door, and attachments, have a metrics object of their own. Without a registry it counts for nothing, so that
-callers need no check. Names follow Prometheus's rules: base units, counters end in `_total`. Labels have few values,
-none of them chosen by a client.
+Each of these has a metrics object of its own. Without a registry it counts for nothing, so that callers need no check.
+Names follow Prometheus's rules: base units, counters end in `_total`. Labels have few values, none of them chosen by a
+client.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 
 DELIVERY_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 """Upper bounds in seconds: from one fsync to the longest that a sender waits; most senders give up after the last."""
+
+STALL_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+"""Upper bounds in seconds: from what nobody notices to the time after which peers give a node up."""
 
 
 class RefusalMetrics:
@@ -107,6 +110,29 @@ class HttpMetrics:
     def answered(self, route: str, status: int) -> None:
         """Count an answered request to a known route."""
         self._requests.labels(route, str(status)).inc()
+
+
+class LoopMetrics:
+    """Metrics of the event loop."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._seconds = Histogram(
+            "replicator_event_loop_stall_seconds",
+            "Times of more than 5 ms for which one task held the event loop, so that nothing else of the node went on.",
+            buckets=STALL_BUCKETS_S,
+            registry=registry,
+        )
+        self._cpu_seconds = Histogram(
+            "replicator_event_loop_stall_cpu_seconds",
+            "Time of the processor that the same work took; less on a machine that is busy with other things.",
+            buckets=STALL_BUCKETS_S,
+            registry=registry,
+        )
+
+    def held(self, seconds: float, cpu_seconds: float) -> None:
+        """Count a time for which a task held the loop."""
+        self._seconds.observe(seconds)
+        self._cpu_seconds.observe(cpu_seconds)
 
 
 class AttachmentMetrics:

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from replicator.imap.services import ImapServices
-from replicator.runtime.metrics import ImapMetrics
+from replicator.runtime import loop_watch
+from replicator.runtime.loop_watch import LoopWatch
+from replicator.runtime.metrics import ImapMetrics, LoopMetrics
 from tests.imap.client import connected
 
 PREFIX = "replicator_imap"
@@ -33,3 +36,19 @@ async def test_metrics_count_connections_logins_and_commands(served: ImapService
     [family] = [family for family in registry.collect() if family.name == f"{PREFIX}_commands"]
     commands = {sample.labels["command"] for sample in family.samples}
     assert commands == {"LOGIN", "SELECT", "FETCH"}
+
+
+async def test_the_watch_of_the_loop_is_told_user_and_command(
+    served: ImapServices, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for limit in ("COUNTED_S", "LOGGED_S"):
+        monkeypatch.setattr(loop_watch, limit, 0.0)
+    monkeypatch.setattr(loop_watch, "LINES_MAX", 100_000)
+    with LoopWatch(LoopMetrics()).watching():
+        async with connected(served) as client:
+            await client.run("ID NIL")
+            await client.log_in("alice", "INBOX")
+            await client.run("UID SEARCH ALL")
+    said = {record.message.partition(" seconds=")[0] for record in caplog.records}
+    held = "the event loop was held: imap="
+    assert {f"{held}ID", f"{held}LOGIN", f"{held}SELECT who=alice", f'{held}"UID SEARCH" who=alice'} <= said

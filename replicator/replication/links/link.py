@@ -40,6 +40,7 @@ from protocol.commands import (
 )
 from protocol.stream_codec import ContinuationNeeded, Decoder, Encoder, Item, ProtocolError, Request, Response
 from replicator.replication import timing
+from replicator.runtime.loop_watch import doing
 from replicator.runtime.signals import Signal
 from replicator.store.db.entry_validation import USER_MAX_BYTES
 from replicator.store.db.queries import MailboxKey
@@ -234,6 +235,8 @@ class PeerLink:
             self._received_bytes += len(data)
 
     async def _take(self, item: Item, handler: LinkHandler, nursery: trio.Nursery) -> None:
+        if isinstance(item, Request):
+            doing("peer", self.sid, type(item.command).__name__)
         match item:
             case Response(tag, reply):
                 if (waiting := self._pending.pop(tag, None)) is not None:
