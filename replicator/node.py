@@ -74,7 +74,7 @@ async def run_node(
         certificates, archive = Certificates(config.tls), archive_of(config, environment)
         tls = Tls(certificates)
         registry = CollectorRegistry()
-        metrics = AttachmentMetrics(registry)
+        metrics, refusals = AttachmentMetrics(registry), RefusalMetrics(registry)
         coordinator = Coordinator(
             config,
             store,
@@ -83,6 +83,7 @@ async def run_node(
             certified_names,
             archive=archive,
             metrics=metrics,
+            refusals=refusals,
             is_new=not has_begun,
         )
         mail = ClusterMailStore(store, coordinator, environment)
@@ -101,6 +102,7 @@ async def run_node(
             report=report,
             tasks=tasks,
             registry=registry,
+            refusals=refusals,
         )
         async with trio.open_nursery() as nursery:
             listeners = [(await listen(address), handler) for address, handler in handlers]
@@ -165,10 +167,10 @@ def _doors(
     report: StatusReporter,
     tasks: TaskRunner,
     registry: CollectorRegistry,
+    refusals: RefusalMetrics,
 ) -> Iterator[tuple[Address, Handler]]:
     """Yield each address to listen on with its connection handler."""
     doors, sid, tls = config.listen, config.node.id, Tls(certificates)
-    refusals = RefusalMetrics(registry)
     imap = ImapServices(
         mail=mail,
         users=users,

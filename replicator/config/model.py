@@ -164,7 +164,7 @@ def _limit(default: int, *, lowest: int = 1, highest: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LimitsConfig:
-    """Limits on what clients may ask for; a key's first word is the door. Add a key here and in docs/configuration.md.
+    """Limits on clients and strangers; a key's first word is the door. Add a key here and in docs/configuration.md.
 
     Whoever refuses something because of a limit counts it with `replicator.runtime.metrics.RefusalMetrics`.
     """
@@ -172,6 +172,8 @@ class LimitsConfig:
     imap_search_keys: int = _limit(500, highest=10_000)
     imap_fetch_items: int = _limit(100, highest=10_000)
     imap_list_wildcards: int = _limit(16, highest=1_000)
+    peer_hello_bytes: int = _limit(8192, lowest=1024, highest=65_536)
+    peer_strangers: int = _limit(64, highest=1024)
 
 
 @dataclass(frozen=True, slots=True)

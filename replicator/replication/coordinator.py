@@ -61,7 +61,7 @@ from replicator.replication.writes.prestage import Prestage
 from replicator.replication.writes.requests import ChangeRequest
 from replicator.replication.writes.router import Router
 from replicator.runtime.environment import Environment
-from replicator.runtime.metrics import AttachmentMetrics
+from replicator.runtime.metrics import AttachmentMetrics, RefusalMetrics
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
@@ -83,6 +83,7 @@ class Coordinator:
         archive: Archive | None = None,
         capabilities: tuple[str, ...] = (),
         metrics: AttachmentMetrics | None = None,
+        refusals: RefusalMetrics | None = None,
         is_new: bool = False,
     ) -> None:
         """Create all parts. `is_new` is True if the node with this database has not begun, see `Admission`."""
@@ -98,6 +99,7 @@ class Coordinator:
             certify=certify,
             capabilities=lambda: (*capabilities, *self.admission.capabilities),
             run_of=self._run_of,
+            refusals=refusals,
         )
         self.admission = Admission(
             store,

@@ -24,6 +24,7 @@ from replicator.replication.links.handshake import (
     Certify,
     Handshake,
     HelloRefusedError,
+    HelloTooLongError,
     LinkRefusedError,
     RefusedByPeerError,
 )
@@ -31,11 +32,11 @@ from replicator.replication.links.link import LinkDownError, LinkHandler, PeerLi
 from replicator.replication.links.object_entries import warn_of_another
 from replicator.replication.links.rival_runs import PeerState, RivalRuns
 from replicator.runtime.environment import Environment
+from replicator.runtime.metrics import RefusalMetrics
 
 log = logging.getLogger(__name__)
 
 MAX_REASONS = 64  # that are remembered, so that each is logged once
-MAX_HANDSHAKES = 64  # connections that have not said HELLO yet
 
 Dial = Callable[[PeerConfig], Awaitable[trio.abc.Stream]]
 _NoteErrors = Callable[[BaseExceptionGroup[BaseException]], None]
@@ -74,8 +75,10 @@ class Connections:
         certify: Certify,
         capabilities: Callable[[], tuple[str, ...]] = tuple,
         run_of: Callable[[str], str | None] = lambda _: None,
+        refusals: RefusalMetrics | None = None,
     ) -> None:
         self._config = config
+        self._refusals = refusals or RefusalMetrics()
         self._environment = environment
         self._owner = owner
         self._dial = dial
@@ -150,12 +153,16 @@ class Connections:
         number = self._greeted
         with trio.CancelScope() as scope:
             self._greeting[number] = scope
-            if len(self._greeting) > MAX_HANDSHAKES:
+            if len(self._greeting) > self._config.limits.peer_strangers:
                 next(iter(self._greeting.values())).cancel()
             try:
                 return await self._welcome(stream)
+            except HelloTooLongError:
+                self._refusals.refused("peer", "peer_hello_bytes")
+                raise
             finally:
                 del self._greeting[number]
+        self._refusals.refused("peer", "peer_strangers")
         raise LinkRefusedError("too many connections had not sent HELLO yet")
 
     # ---- dialling

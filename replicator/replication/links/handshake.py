@@ -47,6 +47,10 @@ class RefusedByPeerError(LinkRefusedError):
         self.said = said
 
 
+class HelloTooLongError(LinkRefusedError):
+    """The connection has sent more than it may before its HELLO is accepted."""
+
+
 class Handshake:
     """The HELLO of this run of the node, `origin`, and the rules for the HELLOs of its peers."""
 
@@ -85,7 +89,7 @@ class Handshake:
     async def ask(self, stream: trio.abc.Stream, sid: str, encoder: Encoder, decoder: Decoder) -> Hello:
         """Send this node's HELLO to the peer `sid`, and return the answer. Raises RefusedByPeerError."""
         await stream.send_all(encoder.request("hello", self.hello()))
-        match await _first_item(stream, decoder):
+        match await self._first_item(stream, decoder):
             case Response("hello", Hello() as hello):
                 return hello
             case Response("hello", Refused(code, text)):
@@ -95,7 +99,7 @@ class Handshake:
 
     async def expect(self, stream: trio.abc.Stream, decoder: Decoder) -> tuple[str, Hello]:
         """Return the tag and the HELLO with which a peer begins."""
-        match await _first_item(stream, decoder):
+        match await self._first_item(stream, decoder):
             case Request(str(tag), Hello() as hello):
                 return tag, hello
             case _:
@@ -141,6 +145,19 @@ class Handshake:
                 f" {ours.sid} {ours.clock_ms} ms since the epoch; synchronize them by NTP",
             )
 
+    async def _first_item(self, stream: trio.abc.Stream, decoder: Decoder) -> Request | Response:
+        """Read the first command or reply. Whatever the other side says about lengths, it is held to a few bytes."""
+        limit = room = self._config.limits.peer_hello_bytes
+        while room:
+            data = await stream.receive_some(room)
+            if not data:
+                raise LinkRefusedError("the connection was closed before HELLO")
+            room -= len(data)
+            for item in decoder.feed(bytes(data)):
+                if isinstance(item, Request | Response):
+                    return item
+        raise HelloTooLongError(f"more than {limit} bytes came before a HELLO that is accepted")
+
     def _check_certificate(self, hello: Hello, stream: trio.abc.Stream) -> None:
         certified = self._certify(stream)
         if certified is not None and hello.sid not in certified:
@@ -172,13 +189,3 @@ def _other_policies(theirs: tuple[str, ...], ours: tuple[str, ...]) -> str:
 def _policies(capabilities: tuple[str, ...]) -> dict[str, str]:
     """Return the capabilities of the form `NAME=value` as a mapping."""
     return dict(ability.split("=", 1) for ability in capabilities if "=" in ability)
-
-
-async def _first_item(stream: trio.abc.Stream, decoder: Decoder) -> Request | Response:
-    while True:
-        data = await stream.receive_some()
-        if not data:
-            raise LinkRefusedError("the connection was closed before HELLO")
-        for item in decoder.feed(bytes(data)):
-            if isinstance(item, Request | Response):
-                return item

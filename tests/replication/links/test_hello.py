@@ -12,9 +12,8 @@ from trio.testing import MockClock
 
 from protocol.commands import Hello, RefusalCode, Refused
 from protocol.stream_codec import Decoder, Response
-from replicator.config import Address
+from replicator.config import Address, LimitsConfig
 from replicator.replication import timing
-from replicator.replication.links.connections import MAX_HANDSHAKES
 from replicator.status import LinkStatus
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, Node, cluster, until
 from tests.replication.stranger import HELLO, Stranger, approach, reasons, visit
@@ -98,7 +97,7 @@ async def test_silence_instead_of_hello_ends_the_connection(tmp_path: Path, auto
 async def test_silent_connections_do_not_keep_a_peer_out(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with single_node(tmp_path, autojump_clock, "dc2") as nodes:
         began = trio.current_time()
-        oldest, *others = [await approach(nodes) for _ in range(MAX_HANDSHAKES)]
+        oldest, *others = [await approach(nodes) for _ in range(LimitsConfig().peer_strangers)]
         async with visit(nodes):
             assert trio.current_time() == began
             assert await oldest.ended()
