@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from replicator.errors import InvalidNameError
-from replicator.imap.handlers.folder_list import MAX_PATTERN, NOSELECT, list_entries
+from replicator.imap.handlers.folder_list import MAX_PATTERN, NOSELECT, WILDCARDS, list_entries
 from replicator.imap.selection import Selection
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
@@ -13,7 +13,7 @@ from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import list_line, status_line, status_response, untagged
 from replicator.mailstore import INBOX, SEPARATOR, Folder, FolderStatus
 
-_LINES_BETWEEN_CHECKPOINTS = 100  # a list of many folders must not hold up the node
+_FOLDERS_BETWEEN_CHECKPOINTS = 10  # a millisecond or two where names are as long as they may be
 
 
 async def namespace(session: Session, _command: c.Namespace) -> Completion:
@@ -32,18 +32,22 @@ async def list_mailboxes(session: Session, command: c.ListMailboxes) -> Completi
     if len(pattern) > MAX_PATTERN:
         raise CommandFailedError(f"A pattern may have {MAX_PATTERN} characters, not {len(pattern)}", "LIMIT")
     limit = session.limits.imap_list_wildcards
-    if (wildcards := sum(map(pattern.count, "*%"))) > limit:
+    if (wildcards := sum(map(pattern.count, WILDCARDS))) > limit:
         raise session.refusal("imap_list_wildcards", f"A pattern may have {limit} wildcards, not {wildcards}")
     if command.subscribed:
         names = list(await session.mail.subscriptions(session.user))
     else:
         names = [folder.name for folder in await session.mail.folders(session.user)]
-    for position, (name, attributes) in enumerate(list_entries(pattern, names, children=not command.subscribed)):
+    lines = []
+    for visited, entry in enumerate(list_entries(pattern, names, children=not command.subscribed)):
         # RFC 3501 section 6.3.9: a parent that is not subscribed is shown only where "%" stops at it.
-        if not command.subscribed or NOSELECT not in attributes or "%" in pattern:
-            await session.write([list_line(verb, attributes, name)])
-        if position % _LINES_BETWEEN_CHECKPOINTS == 0:
+        if entry is not None and (not command.subscribed or NOSELECT not in entry.attributes or "%" in pattern):
+            lines.append(list_line(verb, entry.attributes, entry.name))
+        if visited % _FOLDERS_BETWEEN_CHECKPOINTS == 0:
+            await session.write(lines)
+            lines = []
             await trio.lowlevel.checkpoint()
+    await session.write(lines)
     return Completion("Folders listed")
 
 

@@ -1,0 +1,60 @@
+"""Commands on much mail or many folders pause often, so that others are served meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+import trio
+
+from replicator.imap.services import ImapServices
+from replicator.mailstore import Folder
+from tests.imap.client import connected
+from tests.one_node import HookedMail
+
+
+@dataclass
+class Turns:
+    """The number of times that another task, which is always ready, has run."""
+
+    count: int = 0
+
+
+@asynccontextmanager
+async def counting_turns() -> AsyncIterator[Turns]:
+    turns = Turns()
+
+    async def take_turns() -> None:
+        while True:
+            turns.count += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_turns)
+        yield turns
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("command", ['LIST "" "*nothing"', 'LIST "" "%"', 'LSUB "" "*nothing"'])
+async def test_list_pauses_between_folders(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    names = [f"folder {number}" for number in range(3000)]
+
+    async def folders(user: str) -> list[Folder]:
+        await trio.lowlevel.checkpoint()
+        return [Folder(user, name, b"", 1) for name in names]
+
+    async def subscriptions(_user: str) -> frozenset[str]:
+        await trio.lowlevel.checkpoint()
+        return frozenset(names)
+
+    monkeypatch.setattr(mail, "folders", folders)
+    monkeypatch.setattr(mail, "subscriptions", subscriptions)
+    async with connected(served) as client, counting_turns() as turns:
+        await client.log_in("alice")
+        before = turns.count
+        assert (await client.run(command))[-1] == "t OK Folders listed"
+        assert turns.count - before > 2 * len(names) / 20
