@@ -29,6 +29,7 @@ from replicator.replication.node_status import StatusReporter
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
 from replicator.runtime.environment import Environment
+from replicator.runtime.file_modes import PRIVATE_DIRECTORY, exposed_directory, exposed_file, umask_for
 from replicator.runtime.loop_watch import LoopWatch
 from replicator.runtime.metrics import (
     AttachmentMetrics,
@@ -70,6 +71,7 @@ async def run_node(
     origin = environment.new_origin(config.node.id)
     check_none(config.node.data / DATABASE)
     async with Store.open(config.node.data / DATABASE, origin, environment, attachments_of(config)) as store:
+        _warn_of_exposed(config)
         has_begun = await _claim(store, config, new_cluster=new_cluster)
         certificates, archive = Certificates(config.tls), archive_of(config, environment)
         tls = Tls(certificates)
@@ -144,8 +146,24 @@ def attachments_of(config: Config) -> Files | None:
     directory = config.content.attachments
     if directory is None:
         return None
-    make_directory(directory, "content.attachments", mode=0o777)  # other nodes may share it: the umask decides
+    make_directory(directory, "content.attachments")
     return DiskFiles(directory)
+
+
+def umask_of(config: Config) -> int:
+    """Return the umask of a process that writes the node's files; see `file_modes`."""
+    return umask_for(filter(None, (config.content.attachments, config.checkpoint.directory)))
+
+
+def _warn_of_exposed(config: Config) -> None:
+    """Log what others on this machine can read. What is the operator's own, a node does not change."""
+    warnings = [exposed_directory(config.node.data), exposed_file(config.users.passwd_file)]
+    shareable = filter(None, (config.content.attachments, config.checkpoint.directory))
+    warnings += [exposed_directory(directory, may_be_shared=True) for directory in shareable]
+    if config.tls is not None:
+        warnings.append(exposed_file(config.tls.key))
+    for warning in filter(None, warnings):
+        log.warning("%s", warning)
 
 
 def archive_of(config: Config, environment: Environment) -> Archive:
@@ -206,9 +224,9 @@ def _doors(
         yield doors.http, http.serve
 
 
-def make_directory(path: Path, key: str = "node.data", mode: int = 0o700) -> None:
-    """Create the directory. Raises DataError that names the configuration key."""
+def make_directory(path: Path, key: str = "node.data") -> None:
+    """Create the directory for its owner alone. Raises DataError that names the configuration key."""
     try:
-        path.mkdir(mode=mode, parents=True, exist_ok=True)
+        path.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; check `{key}`") from error

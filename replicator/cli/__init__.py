@@ -7,6 +7,7 @@ says what failed, where, and what to do. This module imports almost nothing, so 
 
 from __future__ import annotations
 
+import os
 import sys
 
 FAILED_EXIT_CODE = 1
@@ -14,6 +15,7 @@ FAILED_EXIT_CODE = 1
 
 def main() -> None:
     """Run the command line of this process, and exit. An interrupt at any time ends it with one line."""
+    os.umask(0o077)  # what commands create is for their user alone, see `runtime/file_modes`; a node may change this
     try:
         import signal  # noqa: PLC0415  takes long enough to be interrupted
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from protocol.units import MIB
 from replicator.config import values
@@ -224,9 +223,8 @@ def _check_passwd_file(source: Source, users: UsersConfig) -> None:
 
 def _check_checkpoint_directory(source: Source, config: Config) -> None:
     """Check that the checkpoint directory can be created in an existing one; a longer missing path is a mistake."""
-    url = urlsplit(config.checkpoint.url)
-    directory = Path(unquote(url.path))
-    if url.scheme != "file" or directory.is_relative_to(config.node.data) or directory.parent.is_dir():
+    directory = config.checkpoint.directory
+    if directory is None or directory.is_relative_to(config.node.data) or directory.parent.is_dir():
         return
     text = f"url: the directory {directory.parent} of {directory.name!r} does not exist; create it, or correct the path"
     source.problem(("checkpoint", "url"), text)

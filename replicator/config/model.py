@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from protocol.units import GIB, KIB
 from replicator.runtime.addresses import is_loopback
@@ -145,6 +146,12 @@ class CheckpointConfig:
     url: str
     endpoint: str | None = None
     shared: bool = False
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory of a `file:` URL."""
+        url = urlsplit(self.url)
+        return Path(unquote(url.path)) if url.scheme == "file" else None
 
 
 @dataclass(frozen=True, slots=True)

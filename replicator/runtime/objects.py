@@ -32,6 +32,7 @@ from obstore.store import LocalStore, S3Store
 
 from protocol.units import MIB
 from replicator.runtime.environment import Environment
+from replicator.runtime.file_modes import PRIVATE_DIRECTORY
 
 T = TypeVar("T")
 
@@ -187,7 +188,7 @@ class ObjectStore:
     def _open(self) -> LocalStore | S3Store:
         if self._directory is not None:
             new = [level for level in (self._directory, *self._directory.parents) if not level.exists()]
-            self._directory.mkdir(parents=True, exist_ok=True)
+            self._directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
             _sync(*(level.parent for level in new))
             return LocalStore(self._directory, automatic_cleanup=True)
         return _s3_store(self._url, self._endpoint, self._patience)

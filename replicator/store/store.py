@@ -16,6 +16,7 @@ import trio
 from protocol.values import Dot, sid_of
 from replicator.errors import MailError, UnavailableError
 from replicator.runtime.environment import Environment, ThreadRunner
+from replicator.runtime.file_modes import create_private
 from replicator.runtime.signals import Signal
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
@@ -112,6 +113,7 @@ class Store:
         self._open_reader = partial(schema.open_reader, path, open_file)
         with ExitStack() as opened:
             opened.enter_context(schema.exclusive(path))
+            create_private(path)  # SQLite gives the files beside it the same mode
             self._connection = opened.enter_context(closing(schema.open_writer(path, open_file)))
             self._idle_readers = [opened.enter_context(closing(self._open_reader())) for _ in range(READERS)]
             self._writer = Writer(

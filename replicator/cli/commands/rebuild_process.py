@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from replicator.cli.output import console, echo, echo_json, own_name
 from replicator.cli.processes.node_process import STOP_SIGNALS, ending_in_one_line, log_to_stderr
 from replicator.cli.target import CommandError
 from replicator.config import Config
-from replicator.node import DATABASE
+from replicator.node import DATABASE, umask_of
 from replicator.rebuild import rebuild_node
 from replicator.replication.rebuild.rebuilder import Progress, Rebuilt
 from replicator.store.repair.database_swap import replacement_of
@@ -27,6 +28,7 @@ from replicator.store.repair.database_swap import replacement_of
 def run_rebuild(config: Config, file: Path, *, as_json: bool) -> None:
     """Rebuild until done or until a signal. Raises ConfigurationError, CommandError, or click's Exit with code 1."""
     log_to_stderr("warning")
+    os.umask(umask_of(config))
     try:
         with ending_in_one_line(file, "the node cannot be rebuilt"), _progress() as tell:
             rebuilt = trio.run(_run, config, tell)

@@ -20,7 +20,7 @@ from replicator.cli.output import own_name
 from replicator.cli.target import CommandError, ConfigurationError
 from replicator.config import Config
 from replicator.errors import ConfigError, DatabaseFailedError, DataError, leaves
-from replicator.node import run_node
+from replicator.node import run_node, umask_of
 from replicator.replication.rebuild.rebuilder import RebuildError
 from replicator.store.db.damage import DatabaseDamagedError
 
@@ -59,6 +59,7 @@ def run_process(
     ConfigurationError, CommandError.
     """
     log_to_stderr(log_level)
+    os.umask(umask_of(config))
     with ending_in_one_line(file, "the node cannot run"):
         run = partial(_run, config, asked, new_cluster=new_cluster, until_stdin_closes=until_stdin_closes)
         trio.run(run)

@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ParamSpec
 
+from replicator.runtime.file_modes import PRIVATE_DIRECTORY
 from replicator.store.attachments import ordering
 from replicator.store.attachments.files import MissingError, StepOutcome
 
@@ -156,7 +157,7 @@ class DiskFiles:
     def _make_root(self) -> None:
         """Make the root durably; whatever is put into it is synced by its maker."""
         new = [level for level in (self._root, *self._root.parents) if not level.exists()]
-        self._root.mkdir(parents=True)
+        self._root.mkdir(PRIVATE_DIRECTORY, parents=True)
         for level in new:
             _sync(level.parent)
 

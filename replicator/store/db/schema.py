@@ -10,6 +10,7 @@ from pathlib import Path
 
 from replicator.errors import ConfigError, DataError
 from replicator.runtime.environment import open_database
+from replicator.runtime.file_modes import create_private
 from replicator.store.db.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
 SCHEMA_VERSION = 10
@@ -251,8 +252,10 @@ def exclusive(path: Path) -> Iterator[None]:
     The lock dies with its process. Raises DataError if another process has the lock, if the directory does not exist,
     or if anything in the block finds the file unusable; DatabaseDamagedError if the database is damaged.
     """
+    file = path.with_name(f"{path.name}.lock")
     try:
-        with path.with_name(f"{path.name}.lock").open("wb") as lock:
+        create_private(file)
+        with file.open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
     except BlockingIOError as error:

@@ -104,7 +104,7 @@ class Directory:
         if not self._path.is_dir():
             new = [level for level in (self._path, *self._path.parents) if not level.exists()]
             for level in reversed(new):
-                self._written.make_directory(level, 0o700 if level == self._path else 0o777)
+                self._written.make_directory(level)
             self._path.mkdir(exist_ok=True)  # raises if it is no directory
             for level in new:
                 with suppress(PermissionError):  # reading the directory above may be forbidden
@@ -134,7 +134,7 @@ class Directory:
         self.check_room()
         path = self._path / name
         aside = path.with_name(f".{path.name}{ASIDE}")
-        self._written.make_directory(path.parent, 0o777)
+        self._written.make_directory(path.parent)
         if name == MANIFEST:
             self._written.check_whole()
         with self._begun(path, aside) as file:

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import BinaryIO, TypeAlias
 
+from replicator.runtime.file_modes import PRIVATE_DIRECTORY, PRIVATE_FILE
 from replicator.store.inventory.errors import TargetError
 
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -29,11 +30,14 @@ class Written:
         self._whole: dict[Path, _Version] = {}
         self._is_over = False
 
-    def make_directory(self, path: Path, mode: int) -> None:
-        """Make a directory. An existing one is not recorded as made here. Raises TargetError, OSError."""
+    def make_directory(self, path: Path) -> None:
+        """Make a directory with access for its owner only. An existing one is not recorded as made here.
+
+        Raises TargetError, OSError.
+        """
         with self._lock, suppress(FileExistsError):
             self._check()
-            path.mkdir(mode)
+            path.mkdir(PRIVATE_DIRECTORY)
             self._directories.append(path)
 
     def begin(self, path: Path) -> BinaryIO:
@@ -43,7 +47,7 @@ class Written:
         """
         with self._lock:
             self._check()
-            file = os.fdopen(os.open(path, FLAGS, 0o600), "wb")
+            file = os.fdopen(os.open(path, FLAGS, PRIVATE_FILE), "wb")
             self._begun[path] = file
             return file
 

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from protocol.commands import Parts
 from protocol.values import Dot
 from replicator.errors import DataError
+from replicator.runtime.file_modes import create_private
 from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.body_rows import keepers_of, memory_of, read_body
 from replicator.store.db import chain as chains
@@ -66,11 +67,13 @@ def legible(path: Path) -> Path:
         return path
     copy = _copy_of(path)
     try:
+        create_private(copy)
         shutil.copyfile(path, copy)
         with copy.open("r+b") as file:
             file.write(_MAGIC)
         wal = _wal_of(path)
         if wal.exists():
+            create_private(_wal_of(copy))
             shutil.copyfile(wal, _wal_of(copy))
     except OSError as error:
         discard(path)
