@@ -7,15 +7,39 @@ current context; connections that are up keep the context of their handshake.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from replicator.config import TlsConfig
 from replicator.errors import ConfigError
 
 
+class Certificate(NamedTuple):
+    """What people and metrics are told about a certificate. Prints as `dc2, until 2026-01-01`."""
+
+    name: str
+    expires: datetime
+
+    @classmethod
+    def of_pem(cls, pem: bytes) -> Certificate:
+        """Return the description of the first certificate in a PEM file. Raises ValueError."""
+        certificate = x509.load_pem_x509_certificate(pem)
+        names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME) or list(certificate.subject)
+        return cls(str(names[0].value) if names else "without a name", certificate.not_valid_after_utc)
+
+    def __str__(self) -> str:
+        return f"{self.name}, until {self.expires.astimezone(UTC):%Y-%m-%d}"
+
+
 class _Contexts(NamedTuple):
     """The contexts made of the files as they were at one time."""
 
+    files: Mapping[Path, Certificate]
     for_clients: ssl.SSLContext | None = None
     accepting: ssl.SSLContext | None = None
     dialling: ssl.SSLContext | None = None
@@ -50,18 +74,37 @@ class Certificates:
         """Return the context for peers that this node dials."""
         return self._contexts.dialling
 
+    def files(self) -> Mapping[Path, Certificate]:
+        """Return the certificates in use, by the files that they were read from."""
+        return self._contexts.files
+
+    def own(self) -> Certificate:
+        """Return the node's certificate, if there are contexts."""
+        assert self._config is not None, "there are no contexts"
+        return self._contexts.files[self._config.certificate]
+
 
 def _read(config: TlsConfig | None) -> _Contexts:
     if config is None:
-        return _Contexts()
+        return _Contexts({})
     for_clients = _context(config, ssl.PROTOCOL_TLS_SERVER)
     if config.ca is None:
-        return _Contexts(for_clients)
+        return _Contexts(_described(config.certificate), for_clients)
     return _Contexts(
+        _described(config.certificate, config.ca),
         for_clients,
         accepting=_context(config, ssl.PROTOCOL_TLS_SERVER, peers=True),
         dialling=_context(config, ssl.PROTOCOL_TLS_CLIENT, peers=True),
     )
+
+
+def _described(*files: Path) -> Mapping[Path, Certificate]:
+    try:
+        return {file: Certificate.of_pem(file.read_bytes()) for file in files}
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"[tls]: cannot read the certificate in one of {', '.join(map(str, files))}: {error}"
+        ) from error
 
 
 def _context(config: TlsConfig, kind: int, *, peers: bool = False) -> ssl.SSLContext:
@@ -70,7 +113,7 @@ def _context(config: TlsConfig, kind: int, *, peers: bool = False) -> ssl.SSLCon
     try:
         context.load_cert_chain(config.certificate, config.key)
         if peers:
-            context.check_hostname = False  # a certificate names a node, not a host: see `streams.certified_names`
+            context.check_hostname = False  # a certificate names a node, not a host: see `TlsStream.certified_names`
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(config.ca)
     except (OSError, ssl.SSLError) as error:

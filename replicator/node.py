@@ -48,7 +48,7 @@ from replicator.store.db import schema
 from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
-from replicator.streams import Handler, Tls, certified_names, guarded, listen
+from replicator.streams import Handler, Tls, certified, guarded, listen
 from replicator.users import UserDirectory
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ async def run_node(
             store,
             environment,
             tls.dial,
-            certified_names,
+            certified,
             archive=archive,
             metrics=metrics,
             refusals=refusals,

@@ -25,7 +25,7 @@ from replicator.runtime.environment import Environment
 from replicator.store.db import schema
 from replicator.store.repair import damaged_database, database_swap
 from replicator.store.store import Store
-from replicator.streams import Tls, certified_names, guarded, listen
+from replicator.streams import Tls, certified, guarded, listen
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ async def _filled(config: Config, environment: Environment, tell: Callable[[Prog
             await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
             await store.write(lambda tx: schema.begin(tx.connection))  # as the damaged one did
             tls = Tls(Certificates(config.tls))
-            coordinator = Coordinator(config, store, environment, tls.dial, certified_names, capabilities=(REBUILDING,))
+            coordinator = Coordinator(config, store, environment, tls.dial, certified, capabilities=(REBUILDING,))
             async with trio.open_nursery() as nursery:
                 if config.listen.peer:
                     sockets = await listen(config.listen.peer)

@@ -10,6 +10,7 @@ import trio
 
 from replicator.certificates import Certificates
 from replicator.config import Address, PeerConfig
+from replicator.tls_stream import TlsStream
 
 log = logging.getLogger(__name__)
 
@@ -43,28 +44,44 @@ class Tls:
         self._certificates = certificates
 
     async def dial(self, peer: PeerConfig) -> trio.abc.Stream:
-        """Connect to a peer. Raises OSError that says why the connection failed."""
+        """Connect to a peer. Raises OSError or TlsError, which say why the connection failed."""
         try:
             stream = await trio.open_tcp_stream(peer.address.host, peer.address.port)
         except OSError as error:
             raise OSError(_reason(error)) from error
         context = self._certificates.dialling()
-        return trio.SSLStream(stream, context) if context else stream
+        if context is None:
+            return stream
+        secured = TlsStream(trio.SSLStream(stream, context), str(peer.address), self._certificates.own())
+        try:
+            await secured.do_handshake()
+        except BaseException:
+            await trio.aclose_forcefully(secured)
+            raise
+        return secured
 
     def accept(self, stream: trio.SocketStream) -> trio.abc.Stream:
         """Return the stream of a peer's connection, with TLS if configured."""
         context = self._certificates.accepting()
-        return trio.SSLStream(stream, context, server_side=True) if context else stream
+        if context is None:
+            return stream
+        return TlsStream(trio.SSLStream(stream, context, server_side=True), _host(stream), self._certificates.own())
 
 
-def certified_names(stream: trio.abc.Stream) -> frozenset[str] | None:
-    """Return the names in the peer's certificate, once the handshake is done; None if the stream has no TLS."""
-    if not isinstance(stream, trio.SSLStream):
-        return None
-    certificate = stream.getpeercert() or {}
-    names = {name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"}
-    subject = (pair for part in certificate.get("subject", ()) for pair in part)
-    return frozenset(names | {value for kind, value in subject if kind == "commonName"})
+def certified(stream: trio.abc.Stream) -> tuple[str, frozenset[str]] | None:
+    """Return the peer's address and the names in its certificate; None if the stream has no TLS.
+
+    The handshake must be done.
+    """
+    return (stream.far, stream.certified_names()) if isinstance(stream, TlsStream) else None
+
+
+def _host(stream: trio.SocketStream) -> str:
+    """Return the other end's host. Its port says nothing, and would make each log line a different one."""
+    try:
+        return str(stream.socket.getpeername()[0])
+    except OSError:  # it has gone already
+        return "a closed connection"
 
 
 def _reason(error: OSError) -> str:

@@ -53,6 +53,6 @@ async def test_broken_file_is_refused_and_the_old_certificate_stays(
     paths = certificate(ca, tmp_path, "dc1")
     certificates = Certificates(paths)
     (tmp_path / getattr(paths, broken)).write_text("no certificate\n", "ascii")
-    with pytest.raises(ConfigError, match=r"^\[tls\]: cannot use "):
+    with pytest.raises(ConfigError, match=r"^\[tls\]: cannot "):
         certificates.reload()
     assert await shown_to(ca, certificates.for_clients()) == "dc1"

@@ -336,4 +336,6 @@ _LINK_ERRORS = (LinkRefusedError, LinkDownError, ProtocolError, HistoryError, Ma
 def _reason(error: BaseException) -> str:
     if isinstance(error, trio.TooSlowError):
         return "no answer in time"
+    if isinstance(error, trio.BrokenResourceError):
+        return str(error) or "the connection broke"
     return str(error) or type(error).__name__

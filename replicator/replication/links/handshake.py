@@ -22,8 +22,12 @@ ZSTD = "ZSTD"
 REBUILDING = "REBUILDING"
 """The capability of a node that is replacing a damaged database: other such nodes must not rely on its data."""
 
-Certify = Callable[[trio.abc.Stream], frozenset[str] | None]
-"""Stream -> the names in its certificate; None if there is no certificate and none is required."""
+Certify = Callable[[trio.abc.Stream], tuple[str, frozenset[str]] | None]
+"""Stream -> the peer's address and the names in its certificate; None if the stream has no TLS."""
+
+
+_TLS_BEGINS = (b"\x16\x03", b"\x15\x03")
+"""Content type handshake or alert, and the version (RFC 8446 section 5.1)."""
 
 
 class LinkRefusedError(Exception):
@@ -151,7 +155,10 @@ class Handshake:
         while room:
             data = await stream.receive_some(room)
             if not data:
-                raise LinkRefusedError("the connection was closed before HELLO")
+                hint = "" if self._certify(stream) else "; if the other node has [tls], this one needs it too"
+                raise LinkRefusedError(f"the connection was closed before HELLO{hint}")
+            if room == limit and data.startswith(_TLS_BEGINS):
+                raise LinkRefusedError("the other side speaks TLS, and this node has no [tls] with a ca")
             room -= len(data)
             for item in decoder.feed(bytes(data)):
                 if isinstance(item, Request | Response):
@@ -160,12 +167,12 @@ class Handshake:
 
     def _check_certificate(self, hello: Hello, stream: trio.abc.Stream) -> None:
         certified = self._certify(stream)
-        if certified is not None and hello.sid not in certified:
-            names = ", ".join(sorted(certified)) or "no name"
+        if certified is not None and hello.sid not in certified[1]:
+            names = ", ".join(sorted(certified[1])) or "nobody"
             raise HelloRefusedError(
                 RefusalCode.UNKNOWN_SID,
-                f"node {hello.sid!r} has a certificate of {names}; the certificate's common name or a DNS name in it"
-                " must be the node.id",
+                f"the certificate of {certified[0]} names {names}, and {hello.sid} was expected; the common name or a"
+                " DNS name of a node's certificate must be its node.id",
             )
 
 
