@@ -118,6 +118,8 @@ async def run_node(
             log.info("node %s runs as %s", config.node.id, origin)
             shared = " (shared with other nodes)" if config.checkpoint.shared else ""
             log.info("checkpoints go to %s%s", config.checkpoint.url, shared)
+            if config.plain_links:
+                log.warning('links are not encrypted, and any node that can connect is believed: [tls] mode is "none"')
             ready()
 
 

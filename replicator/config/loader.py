@@ -23,6 +23,7 @@ from replicator.config.model import (
     PeerConfig,
     Scope,
     TlsConfig,
+    TlsMode,
     UidConflict,
     UsersConfig,
     WhenShort,
@@ -51,6 +52,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
     defaults = default_config(node.id, directory)
     listen = _listen(source.section("listen"))
     peers = tuple(_peer(section) for section in source.sections("peer"))
+    tls, plain_links = _tls(source.section("tls"), directory)
     config = Config(
         node=node,
         listen=listen,
@@ -66,7 +68,8 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         log=_log(source.section("log")),
         content=_content(source.section("content"), directory),
         checkpoint=_checkpoint(source.section("checkpoint"), directory, defaults.checkpoint),
-        tls=_tls(source.section("tls"), directory),
+        tls=tls,
+        plain_links=plain_links,
         limits=_limits(source.section("limits")),
     )
     _check_peers(source, config)
@@ -154,17 +157,20 @@ def _checkpoint(section: Section, directory: Path, defaults: CheckpointConfig) -
     return CheckpointConfig(url, endpoint, section.take("shared", values.boolean, defaults.shared))
 
 
-def _tls(section: Section, directory: Path) -> TlsConfig | None:
+def _tls(section: Section, directory: Path) -> tuple[TlsConfig | None, bool]:
+    """Return the certificates, and True if links go without."""
     file = values.existing_file(directory)
-    if not section.given:
-        for key in ("certificate", "key", "ca"):
-            section.take(key, file, directory)  # such a key in another section may be meant for this one
-        return None
+    mode = section.take("mode", values.choice(TlsMode), TlsMode.MUTUAL)
+    if not section.given or mode is TlsMode.NONE:
+        for key in ("certificate", "key", "ca"):  # such a key in another section may be meant for this one
+            if section.take(key, file, None) is not None:
+                section.problem(key, 'it has no use with mode = "none"; leave one of the two out')
+        return None, mode is TlsMode.NONE
     return TlsConfig(
         certificate=section.take_required("certificate", file, directory / "node.pem"),
         key=section.take_required("key", file, directory / "node.key"),
         ca=section.take("ca", file, None),
-    )
+    ), False
 
 
 def _limits(section: Section) -> LimitsConfig:
@@ -232,12 +238,16 @@ def _check_checkpoint_directory(source: Source, config: Config) -> None:
 
 def _check_exposure(source: Source, config: Config) -> None:
     """Check that nothing leaves this machine unprotected."""
-    listen, mutual = config.listen, config.tls is not None and config.tls.ca is not None
-    needs_tls = "needs a [tls] section with certificate, key and ca, so that nodes can trust each other"
-    if listen.peer and not listen.peer.is_loopback and not mutual:
+    listen = config.listen
+    is_decided = config.plain_links or (config.tls is not None and config.tls.ca is not None)
+    needs_tls = (
+        "needs a [tls] section with certificate, key and ca, so that nodes can trust each other"
+        '; or with mode = "none", if nobody else can reach the network between them'
+    )
+    if listen.peer and not listen.peer.is_loopback and not is_decided:
         source.problem(("listen", "peer"), f"peer: {listen.peer} can be reached from outside, so it {needs_tls}")
     for number, peer in enumerate(config.peers):
-        if not peer.address.is_loopback and not mutual:
+        if not peer.address.is_loopback and not is_decided:
             source.problem(
                 ("peer", number, "address"), f"address: {peer.address} is on another machine, so it {needs_tls}"
             )

@@ -154,6 +154,13 @@ class CheckpointConfig:
         return Path(unquote(url.path)) if url.scheme == "file" else None
 
 
+class TlsMode(StrEnum):
+    """Protection of links: by certificates of both ends, or by none."""
+
+    MUTUAL = "mutual"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
     """PEM files. With `ca`, nodes authenticate each other: both present a certificate signed by that CA."""
@@ -198,6 +205,7 @@ class Config:
     log: LogConfig = field(default_factory=LogConfig)
     content: ContentConfig = field(default_factory=ContentConfig)
     tls: TlsConfig | None = None
+    plain_links: bool = False  # `tls.mode = "none"`: links to other machines need no TLS
     limits: LimitsConfig = field(default_factory=LimitsConfig)
 
 

@@ -27,6 +27,8 @@ def config_text(config: Config, directory: Path) -> str:
     ]
     if config.tls is not None:
         sections.append(_tls(config.tls, directory))
+    elif config.plain_links:
+        sections.append('[tls]\nmode = "none"    # links are not encrypted\n')
     if config.limits != LimitsConfig():
         sections.append(_limits(config.limits))
     return "\n".join(sections)

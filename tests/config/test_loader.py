@@ -225,6 +225,7 @@ def test_relative_paths_start_at_the_configuration_file(tmp_path: Path, monkeypa
         ('node.id = "a"\ncheckpoint.endpoint = "http://h:1"', "2: endpoint: expected https"),
         ('node.id = "a"\ncheckpoint.endpoint = "https://h:1"', "2: endpoint: it is only for s3:// URLs"),
         ('node.id = "a"\n[tls]', "2: 'certificate' is missing in [tls]"),
+        ('node.id = "a"\n[tls]\nmode = "off"', "3: mode: expected one of 'mutual', 'none'"),
         ('node.id = "a"\n[tls]\ncertificate = "c"\nkey = "k"', "3: certificate: there is no file"),
         ('node.id = "a"\n[listen]\npeer = "0.0.0.0:1"', "3: peer: 0.0.0.0:1 can be reached from outside, so it needs"),
         (
@@ -278,6 +279,22 @@ def test_links_between_machines_need_a_ca(tmp_path: Path) -> None:
     text = '[node]\nid = "a"\n[listen]\npeer = "0.0.0.0:1"\n[tls]\ncertificate = "x.pem"\nkey = "x.pem"\n'
     assert problems(tmp_path, text)[0].startswith("4: peer: ")
     assert load(tmp_path, f'{text}ca = "x.pem"').tls is not None
+
+
+def test_links_between_machines_may_go_without_tls_if_that_is_written(tmp_path: Path) -> None:
+    text = 'node.id = "a"\nlisten.peer = "0.0.0.0:1"\n[[peer]]\nid = "b"\naddress = "b:1"\n'
+    assert [line.partition(":")[0] for line in problems(tmp_path, text)] == ["2", "5"]
+    assert all('or with mode = "none", if nobody else' in line for line in problems(tmp_path, text))
+    config = load(tmp_path, f'{text}[tls]\nmode = "none"')
+    assert (config.tls, config.plain_links) == (None, True)
+    assert not load(tmp_path, 'node.id = "a"').plain_links
+
+
+@pytest.mark.parametrize("key", ["certificate", "key", "ca"])
+def test_certificates_have_no_use_without_tls(tmp_path: Path, key: str) -> None:
+    (tmp_path / "x.pem").touch()
+    text = f'node.id = "a"\n[tls]\nmode = "none"\n{key} = "x.pem"'
+    assert problems(tmp_path, text) == [f'4: {key}: it has no use with mode = "none"; leave one of the two out']
 
 
 def test_port_0_may_be_used_twice(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
     taken = doors[0].port if doors[0] else 0
     peers = [PeerConfig(s, Address("localhost", p)) for s, p in zip(others, peer_ports, strict=False) if p != taken]
     tls = TlsConfig(directory / "c", directory / "k", draw(st.none() | st.just(directory / "ca")))
+    protection = draw(st.sampled_from([None, tls, "none"]))
     return Config(
         node=NodeConfig(sid, draw(paths), draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]*", fullmatch=True))[:64], 7),
         listen=ListenConfig(*doors),
@@ -63,7 +64,8 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
             st.builds(CheckpointConfig, paths.map(Path.as_uri), shared=st.booleans())
             | st.builds(CheckpointConfig, st.just("s3://b/p"), st.sampled_from([None, "https://o.example:443"]))
         ),
-        tls=draw(st.none() | st.just(tls)),
+        tls=protection if isinstance(protection, TlsConfig) else None,
+        plain_links=protection == "none",
         limits=LimitsConfig(
             imap_fetch_items=draw(st.integers(1, 10_000)), imap_search_keys=draw(st.integers(1, 10_000))
         ),
