@@ -28,6 +28,7 @@ from replicator.replication.coordinator import Coordinator
 from replicator.replication.node_status import StatusReporter
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
+from replicator.runtime.addresses import client_address
 from replicator.runtime.environment import Environment
 from replicator.runtime.file_modes import PRIVATE_DIRECTORY, exposed_directory, exposed_file, umask_for
 from replicator.runtime.loop_watch import LoopWatch
@@ -201,7 +202,11 @@ def _doors(
         refusals=refusals,
     )
     host, lmtp_metrics = host_name(sid, config.node.cluster), LmtpMetrics(registry)
-    lmtp = LmtpServer(LmtpServices(mail=mail, users=users, node_name=host, metrics=lmtp_metrics))
+    lmtp = LmtpServer(
+        LmtpServices(
+            mail=mail, users=users, node_name=host, metrics=lmtp_metrics, limits=config.limits, refusals=refusals
+        )
+    )
     http_metrics = HttpMetrics(registry)
     http = HttpServer(
         HttpServices(
@@ -214,12 +219,14 @@ def _doors(
             users=users,
             registry=registry,
             metrics=http_metrics,
+            limits=config.limits,
+            refusals=refusals,
         )
     )
     if doors.peer:
         yield doors.peer, lambda stream: coordinator.connections.accept(tls.accept(stream))
     if doors.imap:
-        yield doors.imap, lambda stream: serve_imap(stream, imap, address=stream.socket.getpeername()[0])
+        yield doors.imap, lambda stream: serve_imap(stream, imap, address=client_address(stream))
     if doors.lmtp:
         yield doors.lmtp, lmtp.serve
     if doors.http:

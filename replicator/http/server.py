@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 
 import h11
@@ -20,15 +21,15 @@ from replicator.http.api import ROUTES
 from replicator.http.message import JSON_TYPE, Head, Headers, ProblemError, Request, Response, problem_of
 from replicator.http.routing import Route, find_route
 from replicator.http.services import HttpServices
+from replicator.runtime.addresses import client_address
 from replicator.runtime.loop_watch import doing
+from replicator.runtime.places import Limit, Place, PlaceLimits, Places
 
 HEAD_BYTES_MAX = 16 * KIB  # request line and headers; other servers allow as much
 BODY_BYTES_MAX = 64 * MIB  # the largest message that can be imported: it is held in memory
 JSON_BYTES_MAX = 4 * MIB  # parsed on the event loop: 0.1 s for a full batch of a repair plan, which has 1 MiB
 BODIES_MAX = 8  # read or handled at once: with BODY_BYTES_MAX, this bounds the memory of requests
-CONNECTIONS_MAX = 64  # a few imports, a scraper and people
 RECEIVE_BYTES = 64 * KIB
-HEAD_S = 75.0  # from one response to the next whole head; other servers keep a connection as long
 BODY_S = 60.0  # 1 MiB/s for the largest body
 HANDLER_S = 60.0  # longer than every deadline of the mail store
 SEND_S = 60.0  # for a client that does not read
@@ -43,25 +44,27 @@ class HttpServer:
     """Serves connections; `serve` is the handler for `trio.serve_listeners`."""
 
     def __init__(self, services: HttpServices) -> None:
+        limits = PlaceLimits(
+            total=Limit(services.limits.http_connections, "http_connections"),
+            strangers_per_address=Limit(services.limits.http_heads_per_address, "http_heads_per_address"),
+        )
         self._services = services
-        self._connections = 0
+        self._places = Places(limits, partial(services.refusals.refused, "http"))
         self._bodies = trio.CapacityLimiter(BODIES_MAX)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Serve one connection until either side ends it, and close it. Safe to cancel."""
-        self._connections += 1
         try:
             async with stream:
                 connection = _Connection(stream, self._services, self._bodies)
-                if self._connections > CONNECTIONS_MAX:
-                    detail = f"{CONNECTIONS_MAX} connections are open already; close some"
+                with self._places.admit(client_address(stream)) as place:
+                    if place is not None:
+                        await connection.serve(place)
+                if place is None:
+                    detail = f"{self._services.limits.http_connections} requests are in work already; try again later"
                     await connection.refuse(ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, detail))
-                else:
-                    await connection.serve()
         except (trio.BrokenResourceError, trio.TooSlowError):
             pass  # the client is gone, or does not read
-        finally:
-            self._connections -= 1
 
 
 class _Connection:
@@ -73,12 +76,13 @@ class _Connection:
         self._method = ""
         self._route = NO_ROUTE
 
-    async def serve(self) -> None:
+    async def serve(self, place: Place) -> None:
         """Serve requests until the connection cannot take another."""
         try:
             while (head := await self._receive_head()) is not None:
-                response = await self._answer(head)
-                await self._respond(response, last=self._http.their_state is not h11.DONE)
+                with place.busy():
+                    response = await self._answer(head)
+                    await self._respond(response, last=self._http.their_state is not h11.DONE)
                 if self._http.our_state is not h11.DONE:
                     break
                 self._http.start_next_cycle()
@@ -120,12 +124,14 @@ class _Connection:
     async def _receive_head(self) -> Head | None:
         """Return the next request's head, or None once the client has closed or was silent for too long."""
         self._method, self._route = "", NO_ROUTE
-        with trio.move_on_after(HEAD_S):
+        with trio.move_on_after(self._services.limits.http_head_seconds):
             event = await self._next_event()
             if isinstance(event, h11.Request):
                 headers = {name.decode("ascii"): value.decode("latin-1") for name, value in event.headers}
                 self._method = event.method.decode("ascii")
                 return Head(self._method, event.target.decode("latin-1"), headers)
+            return None
+        self._services.refusals.refused("http", "http_head_seconds")
         return None
 
     async def _receive_body(self, bytes_max: int = 0) -> bytes:

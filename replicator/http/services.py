@@ -8,9 +8,10 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
+from replicator.config import LimitsConfig
 from replicator.mailstore import Folder, MailStore
 from replicator.runtime.environment import wall_clock_ms
-from replicator.runtime.metrics import HttpMetrics
+from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
 from replicator.status import CheckpointStatus, MailboxStatus, NodeStatus
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
 from replicator.users import UserNames
@@ -98,3 +99,5 @@ class HttpServices:
     tasks: TaskControl
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    refusals: RefusalMetrics = field(default_factory=RefusalMetrics)

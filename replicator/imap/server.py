@@ -13,10 +13,10 @@ from replicator.imap.dispatch import converse
 from replicator.imap.selection import MailboxGoneError
 from replicator.imap.services import ImapServices
 from replicator.imap.session import LoginRevokedError, Session
-from replicator.imap.wire.connection import Connection, ConnectionEndedError, InactivityError
+from replicator.imap.wire.connection import Connection, ConnectionEndedError, InactivityError, NoLoginError
 from replicator.imap.wire.responses import status_line
 
-GOODBYE_S = 1.0  # for telling clients that the node shuts down; the shutdown waits no longer than that
+GOODBYE_S = 1.0  # for telling clients why they must go; a shutdown waits no longer than that
 
 _log = logging.getLogger(__name__)
 
@@ -26,19 +26,23 @@ async def serve_imap(stream: trio.abc.Stream, services: ImapServices, *, address
 
     Closes the stream. Raises nothing but cancellation: errors are reported to the client and to the log.
     """
-    connection = Connection(stream, address, secure=secure)
+    connection = Connection(stream, address, secure=secure, login_s=services.limits.imap_login_seconds)
     try:
-        with services.connections.admit(address) as place, services.metrics.connections.track_inprogress():
-            if place is None:
-                await _say_bye(connection, "Too many connections; try again later", "UNAVAILABLE")
-            else:
+        with services.places.admit(address) as place, services.metrics.connections.track_inprogress():
+            if place is not None:
                 await _serve(Session(services, connection, place))
+        if place is None or place.dropped:
+            with trio.move_on_after(GOODBYE_S):
+                await _say_bye(connection, "Too many connections; try again later", "UNAVAILABLE")
     except* ConnectionEndedError as ended:
         _log.debug("connection ended: %s", leaves(ended)[0])
     except* FramingError as unframed:  # within a command: in the client's reply to AUTHENTICATE or IDLE
         await _say_bye(connection, str(leaves(unframed)[0]))
     except* InactivityError as silent:
-        await _say_bye(connection, str(leaves(silent)[0]))
+        [error, *_] = leaves(silent)
+        if isinstance(error, NoLoginError):
+            services.refusals.refused("imap", "imap_login_seconds")
+        await _say_bye(connection, str(error))
     except* MailboxGoneError as gone:
         await _say_bye(connection, *await leaves(gone)[0].reason(services.mail))
     except* LoginRevokedError as revoked:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from replicator.config import LimitsConfig
-from replicator.imap.connection_limits import ConnectionLimits
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.wire.command_parser import CommandParser
 from replicator.mailstore import MESSAGE_BYTES_MAX, MailStore
 from replicator.runtime.metrics import ImapMetrics, RefusalMetrics
+from replicator.runtime.places import Limit, PlaceLimits, Places
 from replicator.users import Login
 
 
@@ -47,8 +48,22 @@ class ImapServices:
     name: str = "mail-replicator"
     version: str | None = None
     parser: CommandParser = field(default_factory=CommandParser)
-    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     parsing: Parsing = field(default_factory=Parsing)
     metrics: ImapMetrics = field(default_factory=ImapMetrics)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     refusals: RefusalMetrics = field(default_factory=RefusalMetrics)
+    places: Places = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the door's places by its limits."""
+        object.__setattr__(self, "places", Places(_place_limits(self.limits), partial(self.refusals.refused, "imap")))
+
+
+def _place_limits(limits: LimitsConfig) -> PlaceLimits:
+    return PlaceLimits(
+        total=Limit(limits.imap_connections, "imap_connections"),
+        strangers=Limit(limits.imap_unauthenticated, "imap_unauthenticated"),
+        strangers_per_address=Limit(limits.imap_unauthenticated_per_address, "imap_unauthenticated_per_address"),
+        strangers_on_loopback=Limit(limits.imap_unauthenticated_on_loopback, "imap_unauthenticated_on_loopback"),
+        per_user=Limit(limits.imap_connections_per_user, "imap_connections_per_user"),
+    )

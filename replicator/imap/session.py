@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from replicator.config import LimitsConfig
-from replicator.imap.connection_limits import Place
 from replicator.imap.selection import Selection
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import Connection
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.mailstore import Folder, MailStore
+from replicator.runtime.places import Place
 from replicator.users import Login
 
 _ALWAYS = ("IMAP4rev1", "LITERAL+", "SASL-IR", "ID")
@@ -113,7 +113,7 @@ class Session:
     def log_in(self, login: Login) -> Completion:
         """Log the client in as this user. Raises CommandFailedError if the user has too many connections."""
         if not self._place.log_in(login.user):
-            limit = self.services.connections.limit_per_user
+            limit = self.services.limits.imap_connections_per_user
             raise CommandFailedError(f"You have {limit} connections open, which is the limit", "LIMIT")
         self._login = login
         self.connection.welcome(self.services.max_message_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from math import inf
 
 import trio
@@ -13,63 +14,58 @@ from replicator.lmtp.delivery import Delivery
 from replicator.lmtp.machine import Envelope, Event, LmtpMachine, MessageBegun, MessageData, MessageEnded
 from replicator.lmtp.services import LmtpServices
 from replicator.mailstore import sending_s
+from replicator.runtime.addresses import client_address
 from replicator.runtime.log_fields import LogFields
 from replicator.runtime.loop_watch import doing
+from replicator.runtime.places import Limit, Place, PlaceLimits, Places
 
 log = logging.getLogger(__name__)
-
-IDLE_S = 300.0
-"""Seconds of waiting for the client; RFC 5321 section 4.5.3.2.7 requires at least five minutes."""
 
 SEND_S = 60.0
 """Seconds for sending replies, which are short, to a client that does not read them."""
 
 RECEIVE_BYTES = 64 * KIB
 
-CONNECTIONS_MAX = 200
-"""Connections at once: twice what mail servers open by default, so that two of them can deliver.
-
-However large the messages are, each connection holds in memory a few pieces of RECEIVE_BYTES, and the mail store's
-sink.
-"""
+GOODBYE_S = 1.0
+"""Seconds for telling a client that there is no place for it."""
 
 
 class LmtpServer:
     """Serves connections; `serve` is the handler for `trio.serve_listeners`."""
 
     def __init__(self, services: LmtpServices) -> None:
+        limits = PlaceLimits(
+            total=Limit(services.limits.lmtp_connections, "lmtp_connections"),
+            per_address=Limit(services.limits.lmtp_connections_per_address, "lmtp_connections_per_address"),
+        )
         self._services = services
-        self._connections = 0
+        self._places = Places(limits, partial(services.refusals.refused, "lmtp"))
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Serve one connection until either side ends it, and close it.
 
         Safe to cancel: messages that were answered are stored, the current one may or may not be.
         """
-        self._connections += 1
         try:
             async with stream:
-                connection = _Connection(stream, self._services)
-                if self._connections > CONNECTIONS_MAX:
-                    await connection.refuse()
-                else:
-                    await connection.serve()
+                address = client_address(stream)
+                with self._places.admit(address) as place:
+                    if place is not None:
+                        await _Connection(stream, self._services, address, place).serve()
+                if place is None or place.dropped:
+                    with trio.move_on_after(GOODBYE_S):
+                        await stream.send_all(replies.TOO_MANY_CONNECTIONS.encode())
         except (trio.BrokenResourceError, trio.TooSlowError):
             pass  # the client is gone, or does not read; it sends unanswered messages again
-        finally:
-            self._connections -= 1
 
 
 class _Connection:
-    def __init__(self, stream: trio.abc.Stream, services: LmtpServices) -> None:
+    def __init__(self, stream: trio.abc.Stream, services: LmtpServices, address: str, place: Place) -> None:
         self._stream = stream
         self._services = services
-        self._client_ip = _client_ip(stream)
+        self._place = place
+        self._client_ip = address or None
         self._machine = LmtpMachine(services.node_name, services.max_message_bytes, services.users.find)
-
-    async def refuse(self) -> None:
-        """Reply that there are too many connections, instead of a greeting."""
-        await self._stream.send_all(replies.TOO_MANY_CONNECTIONS.encode())
 
     async def serve(self) -> None:
         """Run the dialogue to its end."""
@@ -77,7 +73,8 @@ class _Connection:
         while (event := await self._next_event()) is not None:
             if isinstance(event, MessageBegun):
                 doing("lmtp", self._client_ip, "DATA")
-                await self._take_message(event.envelope)
+                with self._place.busy():
+                    await self._take_message(event.envelope)
                 doing("lmtp", self._client_ip, "commands")
 
     async def _take_message(self, envelope: Envelope) -> None:
@@ -100,12 +97,18 @@ class _Connection:
             await self._flush()
             if self._machine.closed:
                 return None
-            silent_by = trio.current_time() + IDLE_S
+            silent_by = trio.current_time() + self._services.limits.lmtp_idle_seconds
             with trio.CancelScope(deadline=min(silent_by, by)) as scope:
                 await self._receive()
             if scope.cancelled_caught:
-                self._machine.close(replies.TOO_SLOW if by < silent_by else replies.IDLE_TOO_LONG)
+                self._give_up(too_slow=by < silent_by)
         return event
+
+    def _give_up(self, *, too_slow: bool) -> None:
+        """Close a connection whose message takes too long, or that is silent."""
+        if not too_slow:
+            self._services.refusals.refused("lmtp", "lmtp_idle_seconds")
+        self._machine.close(replies.TOO_SLOW if too_slow else replies.IDLE_TOO_LONG)
 
     async def _receive(self) -> None:
         data = await self._stream.receive_some(RECEIVE_BYTES)
@@ -131,17 +134,3 @@ class _Connection:
         if output:
             with trio.fail_after(SEND_S):
                 await self._stream.send_all(output)
-
-
-def _client_ip(stream: trio.abc.Stream) -> str | None:
-    """Return the peer's IP address, or None for a local socket or a stream in memory."""
-    if not isinstance(stream, trio.SocketStream):
-        return None
-    try:
-        name: object = stream.socket.getpeername()
-    except OSError:  # disconnected already
-        return None
-    match name:
-        case (str(host), *_):
-            return host.partition("%")[0]
-    return None

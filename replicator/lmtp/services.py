@@ -8,9 +8,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from replicator.config import LimitsConfig
 from replicator.mailstore import MESSAGE_BYTES_MAX, BodySink, Folder, NewMessage, SavedMessage
 from replicator.runtime.environment import wall_clock_ms
-from replicator.runtime.metrics import LmtpMetrics
+from replicator.runtime.metrics import LmtpMetrics, RefusalMetrics
 from replicator.users import UserNames
 
 TRACE_ID_BYTES = 8
@@ -49,3 +50,5 @@ class LmtpServices:
     metrics: LmtpMetrics = field(default_factory=LmtpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms
     new_id: Callable[[], str] = new_trace_id
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    refusals: RefusalMetrics = field(default_factory=RefusalMetrics)

@@ -1,8 +1,10 @@
-"""Host names and IP addresses: recognising loopback, and grouping client addresses by site."""
+"""Host names and IP addresses: recognising loopback, clients' addresses, and grouping them by site."""
 
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+import trio
 
 SITE_PREFIX = 64
 """Bits of an IPv6 site prefix. RFC 6177 section 2: a site has at least a /64 and may send from any address in it."""
@@ -22,6 +24,20 @@ def network_of(address: str) -> str:
     if ip is None:
         return address[:64]
     return str(ip_network((ip, SITE_PREFIX), strict=False)) if isinstance(ip, IPv6Address) else str(ip)
+
+
+def client_address(stream: trio.abc.Stream) -> str:
+    """Return the peer's IP address; empty for a local socket, a stream in memory, and a peer that has gone already."""
+    if not isinstance(stream, trio.SocketStream):
+        return ""
+    try:
+        name: object = stream.socket.getpeername()
+    except OSError:
+        return ""
+    match name:
+        case (str(host), *_):
+            return host.partition("%")[0]
+    return ""
 
 
 def _parse(text: str) -> IPv4Address | IPv6Address | None:

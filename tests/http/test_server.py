@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from replicator.config import LimitsConfig
 from replicator.http import server as server_module
-from replicator.http.server import BODY_S, CONNECTIONS_MAX, HANDLER_S, HEAD_BYTES_MAX, HEAD_S, HttpServer
+from replicator.http.server import BODY_S, HANDLER_S, HEAD_BYTES_MAX, HttpServer
 from replicator.http.services import HttpServices
+from replicator.runtime.metrics import RefusalMetrics
 from tests.http.conversation import conversation
 from tests.http.fixed_jobs import FixedJobs
 from tests.http.fixed_report import FixedReport
@@ -137,7 +140,8 @@ async def test_silence_ends_a_connection(services: HttpServices, autojump_clock:
     async with conversation(HttpServer(services)) as talk:
         await talk.stream.send_all(HEALTH[:-1])
         assert await talk.rest() == b""
-    assert HEAD_S <= autojump_clock.current_time() - started < HEAD_S + 10
+    head_s = services.limits.http_head_seconds
+    assert head_s <= autojump_clock.current_time() - started < head_s + 10
 
 
 async def test_slow_body_gets_a_timeout_answer(services: HttpServices, autojump_clock: trio.testing.MockClock) -> None:
@@ -161,22 +165,40 @@ async def test_handler_that_hangs_is_given_up(
         assert (await talk.ask(HEALTH)).status == 200
 
 
-async def test_connections_are_limited_and_freed(services: HttpServices) -> None:
+async def test_silent_connections_make_room_for_requests(services: HttpServices) -> None:
+    refusals = RefusalMetrics(services.registry)
+    services = replace(services, limits=LimitsConfig(http_heads_per_address=3), refusals=refusals)
     server = HttpServer(services)
     async with trio.open_nursery() as nursery:
-        streams = []
-        for _ in range(CONNECTIONS_MAX):
+        silent = []
+        for _ in range(10):
             client, served = trio.testing.memory_stream_pair()
             nursery.start_soon(server.serve, served)
-            streams.append(client)
-        await trio.testing.wait_all_tasks_blocked()
-        async with conversation(server) as talk:
-            assert (await talk.answer()).status == 503
-        for stream in streams:
-            await stream.aclose()
-        await trio.testing.wait_all_tasks_blocked()
+            await client.send_all(b"GET /hea")
+            await trio.testing.wait_all_tasks_blocked()
+            silent.append(client)
+        assert [await stream.receive_some() for stream in silent[:7]] == [b""] * 7
         async with conversation(server) as talk:
             assert (await talk.ask(HEALTH)).status == 200
+        labels = {"door": "http", "limit": "http_heads_per_address"}
+        assert services.registry.get_sample_value("replicator_refusals_total", labels) == 8
+        nursery.cancel_scope.cancel()
+
+
+async def test_requests_in_work_are_never_dropped(services: HttpServices, mail: HookedMail) -> None:
+    async def hang(_user: str) -> None:
+        await trio.sleep_forever()
+
+    mail.before_change = hang
+    server = HttpServer(replace(services, limits=LimitsConfig(http_connections=2)))
+    async with conversation(server) as first, conversation(server) as second:
+        for talk in (first, second):
+            await talk.stream.send_all(POST + b"Content-Length: 1\r\n\r\nx")
+        await trio.testing.wait_all_tasks_blocked()
+        async with conversation(server) as third:
+            answer = await third.answer()
+            assert answer.status == 503
+            assert "2 requests are in work already" in str(answer.json["detail"])
 
 
 async def test_http_1_0_is_answered_and_closed(services: HttpServices) -> None:

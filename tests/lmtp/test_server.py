@@ -14,12 +14,13 @@ import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
 
+from replicator.config import LimitsConfig
 from replicator.errors import DiskFullError, DurabilityError, UnavailableError
 from replicator.lmtp import LmtpServer, LmtpServices
-from replicator.lmtp.server import CONNECTIONS_MAX, RECEIVE_BYTES
+from replicator.lmtp.server import RECEIVE_BYTES
 from replicator.lmtp.trace import host_name
 from replicator.mailstore import MESSAGE_BYTES_MAX
-from replicator.runtime.metrics import LmtpMetrics
+from replicator.runtime.metrics import LmtpMetrics, RefusalMetrics
 from replicator.users import UserDirectory, add_user
 from tests.one_node import Gate, HookedMail, Names, SinkLog, one_node
 
@@ -146,11 +147,11 @@ class Client:
         return await self.answer()
 
 
-async def connect(server: LmtpServer, nursery: trio.Nursery) -> Client:
+async def connect(server: LmtpServer, nursery: trio.Nursery, *, greeting: bytes = b"220 dc1.mail ") -> Client:
     near, far = trio.testing.memory_stream_pair()
     nursery.start_soon(server.serve, far)
     client = Client(near)
-    assert (await client.answer()).startswith(b"220 dc1.mail ")
+    assert (await client.answer()).startswith(greeting)
     return client
 
 
@@ -312,18 +313,32 @@ async def test_quit_closes_the_connection(services: LmtpServices, nursery: trio.
     assert await client.answer() == b""
 
 
-async def test_connections_are_limited_and_freed(services: LmtpServices) -> None:
-    server = LmtpServer(services)
+@pytest.mark.parametrize("limit", ["lmtp_connections", "lmtp_connections_per_address"])
+async def test_oldest_connection_without_a_message_makes_room(
+    services: LmtpServices, mail: HookedMail, registry: CollectorRegistry, limit: str
+) -> None:
+    limits, refusals = replace(LimitsConfig(), **{limit: 2}), RefusalMetrics(registry)
+    server = LmtpServer(replace(services, limits=limits, refusals=refusals))
     async with trio.open_nursery() as nursery:
-        clients = [await connect(server, nursery) for _ in range(CONNECTIONS_MAX)]
-        near, far = trio.testing.memory_stream_pair()
-        nursery.start_soon(server.serve, far)
-        assert await Client(near).answer() == b"421 4.3.2 too many connections; come back later\r\n"
-        assert await Client(near).answer() == b""
-        await clients[0].ask(b"QUIT\r\n")
+        sender = await connect(server, nursery)
+        await sender.ask(b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
+        silent = await connect(server, nursery)
+        other = await connect(server, nursery)
+        assert await silent.answer() == b"421 4.3.2 too many connections; come back later\r\n"
+        assert await silent.answer() == b""
+        assert await sender.ask(b"x\r\n.\r\n") == stored("alice")
+        await other.ask(b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
+        await sender.ask(b"MAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
+        refused = await connect(server, nursery, greeting=b"421 4.3.2 ")
+        assert await refused.answer() == b""
+        assert await other.ask(b"x\r\n.\r\n") == stored("alice", 2)
+        assert await sender.ask(b"x\r\n.\r\n") == stored("alice", 3)
+        await other.ask(b"QUIT\r\n")
         await trio.testing.wait_all_tasks_blocked()
         await connect(server, nursery)
+        assert await sender.ask(b"NOOP\r\n") == b"250 2.0.0 OK\r\n"
         nursery.cancel_scope.cancel()
+    assert registry.get_sample_value("replicator_refusals_total", {"door": "lmtp", "limit": limit}) == 2
 
 
 DATA = b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nRCPT TO:<bob>\r\nDATA\r\n"

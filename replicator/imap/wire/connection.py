@@ -16,7 +16,6 @@ from protocol.units import KIB, MIB
 from replicator.imap.wire.responses import continuation
 from replicator.runtime.addresses import is_loopback
 
-LOGIN_TIMEOUT_S = 60.0  # short, because connections without a user are cheap to open
 IDLE_TIMEOUT_S = 30 * 60.0  # RFC 3501 section 5.4: at least 30 minutes
 WRITE_TIMEOUT_S = 60.0  # for one block: the slowest of modems needs a tenth of it
 
@@ -37,16 +36,20 @@ class InactivityError(Exception):
     """The client was silent for too long, or did not finish a message in time. The text tells it so."""
 
 
-class Connection:
-    """One client's connection. `address` is its IP address as text."""
+class NoLoginError(InactivityError):
+    """The client did not log in, in time."""
 
-    def __init__(self, stream: trio.abc.Stream, address: str, *, secure: bool) -> None:
+
+class Connection:
+    """One client's connection. `address` is its IP address as text; it has `login_s` seconds to log in."""
+
+    def __init__(self, stream: trio.abc.Stream, address: str, *, secure: bool, login_s: float) -> None:
         self._stream = stream
         self._framer = Framer(limits=_STRANGERS, bare_lf=True)
         self._output: list[bytes] = []
         self._output_bytes = 0
         self._sending = False  # if a send was interrupted, the client can parse nothing more
-        self._login_by = trio.current_time() + LOGIN_TIMEOUT_S
+        self._login_by = trio.current_time() + login_s
         self.address = address
         self.secure = secure
 
@@ -70,6 +73,8 @@ class Connection:
             with trio.CancelScope(deadline=min(silent_by, by)) as scope:
                 self._framer.receive(await self._receive())
             if scope.cancelled_caught:
+                if silent_by == self._login_by:
+                    raise NoLoginError("You did not log in, in time; connect again")
                 what = "Your message did not arrive in time" if by < silent_by else "No command arrived for too long"
                 raise InactivityError(f"{what}; connect again")
         return event

@@ -7,11 +7,14 @@ from functools import partial
 import pytest
 import trio
 import trio.testing
+from prometheus_client import CollectorRegistry
 
-from replicator.imap.connection_limits import ConnectionLimits
+from replicator.config import LimitsConfig
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
-from tests.imap.client import LOOPBACK, Client, connected
+from replicator.runtime.metrics import RefusalMetrics
+from replicator.users import Login
+from tests.imap.client import LOOPBACK, Client, ReversedNameUsers, connected
 
 
 async def test_too_large_append_is_refused_before_it_is_sent(served: ImapServices) -> None:
@@ -88,48 +91,98 @@ async def test_small_literals_together_cannot_fill_the_memory(served: ImapServic
 
 
 async def test_connections_are_limited_in_total_and_per_user(served: ImapServices) -> None:
-    served = dataclasses.replace(served, connections=ConnectionLimits(limit=3, limit_per_user=1))
-    async with connected(served) as first, connected(served) as second, connected(served):
+    limits = LimitsConfig(imap_connections=3, imap_connections_per_user=1)
+    served = dataclasses.replace(served, limits=limits)
+    async with connected(served) as first, connected(served) as second, connected(served) as third:
         await first.log_in("alice")
-        assert (await second.run("LOGIN alice ecila"))[-1].startswith("t NO [LIMIT] ")
+        assert (await second.run("LOGIN alice ecila"))[-1].startswith("t NO [LIMIT] You have 1 connections open")
         await second.log_in("bob")
-        ours, theirs = trio.testing.memory_stream_pair()
-        await serve_imap(theirs, served, address=LOOPBACK)
-        assert (await Client(ours).line()).startswith("* BYE [UNAVAILABLE] ")
+        await third.log_in("carol")
+        assert (await greeting(served, LOOPBACK)).startswith("* BYE [UNAVAILABLE] ")
     async with connected(served) as again:
         await again.log_in("alice")
 
 
-async def refused(served: ImapServices, address: str) -> bool:
-    """Return True if the server refuses another connection from this address."""
+async def greeting(served: ImapServices, address: str) -> str:
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(serve_imap, theirs, served, address=address))
-        greeting = await Client(ours).line()
+        line = await Client(ours).line()
         nursery.cancel_scope.cancel()
-    return greeting.startswith("* BYE [UNAVAILABLE] Too many connections")
+    return line
 
 
-async def test_connections_before_login_are_limited_per_address(served: ImapServices) -> None:
-    few = ConnectionLimits(limit_strangers=6, limit_strangers_per_address=2, limit_strangers_on_loopback=3)
-    served = dataclasses.replace(served, connections=few)
+async def test_silent_connections_do_not_keep_users_out(served: ImapServices) -> None:
+    served = dataclasses.replace(served, limits=LimitsConfig(imap_unauthenticated=30))
+    async with AsyncExitStack() as open_ones:
+        user = await open_ones.enter_async_context(connected(served, address="192.0.2.1"))
+        user_again = await open_ones.enter_async_context(connected(served, address=LOOPBACK))
+        await user_again.log_in("alice", "INBOX")
+        for number in range(270):
+            address = f"192.0.2.{2 + number % 3}"
+            await open_ones.enter_async_context(connected(served, address=address, secure=True))
+        assert served.places.counts == (31, 30, 1)
+        newcomer = await open_ones.enter_async_context(connected(served, address="192.0.2.1", secure=True))
+        await newcomer.log_in("alice")
+        assert (await user.line()).startswith("* BYE [UNAVAILABLE] Too many connections")  # it was the oldest stranger
+        assert (await user_again.run("NOOP"))[-1].startswith("t OK")
+    assert served.places.counts == (0, 0, 0)
+
+
+async def test_strangers_of_an_address_are_dropped_for_one_of_the_same(served: ImapServices) -> None:
+    limits = LimitsConfig(imap_unauthenticated_per_address=2, imap_unauthenticated_on_loopback=3)
+    served = dataclasses.replace(served, limits=limits)
     async with AsyncExitStack() as open_ones:
 
         async def connect(address: str) -> Client:
             return await open_ones.enter_async_context(connected(served, address=address, secure=True))
 
+        elsewhere = await connect("192.0.2.9")
         first = await connect("192.0.2.1")
-        await connect("::ffff:192.0.2.1")
-        assert await refused(served, "192.0.2.1")
-        await connect("2001:db8::1")
-        await connect("2001:db8::2")
-        assert await refused(served, "2001:db8::3")
-        await connect(LOOPBACK)
-        assert not await refused(served, LOOPBACK)
-        await connect("192.0.2.2")
-        assert await refused(served, "192.0.2.3")
+        second = await connect("::ffff:192.0.2.1")
+        await connect("192.0.2.1")
+        assert (await first.line()).startswith("* BYE [UNAVAILABLE] ")
+        await second.log_in("alice")
+        await connect("192.0.2.1")
+        same_site = [await connect(f"2001:db8::{number}") for number in range(3)]
+        assert (await same_site[0].line()).startswith("* BYE [UNAVAILABLE] ")
+        local = [await connect(LOOPBACK) for _ in range(4)]
+        assert (await local[0].line()).startswith("* BYE [UNAVAILABLE] ")
+        for client in (elsewhere, second, same_site[1], local[1]):
+            assert (await client.run("NOOP"))[-1].startswith("t OK")
+
+
+class SlowUsers(ReversedNameUsers):
+    async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
+        await trio.sleep(1)
+        return await super().verify(name, password, address=address)
+
+
+async def test_connection_is_dropped_while_its_password_waits(served: ImapServices) -> None:
+
+    served = dataclasses.replace(served, users=SlowUsers(), limits=LimitsConfig(imap_unauthenticated_on_loopback=1))
+    async with connected(served) as client:
+        await client.send("a LOGIN alice x\r\n")
+        await trio.testing.wait_all_tasks_blocked()
+        async with connected(served):
+            assert (await client.line()).startswith("* BYE [UNAVAILABLE] ")
+            assert await client.line() == ""
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_refusals_are_counted_by_their_limit(served: ImapServices) -> None:
+    registry = CollectorRegistry()
+    limits = LimitsConfig(imap_connections_per_user=1, imap_unauthenticated=1)
+    served = dataclasses.replace(served, limits=limits, refusals=RefusalMetrics(registry))
+    async with connected(served) as first:
         await first.log_in("alice")
-        assert not await refused(served, "192.0.2.3")
-        assert not await refused(served, "192.0.2.1")
-        assert (few.open, few.strangers.total(), few.users) == (6, 5, {"alice": 1})
-    assert (few.open, few.strangers, few.users) == (0, {}, {})
+        async with connected(served), connected(served) as second:
+            await second.run("LOGIN alice ecila")
+            await trio.sleep(limits.imap_login_seconds)
+            assert (await second.line()).startswith("* BYE You did not log in")
+    assert {
+        sample.labels["limit"]: sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == "replicator_refusals_total"
+    } == {"imap_connections_per_user": 1, "imap_unauthenticated": 1, "imap_login_seconds": 1}
