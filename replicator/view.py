@@ -10,7 +10,7 @@ section 7.4.1).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -22,6 +22,8 @@ from replicator.runtime.signals import Signal
 from resync.row import Placement
 
 SEEN = "\\Seen"
+
+FEW = 16  # if fewer than one message in so many goes, each is removed by itself
 
 
 class Message(NamedTuple):
@@ -72,11 +74,11 @@ class Subscription:
     ) -> None:
         self._view.subscribers.discard(self)
 
-    def note(self, change: ViewChange) -> None:
-        """Record a change. Called by the view."""
-        self._changed.update(message.uid for message in change.changed)
-        self._changed.difference_update(change.expunged)
-        self._expunged.update(change.expunged)
+    def note(self, changed: frozenset[int], expunged: frozenset[int]) -> None:
+        """Record a change, by UIDs. Called by the view."""
+        self._changed |= changed
+        self._changed -= expunged
+        self._expunged |= expunged
         self.wake()
 
     def wake(self) -> None:
@@ -152,24 +154,51 @@ class MailboxView:
         """Show the changes of an entry. Changes that the view already shows are ignored."""
         if change.modseq <= self.highestmodseq:
             return
+        gained: dict[str, list[int]] = {}
+        lost: dict[str, list[int]] = {}
         for uid in change.expunged:
-            self._remove(uid)
+            if (gone := self.messages.get(uid)) is not None:
+                _note_flags(lost, gone.flags, uid)
+        self._drop(change.expunged)
+        new = []
         for message in change.changed:
-            self._remove(message.uid)
-            self.messages[message.uid] = message
-            for flag in message.flags:
-                self.by_flag.setdefault(flag, SortedSet()).add(message.uid)
+            uid, before = message.uid, self.messages.get(message.uid)
+            if before is None:
+                new.append((uid, message))
+                _note_flags(gained, message.flags, uid)
+                continue
+            self.messages[uid] = message
+            if before.flags != message.flags:
+                _note_flags(lost, before.flags - message.flags, uid)
+                _note_flags(gained, message.flags - before.flags, uid)
+        self.messages.update(new)
+        self._flag(gained, lost)
         self.uidnext = max(self.uidnext, change.uidnext)
         self.highestmodseq, self.head = change.modseq, change.head
+        changed, expunged = frozenset([message.uid for message in change.changed]), frozenset(change.expunged)
         for subscriber in self.subscribers:
-            subscriber.note(change)
+            subscriber.note(changed, expunged)
 
-    def _remove(self, uid: int) -> None:
-        message = self.messages.pop(uid, None)
-        if message is None:
-            return
-        for flag in message.flags:
-            uids = self.by_flag[flag]
-            uids.discard(uid)
-            if not uids:
+    def _drop(self, uids: Sequence[int]) -> None:
+        """Remove these messages. One by one costs far more for each than to sort anew what is left."""
+        if len(uids) * FEW < len(self.messages):
+            for uid in uids:
+                self.messages.pop(uid, None)
+        elif uids:
+            gone = frozenset(uids)
+            self.messages = SortedDict([item for item in self.messages.items() if item[0] not in gone])
+
+    def _flag(self, gained: Mapping[str, list[int]], lost: Mapping[str, list[int]]) -> None:
+        """Note the flags that UIDs got and lost. A UID may have lost a flag and got it again, with another message."""
+        for flag, uids in lost.items():
+            self.by_flag[flag].difference_update(uids)
+        for flag, uids in gained.items():
+            self.by_flag.setdefault(flag, SortedSet()).update(uids)
+        for flag in lost:
+            if not self.by_flag[flag]:
                 del self.by_flag[flag]
+
+
+def _note_flags(noted: dict[str, list[int]], flags: Iterable[str], uid: int) -> None:
+    for flag in flags:
+        noted.setdefault(flag, []).append(uid)

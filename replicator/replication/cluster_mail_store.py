@@ -57,8 +57,7 @@ from replicator.view import MailboxView, Message
 from resync.entry import tree_id
 
 FOLDERS_IN_MEMORY = 10_000
-COPY_AT_ONCE = 5000  # messages of one entry; a COPY of more takes several
-CHANGE_AT_ONCE = 40_000  # messages of one EXPUNGE or STORE: their UIDs fit into one command however they scatter
+AT_ONCE = 2000  # messages of one COPY, STORE or EXPUNGE; a client's command for more takes several, one after the other
 
 
 class ClusterMailStore:
@@ -234,14 +233,14 @@ class ClusterMailStore:
             await self._expunge(key, wanted, head)
         except FolderNotFoundError:
             # UIDVALIDITY has risen. The placements that were copied are the ones to remove, whatever their UIDs.
-            for some in _batches(wanted, CHANGE_AT_ONCE):
+            for some in _batches(wanted, AT_ONCE):
                 await self._uid_retry.expunge_anew(key, some)
         return copied
 
     async def _copy(self, source: MailboxView, wanted: Sequence[Message], destination: Folder) -> CopiedMessages:
         parts: list[Added] = []
         try:
-            for some in _batches(wanted, COPY_AT_ONCE):
+            for some in _batches(wanted, AT_ONCE):
                 parts.append(await self._copy_some(source, some, destination))  # noqa: PERF401 - those before a failure count
         except MailError:
             # RFC 3501 section 6.4.7: COPY copies all messages or none.
@@ -281,7 +280,7 @@ class ClusterMailStore:
             removed=tuple(sorted(removed)),
             unchanged_since=unchanged_since,
         )
-        for some in _batches(_present(mailbox, uids) if added or removed else [], CHANGE_AT_ONCE):
+        for some in _batches(_present(mailbox, uids) if added or removed else [], AT_ONCE):
             named = partial(change, key)
             if unchanged_since is None:
                 await self._uid_retry.change(key, head, some, named, only_as_seen=False)
@@ -297,7 +296,7 @@ class ClusterMailStore:
         await self._expunge(MailboxKey.of(mailbox), _present(mailbox, uids), mailbox.head)
 
     async def _expunge(self, key: MailboxKey, wanted: Sequence[Message], head: Dot | None) -> None:
-        for some in _batches(wanted, CHANGE_AT_ONCE):
+        for some in _batches(wanted, AT_ONCE):
             await self._uid_retry.expunge(key, head, some)
 
     async def read_body(self, message: Message) -> BodyReader:

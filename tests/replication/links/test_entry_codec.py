@@ -23,7 +23,7 @@ from replicator.errors import (
     MessageTooLargeError,
     UnavailableError,
 )
-from replicator.replication.cluster_mail_store import CHANGE_AT_ONCE, COPY_AT_ONCE
+from replicator.replication.cluster_mail_store import AT_ONCE
 from replicator.replication.links.entry_codec import Arrived, EntryAssembler, entry_commands, error_of, refusal
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
@@ -214,9 +214,9 @@ def test_other_errors_arrive_as_unavailable() -> None:
 
 
 def test_largest_changes_fit_on_the_wire() -> None:
-    every_second = UidSet.of(range(UID_MAX - 2 * CHANGE_AT_ONCE, UID_MAX, 2))
-    assert len(every_second.ranges) >= CHANGE_AT_ONCE
-    copied = UidSet.of(range(UID_MAX - 2 * COPY_AT_ONCE, UID_MAX - 2, 2))
+    every_second = UidSet.of(range(UID_MAX - 2 * AT_ONCE, UID_MAX, 2))
+    assert len(every_second.ranges) >= AT_ONCE
+    copied = UidSet.of(range(UID_MAX - 2 * AT_ONCE, UID_MAX - 2, 2))
     dot = Dot("a-node-with-a-long-name.18bcfe56800405e", 10**12)
     for command in (
         Store(1, every_second, ("\\Seen",), ()),
