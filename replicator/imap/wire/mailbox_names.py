@@ -12,7 +12,7 @@ from base64 import b64decode, b64encode
 from replicator.mailstore import canonical_name
 
 _UNSAFE = re.compile(r"&|[^\x20-\x7e]+")
-_SHIFTED = re.compile(rb"&([^-]*)-")
+_SHIFTED = re.compile(rb"&([^&-]*)-")  # from & to the next one at most: work in proportion to the name, in one pass
 
 
 class MailboxNameError(ValueError):
