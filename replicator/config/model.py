@@ -184,6 +184,7 @@ class LimitsConfig:
     """
 
     imap_search_keys: int = _limit(500, highest=10_000)
+    imap_search_work: int = _limit(20_000_000, lowest=1_000, highest=10**12)
     imap_fetch_items: int = _limit(100, highest=10_000)
     imap_list_wildcards: int = _limit(16, highest=1_000)
     imap_connections: int = _limit(1000, highest=100_000)

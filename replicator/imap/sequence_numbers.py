@@ -49,6 +49,10 @@ class Numbering:
         position = bisect_left(self._uids, uid)
         return position + 1 if position < len(self._uids) and self._uids[position] == uid else None
 
+    def numbers(self, uids: Iterable[int]) -> list[int]:
+        """Return the sequence numbers of those UIDs that were announced, ascending."""
+        return [number for uid in sorted(uids) if (number := self.number(uid)) is not None]
+
     def resolve(self, numbers: SequenceSet, *, by_uid: bool) -> list[range] | None:
         """Return the sequence numbers that a client means, as ascending runs, valid until the next announcement.
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.imap.matching.bounds import ReadableText
+from replicator.imap.matching.bounds import ReadableText, WorkMeter
 from replicator.imap.rendering.decoding import decode_text, header_text, part_text, sent_date, value_text
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.mime.skeleton import Skeleton
@@ -119,6 +119,11 @@ FORWARDED = (
 
 
 def test_body_search_covers_text_parts_and_headers_of_nested_messages() -> None:
-    text = ReadableText(ParsedBody(Skeleton(FORWARDED)))
-    assert text.body == ["grün", "subject: inner\r\n", "nested"]
-    assert list(text.values(b"subject")) == ["outer"]
+    text = ReadableText(ParsedBody(Skeleton(FORWARDED)), WorkMeter(1000))
+    for wanted in ("grün", "subject: inner\r\n", "nested"):
+        assert text.in_body(wanted)
+        assert not text.in_header(wanted)
+    for wanted in ("outer", "preamble", "binary", "nested--"):
+        assert not text.in_body(wanted)
+    assert text.has_value(b"subject", "outer")
+    assert not text.has_value(b"subject", "inner")

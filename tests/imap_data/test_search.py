@@ -3,19 +3,22 @@ from __future__ import annotations
 import datetime as dt
 from bisect import bisect_left
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import Dot, UidSet
-from replicator.imap.matching.phases import Search
+from replicator.imap.matching import bounds
+from replicator.imap.matching.bounds import WorkExceededError, WorkMeter, contains
+from replicator.imap.matching.phases import STEP_WORK, Search
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.wire.sequence_set import SequenceSet
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import Part
-from replicator.view import MailboxView, Message
+from replicator.view import MailboxView, Message, ViewChange
 from tests.effort import examples
 
 FLAGS = ["\\Seen", "\\Deleted", "work", "WORK"]
@@ -170,16 +173,24 @@ def in_set(number: int, wanted: SequenceSet, largest: int) -> bool:
 
 
 @settings(max_examples=examples(150, 500), deadline=None)
-@given(mailbox=mailboxes(), key=search_keys)
-def test_search_finds_the_same_as_a_naive_search(mailbox: Mailbox, key: keys.SearchKey) -> None:
-    search = Search(keys.SearchProgram(key), mailbox.view, mailbox.announced, mailbox.recent)
+@given(mailbox=mailboxes(), key=search_keys, at_once=st.integers(1, 10))
+def test_search_finds_the_same_as_a_naive_search(mailbox: Mailbox, key: keys.SearchKey, at_once: int) -> None:
+    work = WorkMeter(10_000)
+    search = Search(keys.SearchProgram(key), mailbox.view, mailbox.announced, mailbox.recent, work)
     by_uid = {mail.row.uid: mail for mail in mailbox.mails}
-    found, undecided = search.decide()
+    with patch("replicator.imap.matching.phases.STEP_WORK", at_once * keys.count_keys(key)):
+        found, undecided = decided(search)
     assert undecided == sorted(undecided)
     assert found.isdisjoint(undecided)
     found |= {uid for uid in undecided if search.matches(by_uid[uid].row, ParsedBody(Skeleton(by_uid[uid].octets)))}
     announced = [mail for mail in mailbox.mails if mail.row.uid in mailbox.announced]
     assert found == {mail.row.uid for mail in announced if matches_naively(key, mail, mailbox)}
+
+
+def decided(search: Search) -> tuple[set[int], list[int]]:
+    """Return the results of the first phase for all messages."""
+    steps = list(search.decide())
+    return set().union(*(step.sure for step in steps)), [uid for step in steps for uid in step.doubtful]
 
 
 def row(uid: int, *flags: str) -> Message:
@@ -188,7 +199,8 @@ def row(uid: int, *flags: str) -> Message:
 
 def search_of(key: keys.SearchKey, *rows: Message, charset: str | None = None) -> Search:
     mailbox = Mailbox([Mail(one, None, "", "", None) for one in rows], [one.uid for one in rows], UidSet())
-    return Search(keys.SearchProgram(key, charset), mailbox.view, mailbox.announced, mailbox.recent)
+    program = keys.SearchProgram(key, charset)
+    return Search(program, mailbox.view, mailbox.announced, mailbox.recent, WorkMeter(1_000_000))
 
 
 SEEN = keys.Flagged("\\Seen")
@@ -211,7 +223,7 @@ ROWS = (row(1), row(2, "\\Seen"), row(3), row(4, "\\Seen"))
     ],
 )
 def test_bodies_are_needed_only_where_they_decide(key: keys.SearchKey, found: set[int], undecided: list[int]) -> None:
-    assert search_of(key, *ROWS).decide() == (found, undecided)
+    assert decided(search_of(key, *ROWS)) == (found, undecided)
 
 
 class HeaderOnly(ParsedBody):
@@ -243,7 +255,7 @@ def test_date_keys_compare_whole_days(relation: keys.Relation, days: list[int]) 
         start = (each - EPOCH).days * DAY_MS
         for received_ms in (start, start + DAY_MS - 1):
             received = search_of(keys.Received(relation, day), row(1)._replace(received_ms=received_ms))
-            assert received.decide() == ({1} if each.day in days else set(), [])
+            assert decided(received) == ({1} if each.day in days else set(), [])
         parsed = ParsedBody(Skeleton(f"Date: {each:%d %b %Y} 23:00:00 -0800\r\n\r\n".encode()))
         assert search_of(keys.Sent(relation, day), row(1)).matches(row(1), parsed) is (each.day in days)
 
@@ -271,5 +283,75 @@ def test_unsupported_charset_is_refused_without_any_text() -> None:
 
 def test_sequence_numbers_count_announced_messages() -> None:
     uids = [3, 5, 8, 13]
-    found, _ = search_of(keys.SequenceNumbers(SequenceSet(((2, 3), (4, 9), (50, 60)))), *map(row, uids)).decide()
+    wanted = keys.SequenceNumbers(SequenceSet(((2, 3), (4, 9), (50, 60))))
+    found, _ = decided(search_of(wanted, *map(row, uids)))
     assert sorted(bisect_left(uids, uid) + 1 for uid in found) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("keys_in_all", [1, 7, 500])
+def test_work_between_two_pauses_has_a_limit(keys_in_all: int) -> None:
+    many = keys.And(tuple(keys.Smaller(10**6 + number) for number in range(keys_in_all)))
+    work = WorkMeter(10**9)
+    rows = list(map(row, range(1, 2001)))
+    mailbox = Mailbox([Mail(one, None, "", "", None) for one in rows], [one.uid for one in rows], UidSet())
+    before = found = 0
+    for sure, _ in Search(keys.SearchProgram(many), mailbox.view, mailbox.announced, UidSet(), work).decide():
+        assert work.done - before <= STEP_WORK
+        before, found = work.done, found + len(sure)
+    assert found == len(rows)
+    assert work.done == len(rows) * keys_in_all
+
+
+def test_search_beyond_its_limit_of_work_ends() -> None:
+    program = keys.SearchProgram(keys.And((keys.Larger(1), keys.Larger(2))))
+    mailbox = Mailbox([Mail(one, None, "", "", None) for one in ROWS], [one.uid for one in ROWS], UidSet())
+    for limit, ends in ((8, False), (7, True)):
+        search = Search(program, mailbox.view, mailbox.announced, UidSet(), WorkMeter(limit))
+        if ends:
+            with pytest.raises(WorkExceededError):
+                list(search.decide())
+        else:
+            assert decided(search) == ({1, 2, 3, 4}, [])
+
+
+def test_equal_keys_are_tested_once() -> None:
+    key = keys.Not(keys.Smaller(25))
+    work = WorkMeter(100)
+    mailbox = Mailbox([Mail(one, None, "", "", None) for one in ROWS], [one.uid for one in ROWS], UidSet())
+    search = Search(keys.SearchProgram(keys.And((key,) * 50)), mailbox.view, mailbox.announced, UidSet(), work)
+    assert decided(search) == ({3, 4}, [])
+    assert work.done == len(ROWS)
+
+
+def test_header_is_decoded_once_however_many_keys_look_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = list[bytes]()
+
+    def value_text(value: bytes) -> str:
+        decoded.append(value)
+        return value.decode()
+
+    monkeypatch.setattr(bounds, "value_text", value_text)
+    many = keys.And(tuple(keys.Not(keys.HeaderContains("X", b"q%d" % number)) for number in range(300)))
+    assert search_of(many, row(1)).matches(row(1), ParsedBody(Skeleton(b"X: y\r\n" * 1000 + b"\r\n")))
+    assert len(decoded) == 1000
+
+
+def test_messages_that_go_or_change_meanwhile_are_tested_as_they_are_at_one_moment() -> None:
+    """Whatever other sessions do between two steps, a message passes a test or its opposite, and never both."""
+    rows = list(map(row, range(1, 11)))
+    view = Mailbox([Mail(one, None, "", "", None) for one in rows], [], UidSet()).view
+    uids = [one.uid for one in rows]
+    either = keys.Or(keys.Flagged("\\Seen"), keys.Not(keys.Flagged("\\seen")))
+    with patch("replicator.imap.matching.phases.STEP_WORK", 2):
+        steps = Search(keys.SearchProgram(either), view, uids, UidSet(), WorkMeter(1000)).decide()
+        found = set(next(steps).sure)
+        view.apply(ViewChange(bytes(16), 10, 12, changed=(row(5, "\\SEEN"), row(11)), expunged=(1, 9)))
+        for step in steps:
+            found |= step.sure
+    assert found == set(uids) - {9}
+
+
+@given(st.text("ab", max_size=30), st.text("ab", max_size=5), st.integers(1, 8))
+def test_text_is_found_across_pieces(text: str, wanted: str, piece: int) -> None:
+    with patch("replicator.imap.matching.bounds._PIECE", piece):
+        assert contains(text, wanted) is (wanted in text)

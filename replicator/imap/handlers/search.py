@@ -7,6 +7,7 @@ from functools import partial
 import trio
 
 from replicator.errors import ContentUnavailableError
+from replicator.imap.matching.bounds import WorkExceededError, WorkMeter
 from replicator.imap.matching.phases import Search
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
@@ -26,27 +27,39 @@ async def search(session: Session, command: c.Search) -> Completion:
         raise session.refusal(
             "imap_search_keys", f"A SEARCH may have {limit} keys, not {keys}; search in several steps"
         )
-    selection = session.selection
-    numbering, view = selection.numbering, selection.view
-    evaluation = Search(command.program, view, numbering.uids, numbering.recent)
-    found, doubtful = evaluation.decide()
-    unreadable = 0
-    for uid in doubtful:
-        await trio.lowlevel.checkpoint()
-        if (message := view.messages.get(uid)) is None:
-            continue
-        try:
-            if await _matches(session, message, evaluation) and uid in view.messages:
-                found.add(uid)
-        except ContentUnavailableError:
-            unreadable += 1
-    numbers = found if command.by_uid else {n for uid in found if (n := numbering.number(uid)) is not None}
-    await session.write([search_response(sorted(numbers))])
+    work = WorkMeter(session.limits.imap_search_work)
+    try:
+        numbers, unreadable = await _found(session, command, work)
+    except WorkExceededError as error:
+        text = f"The SEARCH takes more than {work.limit} steps; search fewer messages, or with fewer keys"
+        raise session.refusal("imap_search_work", text) from error
+    await session.write(search_response(numbers))
     if unreadable:
         raise CommandFailedError(
             f"No node in reach has the bodies of {unreadable} messages; try again later", "UNAVAILABLE"
         )
     return Completion("Searched")
+
+
+async def _found(session: Session, command: c.Search, work: WorkMeter) -> tuple[list[list[int]], int]:
+    """Return the numbers of the messages found, ascending, and how many could not be read."""
+    selection = session.selection
+    numbering, view = selection.numbering, selection.view
+    evaluation = Search(command.program, view, numbering.uids, numbering.recent, work)
+    numbers, unreadable = list[list[int]](), 0
+    for found, doubtful in evaluation.decide():
+        await trio.lowlevel.checkpoint()
+        for uid in doubtful:
+            await trio.lowlevel.checkpoint()
+            if (message := view.messages.get(uid)) is None:
+                continue
+            try:
+                if await _matches(session, message, evaluation) and uid in view.messages:
+                    found.add(uid)
+            except ContentUnavailableError:
+                unreadable += 1
+        numbers.append(sorted(found) if command.by_uid else numbering.numbers(found))
+    return numbers, unreadable
 
 
 async def _matches(session: Session, message: Message, evaluation: Search) -> bool:

@@ -7,20 +7,23 @@ are never changed in place, because scopes and bounds share them.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
-from itertools import islice
+from itertools import chain
 from typing import NamedTuple, Protocol, Self
 
-from sortedcontainers import SortedSet
-
-from protocol.values import UidSet
+from protocol.units import KIB
+from protocol.values import UID_MAX, UidSet
 from replicator.imap.rendering.decoding import header_text, part_text, sent_date, value_text
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.mime.structure import Part
 from replicator.view import MailboxView, Message
+
+_PIECE = 64 * KIB  # characters
+_UIDS_A_RANGE = 10  # UIDs that are looked up in a set, one by one, in the time of finding the messages of one range
 
 
 class Cost(IntEnum):
@@ -41,20 +44,50 @@ def is_text(part: Part) -> bool:
 # ---- what is searched -------------------------------------------------------------------------------------------
 
 
+class WorkExceededError(Exception):
+    """A command has done as much work as one command may do."""
+
+
+class WorkMeter:
+    """Count of a command's work. A step is one message compared with one key, or one KiB of text with one key."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.done = 0
+
+    def spend(self, steps: int) -> None:
+        """Count these steps before they are taken. Raises WorkExceededError."""
+        self.done += steps
+        if self.done > self.limit:
+            raise WorkExceededError
+
+
 class ReadableText:
     """A message's text as people read it, case-folded for comparison. Held only while one message is examined."""
 
-    def __init__(self, body: ParsedBody) -> None:
+    def __init__(self, body: ParsedBody, work: WorkMeter) -> None:
         self._body = body
+        self._work = work
+        self._values: dict[bytes, list[str]] = {}
 
-    def values(self, name: bytes) -> Iterable[str]:
-        """Return the values of all header fields of this name, which must be in lower case."""
-        return (value_text(value).casefold() for value in self._body.header.values(name))
+    def has_value(self, name: bytes, wanted: str) -> bool:
+        """Return True if a header field of this name, which must be in lower case, contains the text."""
+        if (values := self._values.get(name)) is None:
+            values = [value_text(value).casefold() for value in self._body.header.values(name)]
+            self._values[name] = values
+        return self._any_has(values, wanted)
 
-    @cached_property
-    def header(self) -> str:
-        """The whole header."""
-        return header_text(self._body.header).casefold()
+    def in_header(self, wanted: str) -> bool:
+        """Return True if the header contains the text."""
+        return self._any_has([self._header], wanted)
+
+    def in_body(self, wanted: str) -> bool:
+        """Return True if a text part, or the header of a nested message, contains the text."""
+        return self._any_has(self._bodies, wanted)
+
+    def _any_has(self, texts: list[str], wanted: str) -> bool:
+        self._work.spend(len(texts) + sum(map(len, texts)) // KIB)
+        return any(contains(text, wanted) for text in texts)
 
     @cached_property
     def sent(self) -> dt.date | None:
@@ -62,8 +95,11 @@ class ReadableText:
         return sent_date(self._body.header)
 
     @cached_property
-    def body(self) -> list[str]:
-        """The text parts, and the headers of nested messages."""
+    def _header(self) -> str:
+        return header_text(self._body.header).casefold()
+
+    @cached_property
+    def _bodies(self) -> list[str]:
         found = []
         for part in self._body.structure.walk():
             if part.nested is not None:
@@ -73,43 +109,70 @@ class ReadableText:
         return found
 
 
+def contains(text: str, wanted: str) -> bool:
+    """Return True if `wanted` is in the text. Looks at a piece at a time: other threads wait while a piece is searched.
+
+    The search of a piece takes its length times that of `wanted`, at worst, if `wanted` is short.
+    """
+    if len(text) <= _PIECE:
+        return wanted in text
+    return any(text.find(wanted, start, start + _PIECE + len(wanted)) >= 0 for start in range(0, len(text), _PIECE))
+
+
 @dataclass(frozen=True, slots=True)
 class SearchScope:
-    """The messages to test: all up to `last`, or those `chosen`; with the text if there is only one."""
+    """The messages to test: those `chosen`, from `first` to `last`; with the text if there is only one.
+
+    `spellings` are the mailbox's flags by their names in lower case.
+    """
 
     view: MailboxView
+    spellings: Mapping[str, Sequence[str]]
+    first: int
     last: int
-    chosen: set[int] | None = None
+    chosen: set[int]
+    work: WorkMeter
     text: ReadableText | None = None
 
     @classmethod
-    def of_one(cls, message: Message, text: ReadableText) -> Self:
+    def of_some(cls, view: MailboxView, uids: Sequence[int], work: WorkMeter) -> Self:
+        """Return the scope of the messages with these UIDs, ascending and not empty, that are still in the view."""
+        return cls(view, _spellings(view), uids[0], uids[-1], set(filter(view.messages.__contains__, uids)), work)
+
+    @classmethod
+    def of_one(cls, message: Message, body: ParsedBody, work: WorkMeter) -> Self:
         """Return the scope of one message with its text. It shares nothing with the live view: a thread may use it."""
         alone = MailboxView.build(
             mailbox_id=b"", user="", uidvalidity=1, uidnext=message.uid + 1, highestmodseq=0, rows=(message,)
         )
-        return cls(alone, message.uid, {message.uid}, text)
-
-    def everything(self) -> set[int]:
-        """Return the UIDs of all messages in scope."""
-        if self.chosen is not None:
-            return self.chosen
-        messages = self.view.messages
-        return set(islice(messages, messages.bisect_right(self.last)))
+        uid = message.uid
+        return cls(alone, _spellings(alone), uid, uid, {uid}, work, ReadableText(body, work))
 
     def within(self, uids: UidSet) -> set[int]:
         """Return the UIDs in scope that are among `uids`."""
-        if self.chosen is not None:
+        ranges = uids.ranges
+        low = max(0, bisect_right(ranges, (self.first, UID_MAX)) - 1)
+        high = bisect_right(ranges, (self.last, UID_MAX), low)
+        self.work.spend(high - low + len(self.chosen))
+        if high - low > len(self.chosen) // _UIDS_A_RANGE:
             return {uid for uid in self.chosen if uid in uids}
-        messages = self.view.messages
-        return {uid for low, high in uids.ranges for uid in messages.irange(low, min(high, self.last))}
+        found: set[int] = set()
+        for start, end in ranges[low:high]:
+            found.update(self.view.messages.irange(max(start, self.first), min(end, self.last)))
+        return found & self.chosen
 
     def having(self, flag: str) -> set[int]:
-        """Return the UIDs in scope that have this flag, in this spelling."""
-        flagged = self.view.by_flag.get(flag, SortedSet())
-        if self.chosen is not None:
-            return {uid for uid in self.chosen if uid in flagged}
-        return set(flagged.irange(maximum=self.last))
+        """Return the UIDs in scope that have this flag, in any case."""
+        self.work.spend(len(self.chosen))
+        spelled = (self.view.by_flag[flag].irange(self.first, self.last) for flag in self.spellings.get(flag, ()))
+        return self.chosen.intersection(chain.from_iterable(spelled))
+
+
+def _spellings(view: MailboxView) -> Mapping[str, Sequence[str]]:
+    spellings: dict[str, list[str]] = {}
+    for flag in view.by_flag:
+        spellings.setdefault(flag.lower(), []).append(flag)
+    return spellings
 
 
 # ---- tests ------------------------------------------------------------------------------------------------------
@@ -154,14 +217,14 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Having:
-    """A test for one flag, in all spellings that the mailbox has."""
+    """A test for one flag, in lower case, in all spellings that the mailbox has."""
 
-    flags: tuple[str, ...]
+    flag: str
     cost: Cost = Cost.FLAGS
 
     def bounds(self, scope: SearchScope) -> Bounds:
         """See `Test`."""
-        return Bounds.exact(set().union(*(scope.having(flag) for flag in self.flags)))
+        return Bounds.exact(scope.having(self.flag))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +236,9 @@ class OfRow:
 
     def bounds(self, scope: SearchScope) -> Bounds:
         """See `Test`."""
+        scope.work.spend(len(scope.chosen))
         messages = scope.view.messages
-        return Bounds.exact({uid for uid in scope.everything() if self.matches(messages[uid])})
+        return Bounds.exact({uid for uid in scope.chosen if self.matches(messages[uid])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +250,10 @@ class OfText:
 
     def bounds(self, scope: SearchScope) -> Bounds:
         """See `Test`."""
+        scope.work.spend(len(scope.chosen))
         if scope.text is None:
-            return Bounds(set(), scope.everything())
-        return Bounds.exact(scope.everything() if scope.everything() and self.matches(scope.text) else set())
+            return Bounds(set(), scope.chosen)
+        return Bounds.exact(scope.chosen if scope.chosen and self.matches(scope.text) else set())
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +276,7 @@ class AllOf:
             if not bounds.possible:
                 return bounds
             scope = replace(scope, chosen=bounds.possible)
-        return Bounds(scope.everything() if sure is None else sure, scope.everything())
+        return Bounds(scope.chosen if sure is None else sure, scope.chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +297,7 @@ class AnyOf:
         for test in self.tests:
             bounds = test.bounds(scope)
             sure, possible = sure | bounds.sure, possible | bounds.possible
-            if scope.chosen is not None and sure >= scope.chosen:
+            if sure >= scope.chosen:
                 break
         return Bounds(sure, possible)
 
@@ -251,5 +316,4 @@ class NoneOf:
     def bounds(self, scope: SearchScope) -> Bounds:
         """See `Test`."""
         sure, possible = self.test.bounds(scope)
-        everything = scope.everything()
-        return Bounds(everything - possible, everything - sure)
+        return Bounds(scope.chosen - possible, scope.chosen - sure)

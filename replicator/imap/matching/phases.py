@@ -2,7 +2,8 @@
 
 The first phase bounds every key by what the view knows: the messages that match for sure, and those that may. A key on
 content matches none for sure and may match all; NOT, AND and OR combine these bounds like sets. In the second phase the
-caller reads only the messages that are still in doubt, and calls `matches` for each.
+caller reads only the messages that are still in doubt, and calls `matches` for each. Both phases take a part of the
+messages at a time, so that the caller can pause.
 
 No I/O here. A SEARCH covers the messages that the session has announced: those up to its last UID (new ones get higher
 UIDs, design section 3) that are still in the view.
@@ -11,8 +12,9 @@ UIDs, design section 3) that are still in the view.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import singledispatchmethod
+from typing import NamedTuple
 
 from protocol.values import UidSet
 from replicator.imap.matching.bounds import (
@@ -23,10 +25,10 @@ from replicator.imap.matching.bounds import (
     NoneOf,
     OfRow,
     OfText,
-    ReadableText,
     SearchScope,
     Test,
     Within,
+    WorkMeter,
 )
 from replicator.imap.rendering.fetch_answers import ParsedBody, email_id
 from replicator.imap.wire import search_keys as keys
@@ -36,21 +38,43 @@ _DAY_MS = 86_400_000
 _EPOCH = dt.date(1970, 1, 1)
 
 
+STEP_WORK = 10_000
+"""Steps of work on the rows of messages between two pauses: some milliseconds."""
+
+
+class Decided(NamedTuple):
+    """Result of the first phase for some messages: UIDs that match for `sure`, and `doubtful` ones, ascending."""
+
+    sure: set[int]
+    doubtful: list[int]
+
+
 class Search:
     r"""One SEARCH of one session.
 
     `uids` are the ones announced to the client, ascending, sequence number n at index n - 1; `recent` are the UIDs that
-    are `\Recent` in the session. Raises BadCharsetError.
+    are `\Recent` in the session. Both must stay the same while the SEARCH runs. The view may change: each message is
+    tested as it is at one moment. Raises BadCharsetError.
     """
 
-    def __init__(self, program: keys.SearchProgram, view: MailboxView, uids: Sequence[int], recent: UidSet) -> None:
-        self._scope = SearchScope(view, uids[-1] if uids else 0)
-        self._test = _Compiler(view, uids, recent, _codec(program.charset)).test_of(program.key)
+    def __init__(
+        self, program: keys.SearchProgram, view: MailboxView, uids: Sequence[int], recent: UidSet, work: WorkMeter
+    ) -> None:
+        self._view = view
+        self._uids = uids
+        self._work = work
+        self._test = _Compiler(uids, recent, _codec(program.charset)).test_of(program.key)
+        self._at_once = max(1, STEP_WORK // max(1, keys.count_keys(program.key)))
 
-    def decide(self) -> tuple[set[int], list[int]]:
-        """Return the UIDs that match whatever their bodies, and, ascending, those that need a call of `matches`."""
-        sure, possible = self._test.bounds(self._scope)
-        return sure, sorted(possible - sure)
+    def decide(self) -> Iterator[Decided]:
+        """Yield, for some messages at a time, what matches whatever its body, and what needs a call of `matches`.
+
+        Raises WorkExceededError.
+        """
+        for start in range(0, len(self._uids), self._at_once):
+            some = self._uids[start : start + self._at_once]
+            sure, possible = self._test.bounds(SearchScope.of_some(self._view, some, self._work))
+            yield Decided(sure, sorted(possible - sure))
 
     @property
     def reads_bodies(self) -> bool:
@@ -58,8 +82,11 @@ class Search:
         return self._test.cost is Cost.BODY
 
     def matches(self, message: Message, body: ParsedBody) -> bool:
-        """Return True if the message matches. Uses no mutable state, so it may run in a thread."""
-        return bool(self._test.bounds(SearchScope.of_one(message, ReadableText(body))).sure)
+        """Return True if the message matches. Uses no state that anything else changes, so it may run in a thread.
+
+        Raises WorkExceededError.
+        """
+        return bool(self._test.bounds(SearchScope.of_one(message, body, self._work)).sure)
 
 
 def _codec(charset: str | None) -> str:
@@ -70,10 +97,9 @@ def _codec(charset: str | None) -> str:
 
 
 class _Compiler:
-    """Compiles a client's search keys to tests: numbers to UIDs, flags to the mailbox's spellings, octets to text."""
+    """Compiles a client's search keys to tests: numbers to UIDs, octets to text."""
 
-    def __init__(self, view: MailboxView, uids: Sequence[int], recent: UidSet, codec: str) -> None:
-        self._view = view
+    def __init__(self, uids: Sequence[int], recent: UidSet, codec: str) -> None:
         self._uids = uids
         self._recent = recent
         self._codec = codec
@@ -118,8 +144,7 @@ class _Compiler:
 
     @test_of.register
     def _(self, key: keys.Flagged) -> Test:
-        wanted = key.flag.lower()
-        return Having(tuple(flag for flag in self._view.by_flag if flag.lower() == wanted))
+        return Having(key.flag.lower())
 
     @test_of.register
     def _(self, _key: keys.Recent) -> Test:
@@ -145,20 +170,21 @@ class _Compiler:
     @test_of.register
     def _(self, key: keys.HeaderContains) -> Test:
         name, wanted = key.name.lower().encode("latin-1"), self._folded(key.text)
-        return OfText(lambda text: any(wanted in value for value in text.values(name)))
+        return OfText(lambda text: text.has_value(name, wanted))
 
     @test_of.register
     def _(self, key: keys.BodyContains) -> Test:
         wanted = self._folded(key.text)
-        return OfText(lambda text: any(wanted in piece for piece in text.body), Cost.BODY)
+        return OfText(lambda text: text.in_body(wanted), Cost.BODY)
 
     @test_of.register
     def _(self, key: keys.TextContains) -> Test:
         wanted = self._folded(key.text)
-        return OfText(lambda text: wanted in text.header or any(wanted in piece for piece in text.body), Cost.BODY)
+        return OfText(lambda text: text.in_header(wanted) or text.in_body(wanted), Cost.BODY)
 
     def _tests_of(self, parts: Iterable[keys.SearchKey]) -> tuple[Test, ...]:
-        return tuple(sorted((self.test_of(part) for part in parts), key=lambda test: test.cost))
+        """Return the tests of different keys, cheapest first. Equal keys have one test."""
+        return tuple(sorted(map(self.test_of, dict.fromkeys(parts)), key=lambda test: test.cost))
 
     def _folded(self, text: bytes) -> str:
         try:

@@ -7,7 +7,7 @@ A FETCH response is a list of chunks, so that larger message contents are not co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from protocol.units import KIB
 from protocol.values import UidSet
@@ -98,9 +98,12 @@ def status_response(name: str, items: Iterable[tuple[str, str]]) -> bytes:
     return b"* STATUS %b (%b)\r\n" % (mailbox(name), printed.encode("ascii"))
 
 
-def search_response(numbers: Iterable[int]) -> bytes:
-    """Format a SEARCH response (RFC 3501 section 7.2.5); without matches, an empty list."""
-    return _line(" ".join(["* SEARCH", *map(str, numbers)]))
+def search_response(numbers: Iterable[Iterable[int]]) -> Iterator[bytes]:
+    """Format a SEARCH response (RFC 3501 section 7.2.5) of some numbers at a time; without matches, an empty list."""
+    yield b"* SEARCH"
+    for some in numbers:
+        yield "".join([f" {number}" for number in some]).encode("ascii")
+    yield b"\r\n"
 
 
 def fetch_response(number: int, values: Sequence[tuple[bytes, Value]]) -> list[bytes | Span]:

@@ -158,7 +158,7 @@ async def test_mailbox_may_change_while_a_thread_parses(mail: HookedMail, served
     served = dataclasses.replace(served, parsing=Parsing(run_in_thread=expunge_first))
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
-        assert await client.run("SEARCH UNSEEN SMALLER 9999999 TEXT x") == [
+        assert await client.run("SEARCH UNDELETED SMALLER 9999999 TEXT x") == [
             "* SEARCH 2",
             "* 2 FETCH (FLAGS (\\Seen \\Recent))",
             "t OK Searched",

@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry
 from replicator.config import LimitsConfig
 from replicator.imap.services import ImapServices
 from replicator.runtime.metrics import RefusalMetrics
-from tests.imap.client import connected
+from tests.imap.client import connected, fill
+from tests.one_node import HookedMail
 
 LIMITS = LimitsConfig(imap_search_keys=3, imap_fetch_items=3, imap_list_wildcards=3)
 
@@ -38,3 +39,17 @@ async def test_request_beyond_a_limit_is_refused_and_counted(
         assert "not 4" in answer
         assert (await client.run(allowed))[-1].startswith("t OK")
     assert registry.get_sample_value("replicator_refusals_total", {"door": "imap", "limit": limit}) == 1
+
+
+async def test_search_that_takes_too_much_work_is_refused_and_counted(served: ImapServices, mail: HookedMail) -> None:
+    registry = CollectorRegistry()
+    limits = LimitsConfig(imap_search_work=1000)
+    served = replace(served, limits=limits, refusals=RefusalMetrics(registry))
+    await fill(mail, 2, b"X: y\r\n" * 600 + b"\r\nbody\r\n")
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        assert await client.run("SEARCH NOT SEEN HEADER X y 1") == ["* SEARCH 1", "t OK Searched"]
+        for command in ("SEARCH HEADER X none", "UID SEARCH NOT HEADER X none"):  # in the header of the second message
+            [answer] = await client.run(command)
+            assert answer.startswith("t NO [LIMIT] The SEARCH takes more than 1000 steps; ")
+    assert registry.get_sample_value("replicator_refusals_total", {"door": "imap", "limit": "imap_search_work"}) == 2

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import pytest
 import trio
 
+from replicator.imap.matching.phases import STEP_WORK
 from replicator.imap.services import ImapServices
 from replicator.mailstore import Folder
-from tests.imap.client import connected
+from tests.imap.client import connected, fill
 from tests.one_node import HookedMail
 
 
@@ -58,3 +59,15 @@ async def test_list_pauses_between_folders(
         before = turns.count
         assert (await client.run(command))[-1] == "t OK Folders listed"
         assert turns.count - before > 2 * len(names) / 20
+
+
+async def test_search_of_many_keys_pauses_between_messages(served: ImapServices, mail: HookedMail) -> None:
+    await fill(mail, messages=300)
+    keys = " ".join(f"SMALLER {1000 + number}" for number in range(400))
+    async with connected(served) as client, counting_turns() as turns:
+        await client.log_in("alice", "INBOX")
+        before = turns.count
+        found, answer = await client.run(f"SEARCH {keys}")
+        assert answer == "t OK Searched"
+        assert len(found.split()) == 2 + 300
+        assert turns.count - before >= 300 * 400 // STEP_WORK
