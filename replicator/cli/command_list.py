@@ -8,6 +8,7 @@ from replicator.cli.group import LazyGroup
 
 COMMANDS = {
     "apply": "replicator.cli.commands.apply:apply",
+    "ca": "replicator.cli.commands.ca:ca",
     "check": "replicator.cli.commands.check:check",
     "checkpoint": "replicator.cli.commands.checkpoint:checkpoint",
     "cluster": "replicator.cli.commands.cluster:cluster",

@@ -26,7 +26,7 @@ from replicator.config.model import (
     WhenShort,
     default_config,
 )
-from replicator.config.template import config_text
+from replicator.config.template import config_text, tls_text
 
 __all__ = [
     "Address",
@@ -49,4 +49,5 @@ __all__ = [
     "config_text",
     "default_config",
     "load_config",
+    "tls_text",
 ]

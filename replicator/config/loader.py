@@ -242,7 +242,7 @@ def _check_exposure(source: Source, config: Config) -> None:
     is_decided = config.plain_links or (config.tls is not None and config.tls.ca is not None)
     needs_tls = (
         "needs a [tls] section with certificate, key and ca, so that nodes can trust each other"
-        '; or with mode = "none", if nobody else can reach the network between them'
+        ' (`replicator ca` makes them); or with mode = "none", if nobody else can reach the network between them'
     )
     if listen.peer and not listen.peer.is_loopback and not is_decided:
         source.problem(("listen", "peer"), f"peer: {listen.peer} can be reached from outside, so it {needs_tls}")

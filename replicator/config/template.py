@@ -96,6 +96,12 @@ def _storage(config: Config, directory: Path) -> str:
     )
 
 
+def tls_text(sid: str) -> str:
+    """Return the section [tls] of a node whose files lie beside its configuration."""
+    directory = Path("/")
+    return _tls(TlsConfig(directory / f"{sid}.pem", directory / f"{sid}.key", directory / "ca.pem"), directory)
+
+
 def _tls(tls: TlsConfig, directory: Path) -> str:
     ca = "" if tls.ca is None else f"ca = {_path(tls.ca, directory)}    # signs the certificates of all nodes\n"
     return f"[tls]\ncertificate = {_path(tls.certificate, directory)}\nkey = {_path(tls.key, directory)}\n{ca}"

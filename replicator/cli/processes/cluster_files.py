@@ -1,4 +1,4 @@
-"""The directory of a cluster that runs on one machine: configurations, users, passwords.
+"""The directory of a cluster that runs on one machine: configurations, users, passwords, certificates.
 
 Existing files are never changed: a cluster returns with its ports, its users and its mail. `dc1.toml` and so on are
 ordinary configurations, to be edited freely. `passwords.txt` exists so that first passwords can be shown again.
@@ -10,12 +10,12 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from replicator.cli.target import CommandError, config_argument
-from replicator.config import Address, Config, ListenConfig, PeerConfig, config_text, default_config
+from replicator.config import Address, Config, ListenConfig, PeerConfig, TlsConfig, config_text, default_config
 from replicator.users import PasswdFileError, add_user
 from replicator.users.passwd_file import read_users
 
@@ -26,7 +26,7 @@ NODES_MAX = 16  # processes on one machine
 FIRST_USERS = ("alice", "bob", "carol")
 PASSWORD_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # noqa: S105  32 letters that nobody mistakes or needs to quote
 PASSWORD_LENGTH = 14  # 70 bits
-OWN_FILES = frozenset({"cluster.lock", "users.passwd", "passwords.txt"})  # they may be there before any node is
+OWN_FILES = frozenset({"cluster.lock", "users.passwd", "passwords.txt", "ca"})  # they may be there before any node is
 _CONFIG_NAME = re.compile(r"dc[1-9][0-9]*\.toml")
 
 
@@ -99,6 +99,7 @@ def _create(directory: Path, nodes: int) -> list[Path]:
     sids = [f"dc{number}" for number in range(1, nodes + 1)]
     listens = _free_listens(len(sids))
     _create_users(directory)
+    certificates = _create_certificates(directory / "ca", sids)
     files = []
     for sid, listen in zip(sids, listens, strict=True):
         peers = tuple(
@@ -106,10 +107,23 @@ def _create(directory: Path, nodes: int) -> list[Path]:
             for other, there in zip(sids, listens, strict=True)
             if other != sid and there.peer is not None
         )
-        config = default_config(sid, directory, listen=listen, peers=peers)
+        config = replace(default_config(sid, directory, listen=listen, peers=peers), tls=certificates[sid])
         files.append(directory / f"{sid}.toml")
         files[-1].write_text(config_text(config, directory), "utf-8")
     return files
+
+
+def _create_certificates(directory: Path, sids: Sequence[str]) -> Mapping[str, TlsConfig]:
+    """Create a CA and a certificate for each node, unless an interrupted run has created them."""
+    from replicator.cli.authority import Authority  # noqa: PLC0415  only a new cluster needs it
+
+    is_new = not (directory / "ca.pem").exists()
+    authority = Authority.create(directory, "mail-cluster") if is_new else Authority.open(directory)
+    certificates = {sid: authority.files(sid) for sid in sids}
+    for sid, files in certificates.items():
+        if not files.certificate.exists():
+            authority.issue(sid, ("localhost", HOST))
+    return certificates
 
 
 def _create_users(directory: Path) -> None:

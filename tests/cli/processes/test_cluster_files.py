@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from replicator.certificates import Certificates
 from replicator.cli.processes.cluster_files import FIRST_PORTS, FIRST_USERS, HOST, check_directory, logins, prepare
 from replicator.cli.target import CommandError, ConfigurationError
+from replicator.config import config_text
 from replicator.users import add_user, delete_user, set_password
 
 
 def snapshot(directory: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in directory.iterdir()}
+    return {str(file): file.read_bytes() for file in directory.rglob("*") if file.is_file()}
 
 
 def test_new_cluster_knows_all_its_nodes_and_users(tmp_path: Path) -> None:
@@ -33,6 +36,35 @@ def test_new_cluster_knows_all_its_nodes_and_users(tmp_path: Path) -> None:
     assert len({login.password for login in users} - {None}) == 3
     for name in ("passwords.txt", "users.passwd"):
         assert stat.S_IMODE((directory / name).stat().st_mode) == 0o600
+
+
+def test_nodes_of_a_new_cluster_have_certificates_of_one_authority(tmp_path: Path) -> None:
+    nodes = prepare(tmp_path, 2)
+    for node in nodes:
+        tls = node.config.tls
+        assert tls is not None
+        assert tls.ca == tmp_path / "ca" / "ca.pem"
+        assert Certificates(tls).own().name == node.sid
+    assert stat.S_IMODE((tmp_path / "ca" / "ca.key").stat().st_mode) == 0o600
+
+
+def test_existing_cluster_without_certificates_stays_without(tmp_path: Path) -> None:
+    (node,) = prepare(tmp_path, 1)
+    node.file.write_text(config_text(replace(node.config, tls=None), tmp_path), "utf-8")
+    assert prepare(tmp_path, None)[0].config.tls is None
+
+
+def test_interrupted_creation_continues_with_the_certificates_that_it_made(tmp_path: Path) -> None:
+    for node in prepare(tmp_path, 2):
+        node.file.unlink()
+    (tmp_path / "ca" / "dc2.pem").unlink()
+    (tmp_path / "ca" / "dc2.key").unlink()
+    before = snapshot(tmp_path / "ca")
+    check_directory(tmp_path)
+    prepare(tmp_path, 2)
+    after = snapshot(tmp_path / "ca")
+    assert before.items() < after.items()
+    assert len(after) == 6
 
 
 def test_existing_cluster_is_left_unchanged(tmp_path: Path) -> None:
