@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from replicator.certificates import Certificates
 from replicator.config import Address, Config
 from replicator.errors import DataError, DiskFullError, UnavailableError
+from replicator.http.access import Access
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.imap.server import serve_imap
@@ -49,7 +50,7 @@ from replicator.store.db import schema
 from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
-from replicator.streams import Handler, Tls, certified, guarded, listen
+from replicator.streams import Handler, Tls, certified, guarded, listen, own_socket
 from replicator.users import UserDirectory
 
 log = logging.getLogger(__name__)
@@ -107,15 +108,16 @@ async def run_node(
             registry=registry,
             refusals=refusals,
         )
-        async with trio.open_nursery() as nursery:
-            listeners = [(await listen(address), handler) for address, handler in handlers]
+        async with own_socket(config.node.own_socket) as own, trio.open_nursery() as nursery:
+            listeners = [(await listen(address) if address else own, handler) for address, handler in handlers]
             nursery.start_soon(LoopWatch(LoopMetrics(registry)).run)
             nursery.start_soon(coordinator.run)
             nursery.start_soon(report.run, config.mastership.heartbeat_s)
             nursery.start_soon(tasks.run)
             nursery.start_soon(coordinator.bodies.sweep)
             for sockets, handler in listeners:
-                await nursery.start(trio.serve_listeners, guarded(handler), sockets)
+                if sockets:
+                    await nursery.start(trio.serve_listeners, guarded(handler), sockets)
             log.info("node %s runs as %s", config.node.id, origin)
             shared = " (shared with other nodes)" if config.checkpoint.shared else ""
             log.info("checkpoints go to %s%s", config.checkpoint.url, shared)
@@ -189,8 +191,8 @@ def _doors(
     tasks: TaskRunner,
     registry: CollectorRegistry,
     refusals: RefusalMetrics,
-) -> Iterator[tuple[Address, Handler]]:
-    """Yield each address to listen on with its connection handler."""
+) -> Iterator[tuple[Address | None, Handler]]:
+    """Yield each address to listen on with its connection handler. None: the node's own socket."""
     doors, sid, tls = config.listen, config.node.id, Tls(certificates)
     imap = ImapServices(
         mail=mail,
@@ -208,21 +210,20 @@ def _doors(
         )
     )
     http_metrics = HttpMetrics(registry)
-    http = HttpServer(
-        HttpServices(
-            sid=sid,
-            mail=mail,
-            status=report,
-            masters=coordinator.handover,
-            checkpoints=coordinator.log_truncation,
-            tasks=tasks,
-            users=users,
-            registry=registry,
-            metrics=http_metrics,
-            limits=config.limits,
-            refusals=refusals,
-        )
+    http = HttpServices(
+        sid=sid,
+        mail=mail,
+        status=report,
+        masters=coordinator.handover,
+        checkpoints=coordinator.log_truncation,
+        tasks=tasks,
+        users=users,
+        registry=registry,
+        metrics=http_metrics,
+        limits=config.limits,
+        refusals=refusals,
     )
+    yield None, HttpServer(http, Access(by_own_socket=True)).serve
     if doors.peer:
         yield doors.peer, lambda stream: coordinator.connections.accept(tls.accept(stream))
     if doors.imap:
@@ -230,7 +231,7 @@ def _doors(
     if doors.lmtp:
         yield doors.lmtp, lmtp.serve
     if doors.http:
-        yield doors.http, http.serve
+        yield doors.http, HttpServer(http).serve
 
 
 def make_directory(path: Path, key: str = "node.data") -> None:

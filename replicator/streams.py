@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path
 
 import trio
 
 from replicator.certificates import Certificates
 from replicator.config import Address, PeerConfig
+from replicator.runtime.file_modes import PRIVATE_FILE
 from replicator.tls_stream import TlsStream
 
 log = logging.getLogger(__name__)
+
+BACKLOG = 64  # connections that wait to be accepted
 
 Handler = Callable[[trio.SocketStream], Awaitable[None]]
 
@@ -23,6 +29,44 @@ async def listen(address: Address) -> list[trio.SocketListener]:
         return await trio.open_tcp_listeners(address.port, host=address.host)
     except OSError as error:
         raise OSError(f"cannot listen on {address}: {error.strerror}; another program may use it") from error
+
+
+@asynccontextmanager
+async def own_socket(path: Path) -> AsyncIterator[list[trio.SocketListener]]:
+    """Listen on a socket in the file system that only its owner can open; the file goes with the block.
+
+    There is no listener, and the log says why, where the path is too long for a socket or the file system has none.
+    The caller has the only right to the path: a socket that is there is left from a run that crashed.
+    """
+    try:
+        listening = _bound(path)
+    except OSError as error:
+        log.warning("%s: no socket here, so `--config` leads to `listen.http`: %s", path, error.strerror or error)
+        yield []
+        return
+    try:
+        with trio.socket.from_stdlib_socket(listening) as ours:
+            yield [trio.SocketListener(ours)]
+    finally:
+        _remove(path)
+
+
+def _bound(path: Path) -> socket.socket:
+    """Return a listening socket at the path. Raises OSError."""
+    with ExitStack() as failing:
+        listening = failing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        if path.is_socket():
+            _remove(path)
+        listening.bind(str(path))
+        path.chmod(PRIVATE_FILE)  # nobody can connect before the next step
+        listening.listen(BACKLOG)
+        failing.pop_all()
+    return listening
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
 
 
 def guarded(handler: Handler) -> Handler:

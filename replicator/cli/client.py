@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 from urllib.parse import quote, urlencode
@@ -79,7 +81,7 @@ class NodeClient:
 
     def __init__(self, url: NodeUrl, *, timeout_s: float = TIMEOUT_S) -> None:
         self._url = url
-        self._connection = http.client.HTTPConnection(url.host, url.port, timeout=timeout_s)
+        self._connection = _connection(url, timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -181,6 +183,26 @@ class NodeClient:
         except (KeyError, TypeError, ValueError) as error:
             advice = "is this a node, and of the same version?"
             raise UnreachableError(self._url, f"unexpected answer ({error!r}); {advice}") from error
+
+
+class _OwnSocketConnection(http.client.HTTPConnection):
+    """HTTP at a socket in the file system."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path, self._timeout_s = path, timeout_s
+
+    def connect(self) -> None:
+        """Connect. Raises OSError."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self._timeout_s)
+        self.sock.connect(str(self._path))
+
+
+def _connection(url: NodeUrl, timeout_s: float) -> http.client.HTTPConnection:
+    if url.socket is not None:
+        return _OwnSocketConnection(url.socket, timeout_s)
+    return http.client.HTTPConnection(url.host, url.port, timeout=timeout_s)
 
 
 def _segment(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -29,11 +30,15 @@ class ConfigurationError(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class NodeUrl:
-    """Address of a node's HTTP door, and the node's id if its configuration is known."""
+    """Address of a node's HTTP door, and the node's id if its configuration is known.
+
+    `socket`: the node's own socket on this machine, which is used instead of the address.
+    """
 
     host: str
     port: int
     sid: str | None = None
+    socket: Path | None = None
 
     @property
     def name(self) -> str:
@@ -41,6 +46,8 @@ class NodeUrl:
         return self.sid or str(self)
 
     def __str__(self) -> str:
+        if not self.host:
+            return f"unix:{self.socket}"
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
 
@@ -53,14 +60,20 @@ def config_argument(file: Path, *, serving: bool = False) -> Config:
 
 
 def url_of_config(file: Path) -> NodeUrl:
-    """Return the HTTP address of the node of this configuration. Raises ConfigurationError."""
+    """Return where the node of this configuration can be reached: at its own socket, if we may open that.
+
+    Raises ConfigurationError.
+    """
     config = config_argument(file)
-    http = config.listen.http
-    if http is None:
-        raise ConfigurationError(f'{file}: the node has no HTTP door; add http = "127.0.0.1:1080" to [listen]')
-    if http.port == 0:
+    http, socket = config.listen.http, config.node.own_socket
+    if os.access(socket, os.R_OK | os.W_OK):
+        host, port = http if http and http.port else ("", 0)
+        return NodeUrl(host, port, config.node.id, socket)
+    if http is None or http.port == 0:
+        none = "[listen] has no http" if http is None else "[listen] http has port 0, which stands for any free port"
         raise ConfigurationError(
-            f"{file}: [listen] http has port 0, which stands for any free port; set a port, or use --url"
+            f"{file}: the node cannot be reached: there is no socket at {socket} that you may open, and {none}; start"
+            " the node, or run this as its user"
         )
     return NodeUrl(http.host, http.port, config.node.id)
 

@@ -66,6 +66,11 @@ class NodeConfig:
     cluster: str = "mail"
     priority: int = 100
 
+    @property
+    def own_socket(self) -> Path:
+        """The socket in the file system by which commands reach the node that runs with this configuration."""
+        return self.data / "http.sock"
+
 
 @dataclass(frozen=True, slots=True)
 class ListenConfig:

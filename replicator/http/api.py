@@ -184,7 +184,7 @@ def _folder_document(folder: Folder) -> dict[str, object]:
 
 
 ROUTES: tuple[Route[HttpServices], ...] = (
-    Route("GET", "/healthz", get_health),
+    Route("GET", "/healthz", get_health, is_open=True),
     Route("GET", "/livez", get_liveness),
     Route("GET", "/metrics", get_metrics),
     Route("GET", "/api/v1/status", get_status),

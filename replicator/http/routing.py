@@ -1,4 +1,4 @@
-"""Routing from a request's head to its handler: checks host, path, method and query, in that order.
+"""Routing from a request's head to its handler: checks path, method and query, in that order.
 
 It decides before any of the body is read, and does no I/O.
 """
@@ -12,7 +12,6 @@ from typing import Generic, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from replicator.http.message import Head, ProblemError, Request, Response
-from replicator.runtime.addresses import is_loopback
 
 Services = TypeVar("Services")
 
@@ -25,7 +24,7 @@ class Route(Generic[Services]):
 
     `body_type` is the media type that the body must have; None: a body is refused. A route with a body never accepts a
     type that web pages may send to another origin without a preflight request, so no page can write here through an
-    operator's browser (there is no CORS).
+    operator's browser (there is no CORS). `is_open`: for everybody, whatever the listener's rules.
     """
 
     method: str
@@ -33,6 +32,7 @@ class Route(Generic[Services]):
     handler: Callable[[Services, Request], Awaitable[Response]]
     query: frozenset[str] = frozenset()
     body_type: str | None = None
+    is_open: bool = False
 
     def match(self, segments: Sequence[str]) -> Mapping[str, str] | None:
         """Return the values of the named segments, or None if the path does not match."""
@@ -50,12 +50,7 @@ class Route(Generic[Services]):
 
 def find_route(routes: Sequence[Route[Services]], head: Head) -> tuple[Route[Services], Request]:
     """Return the route for this head, and the request without its body. Raises ProblemError."""
-    url = _request_url(head)
-    if not is_loopback(url.hostname):  # else a web page could reach the node under a name of its own (DNS rebinding)
-        raise ProblemError(
-            HTTPStatus.MISDIRECTED_REQUEST,
-            f"this node answers only requests to localhost, 127.0.0.1 and [::1], not to {url.hostname!r}",
-        )
+    url = request_url(head)
     segments = [_decode(segment) for segment in url.path.split("/")]
     matching = [(route, values) for route in routes if (values := route.match(segments)) is not None]
     if not matching:
@@ -74,8 +69,11 @@ def find_route(routes: Sequence[Route[Services]], head: Head) -> tuple[Route[Ser
     )
 
 
-def _request_url(head: Head) -> SplitResult:
-    """Return the target as a URL. Its host is that of an absolute target (RFC 9112 section 3.2.2), else of `Host`."""
+def request_url(head: Head) -> SplitResult:
+    """Return the target as a URL. Its host is that of an absolute target (RFC 9112 section 3.2.2), else of `Host`.
+
+    Raises ProblemError.
+    """
     target = head.target
     if target.startswith("/"):
         target = f"http://{head.headers.get('host', '')}{target}"
@@ -84,7 +82,7 @@ def _request_url(head: Head) -> SplitResult:
         _ = url.port  # raises if it is not a number
     except ValueError as error:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"request target or Host: {error}") from None
-    if url.scheme != "http":
+    if url.scheme not in {"http", "https"}:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"the request target {head.target!r} is not a path")
     return url
 

@@ -17,6 +17,7 @@ import trio
 
 from protocol.units import KIB, MIB
 from replicator.errors import MailError
+from replicator.http.access import Access
 from replicator.http.api import ROUTES
 from replicator.http.message import JSON_TYPE, Head, Headers, ProblemError, Request, Response, problem_of
 from replicator.http.routing import Route, find_route
@@ -43,12 +44,13 @@ COMMON_HEADERS: Headers = (("Cache-Control", "no-store"), ("X-Content-Type-Optio
 class HttpServer:
     """Serves connections; `serve` is the handler for `trio.serve_listeners`."""
 
-    def __init__(self, services: HttpServices) -> None:
+    def __init__(self, services: HttpServices, access: Access | None = None) -> None:
         limits = PlaceLimits(
             total=Limit(services.limits.http_connections, "http_connections"),
             strangers_per_address=Limit(services.limits.http_heads_per_address, "http_heads_per_address"),
         )
         self._services = services
+        self._access = access or Access()
         self._places = Places(limits, partial(services.refusals.refused, "http"))
         self._bodies = trio.CapacityLimiter(BODIES_MAX)
 
@@ -56,7 +58,7 @@ class HttpServer:
         """Serve one connection until either side ends it, and close it. Safe to cancel."""
         try:
             async with stream:
-                connection = _Connection(stream, self._services, self._bodies)
+                connection = _Connection(stream, self._services, self._access, self._bodies)
                 with self._places.admit(client_address(stream)) as place:
                     if place is not None:
                         await connection.serve(place)
@@ -68,9 +70,12 @@ class HttpServer:
 
 
 class _Connection:
-    def __init__(self, stream: trio.abc.Stream, services: HttpServices, bodies: trio.CapacityLimiter) -> None:
+    def __init__(
+        self, stream: trio.abc.Stream, services: HttpServices, access: Access, bodies: trio.CapacityLimiter
+    ) -> None:
         self._stream = stream
         self._services = services
+        self._access = access
         self._bodies = bodies
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._method = ""
@@ -102,6 +107,7 @@ class _Connection:
                 await self._receive_body()  # of no bytes: the request is complete, and the next may follow its answer
             route, request = find_route(ROUTES, head)
             self._route = route.path
+            self._access.admit(head, route)
             doing("http", None, f"{route.method} {route.path}")
             if not head.has_body:
                 return await self._handle(route, request)

@@ -262,11 +262,12 @@ def test_every_column_is_explained(served: ServedNode, other: ServedNode, invoke
     assert columns - set(explained) == {"messages", "unseen"}
 
 
-def test_configuration_without_http_door_is_refused(invoke: Invoke, tmp_path: Path) -> None:
+def test_node_that_neither_runs_nor_listens_is_told_apart(invoke: Invoke, tmp_path: Path) -> None:
     config = write_config(tmp_path, ListenConfig())
     result = invoke("status", "--config", config)
     assert result.exit_code == 2
-    assert "no HTTP door" in result.stderr
+    assert "there is no socket at" in result.stderr
+    assert "[listen] has no http" in result.stderr
 
 
 def test_wrong_configuration_is_quoted_with_its_line(invoke: Invoke, tmp_path: Path) -> None:
