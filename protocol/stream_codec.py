@@ -15,7 +15,7 @@ from protocol.commands import Command, Reply
 from protocol.formatter import format_item
 from protocol.framing import ContinuationNeeded, Frame, FrameLimits, Framer, FramingError
 from protocol.parser import WIRE_LIMITS, ProtocolError, Request, Response, parse
-from protocol.units import MIB
+from protocol.units import KIB, MIB
 
 __all__ = [
     "WIRE_LIMITS",
@@ -43,8 +43,17 @@ MAX_WINDOW_BYTES = 8 * MIB
 """Bytes of zstd window: the size that RFC 8878 section 3.1.1.1.2 asks every decoder to accept, and no more."""
 DECOMPRESSION_STEP = 64
 """Compressed bytes per step. Four of them may encode a block of 128 KiB, so a step yields at most 2 MiB."""
+PAUSE_BYTES = MIB
+"""Decompressed bytes after which a reader should let others go on: they take half a millisecond."""
+LARGE_TEXT_BYTES, LARGE_BYTES = 16 * KIB, 64 * KIB
+"""Bytes of a frame's text, and of all of it, that take 5 ms to parse; beyond them, parsing is worth a thread."""
 COMPRESSION_LEVEL = 1
 """zstd level: on links between data centres with two cores per node, speed matters more than the last percent."""
+
+
+def is_large(frame: Frame) -> bool:
+    """Return True if the frame takes long to parse."""
+    return len(frame.text) > LARGE_TEXT_BYTES or len(frame.text) + sum(map(len, frame.literals)) > LARGE_BYTES
 
 
 class Decoder:
@@ -66,13 +75,21 @@ class Decoder:
         The iterator parses an item only when it is asked for it, so that `start_decompression` may be called between
         two items. It raises ProtocolError at the first invalid bytes, after it has yielded all items before them.
         """
+        return self._items(self.frames(data))
+
+    def frames(self, data: bytes) -> Iterator[Frame | ContinuationNeeded | None]:
+        """Do the same, but leave it to the caller to parse the frames: large ones are worth a thread.
+
+        After each `PAUSE_BYTES` that were decompressed it yields None: a few bytes may hold gigabytes, and the caller
+        may want to let others go on.
+        """
         if self._error is not None:
             raise self._error
         if self._decompressor is None:
             self._framer.receive(data)
         else:
             self._compressed += data
-        return self._items()
+        return self._frames()
 
     def start_decompression(self) -> None:
         """Treat all bytes after the last item as one zstd stream, including those that were fed already."""
@@ -81,17 +98,28 @@ class Decoder:
         self._decompressor = decompressor.decompressobj()
         self._compressed += self._framer.detach()
 
-    def _items(self) -> Iterator[Item]:
+    def _items(self, frames: Iterator[Frame | ContinuationNeeded | None]) -> Iterator[Item]:
+        try:
+            for event in frames:
+                if event is not None:
+                    yield parse(event) if isinstance(event, Frame) else event
+        except ProtocolError as error:
+            self._error = error
+            raise
+
+    def _frames(self) -> Iterator[Frame | ContinuationNeeded | None]:
+        decompressed = 0
         try:
             while True:
                 event = self._framer.next_event()
-                if isinstance(event, Frame):
-                    yield parse(event)
-                elif event is not None:
-                    assert isinstance(event, ContinuationNeeded), "all literals of the wire are held"
+                if event is not None:
+                    assert isinstance(event, Frame | ContinuationNeeded), "all literals of the wire are held"
                     yield event
-                elif not self._decompress_step():
+                elif (size := self._decompress_step()) is None:
                     return
+                elif (decompressed := decompressed + size) >= PAUSE_BYTES:
+                    decompressed = 0
+                    yield None
         except FramingError as error:
             self._error = ProtocolError(f"after {error.text[:24]!r}: {error}")
             raise self._error from None
@@ -99,19 +127,20 @@ class Decoder:
             self._error = error
             raise
 
-    def _decompress_step(self) -> bool:
-        """Decompress a little more for the framer. Return False if no compressed bytes are left."""
+    def _decompress_step(self) -> int | None:
+        """Decompress a little more for the framer. Return its size, or None if no compressed bytes are left."""
         if not self._compressed or self._decompressor is None:
-            return False
+            return None
         step = bytes(self._compressed[:DECOMPRESSION_STEP])
         del self._compressed[:DECOMPRESSION_STEP]
         try:
-            self._framer.receive(self._decompressor.decompress(step))
+            data = self._decompressor.decompress(step)
         except zstandard.ZstdError as error:
             raise ProtocolError(f"the compressed stream is damaged: {error}") from None
         if self._decompressor.eof:
             raise ProtocolError("the compressed stream ended, but it must last as long as the connection")
-        return True
+        self._framer.receive(data)
+        return len(data)
 
 
 class Encoder:

@@ -7,9 +7,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from protocol.commands import Ack, Content, Copy, Done, FetchGuid, Hello, Ping, Save, Saved, Subscribe, Text
-from protocol.framing import FrameLimits
+from protocol.framing import Frame, FrameLimits
 from protocol.parser import LIST_MAX
 from protocol.stream_codec import (
+    LARGE_BYTES,
+    LARGE_TEXT_BYTES,
+    PAUSE_BYTES,
     WIRE_LIMITS,
     ContinuationNeeded,
     Decoder,
@@ -18,6 +21,7 @@ from protocol.stream_codec import (
     ProtocolError,
     Request,
     Response,
+    is_large,
 )
 from protocol.units import MIB
 from protocol.values import Dot, UidSet
@@ -256,3 +260,19 @@ def test_longest_lists_pass() -> None:
 
 def test_done_is_the_shortest_reply() -> None:
     assert Encoder().response("a7", Done()) == b"a7 OK\r\n"
+
+
+def test_reader_of_a_decompression_bomb_may_let_others_go_on() -> None:
+    compressor = zstandard.ZstdCompressor().compressobj()
+    opening = b"t SAVE (1) {62914560+}\r\n"
+    bomb = compressor.compress(opening + bytes(32 * MIB)) + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    decoder = Decoder()
+    decoder.start_decompression()
+    pauses = sum(event is None for event in decoder.frames(bomb))
+    assert pauses >= 32 * MIB // (PAUSE_BYTES + 2 * MIB)
+
+
+def test_frames_are_large_by_text_or_by_literals() -> None:
+    assert not is_large(Frame(b"a" * LARGE_TEXT_BYTES, ()))
+    assert is_large(Frame(b"a" * (LARGE_TEXT_BYTES + 1), ()))
+    assert is_large(Frame(b"a", (b"", bytes(LARGE_BYTES))))

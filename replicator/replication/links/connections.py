@@ -230,7 +230,7 @@ class Connections:
         self._handshake.check(hello, stream, expected=peer.id)
         await self._rivals.refuse(self.peers[hello.sid], hello)
         self._handshake.compress(hello, encoder, decoder)
-        return PeerLink(stream, hello, encoder, decoder)
+        return PeerLink(stream, hello, encoder, decoder, self._environment.run_in_thread)
 
     async def _ask(self, stream: trio.abc.Stream, peer: PeerConfig, encoder: Encoder, decoder: Decoder) -> Hello:
         """Send this node's HELLO and return the peer's. Make this node end if the peer's refusal requires that."""
@@ -265,7 +265,7 @@ class Connections:
         if not first:
             raise LinkRefusedError(f"{hello.sid} refused this node's HELLO; see the log of {hello.sid}")
         decoder.feed(bytes(first))
-        return PeerLink(stream, hello, encoder, decoder)
+        return PeerLink(stream, hello, encoder, decoder, self._environment.run_in_thread)
 
     # ---- serving
 

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -38,8 +39,20 @@ from protocol.commands import (
     SyncMailbox,
     SyncNode,
 )
-from protocol.stream_codec import ContinuationNeeded, Decoder, Encoder, Item, ProtocolError, Request, Response
+from protocol.framing import Frame
+from protocol.parser import parse
+from protocol.stream_codec import (
+    ContinuationNeeded,
+    Decoder,
+    Encoder,
+    Item,
+    ProtocolError,
+    Request,
+    Response,
+    is_large,
+)
 from replicator.replication import timing
+from replicator.runtime.environment import ThreadRunner
 from replicator.runtime.loop_watch import doing
 from replicator.runtime.signals import Signal
 from replicator.store.db.entry_validation import USER_MAX_BYTES
@@ -57,6 +70,7 @@ MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the least
 CHUNKS_AT_ONCE = 64  # requested of the peer: leaves room for other requests however many attachments are fetched
 OFFERS_AT_ONCE = 2  # made to the peer: one fills the line, and the next begins while that one ends
 CONTENT_AT_ONCE = 8  # large replies to the peer: each is in memory until it is sent
+COMMANDS_AT_ONCE = 50  # read without a pause for others: a millisecond
 MAX_REQUESTS = 1024  # of the peer that are being answered; more are refused
 
 
@@ -101,13 +115,21 @@ class LinkHandler(Protocol):
 class PeerLink:
     """A link that is up. `hello` is the peer's HELLO."""
 
-    def __init__(self, stream: trio.abc.Stream, hello: Hello, encoder: Encoder, decoder: Decoder) -> None:
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        hello: Hello,
+        encoder: Encoder,
+        decoder: Decoder,
+        run_in_thread: ThreadRunner,
+    ) -> None:
         self.hello = hello
         self.sid = hello.sid
         self.round_trip_us = 0
         self._stream = stream
         self._encoder = encoder
         self._decoder = decoder
+        self._run_in_thread = run_in_thread
         self._output = bytearray()
         self._posted = Signal()
         self._drained = Signal()
@@ -226,13 +248,21 @@ class PeerLink:
     async def _read(self, handler: LinkHandler, nursery: trio.Nursery, timeout_s: float) -> None:
         data = b""  # octets that came with the HELLO are already in the decoder
         while True:
-            for item in self._decoder.feed(data):
-                await self._take(item, handler, nursery)
+            for count, event in enumerate(self._decoder.frames(data), 1):
+                if event is None or count % COMMANDS_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+                if event is not None:
+                    await self._take(await self._parsed(event), handler, nursery)
             with trio.fail_after(timeout_s):
                 data = bytes(await self._stream.receive_some(RECEIVE_BYTES))
             if not data:
                 return
             self._received_bytes += len(data)
+
+    async def _parsed(self, event: Frame | ContinuationNeeded) -> Item:
+        if isinstance(event, ContinuationNeeded):
+            return event
+        return await self._run_in_thread(partial(parse, event)) if is_large(event) else parse(event)
 
     async def _take(self, item: Item, handler: LinkHandler, nursery: trio.Nursery) -> None:
         if isinstance(item, Request):

@@ -20,6 +20,7 @@ from protocol.commands import (
     Copy,
     Create,
     Delete,
+    Done,
     EntryCommand,
     EntryHeader,
     Expunge,
@@ -44,7 +45,7 @@ from protocol.commands import (
 from protocol.stream_codec import Request, Response
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.replication.links.entry_codec import MAX_CHANGES, Arrived
-from replicator.replication.links.link import MAX_NUMBERS
+from replicator.replication.links.link import COMMANDS_AT_ONCE, MAX_NUMBERS
 from replicator.store.bodies.body_rows import StoredBody
 from resync.entry import tree_id
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, cluster, until
@@ -530,3 +531,27 @@ async def test_receiver_stops_reading_while_too_much_waits_for_the_disk(
             free.set()
         assert await acknowledged(stranger, 100)
         assert most < 120_000
+
+
+async def test_thousands_of_commands_at_once_leave_others_their_turns(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    commands, turns = 5000, 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
+        await stranger.send(Ping(), "before")
+        await stranger.next_command(Done)
+        pings = b"".join(stranger.encoder.request(f"r{number}", Ping()) for number in range(commands))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take_turns)
+            await stranger.stream.send_all(pings)
+            for _ in range(commands):
+                await stranger.next_command(Done)
+            nursery.cancel_scope.cancel()
+    assert turns >= commands // COMMANDS_AT_ONCE
