@@ -7,7 +7,7 @@ current context; connections that are up keep the context of their handshake.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from replicator.config import TlsConfig
+from replicator.config import CertificateConfig, TlsConfig
 from replicator.errors import ConfigError
 
 
@@ -51,19 +51,20 @@ class Certificates:
     Raises ConfigError if a file cannot be used.
     """
 
-    def __init__(self, config: TlsConfig | None) -> None:
+    def __init__(self, config: TlsConfig | None, for_clients: Sequence[CertificateConfig] = ()) -> None:
         self._config = config
-        self._contexts = _read(config)
+        self._for_clients = tuple(for_clients)
+        self._contexts = _read(config, self._for_clients)
 
     def reload(self) -> None:
         """Read all files again, for the handshakes from now on. Waits for the disk.
 
         Raises ConfigError if one cannot be used; then all contexts stay as they were.
         """
-        self._contexts = _read(self._config)
+        self._contexts = _read(self._config, self._for_clients)
 
     def for_clients(self) -> ssl.SSLContext | None:
-        """Return the context for clients of the doors."""
+        """Return the context for mail clients and MTAs: it shows the certificate with the name that they ask for."""
         return self._contexts.for_clients
 
     def accepting(self) -> ssl.SSLContext | None:
@@ -84,38 +85,83 @@ class Certificates:
         return self._contexts.files[self._config.certificate]
 
 
-def _read(config: TlsConfig | None) -> _Contexts:
+def _read(config: TlsConfig | None, for_clients: Sequence[CertificateConfig]) -> _Contexts:
+    files = _described("[[certificate]]", *(one.file for one in for_clients))
     if config is None:
-        return _Contexts({})
-    for_clients = _context(config, ssl.PROTOCOL_TLS_SERVER)
+        return _Contexts(files, _for_clients("[[certificate]]", for_clients))
+    own = (config.certificate,) if config.ca is None else (config.certificate, config.ca)
+    if for_clients:
+        context = _for_clients("[[certificate]]", for_clients)
+    else:
+        context = _for_clients("[tls]", [CertificateConfig(config.certificate, config.key)])
+    contexts = _Contexts({**_described("[tls]", *own), **files}, context)
     if config.ca is None:
-        return _Contexts(_described(config.certificate), for_clients)
-    return _Contexts(
-        _described(config.certificate, config.ca),
-        for_clients,
-        accepting=_context(config, ssl.PROTOCOL_TLS_SERVER, peers=True),
-        dialling=_context(config, ssl.PROTOCOL_TLS_CLIENT, peers=True),
+        return contexts
+    return contexts._replace(
+        accepting=_context(config, ssl.PROTOCOL_TLS_SERVER), dialling=_context(config, ssl.PROTOCOL_TLS_CLIENT)
     )
 
 
-def _described(*files: Path) -> Mapping[Path, Certificate]:
+def _described(section: str, *files: Path) -> Mapping[Path, Certificate]:
     try:
         return {file: Certificate.of_pem(file.read_bytes()) for file in files}
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"[tls]: cannot read the certificate in one of {', '.join(map(str, files))}: {error}"
+            f"{section}: cannot read the certificate in one of {', '.join(map(str, files))}: {error}"
         ) from error
 
 
-def _context(config: TlsConfig, kind: int, *, peers: bool = False) -> ssl.SSLContext:
-    """Return a TLS context with this node's certificate. With `peers`, the other side needs one signed by our CA."""
+def _context(config: TlsConfig, kind: int) -> ssl.SSLContext:
+    """Return a TLS context for links, with this node's certificate. The other side needs one signed by our CA."""
     context = ssl.SSLContext(kind)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(config.certificate, config.key)
-        if peers:
-            context.check_hostname = False  # a certificate names a node, not a host: see `TlsStream.certified_names`
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(config.ca)
+        context.check_hostname = False  # a certificate names a node, not a host: see `TlsStream.certified_names`
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(config.ca)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"[tls]: cannot use {config.certificate}, {config.key} or {config.ca}: {error}") from error
     return context
+
+
+def _for_clients(section: str, certificates: Sequence[CertificateConfig]) -> ssl.SSLContext | None:
+    """Return a TLS context that shows the certificate with the name that the client asks for, or else the first."""
+    contexts = [(_names(section, one), _shows(section, one)) for one in certificates]
+    if not contexts:
+        return None
+
+    def choose(handshake: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
+        wanted = (name or "").lower()
+        for names, context in contexts:
+            if wanted in names or f"*.{wanted.partition('.')[2]}" in names:
+                handshake.context = context
+                return
+
+    _, first = contexts[0]
+    first.sni_callback = choose
+    return first
+
+
+def _shows(section: str, certificate: CertificateConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate.file, certificate.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"{section}: cannot use {certificate.file} with its key {certificate.key}: {error}"
+        ) from error
+    return context
+
+
+def _names(section: str, certificate: CertificateConfig) -> frozenset[str]:
+    """Return the DNS names in a certificate, in lower case; `*.` stands for one label (RFC 6125 section 6.4.3)."""
+    try:
+        parsed = x509.load_pem_x509_certificate(certificate.file.read_bytes())
+        extension = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return frozenset()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{section}: cannot read the names in {certificate.file}: {error}") from error
+    return frozenset(name.lower() for name in extension.value.get_values_for_type(x509.DNSName))

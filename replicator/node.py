@@ -75,7 +75,7 @@ async def run_node(
     async with Store.open(config.node.data / DATABASE, origin, environment, attachments_of(config)) as store:
         _warn_of_exposed(config)
         has_begun = await _claim(store, config, new_cluster=new_cluster)
-        certificates, archive = Certificates(config.tls), archive_of(config, environment)
+        certificates, archive = Certificates(config.tls, config.certificates), archive_of(config, environment)
         tls = Tls(certificates)
         registry = CollectorRegistry()
         metrics, refusals = AttachmentMetrics(registry), RefusalMetrics(registry)
@@ -165,8 +165,8 @@ def _warn_of_exposed(config: Config) -> None:
     warnings = [exposed_directory(config.node.data), exposed_file(config.users.passwd_file)]
     shareable = filter(None, (config.content.attachments, config.checkpoint.directory))
     warnings += [exposed_directory(directory, may_be_shared=True) for directory in shareable]
-    if config.tls is not None:
-        warnings.append(exposed_file(config.tls.key))
+    keys = [certificate.key for certificate in (config.tls, *config.certificates) if certificate is not None]
+    warnings += [exposed_file(key) for key in keys]
     for warning in filter(None, warnings):
         log.warning("%s", warning)
 
@@ -206,7 +206,13 @@ def _doors(
     host, lmtp_metrics = host_name(sid, config.node.cluster), LmtpMetrics(registry)
     lmtp = LmtpServer(
         LmtpServices(
-            mail=mail, users=users, node_name=host, metrics=lmtp_metrics, limits=config.limits, refusals=refusals
+            mail=mail,
+            users=users,
+            node_name=host,
+            tls=certificates.for_clients,
+            metrics=lmtp_metrics,
+            limits=config.limits,
+            refusals=refusals,
         )
     )
     http_metrics = HttpMetrics(registry)
@@ -228,6 +234,8 @@ def _doors(
         yield doors.peer, lambda stream: coordinator.connections.accept(tls.accept(stream))
     if doors.imap:
         yield doors.imap, lambda stream: serve_imap(stream, imap, address=client_address(stream))
+    if doors.imaps:
+        yield doors.imaps, lambda stream: serve_imap(stream, imap, address=client_address(stream), tls_first=True)
     if doors.lmtp:
         yield doors.lmtp, lmtp.serve
     if doors.http:

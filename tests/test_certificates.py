@@ -11,6 +11,7 @@ import trio.testing
 import trustme
 
 from replicator.certificates import Certificates
+from replicator.config import CertificateConfig
 from replicator.errors import ConfigError
 from tests.end_to_end.helpers.certificates import certificate
 
@@ -20,13 +21,14 @@ def ca() -> trustme.CA:
     return trustme.CA()
 
 
-async def shown_to(trusting: trustme.CA, context: ssl.SSLContext | None) -> str:
-    """Return the common name that a server with this context shows to a client."""
+async def shown_to(trusting: trustme.CA, context: ssl.SSLContext | None, name: str = "localhost") -> str:
+    """Return the common name that a server with this context shows to a client that asks for `name`."""
     assert context is not None
     client_context = ssl.create_default_context()
     trusting.configure_trust(client_context)
+    client_context.check_hostname = name == "localhost"
     near, far = trio.testing.memory_stream_pair()
-    client = trio.SSLStream(near, client_context, server_hostname="localhost")
+    client = trio.SSLStream(near, client_context, server_hostname=name)
     server = trio.SSLStream(far, context, server_side=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.do_handshake)
@@ -56,3 +58,60 @@ async def test_broken_file_is_refused_and_the_old_certificate_stays(
     with pytest.raises(ConfigError, match=r"^\[tls\]: cannot "):
         certificates.reload()
     assert await shown_to(ca, certificates.for_clients()) == "dc1"
+
+
+def for_clients(ca: trustme.CA, directory: Path, name: str, *names: str) -> CertificateConfig:
+    issued = ca.issue_cert(*names, common_name=name)
+    config = CertificateConfig(directory / f"{name}.pem", directory / f"{name}.key")
+    issued.cert_chain_pems[0].write_to_path(config.file)
+    issued.private_key_pem.write_to_path(config.key)
+    return config
+
+
+async def test_clients_are_shown_the_certificate_with_the_name_that_they_ask_for(
+    tmp_path: Path, ca: trustme.CA
+) -> None:
+    own = certificate(ca, tmp_path, "dc1")
+    certificates = Certificates(
+        own,
+        [
+            for_clients(ca, tmp_path, "first", "mail.example.org"),
+            for_clients(ca, tmp_path, "second", "imap.example.net", "*.example.com"),
+        ],
+    )
+    shown = {
+        name: await shown_to(ca, certificates.for_clients(), name)
+        for name in (
+            "mail.example.org",
+            "IMAP.example.net",
+            "any.example.com",
+            "too.deep.example.com",
+            "example.com",
+            "unknown.example",
+        )
+    }
+    assert list(shown.values()) == ["first", "second", "second", "first", "first", "first"]
+    assert {file.stem for file in certificates.files()} == {"dc1", "dc1-ca", "first", "second"}
+    new = for_clients(ca, tmp_path, "third", "imap.example.net")
+    new.file.replace(tmp_path / "second.pem")
+    new.key.replace(tmp_path / "second.key")
+    certificates.reload()
+    assert await shown_to(ca, certificates.for_clients(), "imap.example.net") == "third"
+    (tmp_path / "second.key").write_text("no key\n", "ascii")
+    with pytest.raises(ConfigError, match=r"^\[\[certificate\]\]: cannot use .*second.pem with its key .*second.key"):
+        certificates.reload()
+
+
+def test_old_versions_of_tls_are_refused(tmp_path: Path, ca: trustme.CA) -> None:
+    own = certificate(ca, tmp_path, "dc1")
+    for shown in ((), (for_clients(ca, tmp_path, "first", "mail.example.org"),)):
+        certificates = Certificates(own, shown)
+        for context in (certificates.for_clients(), certificates.accepting(), certificates.dialling()):
+            assert context is not None
+            assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+async def test_clients_need_no_tls_between_nodes(tmp_path: Path, ca: trustme.CA) -> None:
+    certificates = Certificates(None, [for_clients(ca, tmp_path, "first", "localhost")])
+    assert await shown_to(ca, certificates.for_clients()) == "first"
+    assert certificates.accepting() is None

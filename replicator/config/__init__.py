@@ -8,6 +8,7 @@ defaults are a contract: scripts rely on them.
 from replicator.config.loader import load_config
 from replicator.config.model import (
     Address,
+    CertificateConfig,
     CheckpointConfig,
     Config,
     ConflictConfig,
@@ -30,6 +31,7 @@ from replicator.config.template import config_text, tls_text
 
 __all__ = [
     "Address",
+    "CertificateConfig",
     "CheckpointConfig",
     "Config",
     "ConflictConfig",

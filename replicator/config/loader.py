@@ -10,6 +10,7 @@ from protocol.units import MIB
 from replicator.config import values
 from replicator.config.model import (
     Address,
+    CertificateConfig,
     CheckpointConfig,
     Config,
     ConflictConfig,
@@ -70,6 +71,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         checkpoint=_checkpoint(source.section("checkpoint"), directory, defaults.checkpoint),
         tls=tls,
         plain_links=plain_links,
+        certificates=tuple(_certificate(section, directory) for section in source.sections("certificate")),
         limits=_limits(source.section("limits")),
     )
     _check_peers(source, config)
@@ -97,7 +99,7 @@ def _listen(section: Section) -> ListenConfig:
     def door(key: str) -> Address | None:
         return section.take(key, values.address(lowest_port=0), None)
 
-    return ListenConfig(peer=door("peer"), imap=door("imap"), lmtp=door("lmtp"), http=door("http"))
+    return ListenConfig(peer=door("peer"), imap=door("imap"), imaps=door("imaps"), lmtp=door("lmtp"), http=door("http"))
 
 
 def _peer(section: Section) -> PeerConfig:
@@ -173,6 +175,14 @@ def _tls(section: Section, directory: Path) -> tuple[TlsConfig | None, bool]:
     ), False
 
 
+def _certificate(section: Section, directory: Path) -> CertificateConfig:
+    file = values.existing_file(directory)
+    return CertificateConfig(
+        file=section.take_required("file", file, directory / "mail.pem"),
+        key=section.take_required("key", file, directory / "mail.key"),
+    )
+
+
 def _limits(section: Section) -> LimitsConfig:
     def limit(key: str, lowest: int, highest: int) -> int:
         default: int = getattr(defaults, key)
@@ -208,7 +218,7 @@ def _check_peers(source: Source, config: Config) -> None:
 def _check_listeners(source: Source, config: Config) -> None:
     """Check that no two doors have one address. Port 0 stands for a different port each time."""
     taken: dict[Address, str] = {}
-    for door in ("peer", "imap", "lmtp", "http"):
+    for door in ("peer", "imap", "imaps", "lmtp", "http"):
         address: Address | None = getattr(config.listen, door)
         if address is None or address.port == 0:
             continue
@@ -251,6 +261,9 @@ def _check_exposure(source: Source, config: Config) -> None:
             source.problem(
                 ("peer", number, "address"), f"address: {peer.address} is on another machine, so it {needs_tls}"
             )
+    if listen.imaps and config.tls is None and not config.certificates:
+        text = "TLS begins at once there, so it needs a [[certificate]] for clients, or [tls] with certificate and key"
+        source.problem(("listen", "imaps"), f"imaps: {text}")
     if listen.http and not listen.http.is_loopback:
         advice = "HTTP asks for no password: listen on 127.0.0.1, behind a proxy that authenticates clients"
         source.problem(("listen", "http"), f"http: {listen.http} can be reached from outside, but {advice}")

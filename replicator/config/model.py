@@ -80,6 +80,7 @@ class ListenConfig:
     imap: Address | None = None
     lmtp: Address | None = None
     http: Address | None = None
+    imaps: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,14 @@ class TlsConfig:
     ca: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CertificateConfig:
+    """PEM files of a certificate, with those that lead to its CA, and of its key: for mail clients and MTAs."""
+
+    file: Path
+    key: Path
+
+
 def _limit(default: int, *, lowest: int = 1, highest: int) -> int:
     """Return a field of `LimitsConfig` with inclusive bounds, which the loader checks."""
     limit: int = field(default=default, metadata={"lowest": lowest, "highest": highest})
@@ -224,6 +233,7 @@ class Config:
     content: ContentConfig = field(default_factory=ContentConfig)
     tls: TlsConfig | None = None
     plain_links: bool = False  # `tls.mode = "none"`: links to other machines need no TLS
+    certificates: tuple[CertificateConfig, ...] = ()  # for clients; none: that of `tls`
     limits: LimitsConfig = field(default_factory=LimitsConfig)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from replicator.config.model import Config, LimitsConfig, PeerConfig, TlsConfig
+from replicator.config.model import CertificateConfig, Config, LimitsConfig, PeerConfig, TlsConfig
 from replicator.config.values import DURATION_UNITS_S, SIZE_UNITS_BYTES
 
 
@@ -29,6 +29,7 @@ def config_text(config: Config, directory: Path) -> str:
         sections.append(_tls(config.tls, directory))
     elif config.plain_links:
         sections.append('[tls]\nmode = "none"    # links are not encrypted\n')
+    sections += [_certificate(certificate, directory) for certificate in config.certificates]
     if config.limits != LimitsConfig():
         sections.append(_limits(config.limits))
     return "\n".join(sections)
@@ -47,8 +48,8 @@ def _node(config: Config, directory: Path) -> str:
 
 def _listen(config: Config) -> str:
     listen = config.listen
-    doors = (("peer", listen.peer), ("imap", listen.imap), ("lmtp", listen.lmtp), ("http", listen.http))
-    lines = [f"{door} = {_quoted(str(address))}\n" for door, address in doors if address is not None]
+    doors = {key.name: getattr(listen, key.name) for key in fields(listen)}
+    lines = [f"{door} = {_quoted(str(address))}\n" for door, address in doors.items() if address is not None]
     return "[listen]    # leave a line out to switch that listener off\n" + "".join(lines)
 
 
@@ -105,6 +106,11 @@ def tls_text(sid: str) -> str:
 def _tls(tls: TlsConfig, directory: Path) -> str:
     ca = "" if tls.ca is None else f"ca = {_path(tls.ca, directory)}    # signs the certificates of all nodes\n"
     return f"[tls]\ncertificate = {_path(tls.certificate, directory)}\nkey = {_path(tls.key, directory)}\n{ca}"
+
+
+def _certificate(certificate: CertificateConfig, directory: Path) -> str:
+    file, key = _path(certificate.file, directory), _path(certificate.key, directory)
+    return f"[[certificate]]    # for mail clients and MTAs, by the names in it\nfile = {file}\nkey = {key}\n"
 
 
 def _limits(limits: LimitsConfig) -> str:

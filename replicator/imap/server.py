@@ -21,14 +21,20 @@ GOODBYE_S = 1.0  # for telling clients why they must go; a shutdown waits no lon
 _log = logging.getLogger(__name__)
 
 
-async def serve_imap(stream: trio.abc.Stream, services: ImapServices, *, address: str, secure: bool = False) -> None:
-    """Serve a client whose IP address is `address`; `secure`: the stream is under TLS already.
+async def serve_imap(
+    stream: trio.abc.Stream, services: ImapServices, *, address: str, secure: bool = False, tls_first: bool = False
+) -> None:
+    """Serve a client whose IP address is `address`.
+
+    `secure`: the stream is under TLS already; `tls_first`: TLS begins at once (IMAPS, RFC 8314 section 3.2).
 
     Closes the stream. Raises nothing but cancellation: errors are reported to the client and to the log.
     """
     connection = Connection(stream, address, secure=secure, login_s=services.limits.imap_login_seconds)
     try:
         with services.places.admit(address) as place, services.metrics.connections.track_inprogress():
+            if place is not None and tls_first:
+                await _begin_tls(connection, services)
             if place is not None:
                 await _serve(Session(services, connection, place))
         if place is None or place.dropped:
@@ -56,6 +62,12 @@ async def serve_imap(stream: trio.abc.Stream, services: ImapServices, *, address
         await _say_bye(connection, f"Internal error; see the log of {services.sid}", "SERVERBUG")
     finally:
         await connection.close()
+
+
+async def _begin_tls(connection: Connection, services: ImapServices) -> None:
+    context = services.tls()
+    assert context is not None, "the configuration is checked"
+    await connection.start_tls(context)
 
 
 async def _serve(session: Session) -> None:

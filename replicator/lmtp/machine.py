@@ -48,6 +48,7 @@ class State(Enum):
     RECIPIENTS = auto()  # and at least one RCPT
     RECEIVING = auto()  # DATA was accepted
     DISCARDING = auto()  # the message is too large: its rest is skipped
+    STARTING_TLS = auto()  # STARTTLS was accepted; `tls_began` is expected
     DELIVERING = auto()  # the message is complete; `delivered` is expected
     CLOSED = auto()
 
@@ -64,6 +65,7 @@ LEGAL: dict[str, frozenset[State]] = {
     "VRFY": BETWEEN,
     "HELP": BETWEEN,
     "QUIT": BETWEEN,
+    "STARTTLS": frozenset({State.READY}),
 }
 
 
@@ -83,6 +85,7 @@ class Envelope:
     sender: Address | None = None
     recipients: tuple[Recipient, ...] = ()
     utf8: bool = False
+    secure: bool = False  # it comes under TLS
 
     @property
     def users(self) -> tuple[str, ...]:
@@ -123,16 +126,28 @@ class MessageDropped:
     """The message is too large: its rest is skipped, and it is refused at its end."""
 
 
-Event = MessageBegun | MessageData | MessageEnded | MessageDropped
+@dataclass(frozen=True, slots=True)
+class TlsAccepted:
+    """STARTTLS was accepted: send the output, begin TLS, and call `LmtpMachine.tls_began`."""
+
+
+Event = MessageBegun | MessageData | MessageEnded | MessageDropped | TlsAccepted
 
 
 class LmtpMachine:
-    """One connection. `find_user` maps an `Address.name` to its user, or to None; it may raise MailError."""
+    """One connection. `find_user` maps an `Address.name` to its user, or to None; it may raise MailError.
 
-    def __init__(self, host: str, max_message_bytes: int, find_user: Callable[[str], str | None]) -> None:
+    `offers_tls`: STARTTLS is offered (RFC 3207).
+    """
+
+    def __init__(
+        self, host: str, max_message_bytes: int, find_user: Callable[[str], str | None], *, offers_tls: bool = False
+    ) -> None:
         self._host = host
         self._max_message_bytes = max_message_bytes
         self._find_user = find_user
+        self._offers_tls = offers_tls
+        self._secure = False
         self._state = State.GREETED
         self._envelope = Envelope("")
         self._errors = 0
@@ -182,6 +197,14 @@ class LmtpMachine:
         for outcome in outcomes:
             self._answer(outcome)
         self._reset()
+
+    def tls_began(self) -> None:
+        """Begin again under TLS, without a greeting. What the client said before counts no more (RFC 3207 4.2)."""
+        assert self._state is State.STARTING_TLS
+        assert not self._buffer
+        self._secure = True
+        self._envelope = Envelope("")
+        self._state = State.GREETED
 
     def close(self, reply: Reply) -> None:
         """Send a reply that says why, and end the connection."""
@@ -296,6 +319,8 @@ class LmtpMachine:
                 return self._rset
             case "QUIT":
                 return self._quit
+            case "STARTTLS":
+                return self._starttls
             case "VRFY":
                 return lambda _: replies.CANNOT_VERIFY
             case "HELP":
@@ -308,9 +333,19 @@ class LmtpMachine:
             return replies.BAD_LHLO
         self._envelope = Envelope(client)
         self._reset()
-        for extension in (self._host, "PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "SMTPUTF8"):
+        starttls = ("STARTTLS",) if self._offers_tls and not self._secure else ()
+        for extension in (self._host, "PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "SMTPUTF8", *starttls):
             self._output.append(f"250-{extension}\r\n".encode())
         return Reply(250, None, f"SIZE {self._max_message_bytes}")
+
+    def _starttls(self, argument: str) -> Reply:
+        if argument.strip(" "):
+            return replies.NO_ARGUMENTS
+        if self._secure or not self._offers_tls:
+            return replies.NO_TLS
+        self._state = State.STARTING_TLS
+        self._events.append(TlsAccepted())
+        return replies.START_TLS
 
     def _mail(self, argument: str) -> Reply:
         path = parse_from(argument)
@@ -320,7 +355,7 @@ class LmtpMachine:
         problem = self._mail_problem(path, utf8=utf8)
         if problem is not None:
             return problem
-        self._envelope = Envelope(self._envelope.client, path.address, utf8=utf8)
+        self._envelope = Envelope(self._envelope.client, path.address, utf8=utf8, secure=self._secure)
         self._state = State.SENDER
         return replies.SENDER_OK
 

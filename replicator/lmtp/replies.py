@@ -47,7 +47,10 @@ RECIPIENT_OK = Reply(250, "2.1.5", "recipient OK")
 SEND_MESSAGE = Reply(354, None, "send the message, end with <CRLF>.<CRLF>")
 BYE = Reply(221, "2.0.0", "bye")
 CANNOT_VERIFY = Reply(252, "2.0.0", "cannot verify users; mail is accepted, and delivery is tried")
-HELP = Reply(214, "2.0.0", "RFC 2033: LHLO MAIL RCPT DATA RSET NOOP VRFY QUIT HELP")
+HELP = Reply(214, "2.0.0", "RFC 2033: LHLO MAIL RCPT DATA RSET NOOP VRFY QUIT HELP STARTTLS")
+
+START_TLS = Reply(220, "2.0.0", "begin TLS now")
+NO_TLS = Reply(502, "5.5.1", "TLS is already in use, or not configured here")
 
 UNKNOWN_COMMAND = Reply(500, "5.5.1", "unknown command")
 NOT_SMTP = Reply(500, "5.5.1", "this is LMTP: start with LHLO (RFC 2033 section 4.1)")

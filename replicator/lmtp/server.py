@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 from functools import partial
 from math import inf
 
@@ -11,7 +12,7 @@ import trio
 from protocol.units import KIB
 from replicator.lmtp import replies
 from replicator.lmtp.delivery import Delivery
-from replicator.lmtp.machine import Envelope, Event, LmtpMachine, MessageBegun, MessageData, MessageEnded
+from replicator.lmtp.machine import Envelope, Event, LmtpMachine, MessageBegun, MessageData, MessageEnded, TlsAccepted
 from replicator.lmtp.services import LmtpServices
 from replicator.mailstore import sending_s
 from replicator.runtime.addresses import client_address
@@ -49,33 +50,61 @@ class LmtpServer:
         try:
             async with stream:
                 address = client_address(stream)
+                connection = _Connection(stream, self._services, address)
                 with self._places.admit(address) as place:
                     if place is not None:
-                        await _Connection(stream, self._services, address, place).serve()
+                        await connection.serve(place)
                 if place is None or place.dropped:
-                    with trio.move_on_after(GOODBYE_S):
-                        await stream.send_all(replies.TOO_MANY_CONNECTIONS.encode())
+                    await connection.refuse()
         except (trio.BrokenResourceError, trio.TooSlowError):
             pass  # the client is gone, or does not read; it sends unanswered messages again
 
 
 class _Connection:
-    def __init__(self, stream: trio.abc.Stream, services: LmtpServices, address: str, place: Place) -> None:
+    def __init__(self, stream: trio.abc.Stream, services: LmtpServices, address: str) -> None:
         self._stream = stream
         self._services = services
-        self._place = place
         self._client_ip = address or None
-        self._machine = LmtpMachine(services.node_name, services.max_message_bytes, services.users.find)
+        self._machine = LmtpMachine(
+            services.node_name,
+            services.max_message_bytes,
+            services.users.find,
+            offers_tls=services.tls() is not None,
+        )
 
-    async def serve(self) -> None:
+    async def refuse(self) -> None:
+        """Reply that there is no place, instead of a greeting or between messages."""
+        with trio.move_on_after(GOODBYE_S):
+            await self._stream.send_all(replies.TOO_MANY_CONNECTIONS.encode())
+
+    async def serve(self, place: Place) -> None:
         """Run the dialogue to its end."""
         doing("lmtp", self._client_ip, "commands")
         while (event := await self._next_event()) is not None:
             if isinstance(event, MessageBegun):
                 doing("lmtp", self._client_ip, "DATA")
-                with self._place.busy():
+                with place.busy():
                     await self._take_message(event.envelope)
                 doing("lmtp", self._client_ip, "commands")
+            elif isinstance(event, TlsAccepted):
+                await self._start_tls()
+
+    async def _start_tls(self) -> None:
+        """Encrypt from here on. Raises BrokenResourceError, TooSlowError."""
+        context = self._services.tls()
+        assert context is not None, "STARTTLS was offered"
+        if self._machine.buffered_bytes:  # plain text must not count as sent under TLS (RFC 3207 section 4.2)
+            raise trio.BrokenResourceError("commands were sent before the answer to STARTTLS")
+        await self._flush()
+        stream = trio.SSLStream(self._stream, context, server_side=True, https_compatible=True)
+        try:
+            with trio.fail_after(self._services.limits.lmtp_idle_seconds):
+                await stream.do_handshake()
+        except (trio.BrokenResourceError, ssl.SSLError) as error:
+            log.info("%s", LogFields({"client": self._client_ip, "reason": f"the TLS handshake failed: {error}"}))
+            raise trio.BrokenResourceError from error
+        self._stream = stream
+        self._machine.tls_began()
 
     async def _take_message(self, envelope: Envelope) -> None:
         """Receive one message and answer it. A message that is too large, or breaks off, leaves nothing behind."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import ssl
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ class LmtpServices:
     mail: Inboxes
     users: UserNames
     node_name: str
+    tls: Callable[[], ssl.SSLContext | None] = lambda: None  # for STARTTLS
     max_message_bytes: int = MESSAGE_BYTES_MAX
     metrics: LmtpMetrics = field(default_factory=LmtpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms

@@ -62,7 +62,7 @@ def trace_headers(envelope: Envelope, *, host: str, client_ip: str | None, trace
     The protocol's name follows RFC 3848 and RFC 6531 section 4.3.
     """
     client = f"{envelope.client} ({_literal(client_ip)})" if client_ip else envelope.client
-    protocol = "UTF8LMTP" if envelope.utf8 else "LMTP"
+    protocol = ("UTF8LMTP" if envelope.utf8 else "LMTP") + ("S" if envelope.secure else "")
     date = format_datetime(datetime.fromtimestamp(now_ms / 1000, UTC))
     return (
         f"Return-Path: <{envelope.sender or ''}>\r\n"

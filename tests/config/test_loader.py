@@ -5,6 +5,7 @@ import pytest
 
 from replicator.config import (
     Address,
+    CertificateConfig,
     CheckpointConfig,
     Config,
     ListenConfig,
@@ -389,3 +390,24 @@ def test_windows_line_ends_do_not_shift_lines(tmp_path: Path) -> None:
 def test_file_urls_become_absolute(tmp_path: Path, url: str, expected: str) -> None:
     config = load(tmp_path, f'node.id = "a"\ncheckpoint.url = "{url}"')
     assert config.checkpoint.url == "file://" + expected.format(dir=tmp_path)
+
+
+def test_clients_have_certificates_of_their_own(tmp_path: Path) -> None:
+    for name in ("a.pem", "a.key", "b.pem", "b.key"):
+        (tmp_path / name).touch()
+    text = 'node.id = "a"\nlisten.imaps = "0.0.0.0:993"\n'
+    sections = "".join(f'[[certificate]]\nfile = "{name}.pem"\nkey = "{name}.key"\n' for name in "ab")
+    config = load(tmp_path, text + sections)
+    assert config.listen.imaps == Address("0.0.0.0", 993)
+    assert config.certificates == tuple(
+        CertificateConfig(tmp_path / f"{name}.pem", tmp_path / f"{name}.key") for name in "ab"
+    )
+    [problem] = problems(tmp_path, text)
+    assert problem.startswith("2: imaps: TLS begins at once there, so it needs a [[certificate]] for clients")
+    assert problems(tmp_path, text + '[[certificate]]\nfile = "a.pem"\n') == [
+        f"3: 'key' is missing in [certificate]: add, for example, key = \"{tmp_path / 'mail.key'}\""
+    ]
+    assert (
+        "imaps: 127.0.0.1:1 is already used by 'imap'"
+        in problems(tmp_path, 'node.id = "a"\n[listen]\nimap = "127.0.0.1:1"\nimaps = "127.0.0.1:1"\n' + sections)[0]
+    )

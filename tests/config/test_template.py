@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from replicator.config import (
     Address,
+    CertificateConfig,
     CheckpointConfig,
     Config,
     ConflictConfig,
@@ -48,6 +49,9 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
     peers = [PeerConfig(s, Address("localhost", p)) for s, p in zip(others, peer_ports, strict=False) if p != taken]
     tls = TlsConfig(directory / "c", directory / "k", draw(st.none() | st.just(directory / "ca")))
     protection = draw(st.sampled_from([None, tls, "none"]))
+    certificates = tuple(
+        CertificateConfig(directory / f"c{at}", directory / f"k{at}") for at in range(draw(st.integers(0, 2)))
+    )
     return Config(
         node=NodeConfig(sid, draw(paths), draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]*", fullmatch=True))[:64], 7),
         listen=ListenConfig(*doors),
@@ -66,6 +70,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         ),
         tls=protection if isinstance(protection, TlsConfig) else None,
         plain_links=protection == "none",
+        certificates=certificates,
         limits=LimitsConfig(
             imap_fetch_items=draw(st.integers(1, 10_000)), imap_search_keys=draw(st.integers(1, 10_000))
         ),
@@ -77,7 +82,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
 def test_written_configuration_is_read_back(data: st.DataObject) -> None:
     with TemporaryDirectory() as name:
         directory = Path(name)
-        for pem in ("c", "k", "ca"):
+        for pem in ("c", "k", "ca", "c0", "k0", "c1", "k1"):
             (directory / pem).touch()
         config = data.draw(configs(directory))
         file = directory / "written.toml"

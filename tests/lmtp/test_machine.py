@@ -27,6 +27,7 @@ from replicator.lmtp.machine import (
     MessageDropped,
     MessageEnded,
     Recipient,
+    TlsAccepted,
 )
 from replicator.lmtp.replies import Reply, delivered, reply_for
 from replicator.lmtp.syntax import Address
@@ -458,3 +459,55 @@ def test_machine_closes_when_its_client_disconnects(client: MachineClient) -> No
     assert client.machine.advance() is None
     assert client.machine.closed
     assert client.machine.take_output() == b""
+
+
+def machine_with_tls() -> LmtpMachine:
+    machine = LmtpMachine("dc1", LIMIT, USERS.find, offers_tls=True)
+    machine.take_output()
+    return machine
+
+
+def said(machine: LmtpMachine, line: str) -> tuple[Event | None, str]:
+    machine.receive(line.encode() + b"\r\n")
+    return machine.advance(), machine.take_output().decode()
+
+
+def test_starttls_begins_the_dialogue_again() -> None:
+    machine = machine_with_tls()
+    assert "250-STARTTLS" in said(machine, "LHLO before.example")[1]
+    assert said(machine, "STARTTLS now")[1].startswith("501 ")
+    assert said(machine, "STARTTLS") == (TlsAccepted(), "220 2.0.0 begin TLS now\r\n")
+    machine.tls_began()
+    assert machine.take_output() == b""
+    assert said(machine, "MAIL FROM:<>")[1].startswith("503 ")
+    assert "STARTTLS" not in said(machine, "LHLO after.example")[1]
+    assert said(machine, "STARTTLS")[1].startswith("502 5.5.1 TLS is already in use")
+    said(machine, "MAIL FROM:<>")
+    said(machine, "RCPT TO:<alice>")
+    begun, _ = said(machine, "DATA")
+    assert isinstance(begun, MessageBegun)
+    assert (begun.envelope.client, begun.envelope.secure) == ("after.example", True)
+
+
+def test_starttls_waits_for_lhlo_and_for_the_end_of_a_transaction() -> None:
+    machine = machine_with_tls()
+    assert said(machine, "STARTTLS")[1].startswith("503 ")
+    said(machine, "LHLO x")
+    said(machine, "MAIL FROM:<>")
+    assert said(machine, "STARTTLS")[1].startswith("503 ")
+
+
+def test_nothing_is_processed_between_starttls_and_tls() -> None:
+    machine = machine_with_tls()
+    said(machine, "LHLO x")
+    machine.receive(b"STARTTLS\r\nMAIL FROM:<injected@x>\r\n")
+    assert machine.advance() == TlsAccepted()
+    assert machine.advance() is None
+    assert machine.take_output() == b"220 2.0.0 begin TLS now\r\n"
+    assert machine.buffered_bytes > 0
+
+
+def test_starttls_is_not_offered_without_certificates() -> None:
+    client = MachineClient()
+    assert "STARTTLS" not in client.send(b"LHLO x\r\n")
+    assert client.send(b"STARTTLS\r\n").startswith("502 ")

@@ -2,6 +2,7 @@
 import email
 import logging
 import smtplib
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -311,6 +312,16 @@ async def test_quit_closes_the_connection(services: LmtpServices, nursery: trio.
     client = await connect(LmtpServer(services), nursery)
     assert await client.ask(b"QUIT\r\n") == b"221 2.0.0 bye\r\n"
     assert await client.answer() == b""
+
+
+async def test_commands_sent_before_tls_end_the_connection(services: LmtpServices, mail: HookedMail) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    async with trio.open_nursery() as nursery:
+        client = await connect(LmtpServer(replace(services, tls=lambda: context)), nursery)
+        await client.ask(b"LHLO x\r\n")
+        injected = b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\nx\r\n.\r\n"
+        assert await client.ask(b"STARTTLS\r\n" + injected) == b""
+    assert await mail.bodies("alice") == []
 
 
 @pytest.mark.parametrize("limit", ["lmtp_connections", "lmtp_connections_per_address"])
