@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from urllib.parse import unquote_to_bytes
 
 MAX_FIELDS = 10_000
@@ -55,31 +55,36 @@ class Header:
             fields_end, before = _end(_SOME_FIELDS, raw, fields_end, limit), fields_end
         return cls(raw, start, fields_end, _end(_EMPTY_LINE, raw, fields_end, limit))
 
-    def fields(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield pairs (name in lower case, whole field byte for byte), at most `MAX_FIELDS`."""
-        for found in islice(_FIELD_PATTERN.finditer(self.raw, self.start, self.fields_end), MAX_FIELDS):
-            yield (found[1] or b"").lower(), found[0]
-
     def values(self, name: bytes) -> Iterator[bytes]:
         """Return the unfolded values of all fields of this name, which must be in lower case."""
-        return (_unfold(field) for found, field in self.fields() if found == name)
+        return (_unfold(self._fields[position][1]) for position in self._positions.get(name, ()))
 
     def value(self, name: bytes) -> bytes | None:
         """Return the unfolded value of the first field of this name, which must be in lower case."""
-        field = self._first.get(name)
-        return None if field is None else _unfold(field)
+        return next(self.values(name), None)
 
     def select(self, names: frozenset[bytes], *, others: bool = False) -> bytes:
         """Return fields of these names (in lower case), or all others, and the empty line (RFC 3501 section 6.4.5)."""
-        chosen = [field for name, field in self.fields() if (name in names) is not others]
+        if others:
+            chosen = [field for name, field in self._fields if name not in names]
+        else:
+            positions = chain.from_iterable(self._positions.get(name, ()) for name in names)
+            chosen = [self._fields[position][1] for position in sorted(positions)]
         return b"".join((*chosen, self.raw[self.fields_end : self.end] or b"\r\n"))
 
     @cached_property
-    def _first(self) -> dict[bytes, bytes]:
-        first: dict[bytes, bytes] = {}
-        for name, field in self.fields():
-            first.setdefault(name, field)
-        return first
+    def _fields(self) -> list[tuple[bytes, bytes]]:
+        """The first `MAX_FIELDS` fields: name in lower case, and whole field byte for byte."""
+        found = islice(_FIELD_PATTERN.finditer(self.raw, self.start, self.fields_end), MAX_FIELDS)
+        return [((field[1] or b"").lower(), field[0]) for field in found]
+
+    @cached_property
+    def _positions(self) -> dict[bytes, list[int]]:
+        """The positions among the fields of those with a name."""
+        positions: dict[bytes, list[int]] = {}
+        for position, (name, _) in enumerate(self._fields):
+            positions.setdefault(name, []).append(position)
+        return positions
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ at most one slice of unsent messages.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +28,7 @@ from replicator.imap.wire.connection import ConnectionEndedError
 from replicator.imap.wire.fetch_items import (
     Attribute,
     FetchItem,
+    Printed,
     Span,
     Value,
     needs_body,
@@ -36,7 +37,7 @@ from replicator.imap.wire.fetch_items import (
     sets_seen,
 )
 from replicator.imap.wire.refusals import CommandFailedError
-from replicator.imap.wire.responses import fetch_response, without_body
+from replicator.imap.wire.responses import fetch_response, printed, without_body
 from replicator.imap.wire.sequence_set import SequenceSet
 from replicator.mailstore import BodyReader
 from replicator.view import SEEN, Message
@@ -67,7 +68,7 @@ class _Plan:
     tells_flags: bool
 
 
-_Values: TypeAlias = list[tuple[bytes, Value]]
+_Values: TypeAlias = list[tuple[bytes, Printed]]
 """Values by the names that answers give them, in the order of the items; FLAGS is filled in when sending."""
 
 
@@ -153,7 +154,7 @@ async def _read(session: Session, pairs: Iterable[tuple[int, int]], left_out: _L
                 body = await session.mail.read_body(message)
                 values = await _said(session, plan, message, body)
                 some.append(_Found(number, message, body, values))
-                said_bytes = sum(len(value) for _, value in values if isinstance(value, bytes))
+                said_bytes = sum(len(chunk) for chunk in _chunks(values) if isinstance(chunk, bytes))
                 size_bytes += max(said_bytes, len(body.skeleton.raw))
             except ContentUnavailableError:
                 left_out.unreadable.append(uid)
@@ -180,8 +181,8 @@ async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: Uid
     for number, found, body, said in some:
         message = selection.view.messages.get(found.uid, found)  # with its present flags
         flags = selection.printed_flags(message)
-        values = _values(plan.items, message, None) if said is None else said
-        values = [(name, flags if name == _FLAGS else value) for name, value in values]
+        made: Iterable[tuple[bytes, Value]] = _values(plan.items, message, None) if said is None else said
+        values = [(name, flags if name == _FLAGS else value) for name, value in made]
         if message.uid in seen and not plan.tells_flags:
             values.append((_FLAGS, flags))
         response = fetch_response(number, values)
@@ -201,10 +202,11 @@ async def _said(session: Session, plan: _Plan, message: Message, body: BodyReade
     """
     parsing = session.services.parsing
     async with parsing.opened(body, with_structure=plan.with_structure) as parsed:
-        values = await parsing.run(parsed, partial(_values, plan.items, message, parsed))
-    for _, value in values:
-        if isinstance(value, Span):
-            await body.check(value.start, value.end)
+        work = partial(_printed_values, plan.items, message, parsed)
+        values = await parsing.run(parsed, work, with_structure=plan.with_structure, values=len(plan.items))
+    for chunk in _chunks(values):
+        if isinstance(chunk, Span):
+            await body.check(chunk.start, chunk.end)
     return values
 
 
@@ -227,9 +229,17 @@ async def _send(session: Session, body: BodyReader, chunks: list[bytes | Span]) 
             raise ConnectionEndedError(f"cannot read a body that was being sent: {error}") from error
 
 
-def _values(items: _Items, message: Message, body: ParsedBody | None) -> _Values:
-    """Return the values of the items. Uses no mutable state, so it may run in a thread."""
+def _values(items: _Items, message: Message, body: ParsedBody | None) -> list[tuple[bytes, Value]]:
     return [(name, None if item is Attribute.FLAGS else fetch_value(item, message, body)) for name, item in items]
+
+
+def _printed_values(items: _Items, message: Message, body: ParsedBody) -> _Values:
+    """Return the values of the items. Uses no mutable state, so it may run in a thread."""
+    return [(name, printed(value)) for name, value in _values(items, message, body)]
+
+
+def _chunks(values: _Values) -> Iterator[bytes | Span]:
+    return (chunk for _, value in values for chunk in value.chunks)
 
 
 def _completion(*, gone: int, unreadable: UidSet) -> Completion:

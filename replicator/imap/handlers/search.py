@@ -66,4 +66,5 @@ async def _matches(session: Session, message: Message, evaluation: Search) -> bo
     parsing, bodies = session.services.parsing, evaluation.reads_bodies
     kept = await session.mail.read_body(message)
     async with parsing.opened(kept, with_structure=bodies, with_bodies=bodies) as body:
-        return await parsing.run(body, partial(evaluation.matches, message, body))
+        work = partial(evaluation.matches, message, body)
+        return await parsing.run(body, work, with_structure=bodies, values=evaluation.keys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -18,11 +19,20 @@ from replicator.runtime.environment import ThreadRunner, run_in_thread
 
 T = TypeVar("T")
 
-LARGE_BODY_BYTES = 256 * KIB
-"""Largest body that is parsed on the event loop. That takes about a millisecond, tens of them for hostile bodies.
+LARGE_BODY_BYTES = 32 * KIB
+"""Most octets (of the header or, where more is needed, of the body) that the event loop parses.
 
-Switching to a thread takes a tenth of a millisecond.
+That takes a fraction of a millisecond, some milliseconds for hostile mail. Switching to a thread takes a tenth of a
+millisecond.
 """
+
+LARGE_WORK_BYTES = 256 * KIB
+"""The same times the number of values that are wanted."""
+
+MANY_PARTS = 64
+"""Number of parts from which a body is large in any case: a part takes a tenth of a millisecond, however small."""
+
+_HEADER_LOOKED_FOR_BYTES = 256 * KIB  # in a body whose header the event loop measures, by one regular expression
 
 WHOLE_AT_ONCE = 2
 """Number of large bodies held whole in memory at once, of up to 128 MiB each, plus their parsed form."""
@@ -31,12 +41,20 @@ THREADS = 2
 """Number of parsing threads. More would only wait for each other: they share one interpreter lock."""
 
 
-def _hides_text(skeleton: Skeleton) -> bool:
+def _hides_text(body: ParsedBody) -> bool:
     """Return True if the skeleton's gaps hold any searchable text."""
-    if not skeleton.gaps:
-        return False
-    parts = ParsedBody(skeleton).structure.walk()
-    return not all(skeleton.is_whole(part.header.end, part.end) for part in parts if is_text(part))
+    texts = (part for part in body.structure.walk() if is_text(part))
+    return not all(body.skeleton.is_whole(part.header.end, part.end) for part in texts)
+
+
+def _is_large(body: ParsedBody, *, with_structure: bool, values: int) -> bool:
+    """Return True if making so many values from the header, or from the whole body, may take long."""
+    if not with_structure and len(body.raw) > _HEADER_LOOKED_FOR_BYTES:
+        return True
+    size_bytes = len(body.raw) if with_structure else body.header.end
+    if size_bytes > LARGE_BODY_BYTES or size_bytes * values > LARGE_WORK_BYTES:
+        return True
+    return with_structure and body.raw.count(b"\n--") > MANY_PARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +75,22 @@ class Parsing:
         If that requires the whole body, only a few callers hold theirs at once, so the block must not wait for a
         client. Raises ContentUnavailableError.
         """
+        parsed = ParsedBody(body.skeleton)
         is_whole = needs_whole(body, with_structure=with_structure)
-        if not is_whole and not (with_bodies and _hides_text(body.skeleton)):
-            yield ParsedBody(body.skeleton)
+        if not is_whole and with_bodies and body.skeleton.gaps:
+            is_whole = await self.run(parsed, partial(_hides_text, parsed), with_structure=True)
+        if not is_whole:
+            yield parsed
             return
         async with self.turns:
             yield ParsedBody(Skeleton(await read_all(body)))
 
-    async def run(self, body: ParsedBody, work: Callable[[], T]) -> T:
-        """Return the result of `work` on this body, running it in a thread if the body is large."""
-        if len(body.raw) <= LARGE_BODY_BYTES:
+    async def run(self, body: ParsedBody, work: Callable[[], T], *, with_structure: bool, values: int = 1) -> T:
+        """Return the result of `work` on this body, which makes so many values, from the header or with the structure.
+
+        Runs it in a thread if that may take long.
+        """
+        if not _is_large(body, with_structure=with_structure, values=values):
             return work()
         async with self.room:
             return await self.run_in_thread(work)

@@ -64,15 +64,16 @@ class Search:
         self._uids = uids
         self._work = work
         self._test = _Compiler(uids, recent, _codec(program.charset)).test_of(program.key)
-        self._at_once = max(1, STEP_WORK // max(1, keys.count_keys(program.key)))
+        self.keys = max(1, keys.count_keys(program.key))
 
     def decide(self) -> Iterator[Decided]:
         """Yield, for some messages at a time, what matches whatever its body, and what needs a call of `matches`.
 
         Raises WorkExceededError.
         """
-        for start in range(0, len(self._uids), self._at_once):
-            some = self._uids[start : start + self._at_once]
+        at_once = max(1, STEP_WORK // self.keys)
+        for start in range(0, len(self._uids), at_once):
+            some = self._uids[start : start + at_once]
             sure, possible = self._test.bounds(SearchScope.of_some(self._view, some, self._work))
             yield Decided(sure, sorted(possible - sure))
 

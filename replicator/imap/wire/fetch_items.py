@@ -30,7 +30,14 @@ class Span:
     end: int
 
 
-Value: TypeAlias = "int | Atom | bytes | Span | tuple[Value, ...] | Adjacent | None"
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A value in the form in which it is sent."""
+
+    chunks: tuple[bytes | Span, ...]
+
+
+Value: TypeAlias = "int | Atom | bytes | Span | tuple[Value, ...] | Adjacent | Printed | None"
 """None: NIL. bytes: a quoted string or a literal, as its octets need. Span: a literal. tuple: a parenthesised list."""
 
 

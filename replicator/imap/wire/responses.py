@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from protocol.units import KIB
 from protocol.values import UidSet
 from replicator.flags import RECENT, SYSTEM_FLAGS, shown_once
-from replicator.imap.wire.fetch_items import Adjacent, Atom, Span, Value
+from replicator.imap.wire.fetch_items import Adjacent, Atom, Printed, Span, Value
 from replicator.imap.wire.mailbox_names import encode_name
 from replicator.mailstore import SEPARATOR
 
@@ -119,6 +119,13 @@ def fetch_response(number: int, values: Sequence[tuple[bytes, Value]]) -> list[b
     return _joined(chunks)
 
 
+def printed(value: Value) -> Printed:
+    """Format a value of a FETCH response ahead: in a thread if it is large."""
+    chunks: list[bytes | Span] = []
+    _print(value, chunks)
+    return Printed(tuple(_joined(chunks)))
+
+
 def without_body(chunks: Sequence[bytes | Span]) -> list[bytes]:
     """Return a FETCH response without any `Span`."""
     small = [chunk for chunk in chunks if isinstance(chunk, bytes)]
@@ -172,6 +179,8 @@ def _print(value: Value, chunks: list[bytes | Span]) -> None:
     elif isinstance(value, Adjacent):
         for part in value.values:
             _print(part, chunks)
+    elif isinstance(value, Printed):
+        chunks += value.chunks
     else:
         _print_list(value, chunks)
 

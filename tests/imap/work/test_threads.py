@@ -1,0 +1,97 @@
+"""Mail that takes long to parse, which anyone can send, is parsed in a thread; ordinary mail is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+
+from replicator.imap.matching.message_reader import Parsing
+from replicator.imap.services import ImapServices
+from replicator.mailstore import NewMessage
+from replicator.runtime.environment import run_in_thread
+from tests.imap.client import connected
+from tests.one_node import HookedMail
+
+T = TypeVar("T")
+
+MIXED = b"Content-Type: multipart/mixed; boundary=b\r\n\r\n"
+
+
+def nested(levels: int) -> bytes:
+    body = b"\r\nHello\r\n"
+    for level in range(levels):
+        head = b"Content-Type: multipart/mixed; boundary=b%d\r\n\r\n--b%d\r\n" % (level, level)
+        body = head + body + b"\r\n--b%d--\r\n" % level
+    return body
+
+
+ORDINARY = (
+    b"Received: from a.example by b.example; Mon, 1 Jan 2024 10:00:00 +0000\r\n" * 20
+    + b"From: Ann <ann@example.org>\r\nTo: bob@example.org, carl@example.org\r\n"
+    + b"Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe?=\r\n"
+    + MIXED
+    + b"--b\r\nContent-Type: text/plain\r\n\r\n"
+    + b"Hello and goodbye\r\n" * 800
+    + b"--b\r\nContent-Type: image/png\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+    + b"iVBORw0KGgo=\r\n" * 800
+    + b"--b--\r\n"
+)
+MAILS = {
+    "ordinary": ORDINARY,
+    "fields": b"X: y\r\n" * 10_000 + b"\r\nHello\r\n",
+    "addresses": b"To: " + b", ".join(b"a%d@example.org" % number for number in range(10_000)) + b"\r\n\r\nHello\r\n",
+    "parts": MIXED + b"--b\r\n\r\nx\r\n" * 10_000 + b"--b--\r\n",
+    "small parts": MIXED + b"--b\r\n\r\nx\r\n" * 900 + b"--b--\r\n",
+    "nested": nested(100),
+}
+FEW_FIELDS = " ".join(f"BODY.PEEK[HEADER.FIELDS (X{number})]" for number in range(5))
+MANY_FIELDS = " ".join(f"BODY.PEEK[HEADER.FIELDS.NOT (X{number})]" for number in range(100))
+MANY_KEYS = " ".join(f"NOT HEADER X q{number}" for number in range(400))
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "in_thread"),
+    [
+        ("ordinary", "FETCH 1 (UID FLAGS ENVELOPE BODYSTRUCTURE)", False),
+        ("ordinary", f"FETCH 1 (UID FLAGS {FEW_FIELDS})", False),
+        ("ordinary", "SEARCH OR FROM none OR TO none SUBJECT none", False),
+        ("ordinary", f"FETCH 1 ({MANY_FIELDS})", False),
+        ("ordinary", "SEARCH TEXT none", False),
+        ("fields", "FETCH 1 ENVELOPE", True),
+        ("fields", f"FETCH 1 ({FEW_FIELDS})", True),
+        ("fields", f"FETCH 1 ({MANY_FIELDS})", True),
+        ("fields", f"SEARCH {MANY_KEYS}", True),
+        ("fields", "SEARCH TEXT none", True),
+        ("addresses", "FETCH 1 ENVELOPE", True),
+        ("addresses", "SEARCH TO none", True),
+        ("parts", "FETCH 1 BODYSTRUCTURE", True),
+        ("parts", "FETCH 1 BODY[1]", True),
+        ("parts", "FETCH 1 ENVELOPE", False),
+        ("small parts", "FETCH 1 BODYSTRUCTURE", True),
+        ("small parts", "SEARCH BODY none", True),
+        ("nested", "FETCH 1 BODYSTRUCTURE", True),
+        ("nested", "SEARCH BODY none", True),
+    ],
+)
+async def test_what_takes_long_to_parse_is_parsed_in_a_thread(
+    served: ImapServices, mail: HookedMail, name: str, command: str, *, in_thread: bool
+) -> None:
+    threads = 0
+
+    async def count(work: Callable[[], T]) -> T:
+        nonlocal threads
+        threads += 1
+        return await run_in_thread(work)
+
+    await mail.save(await mail.folder("alice", "INBOX"), NewMessage(MAILS[name]))
+    served = replace(served, parsing=Parsing(run_in_thread=count))
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        await client.send(f"t {command}\r\n")
+        while not (line := await client.line()).startswith("t "):
+            pass
+        assert line.startswith("t OK")
+    assert threads == int(in_thread)
