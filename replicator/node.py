@@ -19,6 +19,7 @@ from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
+from replicator.http.tokens import Tokens
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
@@ -239,7 +240,21 @@ def _doors(
     if doors.lmtp:
         yield doors.lmtp, lmtp.serve
     if doors.http:
-        yield doors.http, HttpServer(http).serve
+        yield doors.http, HttpServer(http, Access(_tokens_of(config))).serve
+
+
+def _tokens_of(config: Config) -> Tokens | None:
+    """Return the tokens of the HTTP listener, or None if it asks for none."""
+    if config.http.tokens is None:
+        log.warning(
+            "everybody on this machine can operate this node at http://%s, because it asks for no token; to close it,"
+            " set `tokens` in [http], or leave `http` out of [listen]",
+            config.listen.http,
+        )
+        return None
+    tokens = Tokens(config.http.tokens)
+    tokens.refresh()  # warn of a missing file now
+    return tokens
 
 
 def make_directory(path: Path, key: str = "node.data") -> None:

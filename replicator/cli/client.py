@@ -158,6 +158,8 @@ class NodeClient:
     ) -> object:
         target = f"{path}?{urlencode(query)}" if query else path
         headers = {} if body is None else {"Content-Type": content_type}
+        if self._url.token is not None and self._url.socket is None:
+            headers["Authorization"] = f"Bearer {self._url.token}"
         try:
             self._connection.request(method, target, body, headers)
             response = self._connection.getresponse()

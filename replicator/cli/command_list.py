@@ -21,6 +21,7 @@ COMMANDS = {
     "resync": "replicator.cli.commands.resync:resync",
     "scrub": "replicator.cli.commands.check:scrub",
     "status": "replicator.cli.commands.status:status",
+    "token": "replicator.cli.commands.token:token",
     "undelete": "replicator.cli.commands.undelete:undelete",
     "user": "replicator.cli.commands.user:user",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,8 +11,35 @@ import click
 
 from replicator.config import Config, load_config
 from replicator.errors import ConfigError
+from replicator.runtime.addresses import is_loopback
 
 USAGE_EXIT_CODE = 2
+TOKEN_VARIABLE = "REPLICATOR_TOKEN"  # noqa: S105  a name
+TOKEN_MAX_CHARS = 1024
+_TOKEN_KEY = "replicator.cli.token"  # noqa: S105  the same
+
+
+def _read_token(context: click.Context, _parameter: click.Parameter, file: Path | None) -> None:
+    """Keep the file's first line for `one_node` and `url_of_config`. Raises click.BadParameter."""
+    if file is None:
+        return
+    try:
+        with file.open(encoding="ascii") as stream:
+            context.meta[_TOKEN_KEY] = _checked_token(stream.readline(TOKEN_MAX_CHARS + 1).strip())
+    except OSError as error:
+        raise click.BadParameter(f"{file}: {error.strerror}", param_hint="--token-file") from error
+    except ValueError as error:
+        raise click.BadParameter(f"{file}: the first line is not a token", param_hint="--token-file") from error
+
+
+token_option = click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    expose_value=False,
+    callback=_read_token,
+    help=f"File with a token for the node's HTTP listener; default: the variable {TOKEN_VARIABLE}.",
+)
+"""The option of all commands that talk to a node. A token is no argument: others see the arguments of a process."""
 
 
 class CommandError(click.ClickException):
@@ -32,13 +59,15 @@ class ConfigurationError(click.ClickException):
 class NodeUrl:
     """Address of a node's HTTP door, and the node's id if its configuration is known.
 
-    `socket`: the node's own socket on this machine, which is used instead of the address.
+    `socket`: the node's own socket on this machine, which is used instead of the address. `token`: the secret of the
+    token to show at the address.
     """
 
     host: str
     port: int
     sid: str | None = None
     socket: Path | None = None
+    token: str | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -75,7 +104,27 @@ def url_of_config(file: Path) -> NodeUrl:
             f"{file}: the node cannot be reached: there is no socket at {socket} that you may open, and {none}; start"
             " the node, or run this as its user"
         )
-    return NodeUrl(http.host, http.port, config.node.id)
+    return NodeUrl(http.host, http.port, config.node.id, token=_token(http.host))
+
+
+def _token(host: str) -> str | None:
+    """Return the secret to show to this host, if one was given. Raises click.UsageError."""
+    context = click.get_current_context(silent=True)
+    token: str | None = context.meta.get(_TOKEN_KEY) if context is not None else None
+    try:
+        token = token or _checked_token(os.environ.get(TOKEN_VARIABLE, "")) or None
+    except ValueError as error:
+        raise click.UsageError(f"the variable {TOKEN_VARIABLE} does not hold a token") from error
+    if token is not None and not is_loopback(host):
+        raise click.UsageError(f"a token is not sent to {host} unencrypted: others could read it")
+    return token
+
+
+def _checked_token(text: str) -> str:
+    """Return the text. Raises ValueError if it cannot be part of a request."""
+    if len(text) > TOKEN_MAX_CHARS or not text.isascii() or not all("!" <= char <= "~" for char in text):
+        raise ValueError("not a token")
+    return text
 
 
 def parse_url(url: str) -> NodeUrl:
@@ -87,7 +136,7 @@ def parse_url(url: str) -> NodeUrl:
         raise click.BadParameter(f"{url!r}: {error}", param_hint="--url") from error
     if parts.scheme != "http" or not parts.hostname or not port or parts.path.strip("/") or parts.query:
         raise click.BadParameter(f"{url!r} is not of the form http://127.0.0.1:1080", param_hint="--url")
-    return NodeUrl(parts.hostname, port)
+    return NodeUrl(parts.hostname, port, token=_token(parts.hostname))
 
 
 def one_node(config_file: Path | None, url: str | None) -> NodeUrl:

@@ -16,6 +16,7 @@ from replicator.config.model import (
     ConflictConfig,
     ContentConfig,
     DurabilityConfig,
+    HttpConfig,
     LimitsConfig,
     ListenConfig,
     LogConfig,
@@ -73,6 +74,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         plain_links=plain_links,
         certificates=tuple(_certificate(section, directory) for section in source.sections("certificate")),
         limits=_limits(source.section("limits")),
+        http=_http(source.section("http"), directory),
     )
     _check_peers(source, config)
     _check_listeners(source, config)
@@ -181,6 +183,10 @@ def _certificate(section: Section, directory: Path) -> CertificateConfig:
         file=section.take_required("file", file, directory / "mail.pem"),
         key=section.take_required("key", file, directory / "mail.key"),
     )
+
+
+def _http(section: Section, directory: Path) -> HttpConfig:
+    return HttpConfig(tokens=section.take("tokens", values.path(directory), None))
 
 
 def _limits(section: Section) -> LimitsConfig:

@@ -184,6 +184,13 @@ class CertificateConfig:
     key: Path
 
 
+@dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """The HTTP listener. `tokens`: the file of those who may use it; None: whoever can connect may do everything."""
+
+    tokens: Path | None = None
+
+
 def _limit(default: int, *, lowest: int = 1, highest: int) -> int:
     """Return a field of `LimitsConfig` with inclusive bounds, which the loader checks."""
     limit: int = field(default=default, metadata={"lowest": lowest, "highest": highest})
@@ -235,6 +242,7 @@ class Config:
     plain_links: bool = False  # `tls.mode = "none"`: links to other machines need no TLS
     certificates: tuple[CertificateConfig, ...] = ()  # for clients; none: that of `tls`
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)
 
 
 def default_copies(nodes: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from replicator.config.model import CertificateConfig, Config, LimitsConfig, PeerConfig, TlsConfig
+from replicator.config.model import CertificateConfig, Config, HttpConfig, LimitsConfig, PeerConfig, TlsConfig
 from replicator.config.values import DURATION_UNITS_S, SIZE_UNITS_BYTES
 
 
@@ -32,6 +32,8 @@ def config_text(config: Config, directory: Path) -> str:
     sections += [_certificate(certificate, directory) for certificate in config.certificates]
     if config.limits != LimitsConfig():
         sections.append(_limits(config.limits))
+    if config.http != HttpConfig():
+        sections.append(_http(config.http, directory))
     return "\n".join(sections)
 
 
@@ -111,6 +113,10 @@ def _tls(tls: TlsConfig, directory: Path) -> str:
 def _certificate(certificate: CertificateConfig, directory: Path) -> str:
     file, key = _path(certificate.file, directory), _path(certificate.key, directory)
     return f"[[certificate]]    # for mail clients and MTAs, by the names in it\nfile = {file}\nkey = {key}\n"
+
+
+def _http(http: HttpConfig, directory: Path) -> str:
+    return "[http]\n" + (f"tokens = {_path(http.tokens, directory)}\n" if http.tokens else "")
 
 
 def _limits(limits: LimitsConfig) -> str:

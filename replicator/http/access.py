@@ -4,35 +4,69 @@ A listener is of one kind:
 
 - the node's own socket, a file in its data directory: who can open it is the node's user, or root, and may do
   everything;
-- TCP on loopback: everybody on this machine may do everything, except by a web page. Browsers send on what pages of
-  any origin ask of loopback, but they say whose page it is (`Origin`, `Sec-Fetch-Site`) and under which name it reaches
-  the node (`Host`).
+- TCP with tokens: everything but an open route needs a token (RFC 6750) of a role that may do it;
+- TCP on loopback without tokens: everybody on this machine may do everything.
+
+By TCP, a web page gets nothing but open routes. Browsers send on what pages of any origin ask of loopback, but they say
+whose page it is (`Origin`, `Sec-Fetch-Site`), and under which name it reaches the node (`Host`).
 """
 
 from __future__ import annotations
 
 from http import HTTPStatus
 
-from replicator.http.message import Head, ProblemError
+from replicator.http.message import Caller, Head, ProblemError
 from replicator.http.routing import Route, Services, request_url
+from replicator.http.tokens import Role, Tokens
 from replicator.runtime.addresses import is_loopback
 
+SCHEME = "bearer"
+READING = frozenset({"GET", "HEAD"})
 OWN_SITES = frozenset({"same-origin", "none"})
 """Values of `Sec-Fetch-Site` (W3C Fetch Metadata, section 2.4) for pages of this node, and for no page at all."""
 
 
 class Access:
-    """The rules of one listener. `by_own_socket`: it is the node's own socket."""
+    """The rules of one listener: the node's own socket (`by_own_socket`), or TCP, with `tokens` or without."""
 
-    def __init__(self, *, by_own_socket: bool = False) -> None:
+    def __init__(self, tokens: Tokens | None = None, *, by_own_socket: bool = False) -> None:
+        self._tokens = tokens
         self._by_own_socket = by_own_socket
 
-    def admit(self, head: Head, route: Route[Services]) -> None:
-        """Return if the request is allowed. Raises ProblemError."""
-        if not self._by_own_socket:
-            _check_host(head)
+    def admit(self, head: Head, route: Route[Services]) -> Caller:
+        """Return who asks, if the request is allowed. Raises ProblemError."""
         if not route.is_open:
             _check_page(head)
+        if self._by_own_socket:
+            return Caller.OPERATOR
+        if self._tokens is None:
+            _check_host(head)
+            return Caller.OPERATOR
+        if "authorization" not in head.headers and route.is_open:
+            return Caller.STRANGER
+        _check_token(self._tokens, head)
+        return Caller.HOLDER
+
+
+def _check_token(tokens: Tokens, head: Head) -> None:
+    """Refuse a request without a token, or with one that does not allow it (RFC 6750 section 3.1)."""
+    scheme, _, secret = head.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != SCHEME or not secret.strip():
+        raise _unauthorised("this needs a token: send `Authorization: Bearer TOKEN`; `replicator token add` makes one")
+    token = tokens.holder(secret.strip())
+    if token is None:
+        raise _unauthorised("there is no such token; `replicator token list` lists all", 'error="invalid_token"')
+    if token.role is Role.READ and head.method not in READING:
+        raise ProblemError(
+            HTTPStatus.FORBIDDEN,
+            f"the token {token.name!r} is for reading, but {head.method} needs one with the role operate",
+            (("WWW-Authenticate", 'Bearer realm="replicator", error="insufficient_scope", scope="operate"'),),
+        )
+
+
+def _unauthorised(detail: str, *parameters: str) -> ProblemError:
+    challenge = ", ".join(['Bearer realm="replicator"', *parameters])
+    return ProblemError(HTTPStatus.UNAUTHORIZED, detail, (("WWW-Authenticate", challenge),))
 
 
 def _check_host(head: Head) -> None:

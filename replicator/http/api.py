@@ -2,7 +2,7 @@
 
 | route | answers |
 |---|---|
-| `GET /healthz` | 200 while mail here can be read and changed, else 503 with the reasons |
+| `GET /healthz` | 200 while mail here can be read and changed, else 503 with the reasons; open to everybody |
 | `GET /livez` | 200: the process runs |
 | `GET /metrics` | Prometheus text |
 | `GET /api/v1/status` | `NodeStatus` |
@@ -30,7 +30,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from protocol.values import UID_MAX
 from replicator.errors import FolderExistsError, FolderNotFoundError
 from replicator.flags import settable_in
-from replicator.http.message import ProblemError, Request, Response, json_response
+from replicator.http.message import Caller, ProblemError, Request, Response, json_response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.http.task_routes import TASK_ROUTES
@@ -44,11 +44,12 @@ CHECKPOINT_WAIT_S = 30.0  # less than the time limit of a request, and than call
 TIME_MAX_MS = 2**48 - 1  # as many bits as a stamp has (design section 2)
 
 
-async def get_health(services: HttpServices, _request: Request) -> Response:
-    """Return the node's readiness: 200 if clients are served well here."""
+async def get_health(services: HttpServices, request: Request) -> Response:
+    """Return the node's readiness: 200 if clients are served well here. Strangers are not told the reasons."""
     reasons = list(await services.status.healthy())
     status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
-    return json_response({"sid": services.sid, "healthy": not reasons, "reasons": reasons}, status)
+    told = {} if request.caller is Caller.STRANGER else {"reasons": reasons}
+    return json_response({"sid": services.sid, "healthy": not reasons, **told}, status)
 
 
 async def get_liveness(services: HttpServices, _request: Request) -> Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from http import HTTPStatus
 
 from replicator.errors import (
@@ -49,6 +50,14 @@ class Head:
         return "transfer-encoding" in self.headers or self.headers.get("content-length", "0") != "0"
 
 
+class Caller(Enum):
+    """Who asks: whoever may do everything here, the holder of a token, or anybody, where others need a token."""
+
+    OPERATOR = auto()
+    HOLDER = auto()
+    STRANGER = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Input of a handler: decoded path segments by their name in the route, and the query, one value per name."""
@@ -56,6 +65,7 @@ class Request:
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     body: bytes = field(default=b"", repr=False)
+    caller: Caller = Caller.OPERATOR
 
 
 @dataclass(frozen=True, slots=True)

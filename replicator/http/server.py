@@ -107,7 +107,7 @@ class _Connection:
                 await self._receive_body()  # of no bytes: the request is complete, and the next may follow its answer
             route, request = find_route(ROUTES, head)
             self._route = route.path
-            self._access.admit(head, route)
+            request = replace(request, caller=self._access.admit(head, route))
             doing("http", None, f"{route.method} {route.path}")
             if not head.has_body:
                 return await self._handle(route, request)

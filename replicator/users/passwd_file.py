@@ -1,21 +1,17 @@
 """The passwd-file: reading it, and changing single lines.
 
 An invalid line disables one user's password and affects no one else: the user still has mail, and the problem is
-reported. Names that differ only in case are one user. Edits keep every other byte of the file, are atomic (temporary
-file, fsync, rename), and exclude each other by a lock on the directory, so that a crash leaves no lock behind.
+reported. Names that differ only in case are one user. Edits keep every other byte of the file.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from protocol.units import MIB
+from replicator.runtime.line_files import edit_lines
 from replicator.users.names import folded
 from replicator.users.schemes import DEFAULT_SCHEME, PasswordHash, hash_password, parse_hash
 
@@ -199,45 +195,7 @@ def _known_position(path: Path, lines: list[bytes], user: str) -> int:
 
 
 def _edit(path: Path, change: Callable[[list[bytes]], list[bytes]], *, create: bool = False) -> None:
-    path = path.resolve()  # replace the target of a symbolic link, not the link
     try:
-        with _locked(path.parent):
-            try:
-                lines = _read_lines(path)
-            except FileNotFoundError:
-                if not create:
-                    raise
-                lines = []
-            _replace(path, b"".join(change(lines)))
+        edit_lines(path, _read_lines, change, create=create)
     except OSError as error:
         raise PasswdFileError(f"{path}: not changed: {error.strerror}") from error
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-        os.fsync(descriptor)  # the rename must be on disk before the caller reports success
-    finally:
-        os.close(descriptor)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Replace the file by a new one with the same owner and mode."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with open(descriptor, "wb") as stream:  # noqa: PTH123 - it is open already
-            if path.exists():
-                old = path.stat()
-                os.fchmod(descriptor, old.st_mode & 0o7777)
-                if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-                    os.fchown(descriptor, old.st_uid, old.st_gid)
-            stream.write(data)
-            stream.flush()
-            os.fsync(descriptor)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -12,6 +12,7 @@ from replicator.config import (
     ConflictConfig,
     ContentConfig,
     DurabilityConfig,
+    HttpConfig,
     LimitsConfig,
     ListenConfig,
     LogConfig,
@@ -71,6 +72,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         tls=protection if isinstance(protection, TlsConfig) else None,
         plain_links=protection == "none",
         certificates=certificates,
+        http=HttpConfig(draw(st.none() | paths)),
         limits=LimitsConfig(
             imap_fetch_items=draw(st.integers(1, 10_000)), imap_search_keys=draw(st.integers(1, 10_000))
         ),

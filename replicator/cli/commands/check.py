@@ -12,7 +12,7 @@ from rich.table import Table
 
 from replicator.cli.client import CHECK, SCRUB, TaskKind
 from replicator.cli.output import console, echo, echo_json, table
-from replicator.cli.target import CommandError, NodeUrl, one_node
+from replicator.cli.target import CommandError, NodeUrl, one_node, token_option
 from replicator.cli.task_progress import echo_end, followed
 from replicator.tasks import RATE_MAX, CheckOptions, CheckStatus, Finding, ScrubOptions, TaskOptions
 from spark.job.command import check_given, check_installed, spark_options, told
@@ -27,6 +27,7 @@ LEFT_AS_IT_IS = "not repaired"
 @click.option("--rate", type=click.IntRange(1, RATE_MAX), help="Maximum number of rows per second; default: no limit.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
 @click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
+@token_option
 @click.option("--spark", "on_spark", is_flag=True, help="Check the indexes of nodes' inventories instead, on Spark.")
 @spark_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -73,6 +74,7 @@ def check(
 )
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
 @click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
+@token_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def scrub(config_file: Path | None, url: str | None, rate: int | None, *, as_json: bool) -> None:
     """Read all message bodies and attachments of a running node; fetch damaged or missing ones from other nodes.

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from replicator.cli.client import NodeClient, RefusedError, UnreachableError
 from replicator.cli.output import console, echo_json
 from replicator.cli.sources import MailSource, SourceError, SourceMessage, read_source
-from replicator.cli.target import NodeUrl, one_node
+from replicator.cli.target import NodeUrl, one_node, token_option
 from replicator.mailstore import INBOX, canonical_name
 
 FOLDERS_AT_ONCE = 8  # a node takes as many messages by HTTP at once; they share its fsyncs
@@ -53,6 +53,7 @@ class ImportResult:
 @click.option("--mailbox", default=INBOX, show_default=True, help="The folder for the mail; created if necessary.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
 @click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
+@token_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def import_mail(
     user: str, path: Path, mailbox: str, config_file: Path | None, url: str | None, *, as_json: bool

@@ -9,7 +9,7 @@ import click
 from replicator.cli.client import NodeClient
 from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import echo_json
-from replicator.cli.target import one_node
+from replicator.cli.target import one_node, token_option
 
 
 @click.group(cls=HelpfulGroup)
@@ -25,6 +25,7 @@ def master() -> None:
 @click.argument("mailbox")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
 @click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
+@token_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(user: str, mailbox: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Print the id of the node that masters USER's MAILBOX.
@@ -47,6 +48,7 @@ def show(user: str, mailbox: str, config_file: Path | None, url: str | None, *, 
 @click.argument("node")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The configuration of any node.")
 @click.option("--url", help="The address of any node, such as http://127.0.0.1:1080.")
+@token_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def move(user: str, mailbox: str, node: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Make NODE the master of USER's MAILBOX, even while other nodes use it.

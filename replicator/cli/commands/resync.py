@@ -12,7 +12,7 @@ from rich.table import Table
 
 from replicator.cli.client import RESYNC
 from replicator.cli.output import console, echo, echo_json, table
-from replicator.cli.target import one_node
+from replicator.cli.target import one_node, token_option
 from replicator.cli.task_progress import echo_end, followed
 from replicator.tasks import RATE_MAX, Difference, ResyncOptions, ResyncStatus
 
@@ -36,6 +36,7 @@ _WORDS = {
 @click.option("--rate", type=click.IntRange(1, RATE_MAX), help="Maximum number of rows per second; default: no limit.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
 @click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
+@token_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def resync(
     *,

@@ -13,7 +13,7 @@ import click
 from replicator.cli.client import NodeClient, RefusedError, UnreachableError
 from replicator.cli.output import console, echo_json
 from replicator.cli.status_tables import LEGEND, NodeAnswer, agreement, parted, show
-from replicator.cli.target import NodeUrl, parse_url, url_of_config
+from replicator.cli.target import NodeUrl, parse_url, token_option, url_of_config
 
 ANSWER_S = 3.0  # the request takes a node milliseconds; an operator of a cluster in trouble does not want to wait
 ASKED_AT_ONCE = 64  # threads; larger clusters take a little longer
@@ -22,6 +22,7 @@ ASKED_AT_ONCE = 64  # threads; larger clusters take a little longer
 @click.command(epilog=LEGEND)
 @click.option("--config", "configs", multiple=True, type=click.Path(path_type=Path), help="A node's configuration.")
 @click.option("--url", "urls", multiple=True, help="A node's address, such as http://127.0.0.1:1080.")
+@token_option
 @click.option("--user", help="Also show this user's mailboxes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(configs: Sequence[Path], urls: Sequence[str], user: str | None, *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from replicator.cli.client import UNDELETE
 from replicator.cli.output import console, echo, echo_json, table
-from replicator.cli.target import one_node
+from replicator.cli.target import one_node, token_option
 from replicator.cli.task_progress import echo_end, followed
 from replicator.config.values import duration
 from replicator.tasks import Undeleted, UndeleteOptions, UndeleteStatus
@@ -36,6 +36,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 @click.option("--dry-run", is_flag=True, help="Report what would be restored, and change nothing.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
 @click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
+@token_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def undelete(
     user: str,

@@ -1,0 +1,65 @@
+"""Changes to small files of lines that people edit, too, and that running nodes read: passwd-files, tokens.
+
+An edit is atomic (temporary file, fsync, rename). Edits exclude each other by a lock on the directory, so that a crash
+leaves no lock behind.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+Lines = list[bytes]
+
+
+def edit_lines(
+    path: Path, read: Callable[[Path], Lines], change: Callable[[Lines], Lines], *, create: bool = False
+) -> None:
+    """Replace the lines of a file, with their line ends, by those that `change` makes of them. Blocks.
+
+    With `create`, a missing file counts as empty, and the new one is readable by its owner only. Raises OSError, and
+    what `read` and `change` raise.
+    """
+    path = path.resolve()  # replace the target of a symbolic link, not the link
+    with _locked(path.parent):
+        try:
+            lines = read(path)
+        except FileNotFoundError:
+            if not create:
+                raise
+            lines = []
+        _replace(path, b"".join(change(lines)))
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+        os.fsync(descriptor)  # the rename must be on disk before the caller reports success
+    finally:
+        os.close(descriptor)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Replace the file by a new one with the same owner and mode."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as stream:  # noqa: PTH123 - it is open already
+            if path.exists():
+                old = path.stat()
+                os.fchmod(descriptor, old.st_mode & 0o7777)
+                if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+                    os.fchown(descriptor, old.st_uid, old.st_gid)
+            stream.write(data)
+            stream.flush()
+            os.fsync(descriptor)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,71 @@
+"""The command line and a node whose HTTP listener asks for tokens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from replicator.config import Address, HttpConfig, ListenConfig, config_text, default_config, load_config
+from tests.end_to_end.helpers.in_process import free_ports, running
+
+
+def command(*arguments: object, token: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "REPLICATOR_TOKEN": token}
+    line = [sys.executable, "-m", "replicator", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, check=False, env=environment)
+
+
+async def test_commands_show_tokens_and_need_none_at_the_own_socket(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    [port] = free_ports(1)
+    config = default_config("dc1", tmp_path, listen=ListenConfig(http=Address("127.0.0.1", port)))
+    file, url = tmp_path / "dc1.toml", f"http://127.0.0.1:{port}"
+    file.write_text(config_text(replace(config, http=HttpConfig(tmp_path / "http.tokens")), tmp_path), "utf-8")
+    run = partial(trio.to_thread.run_sync, abandon_on_cancel=True)
+
+    async with running([load_config(file)]):
+        assert "everybody on this machine" not in caplog.text
+        made = await run(partial(command, "token", "add", "monitor", "--role", "read", "--config", file))
+        reader = made.stdout.strip()
+        added = await run(partial(command, "token", "add", "laptop", "--role", "operate", "--config", file))
+        (tmp_path / "secret").write_text(added.stdout, "utf-8")
+
+        without = await run(partial(command, "status", "--url", url))
+        assert (without.returncode, "this needs a token" in without.stderr) == (1, True)
+        assert (await run(partial(command, "status", "--url", url, token=reader))).returncode == 0
+        may_not = await run(partial(command, "checkpoint", "--url", url, token=reader))
+        assert (may_not.returncode, "'monitor' is for reading" in may_not.stderr) == (1, True)
+        with_file = partial(command, "checkpoint", "--url", url, "--token-file", tmp_path / "secret", token=reader)
+        assert (await run(with_file)).returncode == 0
+        assert (await run(partial(command, "checkpoint", "--config", file))).returncode == 0
+
+        listed = await run(partial(command, "token", "list", "--config", file))
+        assert ("monitor" in listed.stdout, reader in listed.stdout) == (True, False)
+        assert (await run(partial(command, "token", "delete", "monitor", "--config", file))).returncode == 0
+        gone = await run(partial(command, "status", "--url", url, token=reader))
+        assert (gone.returncode, "there is no such token" in gone.stderr) == (1, True)
+
+
+async def test_node_that_asks_for_no_token_says_at_the_start_who_can_operate_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    [port] = free_ports(1)
+    async with running([default_config("dc1", tmp_path, listen=ListenConfig(http=Address("127.0.0.1", port)))]):
+        assert f"everybody on this machine can operate this node at http://127.0.0.1:{port}" in caplog.text
+
+
+def test_token_is_not_sent_in_clear_over_a_network_nor_taken_from_anything(tmp_path: Path) -> None:
+    far = command("status", "--url", "http://192.0.2.1:1080", token="secret")
+    assert (far.returncode, "a token is not sent to 192.0.2.1 unencrypted" in far.stderr) == (2, True)
+    (tmp_path / "picture").write_bytes(b"\x00\x01\xff\n")
+    for file, problem in (("picture", "the first line is not a token"), ("none", "No such file")):
+        wrong = command("status", "--url", "http://127.0.0.1:1", "--token-file", tmp_path / file)
+        assert (wrong.returncode, problem in wrong.stderr) == (2, True)
