@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup run demo test lint pytest soak soak-commit soak-processes bench bench-spark clean
+.PHONY: help setup run demo test lint pytest soak soak-commit soak-processes fuzz bench bench-spark clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -51,6 +51,11 @@ soak-commit: setup ## the seeds that CI tries of this commit, SEEDS=n of them
 ROUNDS ?= 10
 soak-processes: setup ## real processes behind bad links, ROUNDS=n campaigns, from FIRST_SEED=n on, NODES=n
 	ROUNDS=$(ROUNDS) FIRST_SEED=$(FIRST_SEED) $(BIN)/pytest tests/end_to_end/faults/campaign.py
+
+MINUTES ?= 5
+fuzz: setup ## hostile input for every parser, MINUTES=n in all
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --group fuzz
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 bench: setup ## the figures, as a table and as JSON
 	$(BIN)/python -m benchmarks

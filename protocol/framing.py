@@ -166,13 +166,13 @@ class Framer:
         if end < 0:
             self._searched = len(self._buffer)
             if self._searched >= room + 2:
-                raise self._fail(f"the command's text is longer than {self.limits.text} bytes", with_buffer=True)
+                raise self._fail(f"the command's text is longer than {self.limits.text} bytes", buffered=room)
             return None
         stop = end - 1 if end and self._buffer[end - 1] == ord("\r") else end
         if stop == end and not self.bare_lf:
-            raise self._fail("a line ends in LF without CR", with_buffer=True)
+            raise self._fail("a line ends in LF without CR", buffered=min(end + 1, room))
         if stop > room:
-            raise self._fail(f"the command's text is longer than {self.limits.text} bytes", with_buffer=True)
+            raise self._fail(f"the command's text is longer than {self.limits.text} bytes", buffered=room)
         return self._consume(stop, end + 1)
 
     def _begin_literal(self, size: int, *, synchronising: bool) -> ContinuationNeeded | LargeLiteral | None:
@@ -216,10 +216,9 @@ class Framer:
         self._searched = 0
         return taken
 
-    def _fail(self, message: str, *, recoverable: bool = False, with_buffer: bool = False) -> FramingError:
-        text = self._finish().text
-        if with_buffer:
-            text += bytes(self._buffer[: self.limits.text - len(text)])
+    def _fail(self, message: str, *, recoverable: bool = False, buffered: int = 0) -> FramingError:
+        """Drop the frame and return the error. `buffered`: bytes of the buffer that belong to the command."""
+        text = self._finish().text + bytes(self._buffer[:buffered])
         error = FramingError(message, text, recoverable=recoverable)
         if not recoverable:
             self._error = error

@@ -246,9 +246,15 @@ def _check_passwd_file(source: Source, users: UsersConfig) -> None:
 def _check_checkpoint_directory(source: Source, config: Config) -> None:
     """Check that the checkpoint directory can be created in an existing one; a longer missing path is a mistake."""
     directory = config.checkpoint.directory
-    if directory is None or directory.is_relative_to(config.node.data) or directory.parent.is_dir():
+    if directory is None or directory.is_relative_to(config.node.data):
         return
-    text = f"url: the directory {directory.parent} of {directory.name!r} does not exist; create it, or correct the path"
+    problem = "does not exist"
+    try:
+        if directory.parent.is_dir():
+            return
+    except OSError as error:
+        problem = f"cannot be used: {error.strerror}"
+    text = f"url: the directory {directory.parent} of {directory.name!r} {problem}; create it, or correct the path"
     source.problem(("checkpoint", "url"), text)
 
 

@@ -41,6 +41,10 @@ class Source:
             line = int(position[1]) if position and position[1] else text.count("\n") + 1
             reason = TOML_POSITION.sub("", str(error))
             raise ConfigError(f"{file}:{line}: invalid TOML: {reason}") from error
+        except (ValueError, RecursionError):  # tomllib does not say where
+            raise ConfigError(
+                f"{file}: a number has thousands of digits, or lists or tables nest hundreds deep; shorten it"
+            ) from None
         self._lines = key_lines(text)
 
     def problem(self, path: KeyPath, text: str) -> None:

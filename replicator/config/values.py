@@ -155,7 +155,11 @@ def existing_file(directory: Path) -> Callable[[object], Path]:
 
     def parse(value: object) -> Path:
         file = resolve(value)
-        if not file.is_file():
+        try:
+            is_file = file.is_file()
+        except OSError as error:  # such as a name that is too long, or a directory that may not be searched
+            raise ValueError(f"{str(file)!r} cannot be read: {error.strerror}") from None
+        if not is_file:
             raise ValueError(f"there is no file {str(file)!r}")
         return file
 

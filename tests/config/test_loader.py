@@ -1,4 +1,5 @@
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -411,3 +412,21 @@ def test_clients_have_certificates_of_their_own(tmp_path: Path) -> None:
         "imaps: 127.0.0.1:1 is already used by 'imap'"
         in problems(tmp_path, 'node.id = "a"\n[listen]\nimap = "127.0.0.1:1"\nimaps = "127.0.0.1:1"\n' + sections)[0]
     )
+
+
+@pytest.mark.parametrize("value", ["9" * 4400, "[" * 1200, "{a = " * 400])
+def test_numbers_and_nesting_beyond_measure_are_reported(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ConfigError, match=r"node\.toml: a number has thousands of digits, or lists or tables nest"):
+        load(tmp_path, f"node.id = {value}")
+
+
+def test_path_that_the_system_refuses_is_reported(tmp_path: Path) -> None:
+    long = "a" * 300
+    file = tmp_path / "node.toml"
+    file.write_text(
+        f'node.id = "a"\ncheckpoint.url = "file:{long}/b"\n[tls]\ncertificate = "{long}"\nkey = "node.toml"\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, serving=True)
+    assert str(caught.value).count("File name too long") == 2
+    assert re.findall(r"toml:(\d+): (\w+)", str(caught.value)) == [("2", "url"), ("4", "certificate")]

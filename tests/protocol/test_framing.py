@@ -307,3 +307,9 @@ def test_synchronising_large_literal_may_be_refused() -> None:
 def test_large_literals_have_limits_too(data: bytes, message: str) -> None:
     with pytest.raises(FramingError, match=message):
         events_of(Framer(STREAMING), [data])
+
+
+def test_error_about_a_bare_lf_does_not_depend_on_what_follows() -> None:
+    with pytest.raises(FramingError, match="a line ends in LF without CR") as caught:
+        events_of(Framer(SMALL), [b"a1 X\nb1 Y\r\n"])
+    assert caught.value.text == b"a1 X\n"

@@ -1,0 +1,127 @@
+"""What a mail client sends: frames and commands, and the responses that show what it has sent."""
+
+from __future__ import annotations
+
+from protocol.framing import (
+    Event,
+    Frame,
+    FrameLimits,
+    Framer,
+    FramingError,
+    LiteralChunk,
+)
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire.command_parser import CommandParser, CommandSyntaxError
+from replicator.imap.wire.mailbox_names import decode_name, encode_name
+from replicator.imap.wire.responses import mailbox, tagged
+from tests.fuzz.target import Target, pieces_of
+
+LIMITS = FrameLimits(text=1024, literal=512, literals_total=256, literals=4, whole=64)
+PARSER = CommandParser()
+
+
+def check(data: bytes) -> None:
+    """Read the octets whole and in pieces to the same commands, each with its meaning or one clear error."""
+    whole, pieces = pieces_of(data)
+    events = events_of([whole])
+    assert events_of(pieces) == events
+    for event in events:
+        if isinstance(event, Frame):
+            assert len(event.text) <= LIMITS.text
+            assert sum(map(len, event.literals)) <= LIMITS.literals_total
+            assert_is_understood(event)
+
+
+def events_of(pieces: list[bytes]) -> list[Event | str]:
+    """Return the events, and the errors; the octets of large literals joined. Recoverable errors do not end them."""
+    framer = Framer(LIMITS, bare_lf=True)
+    events: list[Event | str] = []
+    for piece in pieces:
+        framer.receive(piece)
+        while True:
+            try:
+                event = framer.next_event()
+            except FramingError as error:
+                events.append(str(error))
+                if not error.recoverable:
+                    return events
+                continue
+            if event is None:
+                break
+            before = events[-1] if events else None
+            if isinstance(event, LiteralChunk) and isinstance(before, LiteralChunk):
+                events[-1] = LiteralChunk(before.data + event.data)
+            else:
+                events.append(event)
+    return events
+
+
+def assert_is_understood(frame: Frame) -> None:
+    try:
+        parsed = PARSER.parse(frame)
+    except CommandSyntaxError as error:
+        assert_is_line(tagged(error.tag or "*", "BAD", str(error)))
+        return
+    assert_is_line(tagged(parsed.tag, "OK", "done"))
+    assert repr(PARSER.parse(frame)) == repr(parsed)
+    match parsed.command:
+        case c.Select(mailbox=name) | c.Create(mailbox=name) | c.Status(mailbox=name) | c.Append(mailbox=name):
+            assert decode_name(encode_name(name)) == name
+            assert b"\r" not in mailbox(name)
+        case _:
+            pass
+
+
+def assert_is_line(line: bytes) -> None:
+    assert line.endswith(b"\r\n")
+    assert line[:-2].isascii()
+    assert not set(line[:-2]) & set(b"\r\n\0")
+
+
+TARGET = Target(
+    "imap",
+    check,
+    seeds=(
+        b"\x07a1 NOOP\r\na2 LOGIN bob {3+}\r\nabc\r\n",
+        b'\x05a LIST "" "%/*"\r\nb STATUS "Entw&APw-rfe" (MESSAGES UIDNEXT)\r\n',
+        b"\x09a SELECT inbox\r\na CREATE {3}\r\nabc\r\na RENAME x y\r\na SUBSCRIBE &Jjo-\r\n",
+        b'\x20a APPEND x (\\Seen) "01-Jan-2020 12:00:00 +0000" {70+}\r\n' + b"x" * 70 + b"\r\n",
+        b"\x03a UID FETCH 1:*,5 (FLAGS BODY.PEEK[1.2.HEADER.FIELDS (From To)]<0.9> ENVELOPE)\r\n",
+        b"\x0aa SEARCH CHARSET UTF-8 OR (SEEN NOT FROM x) UID 1:5 SINCE 1-Feb-2020 LARGER 9 BODY {2}\r\nab\r\n",
+        b"\x0ba UID STORE 1 +FLAGS.SILENT (\\Deleted a)\r\na UID EXPUNGE 1\r\na MOVE 1:2 Trash\r\na IDLE\r\n",
+        b'\x0aa AUTHENTICATE PLAIN AGEAYg==\r\na ID ("name" NIL)\r\na EXAMINE "a\\"b\\\\"\r\n',
+    ),
+    words=(
+        *(
+            b" ",
+            b"\r\n",
+            b"\n",
+            b"(",
+            b")",
+            b'"',
+            b"\\",
+            b"[",
+            b"]",
+            b"<0.1>",
+            b"NIL",
+            b"*",
+            b"{3+}\r\n",
+            b"{3}\r\n",
+            b"{99}\r\n",
+        ),
+        *(b"&", b"-", b"&-", b"&APw-", b"&2AA-", b",", b":", b"9" * 19, b"4294967296", b"\xff", b"\0", b"99-Feb-0000"),
+        *(
+            b"a1 ",
+            b"UID ",
+            b"FETCH 1 ",
+            b"SEARCH ",
+            b"STORE 1 ",
+            b"COPY 1 ",
+            b"SELECT ",
+            b"APPEND ",
+            b"STATUS ",
+            b"LIST ",
+        ),
+        *(b"NOT ", b"OR ", b"SEEN ", b"BODY[", b"HEADER.FIELDS ", b"FLAGS ", b"+FLAGS ", b"(MESSAGES)", b"CHARSET "),
+    ),
+)
