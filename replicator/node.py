@@ -7,7 +7,8 @@ in progress are finished.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -15,7 +16,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 
 from replicator.certificates import Certificates
 from replicator.config import Address, Config
-from replicator.errors import DataError, DiskFullError, UnavailableError
+from replicator.errors import ConfigError, DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
@@ -43,6 +44,7 @@ from replicator.runtime.metrics import (
     RefusalMetrics,
 )
 from replicator.runtime.objects import ObjectStore
+from replicator.status import CertificateStatus
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
 from replicator.store.checkpoints.archive import Archive
@@ -56,15 +58,23 @@ from replicator.users import UserDirectory
 
 log = logging.getLogger(__name__)
 
+Reload = Callable[[], Awaitable[Sequence[CertificateStatus]]]
+
 DATABASE = "node.db"
 
 
 async def run_node(
-    config: Config, *, ready: Callable[[], None], environment: Environment | None = None, new_cluster: bool = False
+    config: Config,
+    *,
+    ready: Callable[[], None],
+    environment: Environment | None = None,
+    new_cluster: bool = False,
+    reloads: AsyncIterator[object] | None = None,
 ) -> None:
     """Run a node until cancelled. `ready` is called once all listeners accept.
 
-    With `new_cluster`, a node with a new database begins a new cluster and waits for no other node.
+    With `new_cluster`, a node with a new database begins a new cluster and waits for no other node. At each item of
+    `reloads`, the node reads its certificates again.
 
     Raises ConfigError if a certificate cannot be used or the database is another node's, DataError if the data
     directory cannot be used, and OSError if an address cannot be listened on.
@@ -77,7 +87,7 @@ async def run_node(
         _warn_of_exposed(config)
         has_begun = await _claim(store, config, new_cluster=new_cluster)
         certificates, archive = Certificates(config.tls, config.certificates), archive_of(config, environment)
-        tls = Tls(certificates)
+        tls, reload = Tls(certificates), partial(_reload, certificates, environment)
         registry = CollectorRegistry()
         metrics, refusals = AttachmentMetrics(registry), RefusalMetrics(registry)
         coordinator = Coordinator(
@@ -96,7 +106,14 @@ async def run_node(
         PlatformCollector(registry=registry)
         users = UserDirectory(config.users.passwd_file)
         users.refresh()  # warn of a missing file now, not when the first mail arrives
-        report = StatusReporter(coordinator, store, environment, registry, problems=users.unreadable)
+        report = StatusReporter(
+            coordinator,
+            store,
+            environment,
+            registry,
+            problems=users.unreadable,
+            certificates=partial(_shown, certificates),
+        )
         tasks = tasks_of(store, coordinator, environment)
         handlers = _doors(
             config,
@@ -108,6 +125,7 @@ async def run_node(
             tasks=tasks,
             registry=registry,
             refusals=refusals,
+            reload=reload,
         )
         async with own_socket(config.node.own_socket) as own, trio.open_nursery() as nursery:
             listeners = [(await listen(address) if address else own, handler) for address, handler in handlers]
@@ -116,6 +134,8 @@ async def run_node(
             nursery.start_soon(report.run, config.mastership.heartbeat_s)
             nursery.start_soon(tasks.run)
             nursery.start_soon(coordinator.bodies.sweep)
+            if reloads is not None:
+                nursery.start_soon(_reload_at_each, reloads, reload)
             for sockets, handler in listeners:
                 if sockets:
                     await nursery.start(trio.serve_listeners, guarded(handler), sockets)
@@ -125,6 +145,29 @@ async def run_node(
             if config.plain_links:
                 log.warning('links are not encrypted, and any node that can connect is believed: [tls] mode is "none"')
             ready()
+
+
+async def _reload(certificates: Certificates, environment: Environment) -> Sequence[CertificateStatus]:
+    """Read the certificates again, and return them. Raises ConfigError; then all stay as they were."""
+    await environment.run_in_thread(certificates.reload)
+    shown = _shown(certificates)
+    log.info("the certificates were read again: %s", ", ".join(each.file for each in shown) or "there are none")
+    return shown
+
+
+async def _reload_at_each(reloads: AsyncIterator[object], reload: Reload) -> None:
+    async for _ in reloads:
+        try:
+            await reload()
+        except ConfigError as error:
+            log.warning("the certificates stay as they were: %s", error)
+
+
+def _shown(certificates: Certificates) -> Sequence[CertificateStatus]:
+    return [
+        CertificateStatus(str(file), certificate.name, int(certificate.expires.timestamp() * 1000))
+        for file, certificate in certificates.files().items()
+    ]
 
 
 async def _claim(store: Store, config: Config, *, new_cluster: bool) -> bool:
@@ -192,6 +235,7 @@ def _doors(
     tasks: TaskRunner,
     registry: CollectorRegistry,
     refusals: RefusalMetrics,
+    reload: Reload,
 ) -> Iterator[tuple[Address | None, Handler]]:
     """Yield each address to listen on with its connection handler. None: the node's own socket."""
     doors, sid, tls = config.listen, config.node.id, Tls(certificates)
@@ -229,6 +273,7 @@ def _doors(
         metrics=http_metrics,
         limits=config.limits,
         refusals=refusals,
+        reload=reload,
     )
     yield None, HttpServer(http, Access(by_own_socket=True)).serve
     if doors.peer:

@@ -98,6 +98,19 @@ class NoRoom:
 
 
 @dataclass(frozen=True, slots=True)
+class CertificateStatus:
+    """A certificate that the node uses."""
+
+    file: str
+    name: str  # its common name
+    expires_ms: int
+
+    def days_left(self, now_ms: int) -> int:
+        """Return the whole days until it expires; negative: it has expired."""
+        return (self.expires_ms - now_ms) // 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """One node."""
 
@@ -136,3 +149,4 @@ class NodeStatus:
     not_serving: tuple[str, ...]  # reasons why clients are refused, and what to do
     no_room: tuple[NoRoom, ...]  # the first blocks all the others
     links: tuple[LinkStatus, ...]
+    certificates: tuple[CertificateStatus, ...] = ()

@@ -9,7 +9,7 @@ import http.client
 import json
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -19,7 +19,15 @@ from urllib.parse import quote, urlencode
 
 from protocol.units import MIB
 from replicator.cli.target import CommandError, NodeUrl
-from replicator.status import CheckpointResult, CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus, NoRoom
+from replicator.status import (
+    CertificateStatus,
+    CheckpointResult,
+    CheckpointStatus,
+    LinkStatus,
+    MailboxStatus,
+    NodeStatus,
+    NoRoom,
+)
 from replicator.tasks import (
     ApplyStatus,
     CheckStatus,
@@ -116,6 +124,10 @@ class NodeClient:
     def checkpoint(self) -> CheckpointResult:
         """Write checkpoints of all changes. Return the state afterwards or, if it takes long, so far."""
         return self._parsed(_checkpoint_result, self._ask("POST", "/api/v1/checkpoint"))
+
+    def reload(self) -> list[CertificateStatus]:
+        """Make the node read its certificates again; return them."""
+        return self._parsed(_certificates, self._ask("POST", "/api/v1/reload"))
 
     def contents(self, user: str, mailbox: str) -> Counter[str]:
         """Return the folder's number of messages for each content, by SHA-256 in hexadecimal."""
@@ -217,7 +229,13 @@ def _node_status(document: object) -> NodeStatus:
     checkpoint = _checkpoint_status(fields["checkpoint"])
     no_room = tuple(NoRoom(**entry) for entry in fields["no_room"])
     lists = {name: tuple(fields[name]) for name in ("component", "not_serving")}
-    return NodeStatus(**{**fields, **lists, "no_room": no_room, "links": links, "checkpoint": checkpoint})
+    certificates = tuple(_certificates(fields.get("certificates", ())))
+    records = {"no_room": no_room, "links": links, "checkpoint": checkpoint, "certificates": certificates}
+    return NodeStatus(**{**fields, **lists, **records})
+
+
+def _certificates(document: object) -> list[CertificateStatus]:
+    return [CertificateStatus(**row) for row in cast("Iterable[_Object]", document)]
 
 
 def _checkpoint_status(document: object) -> CheckpointStatus:

@@ -18,6 +18,7 @@ COMMANDS = {
     "master": "replicator.cli.commands.master:master",
     "node": "replicator.cli.commands.node:node",
     "rebuild": "replicator.cli.commands.rebuild:rebuild",
+    "reload": "replicator.cli.commands.reload:reload",
     "resync": "replicator.cli.commands.resync:resync",
     "scrub": "replicator.cli.commands.check:scrub",
     "status": "replicator.cli.commands.status:status",

@@ -14,11 +14,12 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from replicator.cli.output import ago, echo, size, table
+from replicator.cli.output import ago, echo, own_name, size, table
 from replicator.cli.target import NodeUrl
 from replicator.status import LinkStatus, MailboxStatus, NodeStatus
 
 REASONS_SHOWN = 3
+CERTIFICATE_DAYS = 30  # before a certificate expires, `status` says so
 DIGEST_SHOWN = 8  # hexadecimal digits: enough to tell states apart by eye
 UNKNOWN = "-"
 
@@ -113,6 +114,7 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
         yield "[yellow]The nodes' states differ[/], as is normal while changes are on their way between them."
     for node in known:
         yield from _troubles(node)
+        yield from _expiring(node)
 
 
 def _troubles(node: NodeStatus) -> Iterator[str]:
@@ -155,6 +157,16 @@ def _troubles(node: NodeStatus) -> Iterator[str]:
         if node.when_short != "refuse":
             what = "accepts changes with fewer copies"
         yield f"[yellow]{short}[/]: it {what}, as `durability.when_short` says."
+
+
+def _expiring(node: NodeStatus) -> Iterator[str]:
+    """Yield the certificates that the operator has to renew."""
+    for certificate in node.certificates:
+        days = certificate.days_left(node.clock_ms)
+        if days < CERTIFICATE_DAYS:
+            when = f"expires in {days} days" if days >= 0 else "has expired"
+            how = f"renew it, and run `{own_name()} reload`"
+            yield f"[yellow]A certificate of {escape(node.sid)} {when}[/]: {escape(certificate.file)}; {how}."
 
 
 def _node_table(answers: Sequence[NodeAnswer]) -> Table:

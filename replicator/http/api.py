@@ -11,6 +11,7 @@
 | `GET /api/v1/users/USER/folders/NAME/master` | the folder's master; null: this node has not needed it yet |
 | `PUT /api/v1/users/USER/folders/NAME/master?node=` | the master, which that node is now |
 | `POST /api/v1/checkpoint` | `CheckpointResult`: 200 when all changes are written, 202 if that takes longer |
+| `POST /api/v1/reload` | `CertificateStatus` of each certificate, read again; 409 if one cannot be used |
 | `GET /api/v1/users/USER/messages?mailbox=&after=` | UID and SHA-256 of messages above a UID, one page |
 | `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=` | 201 and the UID of the message in the body |
 
@@ -28,7 +29,7 @@ import trio
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from protocol.values import UID_MAX
-from replicator.errors import FolderExistsError, FolderNotFoundError
+from replicator.errors import ConfigError, FolderExistsError, FolderNotFoundError
 from replicator.flags import settable_in
 from replicator.http.message import Caller, ProblemError, Request, Response, json_response
 from replicator.http.routing import Route
@@ -120,6 +121,15 @@ async def post_checkpoint(services: HttpServices, _request: Request) -> Response
     return _checkpoint_response(services.checkpoints.checkpoint_status(), "running", HTTPStatus.ACCEPTED)
 
 
+async def post_reload(services: HttpServices, _request: Request) -> Response:
+    """Read the certificates again, for new connections. Idempotent."""
+    try:
+        certificates = await services.reload()
+    except ConfigError as error:
+        raise ProblemError(HTTPStatus.CONFLICT, f"the certificates stay as they were: {error}") from error
+    return json_response([asdict(certificate) for certificate in certificates])
+
+
 async def list_messages(services: HttpServices, request: Request) -> Response:
     """Return UID and hash of a folder's messages, for `import` to skip. `more`: ask again after the last UID."""
     user = _known_user(services, request)
@@ -194,6 +204,7 @@ ROUTES: tuple[Route[HttpServices], ...] = (
     Route("GET", "/api/v1/users/{user}/folders/{name}/master", get_master),
     Route("PUT", "/api/v1/users/{user}/folders/{name}/master", put_master, query=frozenset({"node"})),
     Route("POST", "/api/v1/checkpoint", post_checkpoint),
+    Route("POST", "/api/v1/reload", post_reload),
     Route("GET", "/api/v1/users/{user}/messages", list_messages, query=frozenset({"mailbox", "after"})),
     Route(
         "POST",

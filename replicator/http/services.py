@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from replicator.config import LimitsConfig
 from replicator.mailstore import Folder, MailStore
 from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
-from replicator.status import CheckpointStatus, MailboxStatus, NodeStatus
+from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus, NodeStatus
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
 from replicator.users import UserNames
 
@@ -85,9 +85,16 @@ class CheckpointControl(Protocol):
         ...
 
 
+async def _nothing_to_reload() -> Sequence[CertificateStatus]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class HttpServices:
-    """Services for handlers. `registry` holds the node's own metrics, never the library's global ones."""
+    """Services for handlers. `reload` reads the certificates again and returns them, or raises ConfigError.
+
+    `registry` holds the node's own metrics, never the library's global ones.
+    """
 
     sid: str
     mail: MailStore
@@ -101,3 +108,4 @@ class HttpServices:
     clock_ms: Callable[[], int] = wall_clock_ms
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     refusals: RefusalMetrics = field(default_factory=RefusalMetrics)
+    reload: Callable[[], Awaitable[Sequence[CertificateStatus]]] = _nothing_to_reload

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 
 from replicator.replication.bodies import AttachmentTotals
-from replicator.status import CheckpointStatus, LinkStatus
+from replicator.status import CertificateStatus, CheckpointStatus, LinkStatus
 from replicator.store.db.transaction import Commit
 from resync.entry import MailAdd
 
@@ -86,6 +86,11 @@ class NodeMetrics:
             "Log entries of other nodes that wait because the disk of this directory has no room for them.",
             "directory",
         )
+        self._certificate_expires = gauge(
+            "certificate_expires_timestamp_seconds",
+            "Time at which the certificate in this file expires, in seconds since the epoch.",
+            "file",
+        )
         self._copies = gauge("copies_reachable", "Nodes that can take changes to disk now, including this one.")
         self._joined = counter(
             "merges_total", "Merges of branches that this node has applied, its own and other nodes'."
@@ -112,6 +117,11 @@ class NodeMetrics:
         self._applied = counter("applied_entries_total", "Log entries that this node has applied and so shows.")
         self._messages = counter("messages_added_total", "Messages that appeared in a mailbox of this node.")
         self._commits = counter("commits_total", "Database transactions, each with one fsync.")
+
+    def refresh_certificates(self, certificates: Sequence[CertificateStatus]) -> None:
+        """Show the certificates in use."""
+        for certificate in certificates:
+            self._certificate_expires.labels(certificate.file).set(certificate.expires_ms / 1000)
 
     def committed(self, commit: Commit) -> None:
         """Count a transaction that is on disk."""

@@ -19,7 +19,7 @@ from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.rival_runs import PeerState
 from replicator.replication.node_metrics import NodeMetrics
 from replicator.runtime.environment import Environment
-from replicator.status import LinkStatus, MailboxStatus, NodeStatus
+from replicator.status import CertificateStatus, LinkStatus, MailboxStatus, NodeStatus
 from replicator.store.attachments.files import MissingError
 from replicator.store.bodies.body_rows import lacking_count
 from replicator.store.checkpoints import catalog
@@ -51,7 +51,8 @@ class _Counts:
 class StatusReporter:
     """The report of this node, see `NodeReport`.
 
-    `run` keeps the metrics in `registry` up to date; `problems` returns further reasons why the node is unhealthy.
+    `run` keeps the metrics in `registry` up to date; `problems` returns further reasons why the node is unhealthy,
+    `certificates` those that are in use.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class StatusReporter:
         registry: CollectorRegistry,
         *,
         problems: Callable[[], Sequence[str]] = tuple,
+        certificates: Callable[[], Sequence[CertificateStatus]] = tuple,
     ) -> None:
         self._coordinator = coordinator
         self._store = store
         self._environment = environment
         self._problems = problems
+        self._certificates = certificates
         self._started_ms = environment.clock_ms()
         self._metrics = NodeMetrics(registry, str(coordinator.config.node.data))
         self._tried_at = -math.inf
@@ -115,6 +118,7 @@ class StatusReporter:
             not_serving=self._not_serving(),
             no_room=await coordinator.disk_shortage.told(),
             links=await self._links(),
+            certificates=tuple(self._certificates()),
         )
 
     def _not_serving(self) -> tuple[str, ...]:
@@ -163,6 +167,7 @@ class StatusReporter:
     async def run(self, interval_s: float) -> None:
         """Refresh the metrics until cancelled."""
         while True:
+            self._metrics.refresh_certificates(self._certificates())
             with suppress(DatabaseFailedError):  # metrics keep their values; `healthy` says why
                 entries, waiting = await self._store.read(queries.log_counts)
                 postponed = await self._store.read(postponed_count)

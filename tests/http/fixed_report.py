@@ -8,7 +8,7 @@ from functools import partial
 
 from replicator.errors import UnavailableError
 from replicator.mailstore import INBOX, Folder
-from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus, NoRoom
+from replicator.status import CertificateStatus, CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus, NoRoom
 
 UIDVALIDITY = 77
 
@@ -31,6 +31,7 @@ class FixedReport:
     needs_sync: bool = False
     not_serving: tuple[str, ...] = ()
     no_room: tuple[NoRoom, ...] = ()
+    certificates: tuple[CertificateStatus, ...] = ()
     postponed: int = 0
     texts_lacking: int = 0
     overdue: tuple[str, ...] = ()
@@ -87,6 +88,7 @@ class FixedReport:
             copies_reachable=self.copies_reachable,
             not_serving=self.not_serving,
             no_room=self.no_room,
+            certificates=self.certificates,
             links=(up, down),
         )
 

@@ -88,7 +88,7 @@ def renew(node: str, directory: Path) -> None:
     certificate = authority.renew(node)
     file = authority.files(node).certificate
     click.echo(f"Renewed {file}, valid until {_day(certificate.not_valid_after_utc)}.")
-    click.echo(f"\nNext, replace the certificate of {node} by it, and restart the node.")
+    click.echo(f"\nNext, replace the certificate of {node} by it, and run there: replicator reload --config F")
 
 
 def _day(moment: datetime) -> str:

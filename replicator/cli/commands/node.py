@@ -34,7 +34,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
     "--until-stdin-closes", is_flag=True, hidden=True, help="Stop, too, when the process that started the node ends."
 )
 def node(config_file: Path, log_level: str, *, new_cluster: bool, until_stdin_closes: bool) -> None:
-    """Run a node until SIGTERM or SIGINT.
+    """Run a node until SIGTERM or SIGINT. SIGHUP makes it read its certificates again.
 
     Prints the line "ready" on standard output when all listeners accept. Logs to standard error. A node with a new
     database serves no clients until it has met a node that has the cluster's mail, or all of its peers if all are new.
@@ -61,6 +61,8 @@ def _noted_signals() -> Iterator[Sequence[int]]:
         number: signal.signal(number, lambda number, _frame: asked.append(number))
         for number in (signal.SIGTERM, signal.SIGINT)
     }
+    # The node reads its certificates later in any case.
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda _number, _frame: None)
     try:
         yield asked
     finally:

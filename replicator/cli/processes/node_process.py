@@ -88,7 +88,8 @@ async def _run(config: Config, asked: Sequence[int], *, new_cluster: bool, until
             _end(nursery.cancel_scope, asked[0])
         if until_stdin_closes:
             nursery.start_soon(_cancel_on_end_of_stdin, nursery.cancel_scope)
-        await run_node(config, ready=_say_ready, new_cluster=new_cluster)
+        with trio.open_signal_receiver(signal.SIGHUP) as reloads:
+            await run_node(config, ready=_say_ready, new_cluster=new_cluster, reloads=reloads)
         nursery.cancel_scope.cancel()
 
 

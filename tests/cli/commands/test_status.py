@@ -12,7 +12,7 @@ import pytest
 
 from replicator.cli.output import ago, size
 from replicator.config import Address, ListenConfig, config_text, default_config
-from replicator.status import NoRoom
+from replicator.status import CertificateStatus, NoRoom
 from tests.cli.conftest import Invoke
 from tests.cli.served_node import ServedNode, served_node
 
@@ -121,6 +121,16 @@ def test_status_tells_what_a_full_disk_keeps_out(served: ServedNode, invoke: Inv
 def test_status_tells_why_a_node_does_not_serve(served: ServedNode, invoke: Invoke) -> None:
     served.report.not_serving = ("it is new",)
     assert "dc1 turns clients away: it is new" in words(invoke("status", "--url", served.url).stdout)
+
+
+@pytest.mark.parametrize(
+    ("days", "told"), [(-1, "has expired: /a/dc1.pem"), (29, "expires in 29 days: /a/dc1.pem"), (30, "")]
+)
+def test_status_tells_which_certificates_expire_soon(served: ServedNode, invoke: Invoke, days: int, told: str) -> None:
+    expires_ms = served.report.clock_ms + days * 86_400_000
+    served.report.certificates = (CertificateStatus("/a/dc1.pem", "dc1", expires_ms),)
+    shown = words(invoke("status", "--url", served.url).stdout)
+    assert (f"A certificate of dc1 {told}; renew it" in shown) if told else ("certificate" not in shown)
 
 
 def test_status_tells_what_a_state_transfer_has_postponed(served: ServedNode, invoke: Invoke) -> None:

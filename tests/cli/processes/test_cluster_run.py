@@ -208,6 +208,26 @@ def test_node_ends_cleanly_on_a_signal_during_its_start(tmp_path: Path, running:
     assert "ready" not in process.seen.splitlines()
 
 
+@pytest.mark.parametrize("when", ["during its start", "later"])
+def test_hangup_makes_a_node_reload_and_does_not_end_it(tmp_path: Path, running: list[Running], when: str) -> None:
+    file = tmp_path / "dc1.toml"
+    if when == "later":
+        file.write_text('[node]\nid = "dc1"\n', "utf-8")
+        process = start(running, "node", "--config", file)
+        process.read_until("^ready$")
+        process.process.send_signal(signal.SIGHUP)
+        process.read_until("the certificates were read again: there are none$")
+    else:
+        os.mkfifo(file)
+        process = start(running, "node", "--config", file)
+        with file.open("wb") as pipe:  # once the process reads
+            process.process.send_signal(signal.SIGHUP)
+            pipe.write(b'[node]\nid = "dc1"\n')
+        process.read_until("^ready$")
+    process.process.terminate()
+    assert process.finish() == 0
+
+
 def child_node() -> psutil.Process:
     """Return the node that is a child of this process, which may have other children from other tests."""
     [child] = [child for child in psutil.Process().children() if "--until-stdin-closes" in child.cmdline()]
