@@ -22,6 +22,7 @@ like everything else. Long-running operations are in `tasks`.
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from http import HTTPStatus
 from itertools import islice
 
@@ -31,7 +32,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from protocol.values import UID_MAX
 from replicator.errors import ConfigError, FolderExistsError, FolderNotFoundError
 from replicator.flags import settable_in
-from replicator.http.message import Caller, ProblemError, Request, Response, json_response
+from replicator.http.message import Caller, ProblemError, Request, Response, encode_list, json_response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.http.task_routes import TASK_ROUTES
@@ -75,7 +76,8 @@ async def get_mailboxes(services: HttpServices, request: Request) -> Response:
     mailboxes = await services.status.mailboxes(user or name)
     if name is not None and user is None and not mailboxes:
         raise _no_such_user(name)
-    return json_response([asdict(mailbox) for mailbox in mailboxes])
+    encode = partial(encode_list, mailboxes, asdict)
+    return Response(HTTPStatus.OK, await services.run_in_thread(encode))
 
 
 async def put_folder(services: HttpServices, request: Request) -> Response:

@@ -28,7 +28,7 @@ from replicator.runtime.places import Limit, Place, PlaceLimits, Places
 
 HEAD_BYTES_MAX = 16 * KIB  # request line and headers; other servers allow as much
 BODY_BYTES_MAX = 64 * MIB  # the largest message that can be imported: it is held in memory
-JSON_BYTES_MAX = 4 * MIB  # parsed on the event loop: 0.1 s for a full batch of a repair plan, which has 1 MiB
+JSON_BYTES_MAX = 4 * MIB  # a full batch of a repair plan has 1 MiB; large ones are parsed in a thread
 BODIES_MAX = 8  # read or handled at once: with BODY_BYTES_MAX, this bounds the memory of requests
 RECEIVE_BYTES = 64 * KIB
 BODY_S = 60.0  # 1 MiB/s for the largest body

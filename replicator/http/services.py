@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from replicator.config import LimitsConfig
 from replicator.mailstore import Folder, MailStore
-from replicator.runtime.environment import wall_clock_ms
+from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
 from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus, NodeStatus
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
@@ -106,6 +106,7 @@ class HttpServices:
     tasks: TaskControl
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms
+    run_in_thread: ThreadRunner = run_in_thread
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     refusals: RefusalMetrics = field(default_factory=RefusalMetrics)
     reload: Callable[[], Awaitable[Sequence[CertificateStatus]]] = _nothing_to_reload

@@ -42,6 +42,7 @@ from http import HTTPStatus
 
 import trio
 
+from protocol.units import KIB
 from replicator.config.values import S3_URL, endpoint, sid
 from replicator.errors import InvalidNameError
 from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, json_response
@@ -64,13 +65,17 @@ from replicator.users.passwd_file import check_user_name
 
 WAIT_S = 1.0  # between two reports of progress
 PATH_BYTES_MAX = 4000  # Linux takes 4096, including the names of files
+LARGE_BODY_BYTES = 16 * KIB  # a plan; it takes a thread up to a second to read, and would take the loop as long
 CANCEL_S = 30.0  # a single step of a task takes a few seconds, in a mailbox of a million messages
 
 
 async def start(services: HttpServices, request: Request, name: TaskName) -> Response:
     """Start a task."""
-    options = Options(request.body)
-    status = services.tasks.start(_ORDERS[name](services, options))
+    is_large = len(request.body) > LARGE_BODY_BYTES
+    options = await services.run_in_thread(partial(Options, request.body)) if is_large else Options(request.body)
+    order = partial(_ORDERS[name], services, options)
+    is_plan = is_large and name == "apply"  # whose mailboxes need nothing of the node to be checked
+    status = services.tasks.start(await services.run_in_thread(order) if is_plan else order())
     if status is None:
         running = services.tasks.running()
         raise ProblemError(

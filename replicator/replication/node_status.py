@@ -33,6 +33,8 @@ from replicator.store.log.pending_resync import count as postponed_count
 from replicator.store.store import Store
 from resync import row as rows
 
+MAILBOXES_BETWEEN_CHECKPOINTS = 100
+
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
@@ -129,7 +131,12 @@ class StatusReporter:
     async def mailboxes(self, user: str | None) -> Sequence[MailboxStatus]:
         """See `NodeReport`. Deleted folders are not shown."""
         found = await self._store.read(lambda reader: _mailboxes(reader, user))
-        return [self._mailbox(record, chain) for record, chain in found]
+        mailboxes = []
+        for number, (record, chain) in enumerate(found, 1):
+            mailboxes.append(self._mailbox(record, chain))
+            if number % MAILBOXES_BETWEEN_CHECKPOINTS == 0:
+                await trio.lowlevel.checkpoint()
+        return mailboxes
 
     async def has_unsaved(self) -> bool:
         """See `NodeReport`."""

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from replicator.errors import ContentUnavailableError, DiskFullError, DurabilityError, MailError, UnavailableError
 from replicator.http import api
+from replicator.http.message import encode_json, encode_list
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.mailstore import read_all
@@ -90,6 +91,11 @@ async def test_mailboxes_are_listed_for_all_users_or_one(client: Conversation, q
     rows: object = (await get(client, f"/api/v1/mailboxes{query}")).json
     assert isinstance(rows, list)
     assert [row["user"] for row in rows] == users
+
+
+def test_a_list_is_encoded_item_by_item_alike() -> None:
+    for items in ([], [1], [{"ü": "\udc80"}, [None, 2.5], "x"]):
+        assert encode_list(items, lambda item: {"item": item}) == encode_json([{"item": item} for item in items])
 
 
 async def test_mailboxes_of_an_unknown_user_are_404(client: Conversation) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from trio.testing import MockClock
@@ -10,7 +12,8 @@ from trio.testing import MockClock
 from protocol.values import Dot
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
-from replicator.http.task_routes import WAIT_S
+from replicator.http.task_routes import LARGE_BODY_BYTES, WAIT_S
+from replicator.runtime.environment import run_in_thread
 from replicator.tasks import (
     HEADS_MAX,
     PLANNED_MAX,
@@ -32,6 +35,8 @@ from replicator.tasks import (
 from resync.entry import tree_id
 from tests.http.conversation import Answer, Conversation, conversation
 from tests.http.fixed_jobs import BRITTLE_RATE, FOUND, FixedJobs, running
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -328,6 +333,33 @@ async def test_options_of_an_apply_are_passed_on(client: Conversation, jobs: Fix
     await ask(client, "GET", "/api/v1/apply?wait=true")
     await ask(client, "POST", "/api/v1/apply", "{}")
     assert jobs.last.options == ApplyOptions(())
+
+
+async def test_large_plans_are_read_in_threads(services: HttpServices, jobs: FixedJobs) -> None:
+    threads: list[int] = []
+
+    async def in_thread(work: Callable[[], T]) -> T:
+        def note_and_work() -> T:
+            threads.append(threading.get_ident())
+            return work()
+
+        return await run_in_thread(note_and_work)
+
+    async with running(jobs.tasks()) as tasks:
+        served = replace(services, tasks=tasks, run_in_thread=in_thread)
+        async with conversation(HttpServer(served)) as client:
+            assert (await ask(client, "POST", "/api/v1/apply", json.dumps({"mailboxes": [PLANNED]}))).status == 202
+            assert threads == []
+            jobs.end()
+            await ask(client, "GET", "/api/v1/apply?wait=true")
+            large = json.dumps({"mailboxes": [PLANNED] * PLANNED_MAX})
+            assert (await ask(client, "POST", "/api/v1/apply", large)).status == 202
+            assert len(threads) == 2
+            assert threading.get_ident() not in threads
+            jobs.end()
+            await ask(client, "GET", "/api/v1/apply?wait=true")
+            refused = await ask(client, "POST", "/api/v1/check", "[" * (LARGE_BODY_BYTES + 1))
+            assert (refused.status, len(threads)) == (400, 3)
 
 
 def with_heads(heads: object) -> list[object]:
