@@ -14,6 +14,7 @@ SOURCES = ("benchmarks", "master_election", "protocol", "replicator", "resync", 
 CODE = [path for folder in SOURCES for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".lark")]
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 _FILE = re.compile(r"`((?:\w+/)*\w+\.(?:py|lark))`")
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
@@ -25,6 +26,17 @@ def test_named_files_exist() -> None:
     for text in (*CODE, *DOCUMENTS):
         for name in _FILE.findall(text.read_text("utf-8")):
             assert any(file.endswith(f"/{name}") for file in files), f"{text} names `{name}`"
+
+
+def test_named_tests_exist() -> None:
+    """A test is named by its file and function, as in `tests/test_documents.py::test_named_tests_exist`."""
+    named = {text: _TEST.findall(text.read_text("utf-8")) for text in DOCUMENTS}
+    assert named[ROOT / "docs" / "security.md"]
+    for text, tests in named.items():
+        for file, function in tests:
+            path = ROOT / file
+            assert path.is_file(), f"{text} names a test in {file}"
+            assert f"def {function}(" in path.read_text("utf-8"), f"{text} names {file}::{function}"
 
 
 def test_map_of_tasks_names_all_modules_that_start_tasks() -> None:
