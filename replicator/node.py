@@ -26,12 +26,12 @@ from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import host_name
+from replicator.proxy_header import behind_proxies
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.node_status import StatusReporter
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
-from replicator.runtime.addresses import client_address
 from replicator.runtime.environment import Environment
 from replicator.runtime.file_modes import PRIVATE_DIRECTORY, exposed_directory, exposed_file, umask_for
 from replicator.runtime.loop_watch import LoopWatch
@@ -281,12 +281,13 @@ def _doors(
     yield None, HttpServer(http, Access(by_own_socket=True)).serve
     if doors.peer:
         yield doors.peer, lambda stream: coordinator.connections.accept(tls.accept(stream))
+    proxied = partial(behind_proxies, trusted=config.proxy.trusted)
     if doors.imap:
-        yield doors.imap, lambda stream: serve_imap(stream, imap, address=client_address(stream))
+        yield doors.imap, proxied(lambda stream, address: serve_imap(stream, imap, address=address))
     if doors.imaps:
-        yield doors.imaps, lambda stream: serve_imap(stream, imap, address=client_address(stream), tls_first=True)
+        yield doors.imaps, proxied(lambda stream, address: serve_imap(stream, imap, address=address, tls_first=True))
     if doors.lmtp:
-        yield doors.lmtp, lmtp.serve
+        yield doors.lmtp, proxied(lmtp.serve)
     if doors.http:
         yield doors.http, HttpServer(http, Access(_tokens_of(config))).serve
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -176,6 +177,16 @@ class TlsConfig:
     ca: Path | None = None
 
 
+Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyConfig:
+    """Networks of proxies in front of the doors for mail. They name each client in a header (PROXY protocol v2)."""
+
+    trusted: tuple[Network, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class CertificateConfig:
     """PEM files of a certificate, with those that lead to its CA, and of its key: for mail clients and MTAs."""
@@ -240,6 +251,7 @@ class Config:
     content: ContentConfig = field(default_factory=ContentConfig)
     tls: TlsConfig | None = None
     plain_links: bool = False  # `tls.mode = "none"`: links to other machines need no TLS
+    proxy: ProxyConfig = field(default_factory=ProxyConfig)
     certificates: tuple[CertificateConfig, ...] = ()  # for clients; none: that of `tls`
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     http: HttpConfig = field(default_factory=HttpConfig)

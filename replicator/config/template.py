@@ -29,6 +29,8 @@ def config_text(config: Config, directory: Path) -> str:
         sections.append(_tls(config.tls, directory))
     elif config.plain_links:
         sections.append('[tls]\nmode = "none"    # links are not encrypted\n')
+    if config.proxy.trusted:
+        sections.append(f"[proxy]\ntrusted = {json.dumps([str(network) for network in config.proxy.trusted])}\n")
     sections += [_certificate(certificate, directory) for certificate in config.certificates]
     if config.limits != LimitsConfig():
         sections.append(_limits(config.limits))

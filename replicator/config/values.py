@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable
 from decimal import Decimal
 from enum import StrEnum
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from protocol.units import GIB, KIB, MIB
-from replicator.config.model import DAY_S, Address
+from replicator.config.model import DAY_S, Address, Network
 from replicator.runtime.addresses import is_loopback
 
 E = TypeVar("E", bound=StrEnum)
@@ -123,6 +124,21 @@ def address(lowest_port: int) -> Callable[[object], Address]:
         return Address(match[1] or match[2], port)
 
     return parse
+
+
+def networks(value: object) -> tuple[Network, ...]:
+    """Parse a list of IP addresses and networks."""
+    example = 'a list such as ["127.0.0.1", "10.0.0.0/8"]'
+    if not isinstance(value, list):
+        raise ValueError(f"expected {example}, not {_shown(value)}")  # noqa: TRY004 - one error type a file
+    return tuple(_network(item, example) for item in value)
+
+
+def _network(value: object, example: str) -> Network:
+    try:
+        return ip_network(text(value))
+    except ValueError as error:
+        raise ValueError(f"expected {example}; {_shown(value)} is none: {error}") from error
 
 
 def choice(names: type[E]) -> Callable[[object], E]:

@@ -42,14 +42,14 @@ class LmtpServer:
         self._services = services
         self._places = Places(limits, partial(services.refusals.refused, "lmtp"))
 
-    async def serve(self, stream: trio.abc.Stream) -> None:
-        """Serve one connection until either side ends it, and close it.
+    async def serve(self, stream: trio.abc.Stream, address: str | None = None) -> None:
+        """Serve one connection until either side ends it, and close it. `address`: the client's if a proxy named it.
 
         Safe to cancel: messages that were answered are stored, the current one may or may not be.
         """
         try:
             async with stream:
-                address = client_address(stream)
+                address = client_address(stream) if address is None else address
                 connection = _Connection(stream, self._services, address)
                 with self._places.admit(address) as place:
                     if place is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 import trio
 
@@ -38,6 +39,12 @@ def client_address(stream: trio.abc.Stream) -> str:
         case (str(host), *_):
             return host.partition("%")[0]
     return ""
+
+
+def is_in(address: str, networks: Iterable[IPv4Network | IPv6Network]) -> bool:
+    """Return True if the address is in one of the networks."""
+    ip = _parse(address)
+    return ip is not None and any(ip in network for network in networks)
 
 
 def _parse(text: str) -> IPv4Address | IPv6Address | None:

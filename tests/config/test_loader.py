@@ -430,3 +430,11 @@ def test_path_that_the_system_refuses_is_reported(tmp_path: Path) -> None:
         load_config(file, serving=True)
     assert str(caught.value).count("File name too long") == 2
     assert re.findall(r"toml:(\d+): (\w+)", str(caught.value)) == [("2", "url"), ("4", "certificate")]
+
+
+def test_trusted_proxies_are_addresses_and_networks(tmp_path: Path) -> None:
+    config = load(tmp_path, 'node.id = "a"\nproxy.trusted = ["127.0.0.1", "10.0.0.0/8", "2001:db8::/32"]')
+    assert [str(network) for network in config.proxy.trusted] == ["127.0.0.1/32", "10.0.0.0/8", "2001:db8::/32"]
+    for wrong in ('"10.0.0.0/8"', '["10.0.0.1/8"]', '["proxy.example"]', "[1]"):
+        [problem] = problems(tmp_path, f'node.id = "a"\nproxy.trusted = {wrong}')
+        assert problem.startswith('2: trusted: expected a list such as ["127.0.0.1", "10.0.0.0/8"]')

@@ -1,3 +1,4 @@
+from ipaddress import ip_network
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,6 +20,7 @@ from replicator.config import (
     MastershipConfig,
     NodeConfig,
     PeerConfig,
+    ProxyConfig,
     Scope,
     TlsConfig,
     UidConflict,
@@ -37,6 +39,8 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size
 DURATIONS = st.integers(0, 10**9).map(lambda ms: ms / 1000)
 HEARTBEATS = st.integers(10, 1000).map(lambda ms: ms / 1000)
 TIMEOUTS = st.integers(2000, 10**9).map(lambda ms: ms / 1000)
+
+PROXIES = ProxyConfig((ip_network("10.0.0.0/8"), ip_network("::1/128")))
 
 
 @st.composite
@@ -73,6 +77,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         plain_links=protection == "none",
         certificates=certificates,
         http=HttpConfig(draw(st.none() | paths)),
+        proxy=draw(st.sampled_from([ProxyConfig(), PROXIES])),
         limits=LimitsConfig(
             imap_fetch_items=draw(st.integers(1, 10_000)), imap_search_keys=draw(st.integers(1, 10_000))
         ),
