@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
 
 from protocol.framing import ContinuationNeeded, Frame, FramingError, LargeLiteral
+from protocol.units import KIB
 from replicator.errors import MailError
 from replicator.imap.handlers import auth, folders, idle, message_changes
 from replicator.imap.handlers.append import append, appended
@@ -24,6 +26,9 @@ from replicator.imap.wire.large_literal import IncomingLiteral
 from replicator.imap.wire.refusals import CommandFailedError, code_of
 from replicator.imap.wire.responses import continuation, status_line, tagged
 from replicator.runtime.loop_watch import doing
+
+LONG_COMMAND_BYTES = 2 * KIB
+"""Longest text of a command that the event loop parses, which takes up to five milliseconds for each KiB."""
 
 MAX_BAD_COMMANDS = 10  # in a row: the client does not speak IMAP
 
@@ -120,12 +125,18 @@ async def _serve_next(session: Session) -> bool:
     assert isinstance(event, Frame), "whoever meets a large literal reads all of it"
     doing("imap", session.user_or_none, _name_of(event.text))
     try:
-        command = session.services.parser.parse(event)
+        command = await _parsed(session, event)
     except CommandSyntaxError as error:
         await session.write([tagged(error.tag or "*", "BAD", str(error))])
         return False
     session.check_login()
     return await _run(session, command, verb_of(event.text).decode("ascii"))
+
+
+async def _parsed(session: Session, frame: Frame) -> c.Tagged:
+    """Return the command of a frame; a long one is parsed in a thread. Raises CommandSyntaxError."""
+    parse = partial(session.services.parser.parse, frame)
+    return await session.services.parsing.apart(parse) if len(frame.text) > LONG_COMMAND_BYTES else parse()
 
 
 def _name_of(text: bytes) -> str:

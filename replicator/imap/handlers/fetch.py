@@ -21,7 +21,6 @@ from protocol.units import MIB
 from protocol.values import UidSet
 from replicator.errors import ContentUnavailableError, MailError
 from replicator.imap.rendering.fetch_answers import ParsedBody, fetch_value
-from replicator.imap.selection import Selection
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.connection import ConnectionEndedError
@@ -43,6 +42,7 @@ from replicator.mailstore import BodyReader
 from replicator.view import SEEN, Message
 
 RANGES_NAMED = 10  # of UIDs, in a one-line answer
+MANY_RANGES = 500  # of a sequence set; each takes some microseconds, and more than these are resolved in a thread
 MESSAGES_BETWEEN_CHECKPOINTS = 100  # about a millisecond of formatting; other connections wait no longer
 
 # A slice is marked as seen by one change, so it is also the most that is marked for a client that disconnects.
@@ -101,7 +101,7 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
             "imap_fetch_items", f"A FETCH may have {limit} items, not {items}; ask for fewer at a time"
         )
     selection, plan = session.selection, _plan(command)
-    pairs = selection.numbering.pairs(resolved(selection, command.numbers, by_uid=command.by_uid))
+    pairs = selection.numbering.pairs(await resolved(session, command.numbers, by_uid=command.by_uid))
     marks = not selection.read_only and any(sets_seen(item) for item in command.items)
     left_out = _LeftOut()
     for first in pairs:
@@ -118,9 +118,12 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
     return _completion(gone=0 if command.by_uid else left_out.gone, unreadable=UidSet.of(left_out.unreadable))
 
 
-def resolved(selection: Selection, numbers: SequenceSet, *, by_uid: bool) -> list[range]:
+async def resolved(session: Session, numbers: SequenceSet, *, by_uid: bool) -> list[range]:
     """Return runs of the sequence numbers. Raises CommandFailedError if a number is beyond the last message."""
-    runs = selection.numbering.resolve(numbers, by_uid=by_uid)
+    selection = session.selection
+    resolve = partial(selection.numbering.resolve, numbers, by_uid=by_uid)
+    # The numbering does not change meanwhile: nothing is announced while a command runs.
+    runs = await session.services.parsing.apart(resolve) if len(numbers.ranges) > MANY_RANGES else resolve()
     if runs is None:
         count = len(selection.numbering)
         raise CommandFailedError(f"A number is beyond the last of the {count} messages", condition="BAD")

@@ -21,7 +21,7 @@ async def store(session: Session, command: c.Store) -> Completion:
     """Run STORE and UID STORE. `.SILENT` suppresses only the client's own changes."""
     selection = _writable(session)
     view = selection.view
-    runs = resolved(selection, command.numbers, by_uid=command.by_uid)
+    runs = await resolved(session, command.numbers, by_uid=command.by_uid)
     uids, gone = _existing(selection, runs)
     added, removed = _flag_changes(selection, command, uids)
     expected = {uid: (view.messages[uid].flags - removed) | added for uid in uids} if command.silent else {}
@@ -62,7 +62,7 @@ async def _tell_flags(session: Session, runs: list[range], *, with_uid: bool) ->
 async def copy(session: Session, command: c.Copy) -> Completion:
     """Run COPY and MOVE, with COPYUID (RFC 4315 section 3), on all of the messages or none."""
     selection = _writable(session) if command.remove else session.selection
-    runs = resolved(selection, command.numbers, by_uid=command.by_uid)
+    runs = await resolved(session, command.numbers, by_uid=command.by_uid)
     with offering_to_create():
         destination = await session.folder(command.mailbox)
         # No await between this and the request: the command means the messages that exist now.

@@ -7,13 +7,14 @@ from functools import partial
 import trio
 
 from replicator.errors import ContentUnavailableError
+from replicator.imap.handlers.fetch import MANY_RANGES
 from replicator.imap.matching.bounds import WorkExceededError, WorkMeter
 from replicator.imap.matching.phases import Search
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import search_response
-from replicator.imap.wire.search_keys import count_keys
+from replicator.imap.wire.search_keys import count_keys, count_ranges
 from replicator.view import Message
 
 
@@ -45,7 +46,9 @@ async def _found(session: Session, command: c.Search, work: WorkMeter) -> tuple[
     """Return the numbers of the messages found, ascending, and how many could not be read."""
     selection = session.selection
     numbering, view = selection.numbering, selection.view
-    evaluation = Search(command.program, view, numbering.uids, numbering.recent, work)
+    prepare = partial(Search, command.program, view, numbering.uids, numbering.recent, work)
+    is_long = count_ranges(command.program.key) > MANY_RANGES
+    evaluation = await session.services.parsing.apart(prepare) if is_long else prepare()
     numbers, unreadable = list[list[int]](), 0
     for found, doubtful in evaluation.decide():
         await trio.lowlevel.checkpoint()

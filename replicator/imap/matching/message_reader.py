@@ -92,5 +92,9 @@ class Parsing:
         """
         if not _is_large(body, with_structure=with_structure, values=values):
             return work()
+        return await self.apart(work)
+
+    async def apart(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, which may take long, running it in one of a few threads."""
         async with self.room:
             return await self.run_in_thread(work)

@@ -38,7 +38,7 @@ _DAY_MS = 86_400_000
 _EPOCH = dt.date(1970, 1, 1)
 
 
-STEP_WORK = 10_000
+STEP_WORK = 5_000
 """Steps of work on the rows of messages between two pauses: some milliseconds."""
 
 

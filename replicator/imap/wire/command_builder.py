@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -43,9 +44,21 @@ class _Nested:
 
 @v_args(inline=True)
 class CommandBuilder(Transformer[Token, c.Tagged]):
-    """Builds the command of one text at a time; `literals` must hold the text's literals, in order."""
+    """Builds the command of one text at a time in each thread; `literals` must hold the text's literals, in order."""
 
-    literals: Iterator[bytes] = iter(())
+    def __init__(self) -> None:
+        super().__init__()
+        self._of_thread = threading.local()
+
+    @property
+    def literals(self) -> Iterator[bytes]:
+        """The literals that were not used yet, of the text that this thread parses."""
+        left: Iterator[bytes] = self._of_thread.literals
+        return left
+
+    @literals.setter
+    def literals(self, literals: Iterator[bytes]) -> None:
+        self._of_thread.literals = literals
 
     def tagged(self, tag: Token, command: c.Command) -> c.Tagged:
         return c.Tagged(str(tag), command)

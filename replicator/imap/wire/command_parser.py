@@ -60,7 +60,7 @@ class CommandSyntaxError(Exception):
 
 
 class CommandParser:
-    """Parses one frame at a time. The constructor compiles the grammar: share the parser between connections."""
+    """Parses one frame at a time in each thread. The constructor compiles the grammar: share it between connections."""
 
     def __init__(self) -> None:
         self._builder = CommandBuilder()

@@ -7,7 +7,7 @@ Several of the RFC's keys share one class: FROM is a header, UNSEEN is not `\See
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -175,16 +175,34 @@ class SearchProgram:
     charset: str | None = None
 
 
-def count_keys(key: SearchKey) -> int:
-    """Return the number of single keys in a tree of keys."""
+def single_keys(key: SearchKey) -> Iterator[SearchKey]:
+    """Yield the keys of a tree that hold no others."""
     match key:
         case And(keys):
-            return sum(map(count_keys, keys))
+            for part in keys:
+                yield from single_keys(part)
         case Or(left, right):
-            return count_keys(left) + count_keys(right)
+            yield from single_keys(left)
+            yield from single_keys(right)
         case Not(negated):
-            return count_keys(negated)
-    return 1
+            yield from single_keys(negated)
+        case _:
+            yield key
+
+
+def count_keys(key: SearchKey) -> int:
+    """Return the number of single keys in a tree of keys."""
+    return sum(1 for _ in single_keys(key))
+
+
+def count_ranges(key: SearchKey) -> int:
+    """Return the number of ranges in all sequence sets of a tree of keys."""
+    count = 0
+    for single in single_keys(key):
+        match single:
+            case SequenceNumbers(numbers) | Uids(numbers):
+                count += len(numbers.ranges)
+    return count
 
 
 def not_flagged(flag: str) -> Not:

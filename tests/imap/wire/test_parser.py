@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -245,3 +247,21 @@ def test_hostile_input_gives_a_command_or_one_error(text: bytes) -> None:
     except CommandSyntaxError as error:
         tag = error.tag
     assert tag == tag_of(text)
+
+
+def test_threads_parse_at_the_same_time() -> None:
+    parser = CommandParser()
+
+    def parse(name: bytes) -> set[object]:
+        text = b"t SEARCH " + b" ".join([b"HEADER {1}\r\n {1}\r\n"] * 20)
+        return {parser.parse(Frame(text, (name,) * 40)).command for _ in range(10)}
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            parsed = list(pool.map(parse, (b"a", b"b")))
+    finally:
+        sys.setswitchinterval(before)
+    for name, commands in zip(("a", "b"), parsed, strict=True):
+        assert commands == {c.Search(k.SearchProgram(k.And((k.HeaderContains(name, name.encode()),) * 20)))}

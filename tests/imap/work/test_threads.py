@@ -53,31 +53,31 @@ MANY_KEYS = " ".join(f"NOT HEADER X q{number}" for number in range(400))
 
 
 @pytest.mark.parametrize(
-    ("name", "command", "in_thread"),
+    ("name", "command", "in_threads"),
     [
-        ("ordinary", "FETCH 1 (UID FLAGS ENVELOPE BODYSTRUCTURE)", False),
-        ("ordinary", f"FETCH 1 (UID FLAGS {FEW_FIELDS})", False),
-        ("ordinary", "SEARCH OR FROM none OR TO none SUBJECT none", False),
-        ("ordinary", f"FETCH 1 ({MANY_FIELDS})", False),
-        ("ordinary", "SEARCH TEXT none", False),
-        ("fields", "FETCH 1 ENVELOPE", True),
-        ("fields", f"FETCH 1 ({FEW_FIELDS})", True),
-        ("fields", f"FETCH 1 ({MANY_FIELDS})", True),
-        ("fields", f"SEARCH {MANY_KEYS}", True),
-        ("fields", "SEARCH TEXT none", True),
-        ("addresses", "FETCH 1 ENVELOPE", True),
-        ("addresses", "SEARCH TO none", True),
-        ("parts", "FETCH 1 BODYSTRUCTURE", True),
-        ("parts", "FETCH 1 BODY[1]", True),
-        ("parts", "FETCH 1 ENVELOPE", False),
-        ("small parts", "FETCH 1 BODYSTRUCTURE", True),
-        ("small parts", "SEARCH BODY none", True),
-        ("nested", "FETCH 1 BODYSTRUCTURE", True),
-        ("nested", "SEARCH BODY none", True),
+        ("ordinary", "FETCH 1 (UID FLAGS ENVELOPE BODYSTRUCTURE)", 0),
+        ("ordinary", f"FETCH 1 (UID FLAGS {FEW_FIELDS})", 0),
+        ("ordinary", "SEARCH OR FROM none OR TO none SUBJECT none", 0),
+        ("ordinary", f"FETCH 1 ({MANY_FIELDS})", 1),  # the command itself
+        ("ordinary", "SEARCH TEXT none", 0),
+        ("fields", "FETCH 1 ENVELOPE", 1),
+        ("fields", f"FETCH 1 ({FEW_FIELDS})", 1),
+        ("fields", f"FETCH 1 ({MANY_FIELDS})", 2),
+        ("fields", f"SEARCH {MANY_KEYS}", 2),
+        ("fields", "SEARCH TEXT none", 1),
+        ("addresses", "FETCH 1 ENVELOPE", 1),
+        ("addresses", "SEARCH TO none", 1),
+        ("parts", "FETCH 1 BODYSTRUCTURE", 1),
+        ("parts", "FETCH 1 BODY[1]", 1),
+        ("parts", "FETCH 1 ENVELOPE", 0),
+        ("small parts", "FETCH 1 BODYSTRUCTURE", 1),
+        ("small parts", "SEARCH BODY none", 1),
+        ("nested", "FETCH 1 BODYSTRUCTURE", 1),
+        ("nested", "SEARCH BODY none", 1),
     ],
 )
 async def test_what_takes_long_to_parse_is_parsed_in_a_thread(
-    served: ImapServices, mail: HookedMail, name: str, command: str, *, in_thread: bool
+    served: ImapServices, mail: HookedMail, name: str, command: str, in_threads: int
 ) -> None:
     threads = 0
 
@@ -94,4 +94,37 @@ async def test_what_takes_long_to_parse_is_parsed_in_a_thread(
         while not (line := await client.line()).startswith("t "):
             pass
         assert line.startswith("t OK")
-    assert threads == int(in_thread)
+    assert threads == in_threads
+
+
+@pytest.mark.parametrize(
+    ("command", "in_thread"),
+    [
+        ("UID FETCH 1,3:9,12:* (UID FLAGS)", False),
+        ("SEARCH UID 1,3:9,12:* NOT DELETED OR FROM a@example.org SUBJECT b", False),
+        ("UID FETCH {numbers} (UID FLAGS)", True),
+        ("UID SEARCH UID {numbers}", True),
+        ("UID STORE {numbers} +FLAGS.SILENT (a)", True),
+        ("UID COPY {numbers} INBOX", True),
+        ("SEARCH NOT ({words})", True),  # BAD: these are no keys
+        ("STORE 1 +FLAGS.SILENT ({words}", True),
+    ],
+)
+async def test_long_commands_are_read_in_a_thread(
+    served: ImapServices, mail: HookedMail, command: str, *, in_thread: bool
+) -> None:
+    threads = 0
+
+    async def count(work: Callable[[], T]) -> T:
+        nonlocal threads
+        threads += 1
+        return await run_in_thread(work)
+
+    await mail.save(await mail.folder("alice", "INBOX"), NewMessage(b"\r\n"))
+    served = replace(served, parsing=Parsing(run_in_thread=count))
+    numbers, words = ",".join(map(str, range(1, 2000, 2))), " ".join(["word"] * 1000)
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        await client.run(command.format(numbers=numbers, words=words))
+        assert (threads > 0) is in_thread
+        assert (await client.run("NOOP"))[-1] == "t OK Nothing done"
