@@ -18,6 +18,7 @@ from replicator.certificates import Certificates
 from replicator.config import Address, Config
 from replicator.errors import ConfigError, DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
+from replicator.http.destinations import Destinations
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.tokens import Tokens
@@ -61,6 +62,7 @@ log = logging.getLogger(__name__)
 Reload = Callable[[], Awaitable[Sequence[CertificateStatus]]]
 
 DATABASE = "node.db"
+INVENTORIES = "inventories"
 
 
 async def run_node(
@@ -277,6 +279,7 @@ def _doors(
         limits=config.limits,
         refusals=refusals,
         reload=reload,
+        destinations=_destinations_of(config),
     )
     yield None, HttpServer(http, Access(by_own_socket=True)).serve
     if doors.peer:
@@ -290,6 +293,16 @@ def _doors(
         yield doors.lmtp, proxied(lmtp.serve)
     if doors.http:
         yield doors.http, HttpServer(http, Access(_tokens_of(config))).serve
+
+
+def _destinations_of(config: Config) -> Destinations:
+    """Return where the holder of a token may have inventories written."""
+    checkpoint = config.checkpoint
+    above = (str(config.node.data), str(checkpoint.directory or checkpoint.url.rstrip("/")))
+    places = config.http.directories
+    return Destinations(
+        tuple(f"{place}/{INVENTORIES}" for place in above) if places is None else places, checkpoint.endpoint
+    )
 
 
 def _tokens_of(config: Config) -> Tokens | None:

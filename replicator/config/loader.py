@@ -188,7 +188,10 @@ def _certificate(section: Section, directory: Path) -> CertificateConfig:
 
 
 def _http(section: Section, directory: Path) -> HttpConfig:
-    return HttpConfig(tokens=section.take("tokens", values.path(directory), None))
+    return HttpConfig(
+        tokens=section.take("tokens", values.path(directory), None),
+        directories=section.take("directories", values.places(directory), None),
+    )
 
 
 def _limits(section: Section) -> LimitsConfig:

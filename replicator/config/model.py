@@ -197,9 +197,14 @@ class CertificateConfig:
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """The HTTP listener. `tokens`: the file of those who may use it; None: whoever can connect may do everything."""
+    """The HTTP listener. `tokens`: the file of those who may use it; None: whoever can connect may do everything.
+
+    `directories`: absolute paths and `s3://` URLs below which the holder of a token may have inventories written; None:
+    `inventories` in `node.data` and below `checkpoint.url`.
+    """
 
     tokens: Path | None = None
+    directories: tuple[str, ...] | None = None
 
 
 def _limit(default: int, *, lowest: int = 1, highest: int) -> int:

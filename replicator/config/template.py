@@ -118,7 +118,10 @@ def _certificate(certificate: CertificateConfig, directory: Path) -> str:
 
 
 def _http(http: HttpConfig, directory: Path) -> str:
-    return "[http]\n" + (f"tokens = {_path(http.tokens, directory)}\n" if http.tokens else "")
+    tokens = f"tokens = {_path(http.tokens, directory)}\n" if http.tokens else ""
+    if http.directories is None:
+        return f"[http]\n{tokens}"
+    return f"[http]\n{tokens}directories = [{', '.join(map(_quoted, http.directories))}]\n"
 
 
 def _limits(limits: LimitsConfig) -> str:

@@ -6,6 +6,7 @@ All of them raise ValueError with a text that says what is expected; the loader 
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -40,6 +41,8 @@ ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%]{2,64})\]|([A-Za-z0-9._-]{1,253})):([
 S3_URL = re.compile(r"s3://[A-Za-z0-9][A-Za-z0-9._-]{0,254}(?:/[^/?#\\]{1,255}){0,16}/?")
 """URL without a query or a password, which do not belong in a file that is passed around."""
 ENDPOINT = re.compile(rf"(https?)://{ADDRESS.pattern}/?")
+PLACES_MAX = 100
+"""Entries of a list that is compared with each request."""
 PATH_MAX = 4096
 """PATH_MAX of Linux."""
 
@@ -205,9 +208,21 @@ def object_store_url(directory: Path) -> Callable[[object], str]:
             # file:relative and file:/absolute as they are written; file:///absolute percent-encoded (RFC 8089).
             name = unquote(urlsplit(url).path) if rest.startswith("//") else rest
             return path(directory)(name).as_uri()
-        if S3_URL.fullmatch(url) and not {".", ".."} & set(url.split("/")):
+        if _is_s3(url):
             return url
         raise ValueError(f"expected 'file:DIRECTORY' or 's3://BUCKET/PREFIX', not {_shown(value)}")
+
+    return parse
+
+
+def places(directory: Path) -> Callable[[object], tuple[str, ...]]:
+    """Return a parser of a list of paths, made absolute as by `path`, and of `s3://bucket/prefix`."""
+    resolve = path(directory)
+
+    def parse(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list) or len(value) > PLACES_MAX:
+            raise ValueError(f"expected a list of at most {PLACES_MAX} directories, not {_shown(value)}")
+        return tuple(place if _is_s3(place := text(each)) else os.path.normpath(resolve(each)) for each in value)
 
     return parse
 
@@ -222,6 +237,10 @@ def endpoint(value: object) -> str:
             "expected https: over http, others could read who has mail from where, and replace the objects"
         )
     return match[0].rstrip("/")
+
+
+def _is_s3(url: str) -> bool:
+    return S3_URL.fullmatch(url) is not None and not {".", ".."} & set(url.split("/"))
 
 
 def _matching(value: object, pattern: re.Pattern[str], expected: str) -> str:

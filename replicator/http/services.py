@@ -9,6 +9,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 
 from replicator.config import LimitsConfig
+from replicator.http.destinations import Destinations
 from replicator.mailstore import Folder, MailStore
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
@@ -110,3 +111,4 @@ class HttpServices:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     refusals: RefusalMetrics = field(default_factory=RefusalMetrics)
     reload: Callable[[], Awaitable[Sequence[CertificateStatus]]] = _nothing_to_reload
+    destinations: Destinations = field(default_factory=Destinations)

@@ -17,7 +17,8 @@ POST takes a JSON object with the task's options. Each of these may be left out:
 
 An undelete requires `user` and `mailbox`, and may have `since_ms`, the earliest time of the expunge (milliseconds since
 the epoch), and `dry_run`. An inventory requires `to`, an absolute path on the node's machine or `s3://bucket/prefix`,
-and may have the `endpoint` of that bucket, and `overwrite`, to replace an incomplete inventory.
+and may have the `endpoint` of that bucket, and `overwrite`, to replace an incomplete inventory. Where a token may have
+it written, `destinations` says; elsewhere it is answered with 403.
 
 An apply has the `mailboxes` of a repair plan (docs/repair.md), at most 1,000 with at most 10,000 heads:
 
@@ -45,7 +46,7 @@ import trio
 from protocol.units import KIB
 from replicator.config.values import S3_URL, endpoint, sid
 from replicator.errors import InvalidNameError
-from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, json_response
+from replicator.http.message import JSON_TYPE, Caller, ProblemError, Request, Response, json_response
 from replicator.http.options import Options
 from replicator.http.planned import planned_mailboxes
 from replicator.http.routing import Route
@@ -73,9 +74,12 @@ async def start(services: HttpServices, request: Request, name: TaskName) -> Res
     """Start a task."""
     is_large = len(request.body) > LARGE_BODY_BYTES
     options = await services.run_in_thread(partial(Options, request.body)) if is_large else Options(request.body)
-    order = partial(_ORDERS[name], services, options)
+    parse = partial(_ORDERS[name], services, options)
     is_plan = is_large and name == "apply"  # whose mailboxes need nothing of the node to be checked
-    status = services.tasks.start(await services.run_in_thread(order) if is_plan else order())
+    order = await services.run_in_thread(parse) if is_plan else parse()
+    if isinstance(order, InventoryOptions) and request.caller is not Caller.OPERATOR:
+        services.destinations.check(order.to, order.endpoint)
+    status = services.tasks.start(order)
     if status is None:
         running = services.tasks.running()
         raise ProblemError(

@@ -76,7 +76,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         tls=protection if isinstance(protection, TlsConfig) else None,
         plain_links=protection == "none",
         certificates=certificates,
-        http=HttpConfig(draw(st.none() | paths)),
+        http=HttpConfig(draw(st.none() | paths), draw(st.sampled_from([None, (), ("s3://b/p", "/srv/inventories")]))),
         proxy=draw(st.sampled_from([ProxyConfig(), PROXIES])),
         limits=LimitsConfig(
             imap_fetch_items=draw(st.integers(1, 10_000)), imap_search_keys=draw(st.integers(1, 10_000))
