@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from replicator.imap.wire.connection import BLOCK_BYTES, _blocks
-from replicator.imap.wire.fetch_items import Adjacent, Atom, Value
+from replicator.imap.wire.fetch_items import Adjacent, Atom, Span, Value
 from replicator.imap.wire.responses import (
     FlagFormatter,
     copyuid,
     fetch_response,
     flag_list,
+    printed,
     status_line,
     tagged,
     without_body,
@@ -16,7 +19,7 @@ from replicator.imap.wire.responses import (
 
 
 @pytest.mark.parametrize(
-    ("value", "printed"),
+    ("value", "text"),
     [
         (None, b"NIL"),
         (7, b"7"),
@@ -31,16 +34,31 @@ from replicator.imap.wire.responses import (
         ((1, (b"a", None), Adjacent(((1,), (2, 3)))), b'(1 ("a" NIL) (1)(2 3))'),
     ],
 )
-def test_values_are_printed(value: Value, printed: bytes) -> None:
+def test_values_are_printed(value: Value, text: bytes) -> None:
     assert (
         b"".join(without_body(fetch_response(3, [(b"A", value), (b"UID", 9)])))
-        == b"* 3 FETCH (A " + printed + b" UID 9)\r\n"
+        == b"* 3 FETCH (A " + text + b" UID 9)\r\n"
     )
+
+
+values: st.SearchStrategy[Value] = st.recursive(
+    st.none() | st.integers(0, 9) | st.binary(max_size=4) | st.builds(Span, st.integers(0, 4), st.integers(5, 9)),
+    lambda inner: (
+        st.lists(inner, max_size=4).map(tuple) | st.lists(inner, max_size=4).map(lambda parts: Adjacent((*parts,)))
+    ),
+)
+
+
+@given(st.lists(values, min_size=1, max_size=4))
+def test_values_printed_ahead_make_the_same_answer(values: list[Value]) -> None:
+    named = [(b"%d" % number, value) for number, value in enumerate(values)]
+    assert fetch_response(1, [(name, printed(value)) for name, value in named]) == fetch_response(1, named)
 
 
 def test_bodies_are_not_copied() -> None:
     body = b"\r\n" * 100_000
-    assert any(chunk is body for chunk in fetch_response(1, [(b"BODY[]", body)]))
+    for value in (body, printed(body)):
+        assert any(chunk is body for chunk in fetch_response(1, [(b"BODY[]", value)]))
 
 
 def test_small_values_are_one_chunk() -> None:
