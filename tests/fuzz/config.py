@@ -89,4 +89,5 @@ TARGET = Target(
         ),
         *(b"a" * 300, b"[" * 1100, b"a." * 1100, b"{a=" * 400),
     ),
+    is_cut=False,
 )

@@ -14,6 +14,9 @@ from protocol.units import MIB
 LONGEST_INPUT = 4096
 """Octets of the longest input: enough for whole sessions, and for work that grows faster than the input to show."""
 
+PIECE_SIZES = (1, 2, 3, 5, 8, 13, 64, 512)
+"""Octets: small pieces end within markers of all kinds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -31,6 +34,7 @@ class Target:
     calls_per_octet: int = 1_000
     memory: int = MIB
     memory_per_octet: int = 2_000
+    is_cut: bool = True  # the first octet of an input says how the rest is cut into pieces (`pieces_of`)
 
     def warm_up(self) -> None:
         """Check the seeds without bounds, so that grammars and caches are there."""
@@ -80,6 +84,6 @@ def counted_calls() -> Iterator[Work]:
 
 
 def pieces_of(data: bytes) -> tuple[bytes, list[bytes]]:
-    """Return the octets after the first one, whole and in pieces whose size the first one gives."""
-    size, rest = 1 + data[0] % 64 if data else 1, data[1:]
+    """Return the octets after the first one, whole and in pieces whose size the first one chooses."""
+    size, rest = PIECE_SIZES[data[0] % len(PIECE_SIZES)] if data else 1, data[1:]
     return rest, [rest[start : start + size] for start in range(0, len(rest), size)]

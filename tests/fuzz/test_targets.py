@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.effort import examples, first
-from tests.fuzz.target import LONGEST_INPUT, Target
+from tests.fuzz.target import LONGEST_INPUT, PIECE_SIZES, Target
 from tests.fuzz.targets import NAMES, load
 
 COUNTS = {"wire": (100, 400), "imap": (150, 800), "lmtp": (300, 1000), "http": (8, 60), "config": (80, 400)}
@@ -15,13 +15,19 @@ COUNTS = {"wire": (100, 400), "imap": (150, 800), "lmtp": (300, 1000), "http": (
 
 
 def inputs(target: Target) -> st.SearchStrategy[bytes]:
-    """Draw sequences of the target's words, pieces of its seeds, and other octets."""
-    pieces = st.builds(
-        lambda seed, low, high: seed[low:high], st.sampled_from(target.seeds), *[st.integers(0, 200)] * 2
+    """Draw seeds with words in them, one after the other, and cuts of any size: most commands stay right."""
+    words = st.lists(st.sampled_from(target.words) | st.binary(max_size=4), max_size=3).map(b"".join)
+    changed = st.builds(
+        lambda seed, start, word, gap: seed[:start] + word + seed[start + gap :],
+        st.sampled_from(target.seeds),
+        st.integers(1, 200),
+        words,
+        st.sampled_from([0, 0, 1, 5, 50]),
     )
-    drawn = st.sampled_from(target.words) | pieces | st.sampled_from(target.seeds) | st.binary(max_size=4)
-    sizes = st.binary(min_size=1, max_size=1)
-    return st.builds(lambda size, rest: (size + b"".join(rest))[:LONGEST_INPUT], sizes, st.lists(drawn, max_size=30))
+    first = st.sampled_from(range(len(PIECE_SIZES))).map(lambda size: bytes([size]))
+    cut = st.builds(lambda size, rest: size + rest[1:] if target.is_cut else rest, first, changed)
+    more = st.lists(words | changed.map(lambda seed: seed[1:] if target.is_cut else seed), max_size=4).map(b"".join)
+    return st.builds(lambda one, others: (one + others)[:LONGEST_INPUT], cut, more)
 
 
 @pytest.mark.parametrize("name", NAMES)
