@@ -185,7 +185,11 @@ async def test_silent_connections_make_room_for_requests(services: HttpServices)
         nursery.cancel_scope.cancel()
 
 
-async def test_requests_in_work_are_never_dropped(services: HttpServices, mail: HookedMail) -> None:
+async def test_requests_in_work_are_never_dropped(
+    services: HttpServices, mail: HookedMail, autojump_clock: trio.testing.MockClock
+) -> None:
+    began = autojump_clock.current_time()
+
     async def hang(_user: str) -> None:
         await trio.sleep_forever()
 
@@ -199,6 +203,7 @@ async def test_requests_in_work_are_never_dropped(services: HttpServices, mail: 
             answer = await third.answer()
             assert answer.status == 503
             assert "2 requests are in work already" in str(answer.json["detail"])
+        assert autojump_clock.current_time() == began
 
 
 async def test_http_1_0_is_answered_and_closed(services: HttpServices) -> None:

@@ -169,8 +169,10 @@ async def test_connection_is_dropped_while_its_password_waits(served: ImapServic
             assert await client.line() == ""
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_refusals_are_counted_by_their_limit(served: ImapServices) -> None:
+async def test_refusals_are_counted_by_their_limit(
+    served: ImapServices, autojump_clock: trio.testing.MockClock
+) -> None:
+    began = autojump_clock.current_time()
     registry = CollectorRegistry()
     limits = LimitsConfig(imap_connections_per_user=1, imap_unauthenticated=1)
     served = dataclasses.replace(served, limits=limits, refusals=RefusalMetrics(registry))
@@ -180,6 +182,7 @@ async def test_refusals_are_counted_by_their_limit(served: ImapServices) -> None
             await second.run("LOGIN alice ecila")
             await trio.sleep(limits.imap_login_seconds)
             assert (await second.line()).startswith("* BYE You did not log in")
+            assert autojump_clock.current_time() - began >= limits.imap_login_seconds
     assert {
         sample.labels["limit"]: sample.value
         for family in registry.collect()
