@@ -9,6 +9,8 @@ everything from before it:
 - A node answers every ROOT of its root with DROPPED, once it has dropped what it mastered. If the ROOT's term is higher
   than its own, it adopts that term and drops once more; if it is lower, the DROPPED carries the node's own term, and
   the root starts a new term above it.
+- A term far above its own is believed only of a node that tells one again at a later heartbeat. The highest term
+  counts, so one that was made up would otherwise be adopted for ever.
 - A root answers WHO once it has DROPPED for its term from every node of its component. A node passes WHO on to the root
   once it has dropped and heard the ROOT of its term. Until then both hold it.
 
@@ -25,6 +27,7 @@ from dataclasses import dataclass
 
 from master_election.assignments import Assignments
 from master_election.links import LinkTable
+from master_election.number_bounds import LEAP
 from protocol.commands import Dropped, Master, Root, Who
 from protocol.values import Dot
 
@@ -101,6 +104,8 @@ class Election:
         self._heard = 0  # term of the last ROOT of this node's root, since its own term began
         self._assignments = Assignments(self.sid)  # used if this node is the root
         self._held: dict[int, Who] = {}  # by request id
+        self._beats = 0
+        self._doubted: dict[str, int] = {}  # SIDs that last told a term far above our own -> heartbeat of the first one
 
     # ---- queries
 
@@ -135,6 +140,7 @@ class Election:
 
     def tick(self) -> list[Action]:
         """Handle a heartbeat: the root repeats ROOT."""
+        self._beats += 1
         return self._declare() if self.is_root else []
 
     def masters_dropped(self, term: int, context: tuple[Dot, ...]) -> list[Action]:
@@ -154,6 +160,8 @@ class Election:
         actions: list[Action] = []
         if sender == self._links.next_hop(self.root):
             actions += [SendRoot(to, root) for to in self._links.downstream(self.root) if to != sender]
+        if not self._believes(root.term, root.root):
+            return actions
         if root.term > self.term:
             actions += self._begin(root.term)
         self._heard = max(self._heard, root.term)
@@ -166,6 +174,8 @@ class Election:
             on_the_way = sender in self._links.downstream(self.root)
             return [SendDropped(to, dropped)] if to is not None and on_the_way else []
         if dropped.sid == self.sid or dropped.sid not in self._links.component:
+            return []
+        if not self._believes(dropped.term, dropped.sid):
             return []
         if dropped.term > self.term:
             return self._begin(dropped.term + 1)
@@ -189,12 +199,23 @@ class Election:
 
     # ---- terms
 
+    def _believes(self, term: int, sid: str) -> bool:
+        """Return True for a term that is not far above this node's, or if `sid` has told such a term before.
+
+        Then it has done so at an earlier heartbeat, and told no near one since: a node in a far term says so each time.
+        """
+        if term <= self.term + LEAP:
+            self._doubted.pop(sid, None)
+            return True
+        return self._doubted.setdefault(sid, self._beats) < self._beats
+
     def _begin(self, term: int) -> list[Action]:
         refused = [RefuseWho(request_id) for request_id in self._held]
         self.term = term
         self._dropped, self._held = {}, {}
         self._assignments = Assignments(self.sid)
         self._heard = 0
+        self._doubted = {}
         return [*refused, *(self._declare() if self.is_root else []), StopMastering(term)]
 
     def _declare(self) -> list[Action]:

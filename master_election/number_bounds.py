@@ -13,7 +13,10 @@ MAX_CLOCK_DIFFERENCE_MS = 5 * 60 * 1000
 """Milliseconds by which the clocks of linked nodes may differ."""
 
 LEAP = 1 << 16
-"""Step by which a node's advert exceeds that of another run of itself, since more of those may be in flight."""
+"""Step by which a node's advert exceeds that of another run of itself, since more of those may be in flight.
+
+Also the most by which a term may exceed a node's own to be believed at once (`Election`).
+"""
 
 
 def is_believed(number: int, clock_ms: int) -> bool:

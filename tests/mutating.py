@@ -1,7 +1,7 @@
-"""Lines that change single fields of the commands that they carry, so that valid commands become other valid ones.
+"""Lines that change what they carry: `Mutator` single fields, so that valid commands become others; `Flipper` bits.
 
-`Mutator.commands` is for a simulated line, whose pieces are whole commands; `MutatedStream` is for a proxy, whose
-pieces may cut commands anywhere. The dice alone decide what is changed. Compressed lines cannot be changed.
+`commands` is for a simulated line, whose pieces are whole commands; `MutatedStream` is for a proxy, whose pieces may
+cut commands anywhere. The dice alone decide what is changed. Compressed lines cannot be changed.
 """
 
 from __future__ import annotations
@@ -54,27 +54,31 @@ class Mutator:
         """Return the octets of whole commands, with changes."""
         framer = Framer(WIRE_LIMITS)
         framer.receive(data)
-        return b"".join(map(self.frame, _frames(framer)))
+        return b"".join(map(self.frame, frames(framer)))
 
     def frame(self, frame: Frame) -> bytes:
         """Return the octets of one command, perhaps with a change."""
         self._words += _WORD.findall(frame.text[: 1 << 10])
-        if self._dice.random() >= self._rate:
+        if self._dice.random() >= self.rate_of(frame):
             return whole(frame)
         item = parse(frame)
         if _is_beat(item) and self._dice.random() < 0.9:
             return whole(frame)
         for _ in range(TRIES):
-            changed = self._change(frame, item)
+            changed = self.changed(frame, item)
             if changed is not None and _is_another(changed, item):
                 value = item.command if isinstance(item, Request) else item.reply
                 self.counts[type(value).__name__] += 1
                 return whole(changed)
         return whole(frame)
 
-    def _change(self, frame: Frame, item: Request | Response) -> Frame | None:
+    def rate_of(self, frame: Frame) -> float:  # noqa: ARG002 - of a line, all alike
+        """Return the share of commands like this one that are changed."""
+        return self._rate
+
+    def changed(self, frame: Frame, item: Request | Response) -> Frame | None:
         """Return a changed frame, which may be invalid. None: nothing may be changed there."""
-        is_guarded = not IN_CLIENT_CHANGES and _is_of_client(item)
+        is_guarded = not IN_CLIENT_CHANGES and is_of_client(item)
         if frame.literals and frame.literals[0] and (not is_guarded or _has_body(item)) and self._dice.random() < 0.3:
             first, *others = frame.literals
             return Frame(frame.text, (self._other_bytes(first), *others))
@@ -133,6 +137,27 @@ class Mutator:
         return data[:at] + bytes([data[at] ^ (1 << self._dice.randrange(8))]) + data[at + 1 :]
 
 
+class Flipper(Mutator):
+    """Flip bits anywhere in a share `rate` of the commands, so that most of them are commands no more.
+
+    The octets of a client's change stay, and tags, for the reasons that `IN_CLIENT_CHANGES` gives.
+    """
+
+    def frame(self, frame: Frame) -> bytes:
+        """Return the octets of one command, perhaps with flipped bits."""
+        data = bytearray(whole(frame))
+        if self._dice.random() >= self._rate:
+            return bytes(data)
+        item = parse(frame)
+        if not IN_CLIENT_CHANGES and is_of_client(item):
+            return bytes(data)
+        after_tag = data.index(b" ")
+        for _ in range(self._dice.choice((1, 1, 1, 2, 16))):
+            data[self._dice.randrange(after_tag, len(data))] ^= 1 << self._dice.randrange(8)
+        self.counts[type(item.command if isinstance(item, Request) else item.reply).__name__] += 1
+        return bytes(data)
+
+
 class MutatedStream:
     """One direction of a connection whose pieces cut commands anywhere. `change` returns the octets of a command."""
 
@@ -143,10 +168,10 @@ class MutatedStream:
     def __call__(self, data: bytes) -> bytes:
         """Return the octets to forward now, which are whole commands."""
         self._framer.receive(data)
-        return b"".join(map(self._change, _frames(self._framer)))
+        return b"".join(map(self._change, frames(self._framer)))
 
 
-def _frames(framer: Framer) -> Iterator[Frame]:
+def frames(framer: Framer) -> Iterator[Frame]:
     while (event := framer.next_event()) is not None:
         assert isinstance(event, Frame), "nodes do not ask for leave to send"
         yield event
@@ -161,7 +186,7 @@ def _is_another(frame: Frame, item: Request | Response) -> bool:
         return False
 
 
-def _is_of_client(item: Request | Response) -> bool:
+def is_of_client(item: Request | Response) -> bool:
     """Return True for a client's change and for the reply to one."""
     if isinstance(item, Request):
         return item.tag is not None and isinstance(item.command, Change)

@@ -24,7 +24,7 @@ from protocol.commands import (
     Settled,
 )
 from protocol.stream_codec import ProtocolError
-from protocol.values import Dot, sid_of
+from protocol.values import Context, Dot, sid_of
 from replicator.config import Config
 from replicator.replication import timing
 from replicator.replication.bodies import Bodies
@@ -172,7 +172,12 @@ class Coordinator:
             store, self.mastership, self.fork_merger, self.reconciliation, self.carry_out
         )
         self.state_transfer = StateTransfer(
-            store, self.mastership, self.reconciliation, self._ask_again, self.settled_logs.known
+            store,
+            self.mastership,
+            self.reconciliation,
+            self._ask_again,
+            self.settled_logs.known,
+            claimed=self._claimed,
         )
         self.bootstrap = Bootstrap(store, archive, environment.clock_ms) if archive else None
         self.remotes = RemoteEntries(config.checkpoint, config.node.cluster, environment)
@@ -400,3 +405,6 @@ class Coordinator:
 
     def _ask_again(self) -> None:
         self.feeds.ask_again()
+
+    def _claimed(self, sid: str) -> Context:
+        return self.feeds.claimed(sid)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from master_election import assignments, election
 from master_election.election import AnswerWho, Election, RefuseWho
 from master_election.links import LinkTable
+from master_election.number_bounds import LEAP
 from master_election.scope_record import Standing
 from protocol.commands import Dropped, LinkAdvert, Master, Root, Who
 from tests.effort import examples
@@ -122,6 +123,59 @@ def test_root_ignores_dropped_from_outside_its_component() -> None:
     assert machine.receive_dropped(Dropped(9, "z", ()), "b") == []
     assert machine.term == 2
     assert machine.settled
+
+
+FAR = (1 << 31) + 721  # above every term of a cluster that has run for years
+
+
+def test_far_term_that_a_root_tells_once_is_not_adopted() -> None:
+    machine = pair().nodes["b"].election
+    for _ in range(3):
+        assert machine.receive_root(Root(FAR, "a"), "a") == []
+        assert machine.receive_root(Root(FAR + 1, "a"), "a") == [], "the same heartbeat"
+        machine.tick()
+        machine.receive_root(Root(2, "a"), "a")
+        assert (machine.term, machine.settled) == (2, True)
+
+
+def test_far_term_that_a_node_tells_once_begins_no_other() -> None:
+    machine = pair().nodes["a"].election
+    for _ in range(3):
+        assert machine.receive_dropped(Dropped(FAR, "b", ()), "b") == []
+        machine.tick()
+        machine.receive_dropped(Dropped(2, "b", ()), "b")
+        assert (machine.term, machine.settled) == (2, True)
+
+
+def test_far_terms_of_two_nodes_confirm_nothing() -> None:
+    machine = root_of("a", "b", "c")
+    assert machine.receive_dropped(Dropped(FAR, "b", ()), "b") == []
+    machine.tick()
+    assert machine.receive_dropped(Dropped(FAR, "c", ()), "c") == []
+    assert machine.term == 1
+
+
+def test_near_term_is_adopted_at_once() -> None:
+    machine = pair().nodes["b"].election
+    machine.receive_root(Root(2 + LEAP, "a"), "a")
+    assert machine.term == 2 + LEAP
+
+
+@pytest.mark.parametrize("far", SIDS[:3])
+def test_nodes_in_far_terms_agree_after_some_heartbeats(far: str) -> None:
+    """Two of the nodes have been apart from the third for very many terms; none of them lies."""
+    cluster = Cluster()
+    for sid in SIDS[:3]:
+        cluster.start(sid)
+    cluster.nodes[far].election.term = FAR
+    for one, other in (("a", "b"), ("b", "c")):
+        cluster.link(one, other)
+    for _ in range(4):
+        cluster.settle()
+        cluster.tick(SIDS[:3])
+    cluster.settle()
+    assert all(node.election.settled for node in cluster.nodes.values())
+    assert {node.election.term for node in cluster.nodes.values()} <= set(range(FAR, FAR + 9))
 
 
 def test_root_learns_the_context_of_each_node() -> None:

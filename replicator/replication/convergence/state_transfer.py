@@ -47,7 +47,8 @@ _STAYS_APART = {Outcome.APART, Outcome.DAMAGED}
 class StateTransfer:
     """The transfer of state from peers. Belongs to the event loop.
 
-    `ask_again` sends LOG to all peers; `settled` returns the contexts that nodes report as settled.
+    `ask_again` sends LOG to all peers; `settled` returns the contexts that nodes report as settled; `claimed` that of
+    which a neighbour has said that it is on its disk.
     """
 
     def __init__(
@@ -57,12 +58,15 @@ class StateTransfer:
         reconciliation: Reconciliation,
         ask_again: Callable[[], None],
         settled: Callable[[], Mapping[str, Context]],
+        *,
+        claimed: Callable[[str], Context],
     ) -> None:
         self._store = store
         self._mastership = mastership
         self._reconciliation = reconciliation
         self._ask_again = ask_again
         self._settled = settled
+        self._claimed = claimed
         self._peers: dict[str, None] = {}  # SIDs of peers whose logs do not reach back far enough
         self._wanted = Signal()
         self.done = self.total = 0  # mailboxes and trees of the current transfer
@@ -100,6 +104,9 @@ class StateTransfer:
     async def _take_over(self, sid: str) -> None:
         """Take over what one peer shows. Raises MailError or LinkDownError."""
         difference = await sync_client.differing_chains(self._store, self._mastership, sid)
+        if not covers(self._claimed(sid), difference.collected):
+            # This node would never take the entries of that name when they are numbered. An ACK is repeated, this not.
+            raise UnavailableError(f"{sid} claims to have removed entries from its log that it has not acknowledged")
         self.done, self.total = 0, len(difference.keys)
         log.info("the log of %s no longer has entries that this node lacks: comparing %d mailboxes and trees with it",
                  sid, self.total)  # fmt: skip

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import trio
 
+from protocol.values import Context
 from replicator.replication import timing
 from replicator.replication.bodies import Bodies
 from replicator.replication.links.link import LinkDownError, PeerLink
@@ -125,6 +126,11 @@ class Feeds(Mapping[str, Feed]):
         if (feed := self._feeds.get(sid)) is not None:
             self._remember(feed)
         return self._contexts.get(sid)
+
+    def claimed(self, sid: str) -> Context:
+        """Return what the peer says, by LOG and ACK on the present link, is on its disk; empty without a link."""
+        feed = self._feeds.get(sid)
+        return feed.sender.acknowledged if feed is not None else {}
 
     def ask_again(self) -> None:
         """Ask all peers for the entries that this node lacks."""

@@ -1,5 +1,6 @@
 """State transfer to a node that lacks entries which have left the logs of its peers."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.commands import Done
+from protocol.commands import Done, Snapshot
 from protocol.values import Dot, UidSet
 from replicator.config import UidConflict
 from replicator.replication import timing
@@ -22,6 +23,7 @@ from replicator.store.bodies.body_rows import StoredBody, lacking_count, read_bo
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from tests.effort import first
+from tests.lying import Lie
 from tests.replication.cluster import USER, Node, cluster, until
 from tests.replication.convergence.holding_up import end_transfers_late
 from tests.replication.log.truncating import forget_log, logs_agree
@@ -470,3 +472,36 @@ async def test_waiting_nodes_adopt_the_state_of_the_master_soon(
         bodies = await nodes["dc3"].bodies()
         assert sorted(bodies.values()) == ["common", "of dc1", "of dc2", "of dc3"]
         assert trio.current_time() - began < state_transfer.ROUNDS * timing.STATE_TRANSFER_RETRY_S / 2
+
+
+async def test_log_does_not_begin_after_entries_that_only_a_lie_tells_of(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A node would refuse what dc2 numbers from then on, and claim entries of dc2 that dc2 knows nothing of."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("before")
+        await nodes["dc2"].save("before", user="bob")
+        await nodes.converged()
+        await nodes.stop("dc3")
+        await nodes.linked()
+        await nodes["dc1"].save("meanwhile")
+        await nodes.converged()
+        for sid in ("dc1", "dc2"):
+            await forget_log(nodes[sid])
+        origin = nodes["dc2"].store.origin
+        lie = Lie(Snapshot, lambda said: replace(said, context=_raised(said, origin)))
+        nodes.network.road("dc1", "dc3").mutator = lie
+        nodes.network.cut(("dc2", "dc3"))
+        await nodes.start("dc3")
+        await until(lambda: bool(lie.told))
+        await until(lambda: not nodes["dc3"].coordinator.state_transfer.is_running)
+        assert nodes["dc3"].store.context[origin] == nodes["dc2"].store.context[origin]
+        nodes.network.mend(("dc2", "dc3"))
+        await nodes.linked()
+        await nodes["dc2"].save("after", user="bob")
+        await logs_agree(nodes)
+
+
+def _raised(said: Snapshot, origin: str) -> tuple[Dot, ...]:
+    """Return the context of a node's snapshot with 1000 more entries of an origin; that of a mailbox as it is."""
+    return said.context if said.head else tuple(Dot(name, seq + 1000 * (name == origin)) for name, seq in said.context)
