@@ -128,12 +128,12 @@ class Proxy:
         """End `hold` and `cut`. Delay and throttle stay."""
         trio.from_thread.run_sync(self._mend, trio_token=self._token)
 
-    def carry_through(self, through: Callable[[], Through]) -> None:
+    def carry_through(self, through: Callable[[], Through], directions: Iterable[Direction] = BOTH) -> None:
         """Pass the data of new connections through a filter that `through` makes for each direction of each."""
 
         def change() -> None:
-            for lane in self._lanes.values():
-                lane.through = through
+            for direction in directions:
+                self._lanes[direction].through = through
 
         trio.from_thread.run_sync(change, trio_token=self._token)
 

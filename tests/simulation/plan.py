@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from replicator.config import (
     ConflictConfig,
@@ -19,10 +20,18 @@ from replicator.config import (
 CLOCK_WINDOW_S = 290.0  # nodes whose clocks are five minutes apart refuse to link, which a scenario tests
 
 MUTATING = 0.1  # share of the seeds
+LYING = 0.2  # share of the seeds, apart from those
 MOVING = 0.3  # share of the seeds
 LONG = 0.05  # share of the seeds of at most three nodes: each costs as much as ten others, and finds as much
 
 NO_LIMIT_S = 1e6  # longer than any simulation
+
+
+class Deception(StrEnum):
+    """What makes nodes believe falsehoods, so that a client may hear OK for more copies than there are."""
+
+    BAD_LINES = "links change what they carry"
+    LIARS = "nodes lie"
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,7 @@ class Plan:
     weights: dict[str, float] = field(default_factory=dict)  # of the kinds of faults
     faults: frozenset[int] | None = None  # the numbers of the faults that happen; None: all
     fault_pause_s: float = 4.0  # maximum pause between two faults
-    mutates: bool = False  # links change what they carry, so that an ACK or a ROOT may be false
+    deception: Deception | None = None
     reads_wire: bool = False  # everything that crossed the links is parsed afterwards
 
     @property
@@ -74,6 +83,7 @@ class Plan:
             f" {f'log kept for {self.log.keep_s:g} s and {self.log.max_size_bytes} bytes' if self.log else 'log kept'},"
             f"{f' undelete, of what is kept for {self.content.keep_expunged_s:g} s,' if self.undeletes else ''}"
             f"{' masters are moved,' if self.moves_masters else ''}"
+            f"{f' {self.deception},' if self.deception else ''}"
             f" heartbeat {self.mastership.heartbeat_s:g} s, timeout {self.mastership.timeout_s:g} s,"
             f" priorities {self.priorities}, delay {low * 1000:.1f} to {high * 1000:.1f} ms, jitter"
             f" {self.jitter_s * 1000:.1f} ms, sync {self.sync_s * 1000:.1f} ms,"
@@ -83,11 +93,8 @@ class Plan:
         )
 
 
-def draw(seed: int, kinds: tuple[str, ...], *, mutates: bool = False) -> Plan:
-    """Return the plan of a seed. `kinds`: of faults.
-
-    `mutates`: links change what they carry, even if the seed does not say so.
-    """
+def draw(seed: int, kinds: tuple[str, ...], deception: Deception | None = None) -> Plan:
+    """Return the plan of a seed. `kinds`: of faults. `deception`: happens even if the seed does not say so."""
     dice = random.Random(f"plan {seed}")
     size = dice.choices(range(2, 10), (15, 52, 17, 10, 3, 1, 1, 1))[0]
     copies = dice.choices((1, 2, 3), (2, 6, 2))[0]
@@ -128,19 +135,31 @@ def draw(seed: int, kinds: tuple[str, ...], *, mutates: bool = False) -> Plan:
         undeletes=keep_s is not None,
         moves_masters=moves,
     )
-    mutates = mutates or random.Random(f"mutating {seed}").random() < MUTATING
-    return _mutating(plan) if mutates else plan
+    deception = deception or _deception(seed)
+    return plan if deception is None else _deceiving(plan, deception)
 
 
-def _mutating(plan: Plan) -> Plan:
-    """Return the plan with links that change what they carry.
+def _deception(seed: int) -> Deception | None:
+    share = random.Random(f"deception {seed}").random()
+    if share < MUTATING:
+        return Deception.BAD_LINES
+    return Deception.LIARS if share < MUTATING + LYING else None
+
+
+def _deceiving(plan: Plan, deception: Deception) -> Plan:
+    """Return the plan with this deception.
 
     No disk is lost: clients may be told of more copies than there are. Mostly no other fault ends links.
     """
-    is_alone = random.Random(f"mutating alone {plan.seed}").random() < 0.7
+    is_alone = random.Random(f"deception alone {plan.seed}").random() < 0.7
     weights = {kind: 0.0 if is_alone or kind == "lose_disk" else weight for kind, weight in plan.weights.items()}
-    weights["mutate"] = 6.0
-    return replace(plan, mutates=True, weights=weights, chaos_s=min(12.0, plan.chaos_s), reads_wire=False)
+    if deception is Deception.LIARS:
+        weights["lie"] = 6.0
+        chaos_s = min(20.0, 2 * plan.chaos_s)
+    else:
+        weights |= {"mutate": 4.0, "flip": 2.0}
+        chaos_s = min(12.0, plan.chaos_s)
+    return replace(plan, deception=deception, weights=weights, chaos_s=chaos_s, reads_wire=False)
 
 
 def _content(seed: int) -> ContentConfig:

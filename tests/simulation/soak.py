@@ -26,13 +26,14 @@ from tests.simulation.campaign.failing_seeds import FailingSeeds
 from tests.simulation.campaign.overrides import overrides
 from tests.simulation.campaign.shrinking import TRIES, kind_of, shrink
 from tests.simulation.campaign.swarm import SeedFailedError, plan_of, run
-from tests.simulation.plan import Plan
+from tests.simulation.plan import Deception, Plan
 
 MEMORY = Path("/dev/shm")  # these clusters sync thousands of times, and disks are tested elsewhere
 KEPT = Path(__file__).parents[2] / ".soak" / "failing-seeds"
 PROGRESS_EVERY_S = 10.0
 SHRINK_S = 60.0  # seconds of a core for the plans that are tried; one of them may take longer
 SEEDS_OF_A_COMMIT = 1000
+OPTIONS = {Deception.BAD_LINES: "--mutating", Deception.LIARS: "--lying"}
 
 
 class Attempt(NamedTuple):
@@ -43,10 +44,10 @@ class Attempt(NamedTuple):
     has_failed: bool
 
 
-def attempt(seed: int, changes: str = "", tries: int = 0, *, mutates: bool = False) -> Attempt:
-    """Run one seed. `changes`: overrides; `tries`: number of smaller plans, if it fails; `mutates`: see `draw`."""
+def attempt(seed: int, changes: str = "", tries: int = 0, deception: Deception | None = None) -> Attempt:
+    """Run one seed. `changes`: overrides; `tries`: number of smaller plans, if it fails; `deception`: see `draw`."""
     began = time.process_time()
-    plan = plan_of(seed, changes, mutates=mutates)
+    plan = plan_of(seed, changes, deception)
     found = _failure(plan)
     took_s = time.process_time() - began
     if isinstance(found, str):
@@ -54,8 +55,8 @@ def attempt(seed: int, changes: str = "", tries: int = 0, *, mutates: bool = Fal
     if not tries:
         return Attempt(took_s, _formatted(found), has_failed=True)
     smaller, failure = _smallest(plan, found, tries)
-    what = overrides(plan_of(seed, mutates=mutates), smaller)
-    options = f"{' --mutating' if mutates else ''}{f' --with {what}' if what else ''}"
+    what = overrides(plan_of(seed, deception=deception), smaller)
+    options = f"{f' {OPTIONS[deception]}' if deception else ''}{f' --with {what}' if what else ''}"
     again = f"python -m tests.simulation.soak --seed {seed}{options}"
     return Attempt(took_s, f"{_formatted(failure)}\nseed {seed} failed; this story again: {again}", has_failed=True)
 
@@ -95,7 +96,7 @@ def _formatted(failure: SeedFailedError) -> str:
 
 
 def soak(
-    seeds: Sequence[int], jobs: int, stop_at: int, tries: int, kept: FailingSeeds, *, mutates: bool = False
+    seeds: Sequence[int], jobs: int, stop_at: int, tries: int, kept: FailingSeeds, *, deception: Deception | None = None
 ) -> list[int]:
     """Run the kept seeds and these. Return those that failed."""
     ordered = list(dict.fromkeys((*kept.seeds, *seeds)))
@@ -105,7 +106,7 @@ def soak(
     if kept.seeds:
         _say(f"first the {len(kept.seeds)} seeds that failed before: {kept.seeds}")
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
-        running = {pool.submit(partial(attempt, tries=tries, mutates=mutates), seed): seed for seed in ordered}
+        running = {pool.submit(partial(attempt, tries=tries, deception=deception), seed): seed for seed in ordered}
         for done, future in enumerate(as_completed(running), 1):
             tried = future.result()
             total_s += tried.took_s
@@ -159,13 +160,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--stop-at", type=int, default=10, help="failures")
-    parser.add_argument("--mutating", action="store_true", help="links change what they carry, in all of the seeds")
+    deceptions = parser.add_mutually_exclusive_group()
+    for deception, option in OPTIONS.items():
+        deceptions.add_argument(
+            option, dest="deception", action="store_const", const=deception, help=f"{deception}, in all of the seeds"
+        )
     parser.add_argument("--tries", type=int, default=TRIES, help="of plans that are smaller than one that fails")
     parser.add_argument("--kept", type=Path, default=KEPT, help="the file of the seeds that failed")
     chosen = parser.parse_args(arguments)
     if chosen.seed is not None:
         try:
-            tried = attempt(chosen.seed, chosen.changes, mutates=chosen.mutating)
+            tried = attempt(chosen.seed, chosen.changes, deception=chosen.deception)
         except ValueError as error:
             parser.error(f"--with: {error}")
         _say(tried.story)
@@ -175,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"seeds from {first} on")
     seeds = range(first, first + chosen.seeds)
     kept = FailingSeeds(chosen.kept)
-    failed = soak(seeds, chosen.jobs, chosen.stop_at, chosen.tries, kept, mutates=chosen.mutating)
+    failed = soak(seeds, chosen.jobs, chosen.stop_at, chosen.tries, kept, deception=chosen.deception)
     return 1 if failed else 0
 
 

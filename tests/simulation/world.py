@@ -242,7 +242,7 @@ class World:
         """
         life = machine.life
         assert life is not None
-        if self.plan.mutates:  # a root may then be told something false; design section 3, promise 5
+        if self.plan.deception:  # a root may then be told something false; design section 3, promise 5
             return []
         table = life.node.coordinator.mastership.table
         rivals = [self._run(table.origin_of(sid)) for sid in table.component if sid != machine.sid]
@@ -271,10 +271,10 @@ class World:
         """
         durability = self.plan.durability
         if durability.when_short is WhenShort.REFUSE:
-            return durability.copies if not self.plan.mutates else 1
+            return durability.copies if not self.plan.deception else 1
         at, by = before.get(machine.name), before.get(author.name) if author else None
         stands = at == _standing(machine) and author is not None and by == _standing(author)
-        if at is None or by is None or not stands or at[:2] != by[:2] or self.plan.mutates:
+        if at is None or by is None or not stands or at[:2] != by[:2] or self.plan.deception:
             return 1  # the master then may rightly have reached fewer nodes than there are now
         return min(durability.copies, by.reachable)
 
@@ -293,7 +293,7 @@ class World:
     async def settle(self) -> None:
         """Return when all nodes are equal and at rest."""
         began = trio.current_time()
-        rest_s = settling.REST_UNANSWERED_S if self.plan.mutates else settling.REST_S
+        rest_s = settling.REST_UNANSWERED_S if self.plan.deception else settling.REST_S
         await settling.wait_until_settled(self.up(), self.story, rest_s)
         self.story.say(f"all are equal after {trio.current_time() - began:.2f} s")
 

@@ -15,13 +15,17 @@ from itertools import combinations
 import pytest
 
 from benchmarks.clusters.cluster import Cluster, Node
+from tests.end_to_end.helpers.bad_links import BadLinks
 from tests.end_to_end.helpers.idler import Idler
 from tests.end_to_end.helpers.load import CHANGES, SHORT_TIMEOUTS, Load
+from tests.lying import Liar
+from tests.mutating import Flipper, Mutator
 
 FIRST = int(os.environ.get("FIRST_SEED", "0"))
 ROUNDS = range(FIRST, FIRST + int(os.environ.get("ROUNDS", "10")))
 NODES = int(os.environ.get("NODES", "3"))
 FAULTS = 6  # in a round
+RATE = 0.1  # of changed commands, and of lies
 PAUSE_MAX_S = 8.0  # more than `handshake` and `timeout` together
 
 
@@ -38,6 +42,7 @@ class Chaos:
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self._cluster = cluster
+        self._links = BadLinks(cluster)
         self._random = random.Random(seed)
         self._sids = [node.sid for node in cluster.nodes]
         self._paused: set[str] = set()
@@ -46,6 +51,8 @@ class Chaos:
             self._hold,
             self._silence,
             self._slow,
+            self._spoil,
+            self._lie,
             self._mend,
             self._kill,
             self._kill,
@@ -60,7 +67,8 @@ class Chaos:
         self._random.choice(self._faults)()
 
     def end(self) -> None:
-        """Mend all links, and let all nodes run."""
+        """Mend all links, and let all nodes run and tell the truth."""
+        self._links.mend()
         for pair in combinations(self._sids, 2):
             self._cluster.link(*pair).delay(0)
             self._cluster.link(*pair).throttle(float("inf"))
@@ -70,6 +78,10 @@ class Chaos:
 
     def _some(self) -> list[str]:
         return self._random.sample(self._sids, self._random.randint(1, len(self._sids)))
+
+    def _dice(self) -> random.Random:
+        """Return dice for the threads of links, whose timing must not influence which faults are drawn."""
+        return random.Random(self._random.random())
 
     def _print(self, what: str) -> None:
         print(what)  # noqa: T201 - shown if the round fails
@@ -96,8 +108,19 @@ class Chaos:
         self._cluster.link(*pair).delay(delay_s)
         self._cluster.link(*pair).throttle(bytes_per_s)
 
+    def _spoil(self) -> None:
+        (one, other), kind = self._random.sample(self._sids, 2), self._random.choice((Mutator, Flipper))
+        self._print(f"{one} and {other}: {kind.__name__}")
+        self._links.spoil(one, other, kind(self._dice(), RATE))
+
+    def _lie(self) -> None:
+        sid = self._random.choice(self._sids)
+        self._print(f"{sid} lies")
+        self._links.let_lie(sid, Liar(self._dice(), RATE, self._print))
+
     def _mend(self) -> None:
         self._print("mend")
+        self._links.mend()
         self._cluster.heal()
 
     def _kill(self) -> None:

@@ -1,4 +1,4 @@
-"""Three node processes on links that change single fields of commands for a while, and then no longer.
+"""Three node processes that hear falsehoods for a while: changed fields, flipped bits, or lies of one of them.
 
 Afterwards all nodes must become equal by themselves, and have all that clients heard OK for.
 """
@@ -14,37 +14,17 @@ from pathlib import Path
 import pytest
 
 from benchmarks.clusters.cluster import Cluster
-from protocol.framing import Frame
+from tests.end_to_end.helpers.bad_links import BadLinks
 from tests.end_to_end.helpers.load import Load
-from tests.mutating import MutatedStream, Mutator, whole
+from tests.lying import Liar
+from tests.mutating import Flipper, Mutator
 
 SIDS = ("dc1", "dc2", "dc3")
 USER = "alice"
 RATE = 0.15
-MUTATED_S = 20.0
+DECEIVED_S = 20.0
 EQUAL_S = 180.0
-CHANGES = 40  # of each client while links change commands
-
-
-class Links:
-    """The links of a cluster, whose commands are changed while `are_bad`; nodes on one machine do not compress them."""
-
-    def __init__(self, cluster: Cluster, seed: str) -> None:
-        self.mutator = Mutator(random.Random(seed), RATE)
-        self.are_bad = False
-        self._turn = threading.Lock()  # each link has a thread of its own
-        for pair in combinations(SIDS, 2):
-            link = cluster.link(*pair)
-            link.carry_through(self._stream)
-            link.cut()
-            link.mend()
-
-    def _stream(self) -> MutatedStream:
-        return MutatedStream(self._frame)
-
-    def _frame(self, frame: Frame) -> bytes:
-        with self._turn:
-            return self.mutator.frame(frame) if self.are_bad else whole(frame)
+CHANGES = 40  # of each client while nodes are deceived
 
 
 @pytest.fixture
@@ -54,8 +34,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.long
-def test_nodes_recover_from_mutated_commands_without_a_restart(cluster: Cluster) -> None:
-    links = Links(cluster, "mutated links")
+@pytest.mark.parametrize("kind", [Mutator, Flipper, Liar])
+def test_nodes_recover_from_falsehoods_without_a_restart(cluster: Cluster, kind: type[Mutator]) -> None:
+    links, dice = BadLinks(cluster), random.Random("deceived nodes")
     cluster.wait_together()
     with Load(cluster, USER) as load:
         load.do(6)
@@ -63,12 +44,16 @@ def test_nodes_recover_from_mutated_commands_without_a_restart(cluster: Cluster)
             worker.is_patient = True  # a reply that was changed never comes
         cluster.partition(*([sid] for sid in SIDS))
         load.do(6)
-        links.are_bad = True
+        if kind is Liar:
+            links.let_lie("dc2", Liar(dice, RATE))
+        else:
+            for pair in combinations(SIDS, 2):
+                links.spoil(*pair, kind(dice, RATE))
         cluster.heal()
         load.ask(CHANGES)
-        threading.Event().wait(MUTATED_S)
-        links.are_bad = False
-        assert links.mutator.counts.total() > 20
+        threading.Event().wait(DECEIVED_S)
+        links.mend()
+        assert links.counts.total() > 20
         load.wait(within_s=EQUAL_S)
         cluster.wait_until_equal(EQUAL_S)
         load.do(2)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import trio
 
-from tests.mutating import Mutator
+from tests.lying import Liar
+from tests.mutating import Flipper, Mutator
 from tests.simulation.clients.client import Client
 from tests.simulation.machine import Machine
 from tests.simulation.plan import CLOCK_WINDOW_S, Plan
@@ -205,12 +206,35 @@ async def delay(chaos: Chaos) -> None:
 
 async def mutate(chaos: Chaos) -> None:
     """Change single fields of commands in transit, in both directions of some links."""
+    _spoil(chaos, Mutator, "one command in {} is changed on {}")
+
+
+async def flip(chaos: Chaos) -> None:
+    """Flip bits of commands in transit, in both directions of some links."""
+    _spoil(chaos, Flipper, "one command in {} has flipped bits on {}")
+
+
+def _spoil(chaos: Chaos, kind: type[Mutator], what: str) -> None:
     pairs = chaos.dice.sample(chaos.world.pairs, chaos.dice.randint(1, min(3, len(chaos.world.pairs))))
     rate = chaos.dice.choice((0.01, 0.05, 0.2))
-    chaos.say(f"one in {1 / rate:.0f} commands is changed on {pairs}")
+    chaos.say(what.format(round(1 / rate), pairs))
     for sender, receiver in (way for pair in pairs for way in permutations(pair)):
-        chaos.world.network.road(sender, receiver).mutator = Mutator(chaos.dice, rate)
+        chaos.world.network.road(sender, receiver).mutator = kind(chaos.dice, rate)
     chaos.mend_later(pairs)
+
+
+async def lie(chaos: Chaos) -> None:
+    """Let a node lie to some of the others, or to all."""
+    liar = chaos.dice.choice(chaos.world.sids)
+    others = [sid for sid in chaos.world.sids if sid != liar]
+    deceived = sorted(chaos.dice.sample(others, chaos.dice.randint(1, len(others))))
+    rate = chaos.dice.choice((0.05, 0.1, 0.3))
+    chaos.say(f"{liar} lies in one command in {1 / rate:.0f} to {deceived}")
+    for other in deceived:
+        chaos.world.network.road(liar, other).mutator = Liar(chaos.dice, rate, chaos.say)
+    chaos.mend_later(
+        [(sid, other) for sid, other in chaos.world.pairs if liar in {sid, other} and {sid, other} & {*deceived}]
+    )
 
 
 # ---- nodes
@@ -300,5 +324,5 @@ KINDS: Mapping[str, Fault] = {
     )
 }  # fmt: skip
 
-ALL_KINDS: Mapping[str, Fault] = {**KINDS, mutate.__name__: mutate}
-"""`KINDS` and the one kind that only some seeds have: see `Plan.mutates`."""
+ALL_KINDS: Mapping[str, Fault] = {**KINDS, **{fault.__name__: fault for fault in (mutate, flip, lie)}}
+"""`KINDS` and those that only some seeds have: see `Plan.deception`."""

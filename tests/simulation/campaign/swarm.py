@@ -14,7 +14,7 @@ from tests.simulation.campaign.faults import KINDS, Chaos
 from tests.simulation.campaign.overrides import with_overrides
 from tests.simulation.clients.client import Client
 from tests.simulation.clients.reader import Reader
-from tests.simulation.plan import Plan, draw
+from tests.simulation.plan import Deception, Plan, draw
 from tests.simulation.world import World, simulated
 
 LIMIT_S = 100.0  # seconds of a core for one seed: a hundred times the average
@@ -28,9 +28,9 @@ class SeedFailedError(AssertionError):
         self.faults = faults  # number of faults that happened
 
 
-def plan_of(seed: int, overrides: str = "", *, mutates: bool = False) -> Plan:
-    """Return the plan that the seed draws, with these overrides; `mutates`: see `draw`. Raises ValueError."""
-    return with_overrides(draw(seed, tuple(KINDS), mutates=mutates), overrides)
+def plan_of(seed: int, overrides: str = "", deception: Deception | None = None) -> Plan:
+    """Return the plan that the seed draws, with these overrides; `deception`: see `draw`. Raises ValueError."""
+    return with_overrides(draw(seed, tuple(KINDS), deception), overrides)
 
 
 def run_seed(seed: int, directory: Path) -> str:
