@@ -76,6 +76,7 @@ class StatusReporter:
         self._metrics = NodeMetrics(registry, str(coordinator.config.node.data))
         self._tried_at = -math.inf
         self._trying = trio.Lock()
+        self._found_by_trial: str | None = None
         self._version = version("mail-replicator")  # reads a file
         store.listeners.append(self._metrics.committed)
 
@@ -146,30 +147,39 @@ class StatusReporter:
         """See `NodeReport`: the database answers and takes a change, and nothing else is wrong."""
         problems = [*self._problems(), *self._not_serving()]
         problems += map(str, (await self._coordinator.disk_shortage.told())[:1])
-        try:
-            await self._store.read(queries.log_end)
-            async with self._trying:  # health checks may be concurrent
-                if trio.current_time() > self._tried_at + timing.NODE_STATUS_TRY_EVERY_S:
-                    await self._try_to_write()
-        except DatabaseDamagedError:
-            pass  # reported below, like damage that other code has met
-        except DatabaseFailedError as error:
-            problems.append(f"the database does not answer: {error}")
-        except (OSError, MissingError) as error:
-            problems.append(f"large messages are refused because attachments cannot be written: {error}")
-        except MailError as error:
-            problems.append(f"changes are refused: {error}")
-        except trio.TooSlowError:
-            problems.append(f"the disk has not completed a write for {timing.NODE_STATUS_WRITE_TIMEOUT_S:.0f} s")
+        problems += filter(None, [await self._disk_problem()])
         if self._store.damage.found is not None:
             problems.append(f"the database is damaged: {self._store.damage.found}; {REMEDY}")
         return problems
 
-    async def _try_to_write(self) -> None:
-        with trio.fail_after(timing.NODE_STATUS_WRITE_TIMEOUT_S):
-            await self._store.write(lambda tx: schema.try_to_write(tx.connection))
-            await self._environment.run_until_cancelled(self._store.attachments.try_to_write)
-        self._tried_at = trio.current_time()
+    async def _disk_problem(self) -> str | None:
+        """Return what the last trial of the disk has found. Whoever asks during one, or soon after, shares it."""
+        async with self._trying:
+            since_s = trio.current_time() - self._tried_at
+            found = self._found_by_trial
+            if since_s >= (timing.NODE_STATUS_RETRY_EVERY_S if found else timing.NODE_STATUS_TRY_EVERY_S):
+                self._found_by_trial = await self._try_disk()
+                self._tried_at = trio.current_time()
+            return self._found_by_trial
+
+    async def _try_disk(self) -> str | None:
+        """Read, write, and return what is wrong. Damage is reported by `healthy`, whoever has met it."""
+        try:
+            with trio.fail_after(timing.NODE_STATUS_WRITE_TIMEOUT_S):
+                await self._store.read(queries.log_end)
+                await self._store.write(lambda tx: schema.try_to_write(tx.connection))
+                await self._environment.run_until_cancelled(self._store.attachments.try_to_write)
+        except DatabaseDamagedError:
+            return None
+        except DatabaseFailedError as error:
+            return f"the database does not answer: {error}"
+        except (OSError, MissingError) as error:
+            return f"large messages are refused because attachments cannot be written: {error}"
+        except MailError as error:
+            return f"changes are refused: {error}"
+        except trio.TooSlowError:
+            return f"the disk has not completed a write for {timing.NODE_STATUS_WRITE_TIMEOUT_S:.0f} s"
+        return None
 
     async def run(self, interval_s: float) -> None:
         """Refresh the metrics until cancelled."""

@@ -370,6 +370,8 @@ INVENTORY_KILLED_S = 5.0
 
 NODE_STATUS_TRY_EVERY_S = 5.0
 """Between two trial writes, if the last one succeeded: health checks are frequent."""
+NODE_STATUS_RETRY_EVERY_S = 1.0
+"""The same, if it failed: whoever waits for the disk is told soon, and however many ask, they hardly load it."""
 NODE_STATUS_WRITE_TIMEOUT_S = 5.0
 """For a trial write: a working disk is faster, however busy, and health checks wait for it."""
 

@@ -1,6 +1,7 @@
 """Status, digests, health and metrics of a node."""
 
 import math
+import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -19,6 +20,7 @@ from protocol.commands import Done, Mbox, Mismatch, Reply
 from protocol.values import Dot, UidSet
 from replicator.config import LogConfig, MastershipConfig
 from replicator.mailstore import INBOX
+from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
 from replicator.replication.node_metrics import NodeMetrics
 from replicator.replication.writes.head_exchange import compare
@@ -266,6 +268,7 @@ async def test_healthy_while_the_database_answers(tmp_path: Path, autojump_clock
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         assert await nodes["dc1"].report.healthy() == []
         report = nodes["dc1"].report
+    await trio.sleep(timing.NODE_STATUS_TRY_EVERY_S)
     # The database is closed now.
     (problem,) = await report.healthy()
     assert "the database does not answer" in problem
@@ -279,6 +282,7 @@ async def test_not_healthy_while_the_disk_is_full(tmp_path: Path, autojump_clock
         connection.execute(f"PRAGMA max_page_count = {pages}")
         assert await node.report.healthy() == ["changes are refused: the disk is full; nothing was stored"]
         connection.execute("PRAGMA max_page_count = 1000000")
+        await trio.sleep(timing.NODE_STATUS_RETRY_EVERY_S)
         assert await node.report.healthy() == []
 
 
@@ -293,7 +297,37 @@ async def test_not_healthy_while_the_disk_hangs(tmp_path: Path, autojump_clock: 
         delay_writes(node, hang)
         assert await node.report.healthy() == ["the disk has not completed a write for 5 s"]
         goes_on.set()
+        await trio.sleep(timing.NODE_STATUS_RETRY_EVERY_S)
         assert await node.report.healthy() == []
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+async def test_all_who_ask_for_health_share_one_trial_of_the_disk(
+    tmp_path: Path, autojump_clock: MockClock, *, is_broken: bool
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node, trials = nodes["dc1"], 0
+        assert await node.report.healthy() == []
+        await trio.sleep(timing.NODE_STATUS_TRY_EVERY_S)
+        attachments = node.config.node.data / "attachments"
+        tried = node.store.attachments.try_to_write
+
+        def counted() -> None:
+            nonlocal trials
+            trials += 1
+            tried()
+
+        node.store.attachments.try_to_write = counted  # type: ignore[method-assign]
+        if is_broken:
+            shutil.rmtree(attachments)
+            attachments.write_bytes(b"no directory")
+        for _ in range(10):
+            async with trio.open_nursery() as nursery:
+                for _ in range(20):
+                    nursery.start_soon(node.report.healthy)
+            await trio.sleep(timing.NODE_STATUS_RETRY_EVERY_S / 10)
+        assert trials == 1
+        assert bool(await node.report.healthy()) == is_broken
 
 
 def info(registry: CollectorRegistry) -> dict[str, str]:
