@@ -54,7 +54,7 @@ from replicator.store.db import schema
 from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
-from replicator.streams import Handler, Tls, certified, guarded, listen, own_socket
+from replicator.streams import Handler, Tls, certified, guarded, https, listen, own_socket
 from replicator.users import UserDirectory
 
 log = logging.getLogger(__name__)
@@ -292,7 +292,18 @@ def _doors(
     if doors.lmtp:
         yield doors.lmtp, proxied(lmtp.serve)
     if doors.http:
-        yield doors.http, HttpServer(http, Access(_tokens_of(config))).serve
+        yield doors.http, _http_door(doors.http, HttpServer(http, Access(_tokens_of(config))), certificates)
+
+
+def _http_door(address: Address, server: HttpServer, certificates: Certificates) -> Handler:
+    """Return the handler for connections at this address: with TLS if they may come from other machines."""
+
+    async def serve_tls(stream: trio.SocketStream) -> None:
+        context = certificates.for_clients()  # as of now: the files may have been read again
+        assert context is not None, "the configuration asks for a certificate here"
+        await server.serve(https(stream, context))
+
+    return server.serve if address.is_loopback else serve_tls
 
 
 def _destinations_of(config: Config) -> Destinations:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -79,6 +80,14 @@ def guarded(handler: Handler) -> Handler:
             log.exception("a connection ended because of a defect in this program")
 
     return serve
+
+
+def https(stream: trio.SocketStream, context: ssl.SSLContext) -> trio.abc.Stream:
+    """Return the stream of an HTTP client's connection with TLS, which begins with the first byte.
+
+    HTTP clients may close without a closing alert: a message tells its own length (RFC 9112 section 9.8).
+    """
+    return trio.SSLStream(stream, context, server_side=True, https_compatible=True)
 
 
 class Tls:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -181,6 +182,9 @@ class NodeClient:
             told = " ".join(str(error).split())[:SHOWN_MAX]  # it may be what another server has sent
             reason = (error.strerror if isinstance(error, OSError) else None) or told or type(error).__name__
             where = f" at {self._url}" if self._url.sid else ""
+            if isinstance(error, ssl.SSLCertVerificationError):
+                what = f"{error.verify_message}; if you trust its CA, name the file of that in SSL_CERT_FILE"
+                raise UnreachableError(self._url, f"the certificate{where} is not trusted: {what}") from error
             if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
                 what = f"it answers {told!r}; give the address of the node's `listen.http`"
                 raise UnreachableError(self._url, f"no HTTP server{where}: {what}") from error
@@ -216,6 +220,8 @@ class _OwnSocketConnection(http.client.HTTPConnection):
 def _connection(url: NodeUrl, timeout_s: float) -> http.client.HTTPConnection:
     if url.socket is not None:
         return _OwnSocketConnection(url.socket, timeout_s)
+    if url.tls:
+        return http.client.HTTPSConnection(url.host, url.port, timeout=timeout_s, context=ssl.create_default_context())
     return http.client.HTTPConnection(url.host, url.port, timeout=timeout_s)
 
 

@@ -68,6 +68,7 @@ class NodeUrl:
     sid: str | None = None
     socket: Path | None = None
     token: str | None = field(default=None, repr=False)
+    tls: bool = False
 
     @property
     def name(self) -> str:
@@ -77,7 +78,8 @@ class NodeUrl:
     def __str__(self) -> str:
         if not self.host:
             return f"unix:{self.socket}"
-        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+        scheme, host = "https" if self.tls else "http", f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}"
 
 
 def config_argument(file: Path, *, serving: bool = False) -> Config:
@@ -97,17 +99,18 @@ def url_of_config(file: Path) -> NodeUrl:
     http, socket = config.listen.http, config.node.own_socket
     if os.access(socket, os.R_OK | os.W_OK):
         host, port = http if http and http.port else ("", 0)
-        return NodeUrl(host, port, config.node.id, socket)
+        return NodeUrl(host, port, config.node.id, socket, tls=http is not None and not http.is_loopback)
     if http is None or http.port == 0:
         none = "[listen] has no http" if http is None else "[listen] http has port 0, which stands for any free port"
         raise ConfigurationError(
             f"{file}: the node cannot be reached: there is no socket at {socket} that you may open, and {none}; start"
             " the node, or run this as its user"
         )
-    return NodeUrl(http.host, http.port, config.node.id, token=_token(http.host))
+    tls = not http.is_loopback
+    return NodeUrl(http.host, http.port, config.node.id, token=_token(http.host, tls=tls), tls=tls)
 
 
-def _token(host: str) -> str | None:
+def _token(host: str, *, tls: bool) -> str | None:
     """Return the secret to show to this host, if one was given. Raises click.UsageError."""
     context = click.get_current_context(silent=True)
     token: str | None = context.meta.get(_TOKEN_KEY) if context is not None else None
@@ -115,8 +118,8 @@ def _token(host: str) -> str | None:
         token = token or _checked_token(os.environ.get(TOKEN_VARIABLE, "")) or None
     except ValueError as error:
         raise click.UsageError(f"the variable {TOKEN_VARIABLE} does not hold a token") from error
-    if token is not None and not is_loopback(host):
-        raise click.UsageError(f"a token is not sent to {host} unencrypted: others could read it")
+    if token is not None and not tls and not is_loopback(host):
+        raise click.UsageError(f"a token is not sent to {host} unencrypted, for others to read; use https://")
     return token
 
 
@@ -128,15 +131,16 @@ def _checked_token(text: str) -> str:
 
 
 def parse_url(url: str) -> NodeUrl:
-    """Parse `http://host:port`. Raises click.BadParameter."""
+    """Parse `http://host:port` or `https://host:port`. Raises click.BadParameter."""
     try:
         parts = urlsplit(url)
-        port = 80 if parts.port is None else parts.port
+        port = {"https": 443}.get(parts.scheme, 80) if parts.port is None else parts.port
     except ValueError as error:
         raise click.BadParameter(f"{url!r}: {error}", param_hint="--url") from error
-    if parts.scheme != "http" or not parts.hostname or not port or parts.path.strip("/") or parts.query:
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not port or parts.path.strip("/") or parts.query:
         raise click.BadParameter(f"{url!r} is not of the form http://127.0.0.1:1080", param_hint="--url")
-    return NodeUrl(parts.hostname, port, token=_token(parts.hostname))
+    tls = parts.scheme == "https"
+    return NodeUrl(parts.hostname, port, token=_token(parts.hostname, tls=tls), tls=tls)
 
 
 def one_node(config_file: Path | None, url: str | None) -> NodeUrl:

@@ -282,5 +282,11 @@ def _check_exposure(source: Source, config: Config) -> None:
         text = "TLS begins at once there, so it needs a [[certificate]] for clients, or [tls] with certificate and key"
         source.problem(("listen", "imaps"), f"imaps: {text}")
     if listen.http and not listen.http.is_loopback:
-        advice = "HTTP asks for no password: listen on 127.0.0.1, behind a proxy that authenticates clients"
-        source.problem(("listen", "http"), f"http: {listen.http} can be reached from outside, but {advice}")
+        lacks = []
+        if config.http.tokens is None:
+            lacks.append("`tokens` in [http]")
+        if config.tls is None and not config.certificates:
+            lacks.append("a [[certificate]], or [tls] with certificate and key")
+        if lacks:
+            needs = f"so it needs {' and '.join(lacks)}; or listen on 127.0.0.1"
+            source.problem(("listen", "http"), f"http: {listen.http} can be reached from outside, {needs}")

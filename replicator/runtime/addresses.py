@@ -29,6 +29,8 @@ def network_of(address: str) -> str:
 
 def client_address(stream: trio.abc.Stream) -> str:
     """Return the peer's IP address; empty for a local socket, a stream in memory, and a peer that has gone already."""
+    if isinstance(stream, trio.SSLStream):
+        stream = stream.transport_stream
     if not isinstance(stream, trio.SocketStream):
         return ""
     try:

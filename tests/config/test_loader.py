@@ -232,7 +232,7 @@ def test_relative_paths_start_at_the_configuration_file(tmp_path: Path, monkeypa
         ('node.id = "a"\n[listen]\npeer = "0.0.0.0:1"', "3: peer: 0.0.0.0:1 can be reached from outside, so it needs"),
         (
             'node.id = "a"\n[listen]\nhttp = "0.0.0.0:1"',
-            "3: http: 0.0.0.0:1 can be reached from outside, but HTTP asks for",
+            "3: http: 0.0.0.0:1 can be reached from outside, so it needs `tokens`",
         ),
         ('node.id = "a"\n[[peer]]\nid = "a"\naddress = "localhost:1"', "3: id: 'a' is this node itself"),
         ('node.id = "a"\n[[peer]]\naddress = "localhost:1"', "2: 'id' is missing in [peer]"),

@@ -11,13 +11,26 @@ from pathlib import Path
 
 import pytest
 import trio
+import trustme
 
-from replicator.config import Address, HttpConfig, ListenConfig, config_text, default_config, load_config
+from replicator.config import (
+    Address,
+    CertificateConfig,
+    HttpConfig,
+    ListenConfig,
+    config_text,
+    default_config,
+    load_config,
+)
+from replicator.http.tokens import Role, add_token
+from tests.end_to_end.helpers.certificates import certificate
 from tests.end_to_end.helpers.in_process import free_ports, running
 
+LOOPBACK_BY_ANOTHER_NAME = "127.1"  # inet(3) takes it for 127.0.0.1; a node takes it for the name of another machine
 
-def command(*arguments: object, token: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "REPLICATOR_TOKEN": token}
+
+def command(*arguments: object, token: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "REPLICATOR_TOKEN": token, **more}
     line = [sys.executable, "-m", "replicator", *map(str, arguments)]
     return subprocess.run(line, capture_output=True, text=True, check=False, env=environment)
 
@@ -52,6 +65,29 @@ async def test_commands_show_tokens_and_need_none_at_the_own_socket(
         assert (await run(partial(command, "token", "delete", "monitor", "--config", file))).returncode == 0
         gone = await run(partial(command, "status", "--url", url, token=reader))
         assert (gone.returncode, "there is no such token" in gone.stderr) == (1, True)
+
+
+async def test_http_is_encrypted_where_other_machines_can_reach_it(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    tls = certificate(trustme.CA(), tmp_path, "dc1")
+    config = replace(
+        default_config("dc1", tmp_path, listen=ListenConfig(http=Address(LOOPBACK_BY_ANOTHER_NAME, port))),
+        http=HttpConfig(tmp_path / "http.tokens"),
+        certificates=(CertificateConfig(tls.certificate, tls.key),),
+    )
+    secret = add_token(tmp_path / "http.tokens", "laptop", Role.OPERATE)
+    run = partial(trio.to_thread.run_sync, abandon_on_cancel=True)
+    async with running([config]):
+        ask = partial(command, "checkpoint", "--url", f"https://127.0.0.1:{port}", token=secret)
+        done = await run(partial(ask, SSL_CERT_FILE=str(tls.ca)))
+        assert (done.returncode, done.stderr) == (0, "")
+        stranger = await run(ask)
+        assert (stranger.returncode, "is not trusted" in stranger.stderr) == (1, True)
+        assert "name the file of that in SSL_CERT_FILE" in stranger.stderr
+        plain = await run(partial(command, "checkpoint", "--url", f"http://127.0.0.1:{port}", token=secret))
+        assert (plain.returncode, "no answer" in plain.stderr) == (1, True)
+        without = await run(partial(ask, token="", SSL_CERT_FILE=str(tls.ca)))
+        assert (without.returncode, "this needs a token" in without.stderr) == (1, True)
 
 
 async def test_node_that_asks_for_no_token_says_at_the_start_who_can_operate_it(
