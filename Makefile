@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup run demo test lint pytest soak soak-commit soak-processes fuzz bench bench-spark clean
+.PHONY: help setup run demo test lint pytest soak soak-commit soak-processes fuzz bench bench-spark lock clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -12,12 +13,13 @@ help: ## this list
 
 setup: $(STAMP) ## the environment in .venv
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints-build.txt constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mail-replicator needs Python 3.11 or later; set PYTHON=/path/to/python3.11")'
 	@echo 'Setting up $(VENV), which takes about half a minute ...' >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark]' --group dev
+	@$(INSTALL) --require-hashes --requirement constraints-build.txt
+	@$(INSTALL) --require-hashes --no-build-isolation --requirement constraints.txt
+	@$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 run: setup ## a three-node cluster on this machine, data under var/
@@ -54,7 +56,7 @@ soak-processes: setup ## real processes behind bad links, ROUNDS=n campaigns, fr
 
 MINUTES ?= 5
 fuzz: setup ## hostile input for every parser, MINUTES=n in all
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --group fuzz
+	@$(INSTALL) --require-hashes --requirement constraints-tools.txt
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 bench: setup ## the figures, as a table and as JSON
@@ -62,6 +64,13 @@ bench: setup ## the figures, as a table and as JSON
 
 bench-spark: setup ## what audits of whole nodes cost at 1, 3 and 10 million messages each
 	$(BIN)/python -m benchmarks.spark
+
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(if $(UPGRADE),--upgrade)
+lock: setup ## pin what is installed, with the hashes of all its files; UPGRADE=1 takes the newest versions
+	@$(INSTALL) --require-hashes --requirement constraints-tools.txt
+	@$(LOCK) --group build --output-file constraints-build.txt
+	@$(LOCK) --constraint constraints-build.txt pyproject.toml --all-extras --group dev --output-file constraints.txt
+	@$(LOCK) --group tools --output-file constraints-tools.txt
 
 clean: ## remove the environment; mail under var/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
