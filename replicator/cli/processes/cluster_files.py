@@ -99,7 +99,7 @@ def _create(directory: Path, nodes: int) -> list[Path]:
     sids = [f"dc{number}" for number in range(1, nodes + 1)]
     listens = _free_listens(len(sids))
     _create_users(directory)
-    certificates = _create_certificates(directory / "ca", sids)
+    certificates = _create_certificates(directory.absolute() / "ca", sids)
     files = []
     for sid, listen in zip(sids, listens, strict=True):
         peers = tuple(

@@ -67,6 +67,13 @@ def test_interrupted_creation_continues_with_the_certificates_that_it_made(tmp_p
     assert len(after) == 6
 
 
+def test_directory_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    nodes = prepare(Path("var"), 2)
+    assert [node.file for node in nodes] == [Path("var/dc1.toml"), Path("var/dc2.toml")]
+    assert [node.config.tls and node.config.tls.ca for node in nodes] == [tmp_path / "var" / "ca" / "ca.pem"] * 2
+
+
 def test_existing_cluster_is_left_unchanged(tmp_path: Path) -> None:
     first = prepare(tmp_path, 11)
     assert [node.sid for node in first] == [f"dc{number}" for number in range(1, 12)]
