@@ -18,6 +18,7 @@ from benchmarks.clusters.cluster import Cluster, Node
 from tests.end_to_end.helpers.bad_links import BadLinks
 from tests.end_to_end.helpers.idler import Idler
 from tests.end_to_end.helpers.load import CHANGES, SHORT_TIMEOUTS, Load
+from tests.end_to_end.helpers.stalls import stalls
 from tests.lying import Liar
 from tests.mutating import Flipper, Mutator
 
@@ -26,6 +27,7 @@ ROUNDS = range(FIRST, FIRST + int(os.environ.get("ROUNDS", "10")))
 NODES = int(os.environ.get("NODES", "3"))
 FAULTS = 6  # in a round
 RATE = 0.1  # of changed commands, and of lies
+HELD_MAX_S = 1.0  # of the processor's time: half the shortened timeout after which peers give a node up
 PAUSE_MAX_S = 8.0  # more than `handshake` and `timeout` together
 
 
@@ -164,3 +166,6 @@ def test_nodes_become_equal_after_overlapping_faults(cluster: Cluster, seed: int
         load.wait()
         load.do(2)
         load.check()
+    for node in cluster.nodes:  # of each, since its last start
+        held = stalls(node)
+        assert not held.longer_than(HELD_MAX_S), f"a task of {node.sid} held the event loop: {held}"
