@@ -165,6 +165,11 @@ class LmtpMachine:
         return self._state is State.CLOSED
 
     @property
+    def in_message(self) -> bool:
+        """True if the next bytes belong to a message."""
+        return self._state in {State.RECEIVING, State.DISCARDING}
+
+    @property
     def buffered_bytes(self) -> int:
         """Memory that the connection's input takes."""
         return len(self._buffer)
@@ -222,7 +227,7 @@ class LmtpMachine:
         """Process one line, or the available part of a message. Return False if more bytes are needed."""
         if self._state in BETWEEN:
             return self._take_line()
-        return self._state in {State.RECEIVING, State.DISCARDING} and self._take_data()
+        return self.in_message and self._take_data()
 
     def _take_line(self) -> bool:
         end = self._buffer.find(b"\n", 0, LINE_BYTES_MAX)

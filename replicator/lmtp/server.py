@@ -26,6 +26,7 @@ SEND_S = 60.0
 """Seconds for sending replies, which are short, to a client that does not read them."""
 
 RECEIVE_BYTES = 64 * KIB
+COMMAND_BYTES = 4 * KIB  # between messages, where each line costs 10 µs and more: others go on after 10 ms at most
 
 GOODBYE_S = 1.0
 """Seconds for telling a client that there is no place for it."""
@@ -140,7 +141,7 @@ class _Connection:
         self._machine.close(replies.TOO_SLOW if too_slow else replies.IDLE_TOO_LONG)
 
     async def _receive(self) -> None:
-        data = await self._stream.receive_some(RECEIVE_BYTES)
+        data = await self._stream.receive_some(RECEIVE_BYTES if self._machine.in_message else COMMAND_BYTES)
         if data:
             self._machine.receive(data)
         else:

@@ -18,7 +18,8 @@ from prometheus_client import CollectorRegistry
 from replicator.config import LimitsConfig
 from replicator.errors import DiskFullError, DurabilityError, UnavailableError
 from replicator.lmtp import LmtpServer, LmtpServices
-from replicator.lmtp.server import RECEIVE_BYTES
+from replicator.lmtp.machine import LmtpMachine
+from replicator.lmtp.server import COMMAND_BYTES, RECEIVE_BYTES
 from replicator.lmtp.trace import host_name
 from replicator.mailstore import MESSAGE_BYTES_MAX
 from replicator.runtime.metrics import LmtpMetrics, RefusalMetrics
@@ -452,3 +453,28 @@ async def test_stored_body_equals_the_received_one(
         assert answer == stored("alice", uid) + stored("bob", uid)
     for user in ("alice", "bob"):
         assert await bodies(mail, user) == [body, body]
+
+
+async def test_commands_are_read_in_small_pieces_and_messages_in_large_ones(
+    services: LmtpServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces: list[tuple[bool, int]] = []
+    receive = LmtpMachine.receive
+
+    def note(machine: LmtpMachine, data: bytes | bytearray) -> None:
+        pieces.append((machine.in_message, len(data)))
+        receive(machine, data)
+
+    monkeypatch.setattr(LmtpMachine, "receive", note)
+    lines = 5000
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(LmtpServer(services).serve, theirs)
+        opening = b"LHLO mx\r\nMAIL FROM:<a@example.org>\r\nRCPT TO:<alice>\r\nDATA\r\n"
+        await ours.send_all(opening + b"x" * 200_000 + b"\r\n.\r\n" + b"NOOP\r\n" * lines + b"QUIT\r\n")
+        answers = b""
+        while data := await ours.receive_some():
+            answers += bytes(data)
+    assert answers.count(b"\r\n250") >= lines
+    assert max(size for in_message, size in pieces if not in_message) <= COMMAND_BYTES
+    assert max(size for in_message, size in pieces if in_message) == RECEIVE_BYTES
