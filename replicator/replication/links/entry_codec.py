@@ -58,6 +58,9 @@ from resync.entry import (
 MAX_CHANGES = 100_000  # of one entry: enough for a mailbox that is copied by one command
 MAX_ENTRY_BYTES = 66 << 20  # of the message bodies of one entry: nodes put one message into an entry
 
+HEAVY_ROWS = 1000  # of a merge, or changes: a digest of so many takes 2 ms
+HEAVY_BYTES = 64 << 10  # of a merge's rows: to unpack so many takes 5 ms
+
 _CHANGED_ON_THE_WAY = "the connection changes what it carries, or a node is faulty"
 
 _ERRORS: dict[str, type[MailError]] = {
@@ -81,6 +84,20 @@ def refusal(error: MailError) -> Refused:
 def error_of(refused: Refused) -> MailError:
     """Return the error that a reply reports."""
     return _ERRORS.get(refused.code, UnavailableError)(refused.text)
+
+
+def is_heavy(entry: Entry) -> bool:
+    """Return True if `entry_commands` takes more than some milliseconds, mostly for the digest."""
+    rows = sum(len(change.rows) for change in entry.changes if isinstance(change, entries.Merge))
+    return len(entry.changes) + rows > HEAVY_ROWS
+
+
+def is_heavy_to_add(command: EntryCommand) -> bool:
+    """Return True if `EntryAssembler.add` takes more than some milliseconds: for rows, or for the entry's digest."""
+    if isinstance(command, Merge) and len(command.rows) > HEAVY_BYTES:
+        return True
+    header = command.entry
+    return header is not None and header.changes > HEAVY_ROWS and header.change + 1 == header.changes
 
 
 def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Iterator[EntryCommand]:

@@ -129,7 +129,7 @@ class PeerLink:
         self._stream = stream
         self._encoder = encoder
         self._decoder = decoder
-        self._run_in_thread = run_in_thread
+        self.run_in_thread = run_in_thread
         self._output = bytearray()
         self._posted = Signal()
         self._drained = Signal()
@@ -262,7 +262,7 @@ class PeerLink:
     async def _parsed(self, event: Frame | ContinuationNeeded) -> Item:
         if isinstance(event, ContinuationNeeded):
             return event
-        return await self._run_in_thread(partial(parse, event)) if is_large(event) else parse(event)
+        return await self.run_in_thread(partial(parse, event)) if is_large(event) else parse(event)
 
     async def _take(self, item: Item, handler: LinkHandler, nursery: trio.Nursery) -> None:
         if isinstance(item, Request):

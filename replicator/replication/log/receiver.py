@@ -17,7 +17,7 @@ from protocol.commands import Ack, EntryCommand, Log, RefusalCode, Refused, Remo
 from protocol.values import Dot, context_dots
 from replicator.errors import DiskFullError
 from replicator.replication import timing
-from replicator.replication.links.entry_codec import Announced, Arrived, EntryAssembler, error_of
+from replicator.replication.links.entry_codec import Announced, Arrived, EntryAssembler, error_of, is_heavy_to_add
 from replicator.replication.links.link import NoReplyError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.log.body_completion import BodyCompletion, of_some_size
@@ -85,6 +85,8 @@ class Receiver:
         if isinstance(command, Remote):
             self._remotes.check(self._link, command)
             arrived = self._assembler.announce(command)
+        elif is_heavy_to_add(command):  # the link is not read meanwhile, so nothing else uses the assembler
+            arrived = await self._link.run_in_thread(partial(self._assembler.add, command))
         else:
             arrived = self._assembler.add(command)
         if arrived is None:

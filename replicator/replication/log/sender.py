@@ -22,7 +22,7 @@ from protocol.stream_codec import ProtocolError
 from protocol.values import Dot, context_of, sid_of
 from replicator.errors import UnavailableError
 from replicator.replication import timing
-from replicator.replication.links.entry_codec import entry_commands, remote_command
+from replicator.replication.links.entry_codec import entry_commands, is_heavy, remote_command
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.log.gap_recovery import GapRecovery
@@ -241,7 +241,10 @@ class Sender:
             name = await self._remotes.put(item)
             if name is not None:
                 return iter([remote_command(item.entry, number, name)])
-        return entry_commands(item, number)
+        if item.entry.is_tree or not is_heavy(item.entry):
+            return entry_commands(item, number)
+        mailbox = number(MailboxKey.of(item.entry))
+        return iter(await self._link.run_in_thread(lambda: list(entry_commands(item, lambda _: mailbox))))
 
 
 def check_claims(store: Store, claims: Sequence[Dot]) -> None:

@@ -3,7 +3,7 @@
 import logging
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,15 +13,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.commands import Rename, Save
+from protocol.commands import EntryCommand, Rename, Save
 from protocol.values import UID_MAX, Dot
 from replicator.mailstore import INBOX
 from replicator.replication.convergence import fork_merge
 from replicator.replication.convergence.fork_merge import PLANS_MAX
+from replicator.replication.links import entry_codec
+from replicator.replication.links.entry_codec import Arrived, EntryAssembler
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
-from replicator.store.db.transaction import Commit
+from replicator.store.db.transaction import Commit, Logged
 from replicator.store.log import forks
 from replicator.store.log.apply import receive
 from replicator.view import MailboxView
@@ -56,6 +58,46 @@ async def until_shown(node: Node, name: str, bodies: list[str]) -> None:
     with trio.fail_after(60):
         while sorted((await node.bodies(name)).values()) != bodies:  # noqa: ASYNC110 - in virtual time
             await trio.sleep(0.01)
+
+
+async def test_heavy_entries_are_packed_and_unpacked_in_threads(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_thread, seen = False, set[tuple[str, bool]]()
+    pack, add = entry_codec.entry_commands, EntryAssembler.add
+
+    async def run(work: Callable[[], T]) -> T:
+        nonlocal in_thread
+        await trio.lowlevel.checkpoint()
+        in_thread = True
+        try:
+            return work()
+        finally:
+            in_thread = False
+
+    def note_pack(logged: Logged, number: Callable[[MailboxKey], int]) -> Iterator[EntryCommand]:
+        if not logged.entry.is_tree:
+            seen.add(("pack", in_thread))
+        return pack(logged, number)
+
+    def note_add(assembler: EntryAssembler, command: EntryCommand) -> Arrived | None:
+        seen.add((type(command).__name__, in_thread))
+        return add(assembler, command)
+
+    for limit in ("HEAVY_ROWS", "HEAVY_BYTES"):
+        monkeypatch.setattr(entry_codec, limit, 0)
+    monkeypatch.setattr("tests.replication.cluster._at_once", run)
+    monkeypatch.setattr("replicator.replication.log.sender.entry_commands", note_pack)
+    monkeypatch.setattr(EntryAssembler, "add", note_add)
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("x")
+        await nodes.converged()
+        await part(nodes)
+        await nodes["dc1"].save("y")
+        await nodes["dc2"].save("z")
+        await heal(nodes)
+    assert {("pack", True), ("Save", True), ("Merge", True)} <= seen
+    assert {name for name, apart in seen if not apart} <= {"Create"}
 
 
 async def test_uid_given_on_both_sides_goes_to_neither_message(tmp_path: Path, autojump_clock: MockClock) -> None:
