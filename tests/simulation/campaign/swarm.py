@@ -15,6 +15,7 @@ from tests.simulation.campaign.overrides import with_overrides
 from tests.simulation.clients.client import Client
 from tests.simulation.clients.reader import Reader
 from tests.simulation.plan import Deception, Plan, draw
+from tests.simulation.runtime.step_watch import steps_limited
 from tests.simulation.world import World, simulated
 
 LIMIT_S = 100.0  # seconds of a core for one seed: a hundred times the average
@@ -41,7 +42,7 @@ def run_seed(seed: int, directory: Path) -> str:
 def run(plan: Plan, directory: Path) -> str:
     """Return the story of a plan. Raises SeedFailedError."""
     try:
-        with _limited():
+        with _limited(), steps_limited():
             return trio.run(run_plan, plan, directory, clock=MockClock(autojump_threshold=0))
     except trio.TrioInternalError as error:
         raise SeedFailedError(f"seed {plan.seed} comes to no end") from error
