@@ -185,7 +185,7 @@ async def _run(session: Session, command: c.Tagged, verb: str, literal: Incoming
     if literal is not None:
         await literal.skip()
     if session.state is State.SELECTED:
-        await session.write(session.selection.announce(expunges=_may_renumber(command.command)))
+        await session.announce(expunges=_may_renumber(command.command))
         await session.write(await session.selection.claim_recent())
     session.services.metrics.command(verb, condition)
     await session.write([tagged(command.tag, condition, text, code)])

@@ -5,7 +5,7 @@ Changes gather until `announce`, which is called where RFC 3501 sections 5.5 and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from replicator.errors import FolderNotFoundError, MailError
@@ -21,6 +21,8 @@ from replicator.imap.wire.responses import (
 )
 from replicator.mailstore import Folder, MailStore
 from replicator.view import MailboxView, Message
+
+ANNOUNCED_AT_ONCE = 500  # changed or expunged messages, in a millisecond or two
 
 _RECENT_FLAGS = frozenset({RECENT})
 
@@ -116,26 +118,41 @@ class Selection:
         flags = message.flags
         return self._print_flags(flags | _RECENT_FLAGS if message.uid in self.numbering.recent else flags)
 
-    def announce(self, *, expunges: bool) -> list[bytes]:
-        """Return responses for changes since the last call; without `expunges`, expunged messages are kept for later.
+    def announce(self, *, expunges: bool) -> Iterator[list[bytes]]:
+        """Yield responses for changes since the last call; without `expunges`, expunged messages are kept for later.
 
-        `claim_recent` completes the announcement. Raises MailboxGoneError.
+        Yields some at a time, so that the caller can pause. All of them must be sent, in this order, before a command
+        runs: the client's sequence numbers are those of the responses so far. `claim_recent` completes the
+        announcement. Raises MailboxGoneError.
         """
-        if self.view.deleted or self.view.uidvalidity != self.uidvalidity:
-            raise MailboxGoneError(self.folder)
+        self._check()
         self.gather()
-        lines = []
         if expunges:
-            lines += [untagged(f"{number} EXPUNGE") for number in self.numbering.expunge(self._expunged)]
-            self._expunged.clear()
+            expunged, self._expunged = sorted(self._expunged, reverse=True), set()
+            for some in self._in_parts(expunged):
+                yield [untagged(f"{number} EXPUNGE") for number in self.numbering.expunge(some)]
+        lines = []
         if self._keywords != (now := keywords(self.view)):
             self._keywords = now
             lines += self.flag_lines()
         known = self.numbering.last
         if self.numbering.append(self.view.messages.irange(known + 1)):
             lines.append(self.exists_line())
+        if lines:
+            yield lines
         changed, self._changed = self._changed, set()
-        return lines + [line for uid in sorted(changed) if uid <= known for line in self._flags_line(uid)]
+        for some in self._in_parts(sorted(changed)):
+            yield [line for uid in some if uid <= known for line in self._flags_line(uid)]
+
+    def _in_parts(self, uids: Sequence[int]) -> Iterator[Sequence[int]]:
+        for start in range(0, len(uids), ANNOUNCED_AT_ONCE):
+            self._check()
+            yield uids[start : start + ANNOUNCED_AT_ONCE]
+
+    def _check(self) -> None:
+        """Check that the UIDs still have their meaning. Raises MailboxGoneError."""
+        if self.view.deleted or self.view.uidvalidity != self.uidvalidity:
+            raise MailboxGoneError(self.folder)
 
     async def claim_recent(self) -> list[bytes]:
         r"""Find out which newly announced messages are `\Recent` here; return RECENT if there were new messages.

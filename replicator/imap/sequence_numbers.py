@@ -79,8 +79,11 @@ class Numbering:
         gone = [number for uid in uids if (number := self.number(uid)) is not None]
         gone.sort(reverse=True)
         if gone:
-            dropped = set(gone)
-            self._uids = array("I", (uid for number, uid in enumerate(self._uids, 1) if number not in dropped))
+            kept, start = array("I"), 0
+            for number in reversed(gone):
+                kept += self._uids[start : number - 1]
+                start = number
+            self._uids = kept + self._uids[start:]
         return gone
 
     def append(self, uids: Iterable[int]) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+import trio
+
 from replicator.config import LimitsConfig
 from replicator.imap.selection import Selection
 from replicator.imap.services import ImapServices
@@ -153,3 +155,9 @@ class Session:
     async def write(self, chunks: Iterable[bytes]) -> None:
         """Write responses before the command's end."""
         await self.connection.write(chunks)
+
+    async def announce(self, *, expunges: bool) -> None:
+        """Tell the client of changes in the selected mailbox, some at a time. Raises MailboxGoneError."""
+        for lines in self.selection.announce(expunges=expunges):
+            await self.write(lines)
+            await trio.lowlevel.checkpoint()

@@ -33,7 +33,7 @@ async def _tell_changes(session: Session, telling: trio.Lock) -> None:
     while True:
         async with telling:
             session.check_login()
-            await session.write(session.selection.announce(expunges=True))
+            await session.announce(expunges=True)
             await session.connection.flush()
             await session.write(await session.selection.claim_recent())
             await session.connection.flush()

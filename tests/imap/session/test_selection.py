@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import re
 from functools import partial
+from itertools import chain
+from unittest.mock import create_autospec, patch
 
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
-from protocol.values import UidSet
-from replicator.imap.selection import Selection
+from protocol.values import Dot, UidSet
+from replicator.imap.selection import MailboxGoneError, Selection
 from replicator.imap.services import ImapServices
-from replicator.mailstore import Folder, NewMessage
+from replicator.mailstore import Folder, MailStore, NewMessage
+from replicator.view import MailboxView, Message, ViewChange
 from tests.imap.client import connected
 from tests.one_node import HookedMail
 
@@ -30,7 +36,7 @@ async def test_silent_store_announces_other_sessions_changes(mail: HookedMail) -
     await mail.store_flags(selection.view, UidSet.of([1, 2]), added=SEEN)  # the client's own
     await mail.store_flags(selection.view, UidSet.of([2, 3]), added=FLAGGED)
     selection.forget_expected({1: SEEN, 2: SEEN})
-    assert b"".join(selection.announce(expunges=True)) == (
+    assert b"".join(chain.from_iterable(selection.announce(expunges=True))) == (
         b"* 2 FETCH (FLAGS (\\Flagged \\Seen \\Recent))\r\n* 3 FETCH (FLAGS (\\Flagged \\Recent))\r\n"
     )
 
@@ -39,7 +45,9 @@ async def test_forgotten_change_does_not_hide_others(mail: HookedMail) -> None:
     selection = await open_selection(mail, 2)
     await mail.store_flags(selection.view, UidSet.of([1, 2]), added=SEEN)
     selection.forget_changes([1])
-    assert b"".join(selection.announce(expunges=True)) == b"* 2 FETCH (FLAGS (\\Seen \\Recent))\r\n"
+    assert (
+        b"".join(chain.from_iterable(selection.announce(expunges=True))) == b"* 2 FETCH (FLAGS (\\Seen \\Recent))\r\n"
+    )
 
 
 async def test_first_unseen_message_is_found(mail: HookedMail) -> None:
@@ -124,3 +132,89 @@ async def test_keywords_that_differ_in_case_are_one_keyword(mail: HookedMail, se
         told = await client.run("STORE 1:3 -FLAGS.SILENT (junk)")
         assert told[-3] == "* FLAGS (\\Answered \\Flagged \\Deleted \\Seen \\Draft Work)"
     assert [message.flags for message in selection.view.messages.values()] == [set(), {"Work"}, set()]
+
+
+def message(uid: int, *flags: str) -> Message:
+    return Message(uid, bytes(16), 1, frozenset(flags), 0, 1, bytes(32), Dot("dc1.1", uid), 0)
+
+
+def opened(messages: int) -> Selection:
+    rows = [message(uid) for uid in range(1, messages + 1)]
+    view = MailboxView.build(
+        mailbox_id=bytes(16), user="ann", uidvalidity=1, uidnext=messages + 1, highestmodseq=1, rows=rows
+    )
+    selection = Selection(create_autospec(MailStore), Folder("ann", "INBOX", bytes(16), 1), view, read_only=False)
+    selection.numbering.append(view.messages)
+    return selection
+
+
+class Shown:
+    """The messages as a client counts them, each with its flags. It fetches those of new messages at once."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self.flags = [frozenset[str]()] * len(selection.numbering)
+
+    def hear(self, line: bytes) -> None:
+        found = re.fullmatch(rb"\* (\d+) (EXPUNGE|EXISTS|FETCH \(FLAGS \((.*)\)\))\r\n", line)
+        assert found is not None
+        number = int(found[1])
+        if found[2] == b"EXPUNGE":
+            del self.flags[number - 1]
+        elif found[2] == b"EXISTS":
+            assert number >= len(self.flags)
+            messages = self._selection.view.messages
+            new = (messages.get(uid) for uid in self._selection.numbering.uids[len(self.flags) : number])
+            self.flags += [frozenset() if one is None else one.flags for one in new]
+        else:
+            self.flags[number - 1] = frozenset(found[3].decode().split())
+
+
+steps = st.tuples(st.sets(st.integers(1, 12), max_size=6), st.sets(st.integers(1, 12), max_size=6), st.integers(0, 2))
+
+
+@given(st.integers(0, 10), st.integers(1, 4), st.lists(steps, max_size=8))
+def test_client_knows_everything_after_announcements_in_parts(
+    messages: int, at_once: int, changes: list[tuple[set[int], set[int], int]]
+) -> None:
+    """Other sessions go on changing the mailbox while it is told to the client."""
+    selection = opened(messages)
+    shown = Shown(selection)
+    view, modseq, left = selection.view, 1, iter(changes)
+
+    def change() -> None:
+        nonlocal modseq
+        seen, gone, new = next(left, (set(), set(), 0))
+        modseq += 1
+        old = [
+            message(uid, "\\Seen", *view.messages[uid].flags - {"\\Seen"})
+            for uid in seen - gone
+            if uid in view.messages
+        ]
+        more = [message(uid) for uid in range(view.uidnext, view.uidnext + new)]
+        expunged = tuple(uid for uid in gone if uid in view.messages)
+        view.apply(ViewChange(bytes(16), modseq, view.uidnext + new, (*old, *more), expunged))
+
+    with patch("replicator.imap.selection.ANNOUNCED_AT_ONCE", at_once):
+        for _ in range(len(changes) + 1):
+            change()
+            for lines in selection.announce(expunges=True):
+                assert len(lines) <= max(at_once, 3)
+                for line in lines:
+                    shown.hear(line)
+                change()
+        for line in chain.from_iterable(selection.announce(expunges=True)):
+            shown.hear(line)
+    assert list(selection.numbering.uids) == list(view.messages)
+    assert shown.flags == [one.flags for one in view.messages.values()]
+
+
+def test_announcement_ends_when_the_uids_lose_their_meaning() -> None:
+    selection = opened(4)
+    selection.view.apply(ViewChange(bytes(16), 2, 5, tuple(message(uid, "\\Seen") for uid in range(1, 5))))
+    with patch("replicator.imap.selection.ANNOUNCED_AT_ONCE", 2):
+        announced = selection.announce(expunges=True)
+        assert len(next(announced)) == 2
+        selection.view.uidvalidity += 1
+        with pytest.raises(MailboxGoneError):
+            next(announced)
