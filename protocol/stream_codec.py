@@ -1,8 +1,8 @@
 """Codec of a link between nodes: decode bytes to commands and replies, and encode them.
 
 A `Decoder` and an `Encoder` serve one connection and know nothing of each other: their owner matches replies to
-requests and enforces which command must come first. Either may switch to zstd at the end of a frame (docs/protocol.md,
-"Compression").
+requests and enforces which command must come first. At the end of a frame, either may switch to blocks with checksums
+(docs/protocol.md, "Blocks"), and then to zstd inside of them ("Compression").
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import zstandard
 
+from protocol.blocks import BlockReader, BlockWriter
 from protocol.commands import Command, Reply
 from protocol.formatter import format_item
 from protocol.framing import ContinuationNeeded, Frame, FrameLimits, Framer, FramingError
@@ -65,6 +66,7 @@ class Decoder:
 
     def __init__(self, limits: FrameLimits = WIRE_LIMITS) -> None:
         self._framer = Framer(limits)
+        self._blocks: BlockReader | None = None
         self._compressed = bytearray()
         self._decompressor: zstandard.ZstdDecompressionObj | None = None
         self._error: ProtocolError | None = None
@@ -85,11 +87,18 @@ class Decoder:
         """
         if self._error is not None:
             raise self._error
-        if self._decompressor is None:
-            self._framer.receive(data)
+        if self._blocks is None:
+            self._receive(data)
         else:
-            self._compressed += data
+            self._blocks.receive(data)
         return self._frames()
+
+    def start_blocks(self) -> None:
+        """Treat all bytes after the last item as blocks, including those that were fed already."""
+        assert self._blocks is None, "a stream has one sequence of blocks"
+        assert self._decompressor is None, "a stream is compressed inside of its blocks"
+        self._blocks = BlockReader()
+        self._blocks.receive(self._framer.detach())
 
     def start_decompression(self) -> None:
         """Treat all bytes after the last item as one zstd stream, including those that were fed already."""
@@ -116,7 +125,8 @@ class Decoder:
                     assert isinstance(event, Frame | ContinuationNeeded), "all literals of the wire are held"
                     yield event
                 elif (size := self._decompress_step()) is None:
-                    return
+                    if not self._next_block():
+                        return
                 elif (decompressed := decompressed + size) >= PAUSE_BYTES:
                     decompressed = 0
                     yield None
@@ -126,6 +136,20 @@ class Decoder:
         except ProtocolError as error:
             self._error = error
             raise
+
+    def _receive(self, data: bytes) -> None:
+        if self._decompressor is None:
+            self._framer.receive(data)
+        else:
+            self._compressed += data
+
+    def _next_block(self) -> bool:
+        """Read the next block. Return False if there is none, or the stream has no blocks."""
+        content = self._blocks.next_content() if self._blocks is not None else None
+        if content is None:
+            return False
+        self._receive(content)
+        return True
 
     def _decompress_step(self) -> int | None:
         """Decompress a little more for the framer. Return its size, or None if no compressed bytes are left."""
@@ -151,6 +175,7 @@ class Encoder:
 
     def __init__(self, limits: FrameLimits = WIRE_LIMITS) -> None:
         self._limits = limits
+        self._blocks: BlockWriter | None = None
         self._compressor: zstandard.ZstdCompressionObj | None = None
 
     def request(self, tag: str | None, command: Command) -> bytes:
@@ -163,11 +188,17 @@ class Encoder:
 
     def continuation(self) -> bytes:
         """Encode the permission to send the literal that the peer's `ContinuationNeeded` announced."""
-        return self._compress(CONTINUATION)
+        return self._encoded(CONTINUATION)
 
     def batch(self, items: Iterable[Request | Response]) -> bytes:
         """Encode several items at once. With compression they share one flush, which costs bytes and time."""
-        return self._compress(b"".join([format_item(item, self._limits) for item in items]))
+        return self._encoded(b"".join([format_item(item, self._limits) for item in items]))
+
+    def start_blocks(self) -> None:
+        """Put everything from now on into blocks."""
+        assert self._blocks is None, "a stream has one sequence of blocks"
+        assert self._compressor is None, "a stream is compressed inside of its blocks"
+        self._blocks = BlockWriter()
 
     def start_compression(self) -> None:
         """Encode everything from now on as one zstd stream."""
@@ -175,7 +206,7 @@ class Encoder:
         parameters = zstandard.ZstdCompressionParameters.from_level(COMPRESSION_LEVEL, window_log=WINDOW_LOG)
         self._compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
 
-    def _compress(self, data: bytes) -> bytes:
-        if self._compressor is None:
-            return data
-        return self._compressor.compress(data) + self._compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    def _encoded(self, data: bytes) -> bytes:
+        if self._compressor is not None:
+            data = self._compressor.compress(data) + self._compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+        return data if self._blocks is None else self._blocks.write(data)

@@ -20,6 +20,7 @@ from benchmarks.clusters.proxy import BOTH
 from benchmarks.clusters.states import are_equal, expect_master
 from benchmarks.figures.scale import Scale
 from benchmarks.report.figure import Figure
+from protocol import blocks
 from protocol.commands import Save
 from protocol.stream_codec import Decoder, Request, Response
 
@@ -87,9 +88,9 @@ def _travelled(cluster: Cluster, at: Node, mails: int) -> tuple[Counter[str], in
 def _kinds(data: bytes) -> Iterator[str]:
     """Yield the kind of each frame in the record.
 
-    A record starts while nothing is under way, so it starts with a frame.
+    A record starts while nothing is under way, so it starts with a block and a frame.
     """
-    for item in Decoder().feed(data):
+    for item in Decoder().feed(b"".join(blocks.contents(data))):
         match item:
             case Request(_, Save(entry=header)):
                 yield "entry" if header else "forwarded SAVE"

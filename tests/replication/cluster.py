@@ -171,6 +171,7 @@ class Cluster:
         self.renamed: dict[tuple[str, str], str] = {}  # (dialling node, peer) -> which node has the peer's address now
         self.gave_way: dict[str, str] = {}  # nodes that ended because of a second process under their SID -> the error
         self.line: Callable[[trio.abc.Stream], trio.abc.Stream] = _unchanged  # wraps the stream of the dialling node
+        self.has_tls = True  # links pass for links with TLS, which have no blocks: commands can be changed, and read
         self.waits_when_new = False  # a node with a new database waits for its cluster, as without --new-cluster
         self._clock = clock
         self._runs = 0
@@ -286,6 +287,7 @@ class Cluster:
                         store,
                         environment,
                         lambda peer: self.dial(name, peer.id),
+                        certify=lambda _: ("the network", frozenset(self.sids)) if self.has_tls else None,
                         archive=archive,
                         metrics=AttachmentMetrics(registry),
                         is_new=is_new,
@@ -352,6 +354,7 @@ async def cluster(
     log: LogConfig | None = None,
     mastership: MastershipConfig | None = None,
     content: ContentConfig | None = None,
+    has_tls: bool = True,
     start: Sequence[str] = (),
 ) -> AsyncIterator[Cluster]:
     """Run a cluster whose nodes are linked, in the virtual time of `clock`, or without one in real time with threads.
@@ -362,6 +365,7 @@ async def cluster(
         made = Cluster(directory, clock, size, nursery, DurabilityConfig(min(copies, size), when_short))
         made.conflict, made.log = ConflictConfig(uid), log or LogConfig()
         made.content = content or ContentConfig()
+        made.has_tls = has_tls
         made.shares_objects = shares_objects
         made.mastership = mastership or MastershipConfig()
         await made.start(*start)

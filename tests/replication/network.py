@@ -7,7 +7,7 @@ import math
 import random
 import re
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -92,13 +92,24 @@ class Road:
 
     def items(self) -> list[Item]:
         """Return all that was sent, decoded. Does not work on compressed connections."""
-        return [item for sent in self.sent for item in Decoder().feed(bytes(sent))]
+        return [item for sent in self.sent for item in decoded(bytes(sent))]
 
     def entries(self) -> list[Dot]:
         """Return the entries that were sent, each as often as it was sent."""
         commands = [item.command for item in self.items() if isinstance(item, Request)]
         headers = [command.entry for command in commands if isinstance(command, EntryCommand)]
         return [header.dot for header in headers if header is not None and header.change == 0]
+
+
+def decoded(sent: bytes) -> Iterator[Item]:
+    """Yield what one direction of a connection without compression carried, with or without blocks."""
+    decoder = Decoder()
+    items = decoder.feed(sent)
+    for hello in items:
+        if sent.partition(b"\r\n")[2].startswith(b"\0"):  # a block's length; no command begins like that
+            decoder.start_blocks()
+        yield hello
+        yield from items
 
 
 class Pipe:

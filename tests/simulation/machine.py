@@ -150,8 +150,9 @@ class Clock:
 class Machine:
     """Hardware on which nodes run. `config` returns the configuration of a node with this data directory.
 
-    `name`: of a machine that is not its node's own, but has a copy of that one's disk. A run on it ends when it finds
-    that another run is the node, and notes the reason in `gave_way`.
+    `has_tls`: its links pass for links with TLS, which have no blocks, so that their commands can be changed as by a
+    faulty node. `name`: of a machine that is not its node's own, but has a copy of that one's disk. A run on it ends
+    when it finds that another run is the node, and notes the reason in `gave_way`.
     """
 
     def __init__(
@@ -167,6 +168,7 @@ class Machine:
         observer: Observer,
         config: Callable[[str, Path], Config],
         collects: bool,
+        has_tls: bool,
         name: str | None = None,
     ) -> None:
         self.sid = sid
@@ -181,6 +183,7 @@ class Machine:
         self.story = story
         self._network, self._nursery = network, nursery
         self._observer, self._config = observer, config
+        self._has_tls = has_tls
         self._objects = (directory / f"objects-{self.name}").as_uri() if collects else None
         self.is_starting = False
         self._was_emptied = False  # its database is new, but its node existed before
@@ -264,6 +267,7 @@ class Machine:
             open_database=mount.open,
         )
         config, scope, life = self._config(self.sid, self.disk.directory), trio.CancelScope(), None
+        certified = ("the network", frozenset(peer.id for peer in config.peers)) if self._has_tls else None
         self.ended = stopped
         try:
             with scope:
@@ -277,6 +281,7 @@ class Machine:
                         store,
                         environment,
                         lambda peer: self._network.connect(self.address, peer.id),
+                        lambda _: certified,
                         archive=archive,
                         is_new=is_new,
                     )

@@ -95,6 +95,7 @@ class World:
             observer=self,
             config=self._config,
             collects=self.plan.log is not None,
+            has_tls=self.plan.deception is not None,
             name=name,
         )
 

@@ -231,7 +231,7 @@ class Connections:
         hello = await self._ask(stream, peer, encoder, decoder)
         self._handshake.check(hello, stream, expected=peer.id)
         await self._rivals.refuse(self.peers[hello.sid], hello)
-        self._handshake.compress(hello, encoder, decoder)
+        self._handshake.agree(hello, stream, encoder, decoder)
         return PeerLink(stream, hello, encoder, decoder, self._environment.run_in_thread)
 
     async def _ask(self, stream: trio.abc.Stream, peer: PeerConfig, encoder: Encoder, decoder: Decoder) -> Hello:
@@ -258,10 +258,10 @@ class Connections:
                     state.error = str(error)
                 await stream.send_all(encoder.response(tag, Refused(error.code, str(error))))
                 raise
-            await stream.send_all(encoder.response(tag, self._handshake.hello()))
+            await stream.send_all(encoder.response(tag, self._handshake.hello(stream)))
             if hello.sid > self._config.node.id:
                 raise _OnlyAskedError
-            self._handshake.compress(hello, encoder, decoder)
+            self._handshake.agree(hello, stream, encoder, decoder)
             # The peer may refuse this node's HELLO: a link that the peer ends at once must not begin a term.
             first = await stream.receive_some()
         if not first:

@@ -19,6 +19,8 @@ from replicator.replication.links.object_entries import capability
 from replicator.runtime.environment import Environment
 
 ZSTD = "ZSTD"
+BLOCKS = "BLOCKS"
+"""The capability of a node whose end of a connection has no TLS: it reads and writes blocks with checksums there."""
 REBUILDING = "REBUILDING"
 """The capability of a node that is replacing a damaged database: other such nodes must not rely on its data."""
 
@@ -74,14 +76,16 @@ class Handshake:
         self._capabilities = capabilities
         self._sids = frozenset(peer.id for peer in config.peers)
 
-    def hello(self) -> Hello:
-        """Return this node's HELLO as of now."""
+    def hello(self, stream: trio.abc.Stream | None = None) -> Hello:
+        """Return this node's HELLO as of now; with what the connection itself needs, if this is its first."""
         node = self._config.node
         policies = (
             f"SCOPE={self._config.mastership.scope}",
             f"CONFLICT={self._config.conflict.uid}",
         )
         abilities = (*policies, *capability(self._config.checkpoint), *self._capabilities())
+        if stream is not None and self._certify(stream) is None:
+            abilities = (*abilities, BLOCKS)
         capabilities = abilities if self._is_local() else (*abilities, ZSTD)
         clock_ms = self._environment.clock_ms()
         return Hello(PROTOCOL_VERSION, node.id, self._origin, node.cluster, capabilities, clock_ms)
@@ -92,7 +96,7 @@ class Handshake:
 
     async def ask(self, stream: trio.abc.Stream, sid: str, encoder: Encoder, decoder: Decoder) -> Hello:
         """Send this node's HELLO to the peer `sid`, and return the answer. Raises RefusedByPeerError."""
-        await stream.send_all(encoder.request("hello", self.hello()))
+        await stream.send_all(encoder.request("hello", self.hello(stream)))
         match await self._first_item(stream, decoder):
             case Response("hello", Hello() as hello):
                 return hello
@@ -109,9 +113,13 @@ class Handshake:
             case _:
                 raise ProtocolError("expected a HELLO")
 
-    def compress(self, hello: Hello, encoder: Encoder, decoder: Decoder) -> None:
-        """Compress both directions, if both sides offer it."""
-        if ZSTD in hello.capabilities and ZSTD in self.hello().capabilities:
+    def agree(self, hello: Hello, stream: trio.abc.Stream, encoder: Encoder, decoder: Decoder) -> None:
+        """Switch both directions to what both sides offer: blocks and compression."""
+        shared = set(hello.capabilities) & set(self.hello(stream).capabilities)
+        if BLOCKS in shared:
+            encoder.start_blocks()
+            decoder.start_blocks()
+        if ZSTD in shared:
             encoder.start_compression()
             decoder.start_decompression()
 

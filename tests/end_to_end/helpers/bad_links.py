@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, permutations
 
 from benchmarks.clusters.cluster import Cluster
 from benchmarks.clusters.proxy import Direction
-from protocol.framing import Frame
+from protocol.commands import Hello
+from protocol.framing import Frame, Framer
+from protocol.parser import parse
+from protocol.stream_codec import WIRE_LIMITS, Encoder, Request
+from replicator.replication.links.handshake import BLOCKS
 from tests.mutating import MutatedStream, Mutator, whole
 
 
 class BadLinks:
-    """The links of a cluster. Nodes on one machine do not compress them."""
+    """The links of a cluster. Nodes on one machine do not compress them.
+
+    No node hears that another one has blocks, as if they had TLS, or were of an earlier version.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.counts: Counter[str] = Counter()  # of all changes, by command
@@ -49,6 +57,24 @@ class BadLinks:
         return MutatedStream(partial(self._frame, sender, receiver))
 
     def _frame(self, sender: str, receiver: str, frame: Frame) -> bytes:
+        frame = _without_blocks(frame)
         with self._turn:
             mutator = self._mutators.get((sender, receiver))
             return whole(frame) if mutator is None else mutator.frame(frame)
+
+
+def _without_blocks(frame: Frame) -> Frame:
+    """Return the command; if it is a HELLO, without this capability."""
+    if b"HELLO " not in frame.text:
+        return frame
+    item = parse(frame)
+    hello = item.command if isinstance(item, Request) else item.reply
+    if not isinstance(hello, Hello):
+        return frame
+    hello = replace(hello, capabilities=tuple(name for name in hello.capabilities if name != BLOCKS))
+    framer = Framer(WIRE_LIMITS)
+    other = replace(item, command=hello) if isinstance(item, Request) else replace(item, reply=hello)
+    framer.receive(Encoder().batch([other]))
+    event = framer.next_event()
+    assert isinstance(event, Frame)
+    return event

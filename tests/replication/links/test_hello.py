@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.commands import Hello, RefusalCode, Refused
+from protocol.commands import Done, Hello, Ping, RefusalCode, Refused
 from protocol.stream_codec import Decoder, Response
 from replicator.config import Address, LimitsConfig
 from replicator.replication import timing
@@ -215,6 +215,12 @@ async def test_links_between_machines_are_compressed(tmp_path: Path, autojump_cl
             assert await nodes["dc1"].bodies() == {uid: f"{uid - 1} {body}" for uid in (1, 2, 3)}
             sizes[host] = sum(map(len, nodes.network.road("dc2", "dc1").sent))
     assert sizes["192.0.2.1"] < sizes["127.0.0.1"] / 20
+
+
+async def test_peer_that_does_not_know_blocks_gets_none(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"], has_tls=False) as nodes, visit(nodes) as stranger:
+        await stranger.send(Ping(), "a")
+        assert await stranger.next_command(Done) == Done()
 
 
 async def test_damaged_compressed_stream_ends_the_link_and_nodes_reconnect(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from protocol.stream_codec import Decoder, Request, Response
+from protocol.stream_codec import Request, Response
 from protocol.values import Dot
 from replicator.errors import ContentUnavailableError
 from replicator.mailstore import Folder, read_all
@@ -27,6 +27,7 @@ from resync.entry import FolderCreate, FolderDelete, FolderRename, FolderSubscri
 from resync.row import Row
 from tests.attachments.file_systems.memory import MemoryFiles
 from tests.replication.cluster import Node
+from tests.replication.network import decoded
 from tests.simulation.checks.bodies import holds_bodies
 from tests.simulation.checks.retention import end_retention
 from tests.simulation.records.cache import Cache
@@ -320,7 +321,7 @@ def check_wire(world: World) -> None:
     for one, other in world.pairs:
         for pair in ((one, other), (other, one)):
             for sent in world.network.road(*pair).sent:
-                items = list(Decoder().feed(bytes(sent)))
+                items = list(decoded(bytes(sent)))
                 for kind in (Request, Response):
                     tags = [item.tag for item in items if isinstance(item, kind) and item.tag is not None]
                     assert len(set(tags)) == len(tags), f"{pair}: a tag was used twice"
