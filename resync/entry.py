@@ -23,6 +23,10 @@ T = TypeVar("T")
 ID_BYTES = 16
 DIGEST_BYTES = 16
 
+_CHECKED = b"\xc1"
+"""First byte of a packed entry with a check; MessagePack has no value that begins with it."""
+_CHECK_END = len(_CHECKED) + DIGEST_BYTES
+
 
 def tree_id(user: str) -> bytes:
     """Return the id of the chain that holds a user's folder tree, which every node computes alike."""
@@ -187,7 +191,15 @@ class Entry:
         return self.uidvalidity == 0
 
     def pack(self) -> bytes:
-        """Return the entry without its dot as MessagePack, for the log."""
+        """Return the entry without its dot for the log: a check of the dot and the rest, and then MessagePack."""
+        packed = self._message_pack()
+        return _CHECKED + _check(self.dot, packed) + packed
+
+    def is_packed_as(self, packed: bytes) -> bool:
+        """Return True if these are the bytes that `pack` makes of the entry, or made of it before there were checks."""
+        return packed in {self.pack(), self._message_pack()}
+
+    def _message_pack(self) -> bytes:
         changes = [_packed(change) for change in self.changes]
         fields = (self.predecessors, self.time, self.modseq, self.user, self.mailbox_id, self.uidvalidity, changes)
         return cast("bytes", msgpack.packb(fields))
@@ -206,7 +218,14 @@ class Entry:
 
     @classmethod
     def unpack(cls, dot: Dot, packed: bytes) -> Entry:
-        """Return the entry that `pack` packed."""
+        """Return the entry that `pack` packed. Raises ValueError if the bytes do not match their check.
+
+        Entries that earlier versions packed have no check.
+        """
+        if packed.startswith(_CHECKED):
+            check, packed = packed[len(_CHECKED) : _CHECK_END], packed[_CHECK_END:]
+            if check != _check(dot, packed):
+                raise ValueError(f"the log has altered the entry {dot.seq} of {dot.origin}")
         predecessors, time, modseq, user, mailbox_id, uidvalidity, changes = msgpack.unpackb(packed, use_list=False)
         return cls(
             dot,
@@ -218,6 +237,10 @@ class Entry:
             uidvalidity,
             tuple(_change(kind, values) for kind, *values in changes),
         )
+
+
+def _check(dot: Dot, packed: bytes) -> bytes:
+    return blake2b(b"%b:%d:%b" % (dot.origin.encode(), dot.seq, packed), digest_size=DIGEST_BYTES).digest()
 
 
 def pack_change(change: Change) -> bytes:

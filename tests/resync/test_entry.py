@@ -61,6 +61,29 @@ def test_entry_is_the_same_after_packing(entry: Entry) -> None:
     assert again.pack() == entry.pack()
 
 
+@given(ENTRY, st.data())
+def test_altered_byte_of_a_packed_entry_is_found(entry: Entry, data: st.DataObject) -> None:
+    packed = bytearray(entry.pack())
+    packed[data.draw(st.integers(0, len(packed) - 1))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises((ValueError, TypeError)):
+        Entry.unpack(entry.dot, bytes(packed))
+    assert not entry.is_packed_as(bytes(packed))
+
+
+def test_packed_entry_under_the_name_of_another_is_found() -> None:
+    entry = Entry(Dot("dc1.boot", 3), (), 5 << 16, 1, "alice", bytes(16), 7, (MailDel(UidSet.of([1])),))
+    for dot in (Dot("dc1.boot", 4), Dot("dc2.boot", 3)):
+        with pytest.raises(ValueError, match="altered"):
+            Entry.unpack(dot, entry.pack())
+
+
+@given(ENTRY)
+def test_entry_that_was_packed_without_a_check_can_be_read(entry: Entry) -> None:
+    without = entry.pack()[17:]
+    assert Entry.unpack(entry.dot, without) == entry
+    assert entry.is_packed_as(without)
+
+
 def test_stamp_has_the_time_and_the_sid_of_its_entry() -> None:
     entry = Entry(Dot("dc1.boot", 3), (), 5 << 16, 1, "alice", bytes(16), 7, (MailDel(UidSet.of([1])),))
     assert entry.stamp == Stamp(5 << 16, "dc1")

@@ -13,7 +13,7 @@ from replicator.runtime.environment import open_database
 from replicator.runtime.file_modes import create_private
 from replicator.store.db.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 PAGE_BYTES = 4096  # most pages that a mail touches belong to indexes, and small pages mean less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints; each writes a page once, however often it changed
 CACHE_KIB = 16 * 1024  # per connection; a node has three
@@ -30,7 +30,7 @@ CREATE TABLE log (
     chain        BLOB NOT NULL,                     -- mailbox id or tree id
     applied      INTEGER NOT NULL,                  -- 0: it waits; 1: it is; 2: it never can be, and is abandoned
     offset_bytes INTEGER NOT NULL,                  -- of all this origin's entries up to and with this one
-    body         BLOB NOT NULL,                     -- Entry.pack()
+    body         BLOB NOT NULL,                     -- Entry.pack(), which begins with a check
     UNIQUE (origin, seq)
 );
 CREATE INDEX log_waiting ON log (chain, position) WHERE applied = 0;
@@ -241,6 +241,7 @@ _UPGRADES = {
         CREATE INDEX log_abandoned ON log (chain, position) WHERE applied = 2;
     """,
     9: "ALTER TABLE by_uid ADD COLUMN also BLOB;",
+    10: "",  # entries in the log have checks from now on, which earlier versions cannot read
 }
 """Upgrade scripts: schema version -> SQL that brings a database to the next version."""
 

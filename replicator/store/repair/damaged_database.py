@@ -310,6 +310,6 @@ def _entry(row: tuple[object, ...] | None, known: Mapping[str, int]) -> Entry | 
     if seq <= known.get(origin, 0):
         return None
     entry = queries.entry_of(Dot(origin, seq), body)
-    if (entry.time, entry.mailbox_id) != (time, chain) or entry.pack() != body:
+    if (entry.time, entry.mailbox_id) != (time, chain) or not entry.is_packed_as(body):
         raise ValueError
     return entry

@@ -4,6 +4,7 @@ import logging
 from functools import partial
 from pathlib import Path
 
+import msgpack
 import pytest
 import trio
 from trio.testing import MockClock
@@ -12,9 +13,11 @@ from protocol.values import Dot, sid_of
 from replicator.replication import timing
 from replicator.replication.log.gap_recovery import GapRecovery
 from replicator.store import store as store_module
+from replicator.store.db import queries
 from replicator.store.log import gaps as gaps_module
 from replicator.store.repair.head_evidence import log_lacks
 from replicator.tasks import CheckOptions, CheckStatus
+from resync.entry import MailAdd
 from tests.effort import first
 from tests.replication.cluster import Cluster, Node, cluster, until, virtual_environment
 from tests.replication.tasks.running import run_task
@@ -110,6 +113,27 @@ async def test_peer_adopts_lost_entries_and_gets_the_later_ones(
             for finding in (await run_task(with_gap, CheckOptions(), CheckStatus)).findings
         )
         await execute(with_gap, "DELETE FROM log WHERE body = x'00'")
+
+
+async def test_entry_that_the_disk_has_altered_reaches_no_peer(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What dc2's log says of a message of dc1 is another date, in an entry that can still be read."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await cut_off_dc3(nodes)
+        with_gap, back = nodes["dc2"], nodes["dc3"]
+        origin, last = last_dot_of(nodes["dc1"])
+        dot = Dot(origin, last - 3)
+        entry = await with_gap.store.read(partial(queries.entry_at, dot=dot))
+        assert entry is not None
+        (add,) = entry.changes
+        assert isinstance(add, MailAdd)
+        sound = msgpack.packb(add.received_ms)
+        altered = entry.pack().replace(sound, msgpack.packb(add.received_ms + 1))
+        await execute(with_gap, "UPDATE log SET body = ? WHERE origin = ? AND seq = ?", altered, *dot)
+        await rejoin_dc3(nodes)
+        await all_converged(nodes)
+        assert with_gap.store.collected == back.store.collected == {origin: last - 3}
+        assert add.received_ms in {message.received_ms for message in (await back.view(user="dc1")).messages.values()}
+        await execute(with_gap, DELETE, *dot)
 
 
 @pytest.mark.long

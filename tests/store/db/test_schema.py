@@ -5,7 +5,7 @@ import pytest
 
 from replicator.errors import ConfigError, DatabaseFailedError, DataError
 from replicator.runtime.environment import Environment
-from replicator.store.db import schema
+from replicator.store.db import queries, schema
 from replicator.store.store import Store
 from tests.store.harness import connection_of, open_store, save
 
@@ -45,6 +45,19 @@ async def test_database_of_an_earlier_version_is_upgraded(tmp_path: Path) -> Non
     async with open_store(tmp_path) as store:
         assert await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail")), "the node counts as begun"
         assert await save(store, 2) == 2
+
+
+async def test_entries_that_an_earlier_version_logged_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "node.db"
+    async with open_store(tmp_path) as store:
+        await save(store, 1)
+    connection = sqlite3.connect(path)
+    connection.executescript("UPDATE log SET body = substr(body, 18); PRAGMA user_version = 10;")  # without checks
+    connection.close()
+    async with Store.open(path, "dc1.b", Environment()) as store:
+        await save(store, 2)
+        entries = await store.read(lambda reader: queries.log_after(reader, 0, 99, 99, 10**6))
+        assert [(one.entry.dot.seq, len(one.bodies)) for one in entries] == [(1, 1), (1, 1)]
 
 
 async def test_database_of_another_program_is_left_unchanged(tmp_path: Path) -> None:
