@@ -42,11 +42,20 @@ class Target:
             self.check(seed)
 
     def run(self, data: bytes) -> None:
-        """Check an input, and the number of function calls that this takes."""
+        """Check an input, and the number of function calls that this takes.
+
+        What takes too many is counted again: the first of its kind may fill a cache, or compile a regular expression.
+        """
+        most = self.calls + self.calls_per_octet * len(data)
+        calls = self._counted(data)
+        if calls > most:
+            calls = self._counted(data)
+        assert calls <= most, f"{calls} calls for {len(data)} octets; the bound is {most}"
+
+    def _counted(self, data: bytes) -> int:
         with counted_calls() as work:
             self.check(data)
-        most = self.calls + self.calls_per_octet * len(data)
-        assert work.calls <= most, f"{work.calls} calls for {len(data)} octets; the bound is {most}"
+        return work.calls
 
     def run_measured(self, data: bytes) -> None:
         """Do the same, and check the most memory that it holds at once. Slower."""

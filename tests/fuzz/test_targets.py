@@ -51,6 +51,22 @@ def test_memory_is_bounded(name: str) -> None:
         target.run_measured((b"\x3f" + word * LONGEST_INPUT)[:LONGEST_INPUT])
 
 
+def test_work_that_is_done_once_counts_for_no_input() -> None:
+    """The lexer of IMAP compiles its largest expression at the first error: 33,000 calls, for an input of any size."""
+    done: list[None] = []
+
+    def nothing() -> None:
+        pass
+
+    def cold(_data: bytes) -> None:
+        for _ in range(0 if done else 200):
+            nothing()
+        done.append(None)
+
+    Target("cold", cold, (), (), calls=100, calls_per_octet=0).run(b"x")
+    assert len(done) == 2
+
+
 def test_unbounded_work_and_memory_are_noticed() -> None:
     def nothing() -> None:
         pass
