@@ -55,7 +55,7 @@ soak-processes: setup ## real processes behind bad links, ROUNDS=n campaigns, fr
 	ROUNDS=$(ROUNDS) FIRST_SEED=$(FIRST_SEED) $(BIN)/pytest tests/end_to_end/faults/campaign.py
 
 MINUTES ?= 5
-fuzz: setup ## hostile input for every parser, MINUTES=n in all
+fuzz: setup ## hostile input for all parsers and links, MINUTES=n in all
 	@$(INSTALL) --require-hashes --requirement constraints-tools.txt
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 

@@ -1,5 +1,6 @@
-"""Hostile input for each parser of a node: `make fuzz` (docs/testing.md, "Fuzzing").
+"""Hostile input for the parsers of a node and for the links of real nodes: `make fuzz` (docs/testing.md, "Fuzzing").
 
-`target` says what a target is, and `targets` lists them: one module for each door. `test_targets` tries each a little
-in `make test`. `__main__` shares the time out and reports; `guided` fuzzes one target in a process of its own.
+`target` says what a target is, and `targets` lists those that are parsers: one module for each door. `links` plays
+rounds with real nodes. `__main__` shares the time out and reports; `guided` fuzzes one parser in a process of its own.
+`test_targets` tries each parser a little in `make test`.
 """

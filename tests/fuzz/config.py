@@ -34,6 +34,8 @@ TARGET = Target(
     seeds=(
         config_text(default_config("dc1", Path(_DIRECTORY.name)), Path(_DIRECTORY.name)).encode(),
         b'node = {id = "dc1"}\n[listen]\npeer = "[::1]:1"\nimap = "[::1]:0"\n[[peer]]\nid = "dc2"\naddress = "h:1"\n',
+        b"[node]\nid = " + b"9" * 4400,
+        b"[node]\nid = " + b"[" * 1100,
         b'[node]\nid = "dc1"\n[checkpoint]\nurl = "s3://bucket/x"\nendpoint = "http://127.0.0.1:9000"\nshared = true\n',
         b'[node]\nid = "dc1"\n[tls]\ncertificate = "node.toml"\nkey = "node.toml"\n[limits]\nfetch_sections = 9\n',
     ),

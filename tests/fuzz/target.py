@@ -11,7 +11,7 @@ from types import FrameType
 
 from protocol.units import MIB
 
-LONGEST_INPUT = 4096
+LONGEST_INPUT = 8192
 """Octets of the longest input: enough for whole sessions, and for work that grows faster than the input to show."""
 
 PIECE_SIZES = (1, 2, 3, 5, 8, 13, 64, 512)
@@ -22,8 +22,8 @@ PIECE_SIZES = (1, 2, 3, 5, 8, 13, 64, 512)
 class Target:
     """A parser. `check` raises AssertionError, or an error that nobody documents, if an input breaks a rule.
 
-    `seeds` are valid inputs to begin with; `words` are what its language is made of. The bounds are function calls
-    and octets of memory, for any input and for each octet of it.
+    `seeds` are inputs to begin with, most of them valid; `words` are what its language is made of. The bounds are
+    function calls and octets of memory, for any input and for each octet of it.
     """
 
     name: str
