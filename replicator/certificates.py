@@ -28,7 +28,7 @@ class Certificate(NamedTuple):
     @classmethod
     def of_pem(cls, pem: bytes) -> Certificate:
         """Return the description of the first certificate in a PEM file. Raises ValueError."""
-        certificate = x509.load_pem_x509_certificate(pem)
+        certificate = _parsed(pem)
         names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME) or list(certificate.subject)
         return cls(str(names[0].value) if names else "without a name", certificate.not_valid_after_utc)
 
@@ -102,6 +102,14 @@ def _read(config: TlsConfig | None, for_clients: Sequence[CertificateConfig]) ->
     )
 
 
+def _parsed(pem: bytes) -> x509.Certificate:
+    """Return the first certificate in a PEM file. Raises ValueError."""
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except x509.InvalidVersion as error:  # which is no ValueError
+        raise ValueError(str(error)) from error
+
+
 def _described(section: str, *files: Path) -> Mapping[Path, Certificate]:
     try:
         return {file: Certificate.of_pem(file.read_bytes()) for file in files}
@@ -158,10 +166,10 @@ def _shows(section: str, certificate: CertificateConfig) -> ssl.SSLContext:
 def _names(section: str, certificate: CertificateConfig) -> frozenset[str]:
     """Return the DNS names in a certificate, in lower case; `*.` stands for one label (RFC 6125 section 6.4.3)."""
     try:
-        parsed = x509.load_pem_x509_certificate(certificate.file.read_bytes())
+        parsed = _parsed(certificate.file.read_bytes())
         extension = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
         return frozenset()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
         raise ConfigError(f"{section}: cannot read the names in {certificate.file}: {error}") from error
     return frozenset(name.lower() for name in extension.value.get_values_for_type(x509.DNSName))

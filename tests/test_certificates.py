@@ -102,6 +102,25 @@ async def test_clients_are_shown_the_certificate_with_the_name_that_they_ask_for
         certificates.reload()
 
 
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [
+        (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x09"),  # version 3 of X.509: version 10
+        (b"\x55\x1d\x23", b"\x55\x1d\x11"),  # the key of the CA: a second extension for names
+    ],
+)
+async def test_certificate_that_makes_no_sense_is_refused_and_the_old_one_stays(
+    tmp_path: Path, ca: trustme.CA, was: bytes, becomes: bytes
+) -> None:
+    config = for_clients(ca, tmp_path, "first", "localhost")
+    certificates = Certificates(None, [config])
+    der = ssl.PEM_cert_to_DER_cert(config.file.read_text("ascii"))
+    config.file.write_text(ssl.DER_cert_to_PEM_cert(der.replace(was, becomes)), "ascii")
+    with pytest.raises(ConfigError, match=r"^\[\[certificate\]\]: cannot read .*first\.pem"):
+        certificates.reload()
+    assert await shown_to(ca, certificates.for_clients()) == "first"
+
+
 def test_old_versions_of_tls_are_refused(tmp_path: Path, ca: trustme.CA) -> None:
     own = certificate(ca, tmp_path, "dc1")
     for shown in ((), (for_clients(ca, tmp_path, "first", "mail.example.org"),)):

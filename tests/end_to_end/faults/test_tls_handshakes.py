@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -83,6 +86,33 @@ async def test_certificate_of_an_unknown_authority(tmp_path: Path, caplog: pytes
         f"{CALLED}TLS with 127.0.0.1: this node's certificate is not signed by the other side's [tls] ca;"
         f" {UNKNOWN} ({other})",
     )
+
+
+async def test_certificate_that_makes_no_sense(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """OpenSSL shows a certificate of version 10, of which nothing else can be told."""
+    near, far = two_nodes(tmp_path, trustme.CA(), trustme.CA())
+    assert near.tls is not None
+    assert far.tls is not None
+    der = ssl.PEM_cert_to_DER_cert(far.tls.certificate.read_text("ascii"))
+    strange = ssl.DER_cert_to_PEM_cert(der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x09"))
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    (tmp_path / "strange.pem").write_text(strange, "ascii")
+    server.load_cert_chain(tmp_path / "strange.pem", far.tls.key)
+
+    async def answer(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            await trio.SSLStream(stream, server, server_side=True).do_handshake()
+
+    assert far.listen.peer is not None
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(trio.serve_tcp, answer, far.listen.peer.port, host="127.0.0.1"))
+        await logged(
+            caplog,
+            [near],
+            f"link to dc2 is down: TLS with {far.listen.peer}: its certificate is not signed by this node's [tls] ca;"
+            f" {UNKNOWN}",
+        )
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("at", ["the node that dials", "the node that is dialled"])
