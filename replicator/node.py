@@ -7,6 +7,7 @@ in progress are finished.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -308,12 +309,12 @@ def _http_door(address: Address, server: HttpServer, certificates: Certificates)
 
 def _destinations_of(config: Config) -> Destinations:
     """Return where the holder of a token may have inventories written."""
-    checkpoint = config.checkpoint
-    above = (str(config.node.data), str(checkpoint.directory or checkpoint.url.rstrip("/")))
-    places = config.http.directories
-    return Destinations(
-        tuple(f"{place}/{INVENTORIES}" for place in above) if places is None else places, checkpoint.endpoint
-    )
+    checkpoint, places = config.checkpoint, config.http.directories
+    if places is None:
+        # Without `..`, which may be in a configuration, but not in what is compared with it.
+        data, directory = (path and os.path.normpath(path) for path in (config.node.data, checkpoint.directory))
+        places = tuple(f"{above}/{INVENTORIES}" for above in (data, directory or checkpoint.url.rstrip("/")))
+    return Destinations(places, checkpoint.endpoint)
 
 
 def _tokens_of(config: Config) -> Tokens | None:

@@ -59,6 +59,8 @@ async def test_commands_show_tokens_and_need_none_at_the_own_socket(
         with_file = partial(command, "checkpoint", "--url", url, "--token-file", tmp_path / "secret", token=reader)
         assert (await run(with_file)).returncode == 0
         assert (await run(partial(command, "checkpoint", "--config", file))).returncode == 0
+        reloaded = partial(command, "reload", "--url", url, "--token-file", tmp_path / "secret")
+        assert (await run(reloaded)).returncode == 0
 
         listed = await run(partial(command, "token", "list", "--config", file))
         assert ("monitor" in listed.stdout, reader in listed.stdout) == (True, False)
@@ -88,6 +90,28 @@ async def test_http_is_encrypted_where_other_machines_can_reach_it(tmp_path: Pat
         assert (plain.returncode, "no answer" in plain.stderr) == (1, True)
         without = await run(partial(ask, token="", SSL_CERT_FILE=str(tls.ca)))
         assert (without.returncode, "this needs a token" in without.stderr) == (1, True)
+
+
+@pytest.mark.long
+async def test_token_is_good_for_inventories_in_the_data_of_a_node_wherever_its_configuration_lies(
+    tmp_path: Path,
+) -> None:
+    [port] = free_ports(1)
+    file, url, data = tmp_path / "etc" / "dc1.toml", f"http://127.0.0.1:{port}", tmp_path / "var" / "dc1"
+    file.parent.mkdir()
+    file.write_text(
+        '[node]\nid = "dc1"\ndata = "../var/dc1"\n'
+        f'[listen]\nhttp = "127.0.0.1:{port}"\n[http]\ntokens = "http.tokens"\n',
+        "utf-8",
+    )
+    run = partial(trio.to_thread.run_sync, abandon_on_cancel=True)
+    async with running([load_config(file)]):
+        secret = (await run(partial(command, "token", "add", "a", "--role", "operate", "--config", file))).stdout
+        write = partial(command, "inventory", "--url", url, token=secret.strip())
+        made = await run(partial(write, "--to", data / "inventories" / "today"))
+        assert (made.returncode, made.stderr) == (0, "")
+        elsewhere = await run(partial(write, "--to", tmp_path / "elsewhere"))
+        assert (elsewhere.returncode, f"inventories go below {data}/inventories" in elsewhere.stderr) == (1, True)
 
 
 async def test_node_that_asks_for_no_token_says_at_the_start_who_can_operate_it(
