@@ -10,12 +10,13 @@ import click
 
 from replicator.cli.client import NodeClient
 from replicator.cli.output import echo_json
-from replicator.cli.target import one_node
+from replicator.cli.target import one_node, token_option
 
 
 @click.command("reload")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
 @click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
+@token_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def reload(config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Read the node's certificates again, as SIGHUP does.
