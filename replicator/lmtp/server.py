@@ -86,6 +86,7 @@ class _Connection:
                 doing("lmtp", self._client_ip, "DATA")
                 with place.busy():
                     await self._take_message(event.envelope)
+                    await self._flush()  # a client that loses its place without an answer delivers the message again
                 doing("lmtp", self._client_ip, "commands")
             elif isinstance(event, TlsAccepted):
                 await self._start_tls()

@@ -353,6 +353,26 @@ async def test_oldest_connection_without_a_message_makes_room(
     assert registry.get_sample_value("replicator_refusals_total", {"door": "lmtp", "limit": limit}) == 2
 
 
+async def test_connection_keeps_its_place_until_the_message_is_answered(
+    services: LmtpServices, mail: HookedMail
+) -> None:
+    server = LmtpServer(replace(services, limits=replace(LimitsConfig(), lmtp_connections=1)))
+    near, far = trio.testing.lockstep_stream_pair()  # an answer is on its way until the client reads it
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve, far)
+        sender = Client(near)
+        await sender.answer()
+        await sender.ask(b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
+        await sender.stream.send_all(b"x\r\n.\r\n")
+        await trio.testing.wait_all_tasks_blocked()
+        while not await mail.bodies("alice"):
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        await connect(server, nursery, greeting=b"421 4.3.2 ")
+        assert await sender.answer() == stored("alice")
+        nursery.cancel_scope.cancel()
+
+
 DATA = b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nRCPT TO:<bob>\r\nDATA\r\n"
 LARGE = b"Subject: large\r\nMessage-ID: <1@x>\r\n\r\n" + b"0123456789.\r\n" * 30_000
 
@@ -382,8 +402,8 @@ async def test_error_of_the_store_is_told_to_each_recipient(
     mail.sinks = sinks = SinkLog(fails_at=at, fails_at_end=at is None, error=DiskFullError("the disk is full"))
     client = await connect(LmtpServer(services), nursery)
     await client.ask(DATA)
-    answer = await client.ask(LARGE + b".\r\nNOOP\r\n")
-    assert answer == b"452 4.3.1 the disk is full\r\n" * 2 + b"250 2.0.0 OK\r\n"
+    assert await client.ask(LARGE + b".\r\nNOOP\r\n") == b"452 4.3.1 the disk is full\r\n" * 2
+    assert await client.answer() == b"250 2.0.0 OK\r\n"
     assert len(sinks.written) == at if at is not None else sinks.written
     assert (sinks.failures, sinks.open) == (1, 0)
     refusal = f'refused mid=<1@x> from=<> to=bob code=452 reason="the disk is full" size={len(LARGE) + TRACE_BYTES}'
