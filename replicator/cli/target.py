@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -91,23 +93,34 @@ def config_argument(file: Path, *, serving: bool = False) -> Config:
 
 
 def url_of_config(file: Path) -> NodeUrl:
-    """Return where the node of this configuration can be reached: at its own socket, if we may open that.
+    """Return where the node of this configuration can be reached: at its own socket, if it is there and we may.
 
     Raises ConfigurationError.
     """
     config = config_argument(file)
-    http, socket = config.listen.http, config.node.own_socket
-    if os.access(socket, os.R_OK | os.W_OK):
-        host, port = http if http and http.port else ("", 0)
-        return NodeUrl(host, port, config.node.id, socket, tls=http is not None and not http.is_loopback)
-    if http is None or http.port == 0:
+    http, own = config.listen.http, config.node.own_socket
+    if http is not None and http.port:
+        tls = not http.is_loopback
+        if _is_listened_at(own):
+            return NodeUrl(http.host, http.port, config.node.id, own, tls=tls)
+        return NodeUrl(http.host, http.port, config.node.id, token=_token(http.host, tls=tls), tls=tls)
+    if not os.access(own, os.R_OK | os.W_OK):
         none = "[listen] has no http" if http is None else "[listen] http has port 0, which stands for any free port"
         raise ConfigurationError(
-            f"{file}: the node cannot be reached: there is no socket at {socket} that you may open, and {none}; start"
+            f"{file}: the node cannot be reached: there is no socket at {own} that you may open, and {none}; start"
             " the node, or run this as its user"
         )
-    tls = not http.is_loopback
-    return NodeUrl(http.host, http.port, config.node.id, token=_token(http.host, tls=tls), tls=tls)
+    return NodeUrl("", 0, config.node.id, own)
+
+
+def _is_listened_at(path: Path) -> bool:
+    """Return True if we may open the socket and a node is there: one that was killed leaves its socket behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0)
+        try:
+            return probe.connect_ex(str(path)) in {0, errno.EAGAIN}  # EAGAIN: others wait there, too
+        except OSError:  # the path is too long for a socket
+            return False
 
 
 def _token(host: str, *, tls: bool) -> str | None:

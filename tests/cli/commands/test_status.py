@@ -39,6 +39,22 @@ def test_status_shows_node_and_links(served: ServedNode, invoke: Invoke, tmp_pat
     assert "same state" not in text
 
 
+def test_socket_that_a_killed_node_has_left_does_not_hide_the_address(
+    served: ServedNode, invoke: Invoke, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, ListenConfig(http=Address("127.0.0.1", served.port)))
+    left = tmp_path / "dc1" / "http.sock"
+    left.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(left))
+        killed.listen()
+    assert left.is_socket()
+    assert invoke("status", "--config", config).exit_code == 0
+    left.unlink()
+    left.write_text("no socket\n", "ascii")
+    assert invoke("status", "--config", config).exit_code == 0
+
+
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[ServedNode]:
     with served_node(tmp_path / "other") as node:
