@@ -7,6 +7,8 @@ documents in `_Connection._answer` and `_Connection.serve`, nowhere else.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from email.utils import formatdate
 from functools import partial
@@ -19,7 +21,7 @@ from protocol.units import KIB, MIB
 from replicator.errors import MailError
 from replicator.http.access import Access
 from replicator.http.api import ROUTES
-from replicator.http.message import JSON_TYPE, Head, Headers, ProblemError, Request, Response, problem_of
+from replicator.http.message import JSON_TYPE, Caller, Head, Headers, ProblemError, Request, Response, problem_of
 from replicator.http.routing import Route, find_route
 from replicator.http.services import HttpServices
 from replicator.runtime.addresses import client_address
@@ -85,8 +87,8 @@ class _Connection:
         """Serve requests until the connection cannot take another."""
         try:
             while (head := await self._receive_head()) is not None:
-                with place.busy():
-                    response = await self._answer(head)
+                with ExitStack() as in_work:
+                    response = await self._answer(head, partial(in_work.enter_context, place.busy()))
                     await self._respond(response, last=self._http.their_state is not h11.DONE)
                 if self._http.our_state is not h11.DONE:
                     break
@@ -101,13 +103,16 @@ class _Connection:
         if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             await self._respond(problem.response(), last=True)
 
-    async def _answer(self, head: Head) -> Response:
+    async def _answer(self, head: Head, keep_place: Callable[[], object]) -> Response:
+        """Answer a request. Strangers do not keep their places: one who does not read would have it for a minute."""
         try:
             if not head.has_body:
                 await self._receive_body()  # of no bytes: the request is complete, and the next may follow its answer
             route, request = find_route(ROUTES, head)
             self._route = route.path
             request = replace(request, caller=self._access.admit(head, route))
+            if request.caller is not Caller.STRANGER:
+                keep_place()
             doing("http", None, f"{route.method} {route.path}")
             if not head.has_body:
                 return await self._handle(route, request)

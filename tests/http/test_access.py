@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
+from replicator.config import LimitsConfig
 from replicator.http.access import Access
 from replicator.http.api import ROUTES
 from replicator.http.server import HttpServer
@@ -76,6 +80,19 @@ async def test_without_a_token_there_is_health_and_nothing_else(
             refused = await ask(services, access, f"{route.method} {path}", *content)
             assert (route.path, refused.status) == (route.path, 401)
             assert refused.headers["www-authenticate"] == 'Bearer realm="replicator"'
+
+
+async def test_strangers_who_do_not_read_their_answers_make_room(services: HttpServices, access: Access) -> None:
+    server = HttpServer(replace(services, limits=LimitsConfig(http_connections=3)), access)
+    async with trio.open_nursery() as nursery:
+        for path in ("/healthz", "/metrics", "/nothing"):
+            client, served = trio.testing.lockstep_stream_pair()
+            nursery.start_soon(server.serve, served)
+            await client.send_all(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            await trio.testing.wait_all_tasks_blocked()
+        async with conversation(server) as talk:
+            assert (await talk.ask(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")).status == 200
+        nursery.cancel_scope.cancel()
 
 
 async def test_role_decides_what_a_token_is_good_for(services: HttpServices, access: Access, tmp_path: Path) -> None:
