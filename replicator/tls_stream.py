@@ -114,7 +114,12 @@ class TlsStream(trio.abc.Stream):
         return f"{name.lower().replace('_', ' ') or error}; this node's certificate is {self._own}"
 
     def _shown(self) -> Certificate | None:
-        """Return the certificate that this side has refused; None if OpenSSL does not keep it, as where it accepts."""
+        """Return the certificate that this side has refused.
+
+        None if it cannot be read, or if OpenSSL does not keep it, as where it accepts.
+        """
         # Public from Python 3.13 on, as `SSLObject.get_unverified_chain`.
         chain = self._stream._ssl_object._sslobj.get_unverified_chain()  # type: ignore[attr-defined]  # noqa: SLF001
-        return Certificate.of_pem(chain[0].public_bytes().encode()) if chain else None
+        with suppress(ValueError):  # OpenSSL takes some that cannot be read here
+            return Certificate.of_pem(chain[0].public_bytes().encode()) if chain else None
+        return None

@@ -150,3 +150,37 @@ async def test_certificate_of_another_node(tmp_path: Path, caplog: pytest.LogCap
         f"link to dc2 is down: the certificate of {far.listen.peer} names dc3, localhost, and dc2 was expected;"
         " the common name or a DNS name of a node's certificate must be its node.id",
     )
+
+
+def unreadable(ca: trustme.CA, directory: Path, config: Config) -> ssl.SSLContext:
+    """Return the context of a server whose certificate OpenSSL takes, and whose date is none."""
+    tls = certificate(ca, directory, config.node.id)
+    der = ssl.PEM_cert_to_DER_cert(tls.certificate.read_text("ascii"))
+    date = b"\x17\x0d000101"  # in DER: a UTCTime of 13 characters, on 1 January 2000
+    assert date in der
+    tls.certificate.write_text(ssl.DER_cert_to_PEM_cert(der.replace(date, b"\x17\x0d999999")), "ascii")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tls.certificate, tls.key)
+    return context
+
+
+async def test_certificate_that_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    near, far = two_nodes(tmp_path, trustme.CA(), trustme.CA())
+    assert far.listen.peer is not None
+    context = unreadable(trustme.CA(), tmp_path, far)
+
+    async def answer(stream: trio.SSLStream[trio.SocketStream]) -> None:
+        with suppress(trio.BrokenResourceError):
+            await stream.do_handshake()
+        await trio.aclose_forcefully(stream)
+
+    serve = partial(trio.serve_ssl_over_tcp, answer, far.listen.peer.port, context, host=far.listen.peer.host)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve)
+        await logged(
+            caplog,
+            [near],
+            f"link to dc2 is down: TLS with {far.listen.peer}: its certificate is not signed by this node's [tls] ca;"
+            f" {UNKNOWN}",
+        )
+        nursery.cancel_scope.cancel()
