@@ -18,6 +18,9 @@ from cryptography.x509.oid import NameOID
 from replicator.config import CertificateConfig, TlsConfig
 from replicator.errors import ConfigError
 
+NAME_CHARACTERS_MAX = 64
+"""Characters of a name that are shown: RFC 5280 allows as many, but nobody has checked the certificate yet."""
+
 
 class Certificate(NamedTuple):
     """What people and metrics are told about a certificate. Prints as `dc2, until 2026-01-01`."""
@@ -30,7 +33,9 @@ class Certificate(NamedTuple):
         """Return the description of the first certificate in a PEM file. Raises ValueError."""
         certificate = _parsed(pem)
         names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME) or list(certificate.subject)
-        return cls(str(names[0].value) if names else "without a name", certificate.not_valid_after_utc)
+        name = str(names[0].value)[:NAME_CHARACTERS_MAX] if names else "without a name"
+        shown = "".join(character if character.isprintable() else "?" for character in name)
+        return cls(shown, certificate.not_valid_after_utc)
 
     def __str__(self) -> str:
         return f"{self.name}, until {self.expires.astimezone(UTC):%Y-%m-%d}"
@@ -124,7 +129,7 @@ def _context(config: TlsConfig, kind: int) -> ssl.SSLContext:
     context = ssl.SSLContext(kind)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(config.certificate, config.key)
+        context.load_cert_chain(config.certificate, config.key, _no_passphrase)
         context.check_hostname = False  # a certificate names a node, not a host: see `TlsStream.certified_names`
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(config.ca)
@@ -155,12 +160,17 @@ def _shows(section: str, certificate: CertificateConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certificate.file, certificate.key)
+        context.load_cert_chain(certificate.file, certificate.key, _no_passphrase)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
             f"{section}: cannot use {certificate.file} with its key {certificate.key}: {error}"
         ) from error
     return context
+
+
+def _no_passphrase() -> str:
+    """Refuse a key with a passphrase: OpenSSL would ask for it at the terminal, and the node would wait for ever."""
+    raise OSError("the key has a passphrase; remove it, for instance by `openssl pkey -in KEY -out NEW`")
 
 
 def _names(section: str, certificate: CertificateConfig) -> frozenset[str]:

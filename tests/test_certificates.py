@@ -9,8 +9,9 @@ import pytest
 import trio
 import trio.testing
 import trustme
+from cryptography.hazmat.primitives import serialization
 
-from replicator.certificates import Certificates
+from replicator.certificates import Certificate, Certificates
 from replicator.config import CertificateConfig
 from replicator.errors import ConfigError
 from tests.end_to_end.helpers.certificates import certificate
@@ -58,6 +59,22 @@ async def test_broken_file_is_refused_and_the_old_certificate_stays(
     with pytest.raises(ConfigError, match=r"^\[tls\]: cannot "):
         certificates.reload()
     assert await shown_to(ca, certificates.for_clients()) == "dc1"
+
+
+def test_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path: Path, ca: trustme.CA) -> None:
+    paths = certificate(ca, tmp_path, "dc1")
+    certificates = Certificates(paths)
+    key = serialization.load_pem_private_key(paths.key.read_bytes(), None)
+    locked = serialization.BestAvailableEncryption(b"secret")
+    kind = serialization.PrivateFormat.PKCS8
+    paths.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, kind, locked))
+    with pytest.raises(ConfigError, match="the key has a passphrase; remove it"):
+        certificates.reload()
+
+
+def test_name_of_a_certificate_is_short_and_printable() -> None:
+    pem = trustme.CA().issue_cert(common_name="dc2\n\x1b[31m" + 40 * "x").cert_chain_pems[0].bytes()
+    assert Certificate.of_pem(pem).name == "dc2??[31m" + 40 * "x"
 
 
 def for_clients(ca: trustme.CA, directory: Path, name: str, *names: str) -> CertificateConfig:
