@@ -118,10 +118,11 @@ class Mastership:
                 return known
             term, moves = self.masters.term, self.masters.moves(scope)
             answer = await self._elections.ask(Who(term, scope, self.sid))
-            if answer is None:
-                await trio.sleep(timing.MASTERSHIP_RETRY_S)
-            elif self.has_met:
+            if answer is not None and self.has_met:
                 self.masters.learn(scope, answer.sid, term, answer.covering, moves)
+                if self.masters.master(scope) is not None or self.masters.is_moving(scope):
+                    continue
+            await trio.sleep(timing.MASTERSHIP_RETRY_S)
 
     async def root_names(self, key: MailboxKey) -> str | None:
         """Return the master that the root names, if this node remembers any; None otherwise, or without an answer.

@@ -10,12 +10,13 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from protocol.commands import Reply
+from protocol.commands import Master, Reply, Who
 from protocol.values import Dot
 from replicator.config import Config, MastershipConfig, Scope
 from replicator.errors import DatabaseFailedError, DiskFullError, MailError
 from replicator.replication.convergence import sync_client
 from replicator.replication.log.sender import Sender
+from replicator.replication.mastership.elections import Elections
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Logged, Transaction
 from replicator.store.log import forks
@@ -416,3 +417,31 @@ async def test_nodes_that_are_not_configured_peers_agree_on_the_root(
         assert await nodes["dc1"].save("text") == 1
         assert {node.coordinator.elections.machine.root for node in nodes.all()} == {"dc3"}
         await nodes.converged()
+
+
+async def test_node_pauses_between_questions_whose_answers_teach_nothing(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    ask = Elections.ask
+
+    async def counted(elections: Elections, who: Who) -> Master | None:
+        nonlocal asked
+        asked += 1
+        assert asked < 100, "time stands still while a node asks again and again"
+        return await ask(elections, who)
+
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("mail")
+        key, mastership = await key_of(nodes["dc1"]), nodes["dc1"].coordinator.mastership
+        masters, scope = mastership.masters, mastership.scope(key)
+        monkeypatch.setattr(Elections, "ask", counted)
+        assert masters.promise(scope, scope)
+        assert masters.give(scope, "dc2", masters.term)  # of which the root has not heard yet
+        assert masters.want(scope) == "dc2"
+        masters.not_taken(scope, masters.term, refused=False)  # dc2 has not answered: it may be here, or there
+        with trio.move_on_after(1) as waiting:
+            await mastership.find(key)
+        assert waiting.cancelled_caught
+        masters.told(scope, masters.term)
+        assert await mastership.find(key) == "dc1"
