@@ -42,10 +42,15 @@ def run_seed(seed: int, directory: Path) -> str:
 def run(plan: Plan, directory: Path) -> str:
     """Return the story of a plan. Raises SeedFailedError."""
     try:
-        with _limited(), steps_limited():
-            return trio.run(run_plan, plan, directory, clock=MockClock(autojump_threshold=0))
+        with _limited():
+            return trio.run(_run_watched, plan, directory, clock=MockClock(autojump_threshold=0))
     except trio.TrioInternalError as error:
         raise SeedFailedError(f"seed {plan.seed} comes to no end") from error
+
+
+async def _run_watched(plan: Plan, directory: Path) -> str:
+    with steps_limited():
+        return await run_plan(plan, directory)
 
 
 @contextmanager

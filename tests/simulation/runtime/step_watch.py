@@ -2,7 +2,8 @@
 
 A signal comes after each half of the limit that the process has computed. If a task is then still in the same step as
 at the signal before the last, that step is too long. So a watch costs nothing at each step, and does not change what
-happens in a seed that keeps the limit.
+happens in a seed that keeps the limit. To that end, trio must not hear of the signal: it would wake, and turn once more
+than in another run of the seed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ class StepTooLongError(AssertionError):
 
 @contextmanager
 def steps_limited(limit_s: float = STEP_MAX_S) -> Iterator[None]:
-    """Raise StepTooLongError in a task with an owner once one of its steps has taken so long, or half longer."""
+    """Raise StepTooLongError in a task with an owner once one of its steps has taken so long, or half longer.
+
+    To be used within trio, which sets the wake-up descriptor when it starts.
+    """
     began: tuple[Task, int] | None = None
     ticks = 0
 
@@ -43,9 +47,11 @@ def steps_limited(limit_s: float = STEP_MAX_S) -> Iterator[None]:
             raise StepTooLongError(f"{task.name} has held the event loop for {limit_s} s of the processor")
 
     before = signal.signal(signal.SIGVTALRM, look)
+    wakes = signal.set_wakeup_fd(-1)
     signal.setitimer(signal.ITIMER_VIRTUAL, limit_s / 2, limit_s / 2)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
+        signal.set_wakeup_fd(wakes)

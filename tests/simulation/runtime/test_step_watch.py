@@ -26,16 +26,17 @@ async def busy(*, steps: int, owner: Owner | None) -> None:
 
 def test_long_step_of_a_node_is_an_error() -> None:
     async def run() -> None:
-        await busy(steps=1, owner=Owner("dc1"))
+        with steps_limited(LIMIT_S):
+            await busy(steps=1, owner=Owner("dc1"))
 
-    with pytest.raises(StepTooLongError, match="held the event loop"), steps_limited(LIMIT_S):
+    with pytest.raises(StepTooLongError, match="held the event loop"):
         trio.run(run)
 
 
 @pytest.mark.parametrize(("steps", "owner"), [(20, Owner("dc1")), (1, None)])
 def test_short_steps_and_those_of_tests_may_go_on(steps: int, owner: Owner | None) -> None:
     async def run() -> None:
-        await busy(steps=steps, owner=owner)
+        with steps_limited(LIMIT_S):
+            await busy(steps=steps, owner=owner)
 
-    with steps_limited(LIMIT_S):
-        trio.run(run)
+    trio.run(run)
