@@ -186,7 +186,9 @@ class MailboxView:
                 self.messages.pop(uid, None)
         elif uids:
             gone = frozenset(uids)
-            self.messages = SortedDict([item for item in self.messages.items() if item[0] not in gone])
+            kept = [item for item in self.messages.items() if item[0] not in gone]
+            self.messages.clear()  # and not another object: a command that waits may hold this one
+            self.messages.update(kept)
 
     def _flag(self, gained: Mapping[str, list[int]], lost: Mapping[str, list[int]]) -> None:
         """Note the flags that UIDs got and lost. A UID may have lost a flag and got it again, with another message."""
