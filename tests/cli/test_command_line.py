@@ -60,7 +60,7 @@ def test_interrupt_at_exit_is_ignored() -> None:
     assert done.stdout.startswith("mail-replicator ")
 
 
-@pytest.mark.parametrize("url", ["https://127.0.0.1:1080", "http://", "http://h:0", "http://h:99999", "http://h/path"])
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1:1080", "http://", "http://h:0", "http://h:99999", "http://h/path"])
 def test_invalid_url_is_refused(invoke: Invoke, url: str) -> None:
     result = invoke("status", "--url", url)
     assert result.exit_code == 2

@@ -164,5 +164,7 @@ async def test_real_clocks_see_real_work(caplog: pytest.LogCaptureFixture) -> No
             pass
         await trio.lowlevel.checkpoint()
     assert "test_real_clocks_see_real_work" in lines(caplog)[0]
-    assert registry.get_sample_value(f"{CPU}_bucket", {"le": "0.05"}) == 0
-    assert registry.get_sample_value(f"{CPU}_count") == 1
+    counted, shorter = (registry.get_sample_value(*of) for of in ((f"{CPU}_count",), (f"{CPU}_bucket", {"le": "0.05"})))
+    assert counted is not None
+    assert shorter is not None
+    assert counted - shorter == 1  # on a busy machine, other steps may last for more than the 5 ms that count
