@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,8 @@ NODES_MAX = 16  # processes on one machine
 FIRST_USERS = ("alice", "bob", "carol")
 PASSWORD_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # noqa: S105  32 letters that nobody mistakes or needs to quote
 PASSWORD_LENGTH = 14  # 70 bits
-OWN_FILES = frozenset({"cluster.lock", "users.passwd", "passwords.txt", "ca"})  # they may be there before any node is
+BEGUN_CA = "ca.new"
+OWN_FILES = frozenset({"cluster.lock", "users.passwd", "passwords.txt", "ca", BEGUN_CA})  # they may be there before any node is
 _CONFIG_NAME = re.compile(r"dc[1-9][0-9]*\.toml")
 
 
@@ -114,15 +116,25 @@ def _create(directory: Path, nodes: int) -> list[Path]:
 
 
 def _create_certificates(directory: Path, sids: Sequence[str]) -> Mapping[str, TlsConfig]:
-    """Create a CA and a certificate for each node, unless an interrupted run has created them."""
+    """Create a CA and a certificate for each node, unless an interrupted run has created them.
+
+    The CA is made beside its place and renamed, because half of one would be of no use to anybody.
+    """
     from replicator.cli.authority import Authority  # noqa: PLC0415  only a new cluster needs it
 
-    is_new = not (directory / "ca.pem").exists()
-    authority = Authority.create(directory, "mail-cluster") if is_new else Authority.open(directory)
+    hosts = ("localhost", HOST)
+    if not directory.exists():
+        begun = directory.with_name(BEGUN_CA)
+        shutil.rmtree(begun, ignore_errors=True)
+        authority = Authority.create(begun, "mail-cluster")
+        for sid in sids:
+            authority.issue(sid, hosts)
+        begun.rename(directory)
+    authority = Authority.open(directory)
     certificates = {sid: authority.files(sid) for sid in sids}
     for sid, files in certificates.items():
-        if not files.certificate.exists():
-            authority.issue(sid, ("localhost", HOST))
+        if not files.certificate.exists():  # the interrupted run was for fewer nodes
+            authority.issue(sid, hosts)
     return certificates
 
 

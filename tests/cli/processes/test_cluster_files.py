@@ -67,6 +67,15 @@ def test_interrupted_creation_continues_with_the_certificates_that_it_made(tmp_p
     assert len(after) == 6
 
 
+def test_creation_that_was_interrupted_within_its_certificates_begins_them_again(tmp_path: Path) -> None:
+    begun = tmp_path / "ca.new"
+    begun.mkdir()
+    (begun / "ca.key").write_text("half of a CA")
+    check_directory(tmp_path)
+    assert [node.config.tls and node.config.tls.ca for node in prepare(tmp_path, 2)] == [tmp_path / "ca" / "ca.pem"] * 2
+    assert not begun.exists()
+
+
 def test_directory_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     nodes = prepare(Path("var"), 2)
