@@ -28,7 +28,9 @@ FIRST_USERS = ("alice", "bob", "carol")
 PASSWORD_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # noqa: S105  32 letters that nobody mistakes or needs to quote
 PASSWORD_LENGTH = 14  # 70 bits
 BEGUN_CA = "ca.new"
-OWN_FILES = frozenset({"cluster.lock", "users.passwd", "passwords.txt", "ca", BEGUN_CA})  # they may be there before any node is
+OWN_FILES = frozenset({"cluster.lock", "users.passwd", "passwords.txt", "ca", BEGUN_CA})
+"""Files that may be there before any node is."""
+
 _CONFIG_NAME = re.compile(r"dc[1-9][0-9]*\.toml")
 
 

@@ -68,11 +68,11 @@ class Sender:
         check_claims(self._store, log.context)
         has = context_of(log.context)
         gone = [Dot(origin, seq) for origin, seq in self._store.collected.items() if has.get(origin, 0) < seq]
+        self.acknowledged, self._sent = has, {}
         self.has_context = not gone
         if gone:
             text = f"the log begins after {gone[0].origin}:{gone[0].seq}; use SYNC"
             return Refused(RefusalCode.TOO_OLD, text)
-        self.acknowledged, self._sent = has, {}
         if log.inline:
             self._inline_until = trio.current_time() + timing.OBJECT_ENTRIES_INLINE_S
         self.start_again()

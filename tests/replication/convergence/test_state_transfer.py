@@ -190,7 +190,13 @@ async def test_body_of_a_message_moved_during_the_transfer_is_fetched(
 @pytest.mark.parametrize("uid", first(1, UidConflict))
 @pytest.mark.parametrize("length", [0, fork_merge.SHORT_MODSEQ])
 async def test_fork_is_merged_although_no_side_has_its_log(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, uid: UidConflict, length: int
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    uid: UidConflict,
+    length: int,
 ) -> None:
     monkeypatch.setattr(fork_merge, "SHORT_MODSEQ", length)
     async with cluster(tmp_path, autojump_clock, uid=uid) as nodes:
@@ -218,6 +224,7 @@ async def test_fork_is_merged_although_no_side_has_its_log(
             assert sorted((await node.bodies(user="bob")).values()) == ["both", "only there"]
             assert sorted((await node.bodies(user="carol")).values()) == ["both", "only here"]
             await wait_for_backfill(node)
+    assert "cannot take over the state" not in caplog.text  # what a peer has is known even if its LOG is refused
 
 
 async def test_interrupted_transfer_starts_again_while_the_node_serves(
