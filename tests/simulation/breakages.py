@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "master_election", "resync", "replicator", "tests")
+SCENARIOS = ("tests/simulation/test_scenarios.py", "tests/simulation/test_liars.py")
 MAX_SEEDS = 1000  # without a failure: the simulator has missed the breakage
 FAILURE = re.compile(r"(?:Error|Exception): (?!.*sub-exception)(?!seed)(.+)")
 
@@ -171,6 +172,16 @@ BREAKAGES = (
         "self._outlived(origin)", "return",
         "test_copied_node_accepted_in_one_partition_ends_when_partitions_meet",
     ),
+    Breakage(
+        "far-term", "a term far ahead is adopted as soon as one node tells of it", "master_election/election.py",
+        "return self._doubted.setdefault(sid, self._beats) < self._beats", "return True",
+        "test_far_term_that_is_told_once_is_not_adopted",
+    ),
+    Breakage(
+        "log-end", "a log begins after entries that the peer says it once had",
+        "replicator/replication/convergence/state_transfer.py",
+        "if not covers(self._claimed(sid), difference.collected):", "if False:",
+    ),
 )  # fmt: skip
 
 
@@ -183,7 +194,7 @@ def measure(breakage: Breakage, jobs: int) -> tuple[str, str]:
         shutil.copy(ROOT / "pyproject.toml", copy)
         file = copy / breakage.path
         file.write_text(file.read_text().replace(breakage.right, breakage.wrong))
-        scenario = ["pytest", "-q", "tests/simulation/test_scenarios.py", "-k", breakage.scenario]
+        scenario = ["pytest", "-q", *SCENARIOS, "-k", breakage.scenario]
         seeds = ["tests.simulation.soak", "--seeds", str(MAX_SEEDS), "--stop-at", "1", "--tries", "0"]
         said = subprocess.run(
             [sys.executable, "-m", *(scenario if breakage.scenario else [*seeds, "--jobs", str(jobs)])],
