@@ -214,7 +214,7 @@ class Cluster:
     ) -> None:
         sids = [f"dc{number + 1}" for number in range(size)]
         sites = sites or {sid: Site(prefix.replace("{sid}", sid)) for sid in sids}
-        self._reserved = _reserve_ports(size * len(DOORS))
+        self._reserved = reserve_ports(size * len(DOORS))
         ports = [int(reserved.getsockname()[1]) for reserved in self._reserved]
         taken = {sid: dict(zip(DOORS, ports[at * len(DOORS) :], strict=False)) for at, sid in enumerate(sids)}
         directory.mkdir(parents=True, exist_ok=True)
@@ -343,8 +343,8 @@ def _reached(status: Mapping[str, object]) -> set[str]:
     return linked if linked == set(cast("list[str]", status["component"])) else set()
 
 
-def _reserve_ports(count: int) -> list[socket.socket]:
-    """Return sockets that reserve ports for the nodes.
+def reserve_ports(count: int) -> list[socket.socket]:
+    """Return sockets that reserve ports for nodes.
 
     Being bound, the ports are not used as source ports; not listening, they still let a node bind: both set
     SO_REUSEADDR.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ import pytest
 from benchmarks.clusters.cluster import Cluster, Node
 from benchmarks.clusters.proxy import HOST
 from replicator.config import MastershipConfig
+from tests.end_to_end.helpers.in_process import free_ports
 from tests.end_to_end.helpers.mail_clients import deliver, imap, until
 
 END_WITHIN_S = 30
@@ -31,19 +31,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield started
 
 
-def free_port() -> int:
-    with closing(socket.socket()) as reserved:
-        reserved.bind((HOST, 0))
-        return int(reserved.getsockname()[1])
-
-
 @contextmanager
 def copied(cluster: Cluster, sid: str, to: Path) -> Iterator[subprocess.Popen[str]]:
     """Yield a process that runs a copy of the node's directory, with ports of its own; kill it in the end."""
     shutil.copytree(cluster.directory, to, ignore=shutil.ignore_patterns("http.sock"))  # no socket can be copied
     config = to / f"{sid}.toml"
+    ports = free_ports(4)
     listen = re.compile(r"^(peer|imap|lmtp|http) = .*$", re.MULTILINE)
-    config.write_text(listen.sub(lambda door: f'{door[1]} = "{HOST}:{free_port()}"', config.read_text()))
+    config.write_text(listen.sub(lambda door: f'{door[1]} = "{HOST}:{ports.pop()}"', config.read_text()))
     command = [sys.executable, "-m", "replicator", "node", "--config", str(config)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -64,7 +59,8 @@ def link_states(cluster: Cluster) -> dict[str, object]:
 
 def wait_ready(process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    if process.stdout.readline() != "ready\n":
+        pytest.fail(f"the copy ended: {process.communicate(timeout=END_WITHIN_S)[1]}")
 
 
 @pytest.mark.long

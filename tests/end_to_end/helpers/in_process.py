@@ -9,17 +9,21 @@ from functools import partial
 
 import trio
 
+from benchmarks.clusters.cluster import reserve_ports
 from replicator.config import Config
 from replicator.node import run_node
 
+_reserved: list[socket.socket] = []
+
 
 def free_ports(count: int) -> list[int]:
-    """Return ports on which nothing listens."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(server.getsockname()[1]) for server in sockets]
-    for server in sockets:
-        server.close()
-    return ports
+    """Return ports on which nothing listens, and which nobody else is given until this process ends.
+
+    Their sockets stay bound, so the ports are no source ports; as they do not listen, a node may bind them too.
+    """
+    sockets = reserve_ports(count)
+    _reserved.extend(sockets)
+    return [int(reserved.getsockname()[1]) for reserved in sockets]
 
 
 @asynccontextmanager
