@@ -23,6 +23,7 @@ from replicator.http.destinations import Destinations
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.tokens import Tokens
+from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
@@ -86,7 +87,9 @@ async def run_node(
     make_directory(config.node.data)
     origin = environment.new_origin(config.node.id)
     check_none(config.node.data / DATABASE)
-    async with Store.open(config.node.data / DATABASE, origin, environment, attachments_of(config)) as store:
+    async with Store.open(
+        config.node.data / DATABASE, origin, environment, attachments_of(config), config.limits
+    ) as store:
         _warn_of_exposed(config)
         has_begun = await _claim(store, config, new_cluster=new_cluster)
         certificates, archive = Certificates(config.tls, config.certificates), archive_of(config, environment)
@@ -249,6 +252,7 @@ def _doors(
         users=users,
         sid=sid,
         tls=certificates.for_clients,
+        parsing=Parsing(max_fields=config.limits.imap_header_fields),
         metrics=ImapMetrics(registry),
         limits=config.limits,
         refusals=refusals,

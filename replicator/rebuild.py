@@ -72,7 +72,7 @@ async def _filled(config: Config, environment: Environment, tell: Callable[[Prog
         damaged = ended.enter_context(
             damaged_database.opened(await environment.run_in_thread(partial(damaged_database.legible, path)))
         )
-        async with Store.open(new, origin, environment, attachments_of(config)) as store:
+        async with Store.open(new, origin, environment, attachments_of(config), config.limits) as store:
             await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
             await store.write(lambda tx: schema.begin(tx.connection))  # as the damaged one did
             tls = Tls(Certificates(config.tls))

@@ -11,7 +11,7 @@ from typing import TypeVar
 import trio
 
 from protocol.values import UidSet
-from replicator.config import default_config
+from replicator.config import LimitsConfig, default_config
 from replicator.errors import MailError
 from replicator.mailstore import (
     BodySink,
@@ -194,12 +194,13 @@ class Names:
 
 
 @asynccontextmanager
-async def one_node(directory: Path) -> AsyncIterator[HookedMail]:
+async def one_node(directory: Path, limits: LimitsConfig | None = None) -> AsyncIterator[HookedMail]:
     """Run a cluster of one node, and yield its mail store."""
     environment = Environment(run_in_thread=run_inline, run_until_cancelled=run_inline)
     config = default_config("dc1", directory)
     origin = environment.new_origin("dc1")
-    async with Store.open(directory / "node.db", origin, environment) as store, trio.open_nursery() as nursery:
+    opened = Store.open(directory / "node.db", origin, environment, limits=limits)
+    async with opened as store, trio.open_nursery() as nursery:
         coordinator = Coordinator(config, store, environment, no_peers)
         nursery.start_soon(coordinator.run)
         yield HookedMail(store, coordinator, environment)

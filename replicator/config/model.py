@@ -14,6 +14,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from protocol.units import GIB, KIB
+from replicator.mime.header import MAX_FIELDS
 from replicator.runtime.addresses import is_loopback
 
 DAY_S = 86_400.0
@@ -224,6 +225,8 @@ class LimitsConfig:
     imap_search_work: int = _limit(20_000_000, lowest=1_000, highest=10**12)
     imap_fetch_items: int = _limit(100, highest=10_000)
     imap_list_wildcards: int = _limit(16, highest=1_000)
+    imap_folders_per_user: int = _limit(10_000, highest=30_000)
+    imap_header_fields: int = _limit(MAX_FIELDS, lowest=100, highest=100_000)
     imap_connections: int = _limit(1000, highest=100_000)
     imap_connections_per_user: int = _limit(50, highest=10_000)
     imap_unauthenticated: int = _limit(250, highest=100_000)

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
 from urllib.parse import unquote_to_bytes
 
 MAX_FIELDS = 10_000
-"""Limit of parsed fields in a header: a hundred times what mail has. Empty fields cost 50 times their size."""
+"""Limit of parsed fields in a header: a hundred times what mail has. Empty fields cost 50 times their size.
+
+What is a part of a message, and so what of it becomes an attachment, depends on this: it is the same at all nodes.
+"""
 
 MAX_PARAMETERS = 200
 """Limit of parsed parameters in a value: enough for RFC 2231's pieces, few enough to be answered."""
@@ -46,6 +49,7 @@ class Header:
     start: int
     fields_end: int
     end: int
+    max_fields: int = MAX_FIELDS
 
     @classmethod
     def at(cls, raw: bytes, start: int, limit: int) -> Header:
@@ -54,6 +58,10 @@ class Header:
         while fields_end != before:
             fields_end, before = _end(_SOME_FIELDS, raw, fields_end, limit), fields_end
         return cls(raw, start, fields_end, _end(_EMPTY_LINE, raw, fields_end, limit))
+
+    def showing(self, max_fields: int) -> Header:
+        """Return this header with so many fields, at most, that can be found by name."""
+        return self if max_fields == self.max_fields else replace(self, max_fields=max_fields)
 
     def values(self, name: bytes) -> Iterator[bytes]:
         """Return the unfolded values of all fields of this name, which must be in lower case."""
@@ -74,8 +82,8 @@ class Header:
 
     @cached_property
     def _fields(self) -> list[tuple[bytes, bytes]]:
-        """The first `MAX_FIELDS` fields: name in lower case, and whole field byte for byte."""
-        found = islice(_FIELD_PATTERN.finditer(self.raw, self.start, self.fields_end), MAX_FIELDS)
+        """The first `max_fields` fields: name in lower case, and whole field byte for byte."""
+        found = islice(_FIELD_PATTERN.finditer(self.raw, self.start, self.fields_end), self.max_fields)
         return [((field[1] or b"").lower(), field[0]) for field in found]
 
     @cached_property

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from replicator.mime.header import MESSAGE_RFC822, OCTET_STREAM, TEXT_PLAIN, ContentType, Header
+from replicator.mime.header import MAX_FIELDS, MESSAGE_RFC822, OCTET_STREAM, TEXT_PLAIN, ContentType, Header
 
 MAX_DEPTH = 50
 """Levels of nested parts: every level scans its content once more, and clients recurse over the answer."""
@@ -64,19 +64,22 @@ class Part:
         return part
 
 
-def parse(raw: bytes) -> Part:
-    """Return the structure of a message."""
-    return _Parser(raw).part(0, len(raw), TEXT_PLAIN, 0)
+def parse(raw: bytes, max_fields: int = MAX_FIELDS) -> Part:
+    """Return the structure of a message. Of each header, so many fields at most can be found by name."""
+    return _Parser(raw, max_fields).part(0, len(raw), TEXT_PLAIN, 0)
 
 
 class _Parser:
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes, max_fields: int) -> None:
         self._raw = raw
+        self._max_fields = max_fields
         self._parts_left = MAX_PARTS
 
     def part(self, start: int, end: int, default: ContentType, depth: int) -> Part:
         header = Header.at(self._raw, start, end)
+        # From as many fields as the splitter knows, whatever the limit of what is shown: it has cut by this type.
         content_type = ContentType.parse_or(header.value(b"content-type"), default)
+        header = header.showing(self._max_fields)
         if content_type.value == b"MULTIPART":
             return self._multipart(header, end, content_type, depth)
         if (content_type.value, content_type.subtype) == (b"MESSAGE", b"RFC822"):

@@ -14,6 +14,7 @@ from typing import BinaryIO, Self, TypeVar
 import trio
 
 from protocol.values import Dot, sid_of
+from replicator.config import LimitsConfig
 from replicator.errors import MailError, UnavailableError
 from replicator.runtime.environment import Environment, ThreadRunner
 from replicator.runtime.file_modes import create_private
@@ -102,7 +103,7 @@ class Reader:
 class Store:
     """One node's disk. Use `Store.open`; `listeners` are called with each commit, in order, on the event loop."""
 
-    def __init__(self, path: Path, origin: str, environment: Environment, files: Files) -> None:
+    def __init__(self, path: Path, origin: str, environment: Environment, files: Files, limits: LimitsConfig) -> None:
         self.path = path
         self.origin = origin
         self.damage = Damage(path, environment.clock_ms)
@@ -123,6 +124,7 @@ class Store:
                 run_in_thread=environment.run_in_thread,
                 publish=self._publish,
                 damage=self.damage,
+                folders_max=limits.imap_folders_per_user,
             )
             self.context = queries.log_context(self._connection)
             self.collected = queries.log_collected(self._connection)
@@ -140,7 +142,12 @@ class Store:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, path: Path, origin: str, environment: Environment, files: Files | None = None
+        cls,
+        path: Path,
+        origin: str,
+        environment: Environment,
+        files: Files | None = None,
+        limits: LimitsConfig | None = None,
     ) -> AsyncIterator[Self]:
         """Open the store of the database at `path`; on exit, submitted work is written and everything is closed.
 
@@ -149,7 +156,9 @@ class Store:
         Raises DataError if the file cannot be used, ConfigError if it belongs to another node.
         """
         files = files or DiskFiles(path.parent / ATTACHMENTS)
-        store = await environment.run_in_thread(partial(cls, path, origin, environment, files))
+        store = await environment.run_in_thread(
+            partial(cls, path, origin, environment, files, limits or LimitsConfig())
+        )
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(store.run)

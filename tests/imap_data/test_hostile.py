@@ -125,6 +125,17 @@ def test_fields_beyond_the_limit_are_ignored() -> None:
     header = message_header(b"A:\n" * (MAX_FIELDS - 1) + b"B: yes\nC: no\n\n")
     assert (header.value(b"b"), header.value(b"c")) == (b"yes", None)
     assert header.raw[header.fields_end :] == b"\n"
+    fewer, more = header.showing(MAX_FIELDS - 1), header.showing(MAX_FIELDS + 1)
+    assert (fewer.value(b"a"), fewer.value(b"b"), more.value(b"c")) == (b"", None, b"no")
+
+
+def test_parts_do_not_depend_on_the_fields_that_are_shown() -> None:
+    raw = b"A: 1\nContent-Type: multipart/mixed; boundary=b\nC: no\n\n--b\nA: 2\nB: yes\n\nx\n--b--\n"
+    for shown in (1, 2, MAX_FIELDS):
+        whole = parse(raw, shown)
+        assert whole.content_type.value == b"MULTIPART"
+        assert whole.header.value(b"c") == (b"no" if shown > 2 else None)
+        assert whole.children[0].header.value(b"b") == (b"yes" if shown > 1 else None)
 
 
 def test_parameters_beyond_the_limit_are_ignored() -> None:

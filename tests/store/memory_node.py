@@ -24,7 +24,7 @@ T = TypeVar("T")
 class MemoryNode:
     """A node's database in memory. `write` does what `Store.write` does, but at once."""
 
-    def __init__(self, origin: str, now_ms: int = 1_000_000) -> None:
+    def __init__(self, origin: str, now_ms: int = 1_000_000, folders_max: int = 10_000) -> None:
         self.origin = origin
         self.now_ms = now_ms
         self.random = random.Random(origin)
@@ -37,6 +37,7 @@ class MemoryNode:
             run_in_thread=run_in_thread,
             publish=self.commits.append,
             damage=Damage(Path(":memory:"), lambda: self.now_ms),
+            folders_max=folders_max,
         )
 
     def write(self, work: Callable[[Transaction], T]) -> T:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import trio
 
-from replicator.errors import InvalidNameError
+from replicator.errors import InvalidNameError, MailboxFullError
 from replicator.imap.handlers.folder_list import MAX_PATTERN, NOSELECT, WILDCARDS, list_entries
 from replicator.imap.selection import Selection
 from replicator.imap.session import Completion, Session
@@ -53,7 +56,8 @@ async def list_mailboxes(session: Session, command: c.ListMailboxes) -> Completi
 
 async def create(session: Session, command: c.Create) -> Completion:
     """Run CREATE. A trailing separator only announces that the folder will have subfolders (RFC 3501 section 6.3.3)."""
-    folder = await session.mail.create_folder(session.user, command.mailbox.removesuffix(SEPARATOR))
+    with _counting_refusals(session):
+        folder = await session.mail.create_folder(session.user, command.mailbox.removesuffix(SEPARATOR))
     return Completion("Created", mailbox_id_code(folder))
 
 
@@ -71,14 +75,25 @@ async def delete(session: Session, command: c.Delete) -> Completion:
 
 async def rename(session: Session, command: c.Rename) -> Completion:
     """Run RENAME."""
-    await session.mail.rename_folder(session.user, command.mailbox, command.new_name.removesuffix(SEPARATOR))
+    with _counting_refusals(session):
+        await session.mail.rename_folder(session.user, command.mailbox, command.new_name.removesuffix(SEPARATOR))
     return Completion("Renamed")
 
 
 async def subscribe(session: Session, command: c.Subscribe) -> Completion:
     """Run SUBSCRIBE and UNSUBSCRIBE."""
-    await session.mail.subscribe(session.user, command.mailbox, subscribed=command.subscribed)
+    with _counting_refusals(session):
+        await session.mail.subscribe(session.user, command.mailbox, subscribed=command.subscribed)
     return Completion("Subscribed" if command.subscribed else "Unsubscribed")
+
+
+@contextmanager
+def _counting_refusals(session: Session) -> Iterator[None]:
+    """Count a refusal of one folder or subscription too many."""
+    try:
+        yield
+    except MailboxFullError as error:
+        raise session.refusal("imap_folders_per_user", str(error)) from error
 
 
 async def status(session: Session, command: c.Status) -> Completion:

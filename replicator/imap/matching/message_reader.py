@@ -14,6 +14,7 @@ from protocol.units import KIB
 from replicator.imap.matching.bounds import is_text
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.mailstore import BodyReader, needs_whole, read_all
+from replicator.mime.header import MAX_FIELDS
 from replicator.mime.skeleton import Skeleton
 from replicator.runtime.environment import ThreadRunner, run_in_thread
 
@@ -65,6 +66,8 @@ class Parsing:
     turns: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(WHOLE_AT_ONCE))
     """One of these is held while a large body is in memory whole."""
     room: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS))
+    max_fields: int = MAX_FIELDS
+    """Fields of a header that can be found by name."""
 
     @asynccontextmanager
     async def opened(
@@ -75,7 +78,7 @@ class Parsing:
         If that requires the whole body, only a few callers hold theirs at once, so the block must not wait for a
         client. Raises ContentUnavailableError.
         """
-        parsed = ParsedBody(body.skeleton)
+        parsed = ParsedBody(body.skeleton, self.max_fields)
         is_whole = needs_whole(body, with_structure=with_structure)
         if not is_whole and with_bodies and body.skeleton.gaps:
             is_whole = await self.run(parsed, partial(_hides_text, parsed), with_structure=True)
@@ -83,7 +86,7 @@ class Parsing:
             yield parsed
             return
         async with self.turns:
-            yield ParsedBody(Skeleton(await read_all(body)))
+            yield ParsedBody(Skeleton(await read_all(body)), self.max_fields)
 
     async def run(self, body: ParsedBody, work: Callable[[], T], *, with_structure: bool, values: int = 1) -> T:
         """Return the result of `work` on this body, which makes so many values, from the header or with the structure.

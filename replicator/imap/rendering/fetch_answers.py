@@ -24,7 +24,7 @@ from replicator.imap.wire.fetch_items import (
     Value,
     needs_body,
 )
-from replicator.mime.header import Header
+from replicator.mime.header import MAX_FIELDS, Header
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import Part, parse
 from replicator.view import Message
@@ -46,21 +46,22 @@ _SECTIONS: Mapping[Attribute, BodySection] = MappingProxyType(
 
 
 class ParsedBody:
-    """A message's body (header and content), parsed on demand."""
+    """A message's body (header and content), parsed on demand. Of a header, `max_fields` can be found by name."""
 
-    def __init__(self, skeleton: Skeleton) -> None:
+    def __init__(self, skeleton: Skeleton, max_fields: int = MAX_FIELDS) -> None:
+        self._max_fields = max_fields
         self.skeleton = skeleton
         self.raw = skeleton.raw
 
     @cached_property
     def header(self) -> Header:
         """The message's own header."""
-        return Header.at(self.raw, 0, len(self.raw))
+        return Header.at(self.raw, 0, len(self.raw)).showing(self._max_fields)
 
     @cached_property
     def structure(self) -> Part:
         """The message with all its parts."""
-        return parse(self.raw)
+        return parse(self.raw, self._max_fields)
 
 
 def fetch_value(item: FetchItem, message: Message, body: ParsedBody | None) -> Value:

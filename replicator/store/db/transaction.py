@@ -97,13 +97,19 @@ class Memory:
 
 
 class Transaction:
-    """The reads and writes of one batch of jobs. `origin` names the entries that are numbered here."""
+    """The reads and writes of one batch of jobs. `origin` names the entries that are numbered here.
 
-    def __init__(self, connection: sqlite3.Connection, memory: Memory, origin: str, clock: HybridClock) -> None:
+    `folders_max`: so many folders and as many subscriptions may a user have who asks for one more here.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, memory: Memory, origin: str, clock: HybridClock, folders_max: int
+    ) -> None:
         self.connection = connection
         self.memory = memory
         self.commit = Commit()
         self.origin = origin
+        self.folders_max = folders_max
         self._clock = clock
         self._changed_chains: dict[bytes, Chain] = {}
         self._read_waiting: Callable[[sqlite3.Connection], dict[Dot, bytes]] | None = None

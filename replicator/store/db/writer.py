@@ -17,6 +17,7 @@ from typing import Generic, TypeVar, cast
 
 import trio
 
+from replicator.config import LimitsConfig
 from replicator.errors import DatabaseFailedError, DiskFullError, HistoryError, MailError, UnavailableError
 from replicator.runtime.environment import ThreadRunner
 from replicator.runtime.signals import Signal
@@ -61,7 +62,10 @@ class _Job(Generic[T]):
 
 
 class Writer:
-    """The owner of the writing connection. `origin` names the entries that this run of the node numbers."""
+    """The owner of the writing connection. `origin` names the entries that this run of the node numbers.
+
+    `folders_max`: see `Transaction`.
+    """
 
     def __init__(
         self,
@@ -72,12 +76,14 @@ class Writer:
         run_in_thread: ThreadRunner,
         publish: Callable[[Commit], None],
         damage: Damage,
+        folders_max: int = LimitsConfig().imap_folders_per_user,
     ) -> None:
         self._connection = connection
         self._origin = origin
         self._run_in_thread = run_in_thread
         self._publish = publish
         self._damage = damage
+        self._folders_max = folders_max
         self._clock = HybridClock(clock_ms)
         self._clock.observe(_last_time(connection))
         self._memory = Memory(connection)
@@ -138,7 +144,7 @@ class Writer:
             job.error = None
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            tx = Transaction(self._connection, self._memory, self._origin, self._clock)
+            tx = Transaction(self._connection, self._memory, self._origin, self._clock, self._folders_max)
             for job in jobs:
                 job.run(tx)
             commit = tx.finish()

@@ -32,11 +32,6 @@ from resync.entry import (
 )
 from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP, uidvalidities_after
 
-FOLDERS_MAX = 10_000
-"""Maximum number of folders of a user, and of subscriptions.
-
-Peers accept an entry about all of them (`replication.links.entry_codec`).
-"""
 UIDVALIDITY_RESERVE = UIDVALIDITY_STEP << 12
 """UIDVALIDITY values reserved for merges and for the parents that one new folder may need."""
 UIDVALIDITY_OF_CLOCK_MAX = UIDVALIDITY_MAX - (1 << 28)
@@ -207,7 +202,7 @@ def create_folder(tx: Transaction, user: str, name: str, mailbox_id: bytes, *, s
     uidvalidities = _new_uidvalidities(tx, user)
     changes = _missing_parents(name, known, spare_ids, uidvalidities)
     changes.append(FolderCreate(mailbox_id, name, next(uidvalidities)))
-    _check_number(known, changes)
+    _check_number(tx, known, changes)
     return _commit(tx, _tree(user), changes).dot
 
 
@@ -239,7 +234,7 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
     changes += [FolderRename(folder_id, new) for folder_id, new in names.items()]
     if old == INBOX:
         changes.append(FolderCreate(next(spare_ids), INBOX, next(uidvalidities)))
-    _check_number(known, changes)
+    _check_number(tx, known, changes)
     return _commit(tx, _tree(user), changes).dot
 
 
@@ -258,8 +253,8 @@ def subscribe(tx: Transaction, user: str, name: str, *, subscribed: bool) -> Dot
     known = queries.subscriptions(tx.connection, user)
     if (name in known) == subscribed:
         return _head_of(tx, _tree(user))
-    if subscribed and len(known) >= FOLDERS_MAX:
-        raise MailboxFullError(f"a user may have {FOLDERS_MAX} subscriptions; remove some first")
+    if subscribed and len(known) >= tx.folders_max:
+        raise MailboxFullError(f"a user may have {tx.folders_max} subscriptions; remove some first")
     return _commit(tx, _tree(user), [FolderSubscribe(name, subscribed)]).dot
 
 
@@ -323,10 +318,10 @@ def _missing_parents(
     ]
 
 
-def _check_number(known: dict[str, queries.FolderRecord], changes: Sequence[Change]) -> None:
+def _check_number(tx: Transaction, known: dict[str, queries.FolderRecord], changes: Sequence[Change]) -> None:
     """Check the limit on the number of folders. Raises MailboxFullError."""
-    if len(known) + sum(isinstance(change, FolderCreate) for change in changes) > FOLDERS_MAX:
-        raise MailboxFullError(f"a user may have {FOLDERS_MAX} folders; delete some first")
+    if len(known) + sum(isinstance(change, FolderCreate) for change in changes) > tx.folders_max:
+        raise MailboxFullError(f"a user may have {tx.folders_max} folders; delete some first")
 
 
 def _new_uidvalidities(tx: Transaction, user: str) -> Iterator[int]:

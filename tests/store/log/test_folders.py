@@ -7,7 +7,6 @@ from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNam
 from replicator.mailstore import INBOX as INBOX_NAME
 from replicator.store.db import queries
 from replicator.store.db.queries import FolderRecord, MailboxKey
-from replicator.store.log import sequencer
 from resync.entry import tree_id
 from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP
 from tests.store import consistency
@@ -236,8 +235,8 @@ def test_uidvalidities_are_left_if_the_clock_is_far_ahead(node: MemoryNode) -> N
     assert folder(node, "b").uidvalidity < UIDVALIDITY_MAX
 
 
-def test_numbers_of_folders_and_subscriptions_are_limited(node: MemoryNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequencer, "FOLDERS_MAX", 3)
+def test_numbers_of_folders_and_subscriptions_are_limited() -> None:
+    node = MemoryNode("dc1.a", folders_max=3)
     node.write(creating("a/b", A))
     for refused in (creating("c/d", C), renaming(A, "c/d/e")):
         with pytest.raises(MailboxFullError, match="3 folders"):
