@@ -241,6 +241,7 @@ class LimitsConfig:
     http_head_seconds: int = _limit(75, lowest=5, highest=3_600)
     peer_hello_bytes: int = _limit(8192, lowest=1024, highest=65_536)
     peer_strangers: int = _limit(64, highest=1024)
+    peer_strangers_per_address: int = _limit(16, highest=1024)
 
 
 @dataclass(frozen=True, slots=True)

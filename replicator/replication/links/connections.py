@@ -32,8 +32,10 @@ from replicator.replication.links.handshake import (
 from replicator.replication.links.link import LinkDownError, LinkHandler, PeerLink
 from replicator.replication.links.object_entries import warn_of_another
 from replicator.replication.links.rival_runs import PeerState, RivalRuns
+from replicator.runtime.addresses import client_address
 from replicator.runtime.environment import Environment
 from replicator.runtime.metrics import RefusalMetrics
+from replicator.runtime.places import Limit, PlaceLimits, Places
 
 log = logging.getLogger(__name__)
 
@@ -88,9 +90,14 @@ class Connections:
         self._rivals = RivalRuns(config.node.id, config.mastership.timeout_s, run_of=run_of)
         self._gives_way = trio.Event()
         self._why = ""
-        self._greeting: dict[int, trio.CancelScope] = {}  # connections before their HELLO, the oldest first
-        self._greeted = 0
-        self._strangers: set[str] = set()  # why connections from unknown peers ended: each reason is logged once
+        self._strangers = Places(
+            PlaceLimits(
+                Limit(config.limits.peer_strangers, "peer_strangers"),
+                strangers_per_address=Limit(config.limits.peer_strangers_per_address, "peer_strangers_per_address"),
+            ),
+            partial(self._refusals.refused, "peer"),
+        )
+        self._reasons: set[str] = set()  # why connections from unknown peers ended: each reason is logged once
         self.peers = {peer.id: PeerState(peer) for peer in config.peers}
 
     @property
@@ -147,24 +154,17 @@ class Connections:
                 await trio.aclose_forcefully(stream)
 
     async def _welcome_in_turn(self, stream: trio.abc.Stream) -> PeerLink:
-        """Await the HELLO of a connection; if too many connections are silent, drop the oldest one.
+        """Await the HELLO of a connection; if too many connections are silent, drop one as `Places` says.
 
         So unknown clients that connect and stay silent cannot keep peers out.
         """
-        self._greeted += 1
-        number = self._greeted
-        with trio.CancelScope() as scope:
-            self._greeting[number] = scope
-            if len(self._greeting) > self._config.limits.peer_strangers:
-                next(iter(self._greeting.values())).cancel()
-            try:
-                return await self._welcome(stream)
-            except HelloTooLongError:
-                self._refusals.refused("peer", "peer_hello_bytes")
-                raise
-            finally:
-                del self._greeting[number]
-        self._refusals.refused("peer", "peer_strangers")
+        with self._strangers.admit(client_address(stream)) as place:
+            if place is not None:
+                try:
+                    return await self._welcome(stream)
+                except HelloTooLongError:
+                    self._refusals.refused("peer", "peer_hello_bytes")
+                    raise
         raise LinkRefusedError("too many connections had not sent HELLO yet")
 
     # ---- dialling
@@ -308,10 +308,10 @@ class Connections:
         reason = "; ".join(sorted({_reason(error) for error in causes})) or "the connection broke"
         state = self.peers.get(sid) if sid is not None else None
         if state is None:
-            if reason not in self._strangers:
-                if len(self._strangers) >= MAX_REASONS:
-                    self._strangers.clear()
-                self._strangers.add(reason)
+            if reason not in self._reasons:
+                if len(self._reasons) >= MAX_REASONS:
+                    self._reasons.clear()
+                self._reasons.add(reason)
                 log.warning("a connection ended before its HELLO was accepted: %s", reason)
         elif state.link is None and state.error != reason:
             state.error = reason

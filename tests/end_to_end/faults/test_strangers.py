@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,26 @@ async def test_hello_may_have_as_many_bytes_as_a_stranger_may_send(
                     pass
             assert not await refusals(config)
     assert "'a1 NONSENSE'" in caplog.text
+
+
+async def test_silent_connections_from_one_address_drop_each_other_and_no_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = node_of_two(tmp_path)
+    assert config.listen.peer is not None
+    address, flood = config.listen.peer, LimitsConfig().peer_strangers + STRANGERS
+    with trio.fail_after(60):
+        async with running([config]), AsyncExitStack() as held:
+            other = await trio.open_tcp_stream(*address, local_address="127.0.0.2")
+            await held.enter_async_context(other)
+            for _ in range(flood):
+                stream = await trio.open_tcp_stream(*address)
+                await held.enter_async_context(stream)
+            dropped = flood - LimitsConfig().peer_strangers_per_address
+            refused = ""
+            while f'limit="peer_strangers_per_address"}} {dropped}.0' not in refused:
+                refused = await refusals(config)
+            await other.send_all(b"a1 NONSENSE\r\n")
+            while await other.receive_some():
+                pass
+            assert "'a1 NONSENSE'" in caplog.text

@@ -97,7 +97,7 @@ async def test_silence_instead_of_hello_ends_the_connection(tmp_path: Path, auto
 async def test_silent_connections_do_not_keep_a_peer_out(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with single_node(tmp_path, autojump_clock, "dc2") as nodes:
         began = trio.current_time()
-        oldest, *others = [await approach(nodes) for _ in range(LimitsConfig().peer_strangers)]
+        oldest, *others = [await approach(nodes) for _ in range(LimitsConfig().peer_strangers_per_address)]
         async with visit(nodes):
             assert trio.current_time() == began
             assert await oldest.ended()
