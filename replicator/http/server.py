@@ -7,7 +7,8 @@ documents in `_Connection._answer` and `_Connection.serve`, nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from email.utils import formatdate
@@ -36,6 +37,8 @@ RECEIVE_BYTES = 64 * KIB
 BODY_S = 60.0  # 1 MiB/s for the largest body
 HANDLER_S = 60.0  # longer than every deadline of the mail store
 SEND_S = 60.0  # for a client that does not read
+# Fields that decide what a request may do and how its body is read. A proxy may have gone by another one of two.
+ONCE = ("authorization", "origin", "sec-fetch-site", "content-type")
 NO_ROUTE = "none"  # its name in metrics
 DRAIN_S = 5.0  # lets a client finish sending a refused body, so that it sees the reason and not a reset
 
@@ -96,6 +99,8 @@ class _Connection:
         except h11.RemoteProtocolError as error:
             status = HTTPStatus(error.error_status_hint)
             await self.refuse(ProblemError(status, f"not a valid HTTP request: {error}"))
+        except ProblemError as problem:  # of a head
+            await self.refuse(problem)
         await self._drain()
 
     async def refuse(self, problem: ProblemError) -> None:
@@ -133,13 +138,17 @@ class _Connection:
             raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, detail) from None
 
     async def _receive_head(self) -> Head | None:
-        """Return the next request's head, or None once the client has closed or was silent for too long."""
+        """Return the next request's head, or None once the client has closed or was silent for too long.
+
+        Raises ProblemError if a field of ONCE is there twice (RFC 9110 section 5.3).
+        """
         self._method, self._route = "", NO_ROUTE
         with trio.move_on_after(self._services.limits.http_head_seconds):
             event = await self._next_event()
             if isinstance(event, h11.Request):
-                headers = {name.decode("ascii"): value.decode("latin-1") for name, value in event.headers}
                 self._method = event.method.decode("ascii")
+                headers = {name.decode("ascii"): value.decode("latin-1") for name, value in event.headers}
+                _check_repeated(name.decode("ascii") for name, _ in event.headers)
                 return Head(self._method, event.target.decode("latin-1"), headers)
             return None
         self._services.refusals.refused("http", "http_head_seconds")
@@ -195,3 +204,9 @@ class _Connection:
         with trio.move_on_after(DRAIN_S):
             while await self._stream.receive_some(RECEIVE_BYTES):
                 pass
+
+
+def _check_repeated(names: Iterable[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1 and name in ONCE:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"the header {name!r} is there {count} times; send it once")

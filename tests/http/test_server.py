@@ -57,6 +57,10 @@ async def test_every_answer_has_date_and_security_headers(services: HttpServices
         (b"GET /\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400),
+        (HEALTH[:-2] + b"Authorization: Bearer a\r\nauthorization: Bearer a\r\n\r\n", 400),
+        (HEALTH[:-2] + b"Origin: http://localhost\r\nOrigin: https://evil.example\r\n\r\n", 400),
+        (HEALTH[:-2] + b"Sec-Fetch-Site: cross-site\r\nSec-Fetch-Site: none\r\n\r\n", 400),
+        (POST + b"Content-Type: text/plain\r\nContent-Length: 1\r\n\r\nx", 400),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * HEAD_BYTES_MAX, 431),
         (b"a" * (HEAD_BYTES_MAX + 1), 431),
         (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx", 400),
