@@ -1,14 +1,13 @@
 """Tokens of the HTTP listener: a file with a line `name:role:sha256` for each, and who holds what.
 
 The secret of a token is 256 random bits, so its plain SHA-256 tells nothing about it: unlike a password, it cannot be
-guessed, neither through the listener nor from the file. The file is examined at every request, as the passwd-file is,
-so a deleted token ends at once. While it cannot be read, no token holds.
+guessed, neither through the listener nor from the file. At every request the file is examined, as the passwd-file is,
+and read if it has changed, so a deleted token ends at once. While it cannot be read, no token holds.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import logging
 import re
 import secrets
@@ -59,14 +58,15 @@ class Tokens:
         self._path = path
         self._version: FileVersion | None = None
         self._problem = ""
-        self._tokens: tuple[Token, ...] = ()
+        self._tokens: dict[str, Token] = {}  # by digest
 
     def holder(self, secret: str) -> Token | None:
-        """Return the token with this secret, or None if there is none. Compares with all, however similar they are."""
+        """Return the token with this secret, or None if there is none.
+
+        The time of the look-up depends on the digest. It gives nothing away: nobody can choose a secret by its digest.
+        """
         self.refresh()
-        digest = _digest(secret)
-        matching = [token for token in self._tokens if hmac.compare_digest(token.digest, digest)]
-        return matching[0] if matching else None
+        return self._tokens.get(_digest(secret))
 
     def refresh(self) -> None:
         """Read the file again if it has changed, and log problems once."""
@@ -77,11 +77,13 @@ class Tokens:
                 return
             tokens, problems = _parsed(self._path, _read_lines(self._path))
         except (OSError, TokenFileError) as error:
-            self._version, self._tokens = None, ()
+            self._version, self._tokens = None, {}
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            self._warn(f"{self._path}: cannot be read, so no token is accepted: {reason}")
+            advice = "; `replicator token add` makes the first" if isinstance(error, FileNotFoundError) else ""
+            self._warn(f"{self._path}: cannot be read, so no token is accepted: {reason}{advice}")
             return
-        self._version, self._tokens, self._problem = version, tokens, ""
+        by_digest = {token.digest: token for token in reversed(tokens)}  # of two, the first counts
+        self._version, self._tokens, self._problem = version, by_digest, ""
         for problem in problems:
             log.warning("%s", problem)
         if not tokens:

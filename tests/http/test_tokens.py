@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,7 +39,7 @@ def test_every_secret_is_another_and_holds_for_its_own_token(file: Path) -> None
 def test_changes_hold_at_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     tokens = Tokens(file)
     assert tokens.holder("x") is None
-    assert "no token is accepted: No such file or directory" in caplog.text
+    assert "no token is accepted: No such file or directory; `replicator token add` makes the first" in caplog.text
     secret = add_token(file, "laptop", Role.OPERATE)
     assert tokens.holder(secret) is not None
     delete_token(file, "laptop")
@@ -75,6 +77,28 @@ def test_names_are_taken_once_and_edits_keep_other_lines(file: Path) -> None:
             add_token(file, name, Role.READ)
     delete_token(file, "a")
     assert file.read_text("utf-8") == "# by hand, without a line end\n"
+
+
+def test_request_costs_the_same_however_many_tokens_there_are(file: Path) -> None:
+    costs = []
+    for count in (10, 1000):
+        lines = [f"{number}:read:{hashlib.sha256(str(number).encode()).hexdigest()}\n" for number in range(count)]
+        file.write_text("".join(lines), "utf-8")
+        tokens = Tokens(file)
+        tokens.refresh()
+        costs.append([_calls_of(tokens, secret) for secret in ("0", str(count - 1), "none")])
+    assert costs[0] == costs[1]
+
+
+def _calls_of(tokens: Tokens, secret: str) -> int:
+    """Return how many functions are called for a request, those of the interpreter included."""
+    events: list[str] = []
+    sys.setprofile(lambda _frame, event, _argument: events.append(event))
+    try:
+        tokens.holder(secret)
+    finally:
+        sys.setprofile(None)
+    return sum(event in {"call", "c_call"} for event in events)
 
 
 def test_file_without_end_is_not_read(file: Path) -> None:
