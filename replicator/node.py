@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 
 from replicator.certificates import Certificates
 from replicator.config import Address, Config
-from replicator.errors import ConfigError, DataError, DiskFullError, UnavailableError
+from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
 from replicator.http.destinations import Destinations
 from replicator.http.server import HttpServer
@@ -30,6 +30,7 @@ from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import host_name
 from replicator.proxy_header import behind_proxies
+from replicator.reloading import Reloading
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.node_status import StatusReporter
@@ -47,7 +48,6 @@ from replicator.runtime.metrics import (
     RefusalMetrics,
 )
 from replicator.runtime.objects import ObjectStore
-from replicator.status import CertificateStatus
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
 from replicator.store.checkpoints.archive import Archive
@@ -60,8 +60,6 @@ from replicator.streams import Handler, Tls, certified, guarded, https, listen, 
 from replicator.users import UserDirectory
 
 log = logging.getLogger(__name__)
-
-Reload = Callable[[], Awaitable[Sequence[CertificateStatus]]]
 
 DATABASE = "node.db"
 INVENTORIES = "inventories"
@@ -90,10 +88,10 @@ async def run_node(
     async with Store.open(
         config.node.data / DATABASE, origin, environment, attachments_of(config), config.limits
     ) as store:
+        certificates, archive = Certificates(config.tls, config.certificates), archive_of(config, environment)
         _warn_of_exposed(config)
         has_begun = await _claim(store, config, new_cluster=new_cluster)
-        certificates, archive = Certificates(config.tls, config.certificates), archive_of(config, environment)
-        tls, reload = Tls(certificates), partial(_reload, certificates, environment)
+        tls, reloading = Tls(certificates), Reloading(certificates, environment)
         registry = CollectorRegistry()
         metrics, refusals = AttachmentMetrics(registry), RefusalMetrics(registry)
         coordinator = Coordinator(
@@ -118,7 +116,7 @@ async def run_node(
             environment,
             registry,
             problems=users.unreadable,
-            certificates=partial(_shown, certificates),
+            certificates=reloading.shown,
         )
         tasks = tasks_of(store, coordinator, environment)
         handlers = _doors(
@@ -132,7 +130,7 @@ async def run_node(
             tasks=tasks,
             registry=registry,
             refusals=refusals,
-            reload=reload,
+            reloading=reloading,
         )
         async with own_socket(config.node.own_socket) as own, trio.open_nursery() as nursery:
             listeners = [(await listen(address) if address else own, handler) for address, handler in handlers]
@@ -142,7 +140,7 @@ async def run_node(
             nursery.start_soon(tasks.run)
             nursery.start_soon(coordinator.bodies.sweep)
             if reloads is not None:
-                nursery.start_soon(_reload_at_each, reloads, reload)
+                nursery.start_soon(reloading.reload_at_each, reloads)
             for sockets, handler in listeners:
                 if sockets:
                     await nursery.start(trio.serve_listeners, guarded(handler), sockets)
@@ -152,29 +150,6 @@ async def run_node(
             if config.plain_links:
                 log.warning('links are not encrypted, and any node that can connect is believed: [tls] mode is "none"')
             ready()
-
-
-async def _reload(certificates: Certificates, environment: Environment) -> Sequence[CertificateStatus]:
-    """Read the certificates again, and return them. Raises ConfigError; then all stay as they were."""
-    await environment.run_in_thread(certificates.reload)
-    shown = _shown(certificates)
-    log.info("the certificates were read again: %s", ", ".join(each.file for each in shown) or "there are none")
-    return shown
-
-
-async def _reload_at_each(reloads: AsyncIterator[object], reload: Reload) -> None:
-    async for _ in reloads:
-        try:
-            await reload()
-        except ConfigError as error:
-            log.warning("the certificates stay as they were: %s", error)
-
-
-def _shown(certificates: Certificates) -> Sequence[CertificateStatus]:
-    return [
-        CertificateStatus(str(file), certificate.name, int(certificate.expires.timestamp() * 1000))
-        for file, certificate in certificates.files().items()
-    ]
 
 
 async def _claim(store: Store, config: Config, *, new_cluster: bool) -> bool:
@@ -243,7 +218,7 @@ def _doors(
     tasks: TaskRunner,
     registry: CollectorRegistry,
     refusals: RefusalMetrics,
-    reload: Reload,
+    reloading: Reloading,
 ) -> Iterator[tuple[Address | None, Handler]]:
     """Yield each address to listen on with its connection handler. None: the node's own socket."""
     doors, sid, tls = config.listen, config.node.id, Tls(certificates)
@@ -283,7 +258,7 @@ def _doors(
         run_in_thread=environment.run_in_thread,
         limits=config.limits,
         refusals=refusals,
-        reload=reload,
+        reload=reloading.reload,
         destinations=_destinations_of(config),
     )
     yield None, HttpServer(http, Access(by_own_socket=True)).serve

@@ -1,0 +1,111 @@
+"""Certificates that are read again, when many ask at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import trio
+import trio.testing
+import trustme
+
+from replicator.certificates import Certificates
+from replicator.config import TlsConfig
+from replicator.errors import ConfigError
+from replicator.reloading import Reloading
+from replicator.runtime.environment import Environment
+from tests.end_to_end.helpers.certificates import certificate
+
+T = TypeVar("T")
+
+
+class NotedReadings:
+    """Runs work in this thread, once `may_go_on` is set, and notes when it began."""
+
+    def __init__(self) -> None:
+        self.began: list[float] = []
+        self.may_go_on = trio.Event()
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        if work.__name__ == Certificates.reload.__name__:
+            self.began.append(trio.current_time())
+        result = work()
+        await self.may_go_on.wait()
+        return result
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> TlsConfig:
+    return certificate(trustme.CA(), tmp_path, "dc1")
+
+
+@pytest.fixture
+def readings() -> NotedReadings:
+    return NotedReadings()
+
+
+@pytest.fixture
+def reloading(files: TlsConfig, readings: NotedReadings) -> Reloading:
+    return Reloading(Certificates(files), replace(Environment(), run_in_thread=readings))
+
+
+async def test_who_asks_during_a_reading_shares_the_next_one(
+    reloading: Reloading, readings: NotedReadings, files: TlsConfig
+) -> None:
+    told: list[str] = []
+
+    async def ask() -> None:
+        try:
+            told.extend(each.name for each in (await reloading.reload())[:1])
+        except ConfigError:
+            told.append("refused")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        files.certificate.write_bytes(b"")
+        for _ in range(20):
+            nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        readings.may_go_on.set()
+    assert (len(readings.began), told) == (2, ["dc1", *["refused"] * 20])
+
+
+async def test_caller_that_gives_up_leaves_the_others_their_answer(
+    reloading: Reloading, readings: NotedReadings
+) -> None:
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            nursery.start_soon(partial(_cancel_when_blocked, scope))
+            await reloading.reload()
+        readings.may_go_on.set()
+        assert [each.name for each in await reloading.reload()][:1] == ["dc1"]
+    assert len(readings.began) == 2
+
+
+async def _cancel_when_blocked(scope: trio.CancelScope) -> None:
+    await trio.testing.wait_all_tasks_blocked()
+    scope.cancel()
+
+
+async def test_signals_without_end_bring_about_a_reading_a_second(
+    reloading: Reloading, readings: NotedReadings, autojump_clock: trio.testing.MockClock
+) -> None:
+    readings.may_go_on.set()
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reloading.reload_at_each, signals)
+            for _ in range(250):
+                os.kill(os.getpid(), signal.SIGHUP)
+                await trio.sleep(0.01)
+            last = autojump_clock.current_time()
+            await trio.sleep(2)
+            nursery.cancel_scope.cancel()
+    assert len(readings.began) == 4  # at once, and then at the end of each second
+    assert readings.began[-1] >= last - 0.01
