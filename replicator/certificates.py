@@ -17,6 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from replicator.config import CertificateConfig, TlsConfig
 from replicator.errors import ConfigError
+from replicator.runtime.file_modes import exposed_file
 
 NAME_CHARACTERS_MAX = 64
 """Characters of a name that are shown: RFC 5280 allows as many, but nobody has checked the certificate yet."""
@@ -67,6 +68,11 @@ class Certificates:
         Raises ConfigError if one cannot be used; then all contexts stay as they were.
         """
         self._contexts = _read(self._config, self._for_clients)
+
+    def exposed(self) -> Sequence[str]:
+        """Return a warning for each key that everybody on this machine can read. Waits for the disk."""
+        configured = (*self._for_clients, *((self._config,) if self._config is not None else ()))
+        return [warning for key in dict.fromkeys(one.key for one in configured) if (warning := exposed_file(key))]
 
     def for_clients(self) -> ssl.SSLContext | None:
         """Return the context for mail clients and MTAs: it shows the certificate with the name that they ask for."""

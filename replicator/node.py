@@ -89,7 +89,7 @@ async def run_node(
         config.node.data / DATABASE, origin, environment, attachments_of(config), config.limits
     ) as store:
         certificates, archive = Certificates(config.tls, config.certificates), archive_of(config, environment)
-        _warn_of_exposed(config)
+        _warn_of_exposed(config, certificates)
         has_begun = await _claim(store, config, new_cluster=new_cluster)
         tls, reloading = Tls(certificates), Reloading(certificates, environment)
         registry = CollectorRegistry()
@@ -186,14 +186,12 @@ def umask_of(config: Config) -> int:
     return umask_for(filter(None, (config.content.attachments, config.checkpoint.directory)))
 
 
-def _warn_of_exposed(config: Config) -> None:
+def _warn_of_exposed(config: Config, certificates: Certificates) -> None:
     """Log what others on this machine can read. What is the operator's own, a node does not change."""
     warnings = [exposed_directory(config.node.data), exposed_file(config.users.passwd_file)]
     shareable = filter(None, (config.content.attachments, config.checkpoint.directory))
     warnings += [exposed_directory(directory, may_be_shared=True) for directory in shareable]
-    keys = [certificate.key for certificate in (config.tls, *config.certificates) if certificate is not None]
-    warnings += [exposed_file(key) for key in keys]
-    for warning in filter(None, warnings):
+    for warning in filter(None, (*warnings, *certificates.exposed())):
         log.warning("%s", warning)
 
 

@@ -70,3 +70,5 @@ class Reloading:
         self._answered, self._problem = asked, None
         names = ", ".join(each.file for each in self.shown())
         log.info("the certificates were read again: %s", names or "there are none")
+        for warning in await self._environment.run_in_thread(self._certificates.exposed):
+            log.warning("%s", warning)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -109,3 +110,18 @@ async def test_signals_without_end_bring_about_a_reading_a_second(
             nursery.cancel_scope.cancel()
     assert len(readings.began) == 4  # at once, and then at the end of each second
     assert readings.began[-1] >= last - 0.01
+
+
+async def test_key_that_others_can_read_is_told_at_each_reading(
+    reloading: Reloading, readings: NotedReadings, files: TlsConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    readings.may_go_on.set()
+    files.key.chmod(0o600)
+    await reloading.reload()
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    files.key.chmod(0o644)
+    await reloading.reload()
+    [warning] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert (
+        warning == f"{files.key}: everybody on this machine can read it (mode 0644); close it by `chmod o= {files.key}`"
+    )
