@@ -16,7 +16,7 @@ import trio
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
 from replicator.certificates import Certificates
-from replicator.config import Address, Config
+from replicator.config import Address, Config, PeerAddress
 from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
 from replicator.http.destinations import Destinations
@@ -217,7 +217,7 @@ def _doors(
     registry: CollectorRegistry,
     refusals: RefusalMetrics,
     reloading: Reloading,
-) -> Iterator[tuple[Address | None, Handler]]:
+) -> Iterator[tuple[PeerAddress | None, Handler]]:
     """Yield each address to listen on with its connection handler. None: the node's own socket."""
     doors, sid, tls = config.listen, config.node.id, Tls(certificates)
     imap = ImapServices(

@@ -13,7 +13,7 @@ from pathlib import Path
 import trio
 
 from replicator.certificates import Certificates
-from replicator.config import Address, PeerConfig
+from replicator.config import PeerAddress, PeerConfig, SocketPath
 from replicator.runtime.file_modes import PRIVATE_FILE
 from replicator.tls_stream import TlsStream
 
@@ -24,9 +24,14 @@ BACKLOG = 64  # connections that wait to be accepted
 Handler = Callable[[trio.SocketStream], Awaitable[None]]
 
 
-async def listen(address: Address) -> list[trio.SocketListener]:
-    """Listen on an address. Raises OSError that names the address."""
+async def listen(address: PeerAddress) -> list[trio.SocketListener]:
+    """Listen on an address. Raises OSError that names the address.
+
+    Only the node's user can open a socket in the file system. Its file stays; the next run puts its own in its place.
+    """
     try:
+        if isinstance(address, SocketPath):
+            return [trio.SocketListener(trio.socket.from_stdlib_socket(_bound(address.path)))]
         return await trio.open_tcp_listeners(address.port, host=address.host)
     except OSError as error:
         raise OSError(f"cannot listen on {address}: {error.strerror}; another program may use it") from error
@@ -53,16 +58,28 @@ async def own_socket(path: Path) -> AsyncIterator[list[trio.SocketListener]]:
 
 
 def _bound(path: Path) -> socket.socket:
-    """Return a listening socket at the path. Raises OSError."""
+    """Return a listening socket at the path, in place of one that a run left there. Raises OSError."""
     with ExitStack() as failing:
         listening = failing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        if path.is_socket():
+        if path.is_socket() and not _has_listener(path):
             _remove(path)
         listening.bind(str(path))
         path.chmod(PRIVATE_FILE)  # nobody can connect before the next step
         listening.listen(BACKLOG)
         failing.pop_all()
     return listening
+
+
+def _has_listener(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trying:
+        trying.settimeout(0)  # a listener with a full queue must not hold the event loop
+        try:
+            trying.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except BlockingIOError:
+            pass
+        return True
 
 
 def _remove(path: Path) -> None:
@@ -99,7 +116,7 @@ class Tls:
     async def dial(self, peer: PeerConfig) -> trio.abc.Stream:
         """Connect to a peer. Raises OSError or TlsError, which say why the connection failed."""
         try:
-            stream = await trio.open_tcp_stream(peer.address.host, peer.address.port)
+            stream = await _connected(peer.address)
         except OSError as error:
             raise OSError(_reason(error)) from error
         context = self._certificates.dialling()
@@ -129,12 +146,19 @@ def certified(stream: trio.abc.Stream) -> tuple[str, frozenset[str]] | None:
     return (stream.far, stream.certified_names()) if isinstance(stream, TlsStream) else None
 
 
+async def _connected(address: PeerAddress) -> trio.SocketStream:
+    if isinstance(address, SocketPath):
+        return await trio.open_unix_socket(address.path)
+    return await trio.open_tcp_stream(address.host, address.port)
+
+
 def _host(stream: trio.SocketStream) -> str:
     """Return the other end's host. Its port says nothing, and would make each log line a different one."""
     try:
-        return str(stream.socket.getpeername()[0])
+        name = stream.socket.getpeername()
     except OSError:  # it has gone already
         return "a closed connection"
+    return str(name[0]) if name else "a program on this machine"  # that is at the end of a socket without a name
 
 
 def _reason(error: OSError) -> str:

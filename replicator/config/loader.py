@@ -22,6 +22,7 @@ from replicator.config.model import (
     LogConfig,
     MastershipConfig,
     NodeConfig,
+    PeerAddress,
     PeerConfig,
     ProxyConfig,
     Scope,
@@ -36,7 +37,7 @@ from replicator.config.model import (
 from replicator.config.source import Section, Source
 
 EXAMPLE_SID = "dc1"
-EXAMPLE_ADDRESS = Address("127.0.0.1", 4421)
+EXAMPLE_ADDRESS: PeerAddress = Address("127.0.0.1", 4421)
 
 PEERS_MAX = 254
 """Every node of a cluster links to every other; with more, floods and contexts outgrow their lines."""
@@ -53,8 +54,8 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
     directory = path.absolute().parent
     node = _node(source.section("node"), directory)
     defaults = default_config(node.id, directory)
-    listen = _listen(source.section("listen"))
-    peers = tuple(_peer(section) for section in source.sections("peer"))
+    listen = _listen(source.section("listen"), directory)
+    peers = tuple(_peer(section, directory) for section in source.sections("peer"))
     tls, plain_links = _tls(source.section("tls"), directory)
     config = Config(
         node=node,
@@ -99,17 +100,18 @@ def _node(section: Section, directory: Path) -> NodeConfig:
     )
 
 
-def _listen(section: Section) -> ListenConfig:
+def _listen(section: Section, directory: Path) -> ListenConfig:
     def door(key: str) -> Address | None:
         return section.take(key, values.address(lowest_port=0), None)
 
-    return ListenConfig(peer=door("peer"), imap=door("imap"), imaps=door("imaps"), lmtp=door("lmtp"), http=door("http"))
+    peer = section.take("peer", values.peer_address(0, directory), None)
+    return ListenConfig(peer=peer, imap=door("imap"), imaps=door("imaps"), lmtp=door("lmtp"), http=door("http"))
 
 
-def _peer(section: Section) -> PeerConfig:
+def _peer(section: Section, directory: Path) -> PeerConfig:
     return PeerConfig(
         id=section.take_required("id", values.sid, EXAMPLE_SID),
-        address=section.take_required("address", values.address(lowest_port=1), EXAMPLE_ADDRESS),
+        address=section.take_required("address", values.peer_address(1, directory), EXAMPLE_ADDRESS),
     )
 
 
@@ -208,7 +210,7 @@ def _check_peers(source: Source, config: Config) -> None:
     if len(config.peers) > PEERS_MAX:
         source.problem(("peer",), f"a node can have at most {PEERS_MAX} peers, not {len(config.peers)}")
     ids: Counter[str] = Counter()
-    addresses: Counter[Address] = Counter()
+    addresses: Counter[PeerAddress] = Counter()
     for number, peer in enumerate(config.peers):
         if peer.id == config.node.id:
             source.problem(("peer", number, "id"), f"id: {peer.id!r} is this node itself; list only the others")
@@ -228,10 +230,10 @@ def _check_peers(source: Source, config: Config) -> None:
 
 def _check_listeners(source: Source, config: Config) -> None:
     """Check that no two doors have one address. Port 0 stands for a different port each time."""
-    taken: dict[Address, str] = {}
+    taken: dict[PeerAddress, str] = {}
     for door in ("peer", "imap", "imaps", "lmtp", "http"):
-        address: Address | None = getattr(config.listen, door)
-        if address is None or address.port == 0:
+        address: PeerAddress | None = getattr(config.listen, door)
+        if address is None or (isinstance(address, Address) and address.port == 0):
             continue
         if address in taken:
             source.problem(("listen", door), f"{door}: {address} is already used by {taken[address]!r}")

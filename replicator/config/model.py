@@ -35,6 +35,24 @@ class Address(NamedTuple):
         return is_loopback(self.host)
 
 
+@dataclass(frozen=True, slots=True)
+class SocketPath:
+    """Socket in the file system, to listen on or connect to. Prints as it is configured: `unix:PATH`."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """True: only a program on this machine can be on the other end."""
+        return True
+
+
+PeerAddress = Address | SocketPath
+
+
 class WhenShort(StrEnum):
     """Behaviour of a write while fewer than `durability.copies` nodes can be reached."""
 
@@ -78,7 +96,7 @@ class NodeConfig:
 class ListenConfig:
     """Addresses of the doors. None: the door stays shut."""
 
-    peer: Address | None = None
+    peer: PeerAddress | None = None
     imap: Address | None = None
     lmtp: Address | None = None
     http: Address | None = None
@@ -90,7 +108,7 @@ class PeerConfig:
     """Another node of the cluster."""
 
     id: str
-    address: Address
+    address: PeerAddress
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from protocol.units import GIB, KIB, MIB
-from replicator.config.model import DAY_S, Address, Network
+from replicator.config.model import DAY_S, Address, Network, PeerAddress, SocketPath
 from replicator.runtime.addresses import is_loopback
 
 E = TypeVar("E", bound=StrEnum)
@@ -45,6 +45,9 @@ PLACES_MAX = 100
 """Entries of a list that is compared with each request."""
 PATH_MAX = 4096
 """PATH_MAX of Linux."""
+UNIX = "unix:"
+SOCKET_PATH_MAX_BYTES = 107
+"""Linux, unix(7): `sun_path` has 108 bytes, the last of which is zero."""
 
 
 def text(value: object) -> str:
@@ -125,6 +128,21 @@ def address(lowest_port: int) -> Callable[[object], Address]:
         if not lowest_port <= port <= 65_535:
             raise ValueError(f"expected a port from {lowest_port} to 65535, not {port}")
         return Address(match[1] or match[2], port)
+
+    return parse
+
+
+def peer_address(lowest_port: int, directory: Path) -> Callable[[object], PeerAddress]:
+    """Return a parser of what `address` parses, and of `unix:PATH`; relative paths start at `directory`."""
+    parse_address = address(lowest_port)
+
+    def parse(value: object) -> PeerAddress:
+        if not isinstance(value, str) or not value.startswith(UNIX):
+            return parse_address(value)
+        socket = path(directory)(value.removeprefix(UNIX))
+        if len(os.fsencode(socket)) > SOCKET_PATH_MAX_BYTES:
+            raise ValueError(f"expected a socket's path of at most {SOCKET_PATH_MAX_BYTES} bytes, not {str(socket)!r}")
+        return SocketPath(socket)
 
     return parse
 

@@ -14,6 +14,7 @@ from replicator.config import (
     NodeConfig,
     PeerConfig,
     Scope,
+    SocketPath,
     UidConflict,
     WhenShort,
     default_config,
@@ -281,6 +282,20 @@ def test_links_between_machines_need_a_ca(tmp_path: Path) -> None:
     text = '[node]\nid = "a"\n[listen]\npeer = "0.0.0.0:1"\n[tls]\ncertificate = "x.pem"\nkey = "x.pem"\n'
     assert problems(tmp_path, text)[0].startswith("4: peer: ")
     assert load(tmp_path, f'{text}ca = "x.pem"').tls is not None
+
+
+def test_links_by_sockets_need_no_tls(tmp_path: Path) -> None:
+    text = 'node.id = "a"\nlisten.peer = "unix:a.sock"\n[[peer]]\nid = "b"\naddress = "unix:/run/b.sock"\n'
+    config = load(tmp_path, text)
+    assert config.listen.peer == SocketPath(tmp_path / "a.sock")
+    assert [str(peer.address) for peer in config.peers] == ["unix:/run/b.sock"]
+
+
+def test_sockets_are_for_peers_and_have_short_paths(tmp_path: Path) -> None:
+    text = 'node.id = "a"\nlisten.imap = "unix:a.sock"\n[[peer]]\nid = "b"\naddress = "unix:/'
+    first, second = problems(tmp_path, f'{text}{"x" * 107}"\n')
+    assert first.startswith("2: imap: expected an address such as")
+    assert second.startswith("5: address: expected a socket's path of at most 107 bytes, not '/xxx")
 
 
 def test_links_between_machines_may_go_without_tls_if_that_is_written(tmp_path: Path) -> None:

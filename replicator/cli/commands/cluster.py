@@ -29,7 +29,7 @@ from replicator.cli.processes.cluster_files import (
 )
 from replicator.cli.processes.cluster_processes import NodeProcess, run_processes
 from replicator.cli.target import CommandError
-from replicator.config import Address
+from replicator.config import Address, PeerAddress
 
 COLOURS = ("cyan", "magenta", "yellow", "blue", "green")
 
@@ -128,10 +128,10 @@ def _node_table(nodes: Sequence[ClusterNode], children: Sequence[NodeProcess]) -
     return rows
 
 
-def _port(door: Address | None) -> str:
+def _port(door: PeerAddress | None) -> str:
     if door is None:
         return "-"
-    return str(door.port) if door.host == HOST else str(door)
+    return str(door.port) if isinstance(door, Address) and door.host == HOST else str(door)
 
 
 def _user_table(users: Sequence[Login]) -> Table:

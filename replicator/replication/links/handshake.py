@@ -14,7 +14,7 @@ from master_election.number_bounds import MAX_CLOCK_DIFFERENCE_MS
 from protocol.commands import PROTOCOL_VERSION, Hello, RefusalCode, Refused
 from protocol.stream_codec import Decoder, Encoder, ProtocolError, Request, Response
 from protocol.values import sid_of
-from replicator.config import Config
+from replicator.config import Address, Config
 from replicator.replication.links.object_entries import capability
 from replicator.runtime.environment import Environment
 
@@ -91,8 +91,12 @@ class Handshake:
         return Hello(PROTOCOL_VERSION, node.id, self._origin, node.cluster, capabilities, clock_ms)
 
     def _is_local(self) -> bool:
-        """Return True if all peers are on this machine, where compression only costs time."""
-        return all(peer.address.is_loopback for peer in self._config.peers)
+        """Return True if all peers are on this machine, where compression only costs time.
+
+        A socket in the file system may be a tunnel's, and lead anywhere.
+        """
+        addresses = [peer.address for peer in self._config.peers]
+        return all(isinstance(address, Address) and address.is_loopback for address in addresses)
 
     async def ask(self, stream: trio.abc.Stream, sid: str, encoder: Encoder, decoder: Decoder) -> Hello:
         """Send this node's HELLO to the peer `sid`, and return the answer. Raises RefusedByPeerError."""

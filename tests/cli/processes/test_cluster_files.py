@@ -10,7 +10,7 @@ import pytest
 from replicator.certificates import Certificates
 from replicator.cli.processes.cluster_files import FIRST_PORTS, FIRST_USERS, HOST, check_directory, logins, prepare
 from replicator.cli.target import CommandError, ConfigurationError
-from replicator.config import config_text
+from replicator.config import Address, config_text
 from replicator.users import add_user, delete_user, set_password
 
 
@@ -123,7 +123,7 @@ def test_ports_in_use_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr("replicator.cli.processes.cluster_files.FIRST_PORTS", dict.fromkeys(FIRST_PORTS, taken))
         [node] = prepare(tmp_path, 1)
     listen = node.config.listen
-    ports = [door.port for door in (listen.peer, listen.imap, listen.lmtp, listen.http) if door is not None]
+    ports = [door.port for door in (listen.peer, listen.imap, listen.lmtp, listen.http) if isinstance(door, Address)]
     assert len(set(ports)) == 4
     assert min(ports) > taken
 

@@ -46,7 +46,7 @@ async def test_strangers_cannot_make_a_node_hold_more_than_a_hello_each(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config, ended, most = node_of_two(tmp_path), 0, 0
-    assert config.listen.peer is not None
+    assert isinstance(config.listen.peer, Address)
 
     async def pour(address: Address) -> None:
         """Send the beginning of a large literal, as fast as the node takes it, until it ends the connection."""
@@ -80,7 +80,7 @@ async def test_hello_may_have_as_many_bytes_as_a_stranger_may_send(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = node_of_two(tmp_path)
-    assert config.listen.peer is not None
+    assert isinstance(config.listen.peer, Address)
     with trio.fail_after(60):
         async with running([config]):
             stream = await trio.open_tcp_stream(*config.listen.peer)
@@ -96,7 +96,7 @@ async def test_silent_connections_from_one_address_drop_each_other_and_no_others
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = node_of_two(tmp_path)
-    assert config.listen.peer is not None
+    assert isinstance(config.listen.peer, Address)
     address, flood = config.listen.peer, LimitsConfig().peer_strangers + STRANGERS
     with trio.fail_after(60):
         async with running([config]), AsyncExitStack() as held:

@@ -103,7 +103,7 @@ async def test_certificate_that_makes_no_sense(tmp_path: Path, caplog: pytest.Lo
         with suppress(trio.BrokenResourceError):
             await trio.SSLStream(stream, server, server_side=True).do_handshake()
 
-    assert far.listen.peer is not None
+    assert isinstance(far.listen.peer, Address)
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(trio.serve_tcp, answer, far.listen.peer.port, host="127.0.0.1"))
         await logged(
@@ -166,7 +166,7 @@ def unreadable(ca: trustme.CA, directory: Path, config: Config) -> ssl.SSLContex
 
 async def test_certificate_that_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     near, far = two_nodes(tmp_path, trustme.CA(), trustme.CA())
-    assert far.listen.peer is not None
+    assert isinstance(far.listen.peer, Address)
     context = unreadable(trustme.CA(), tmp_path, far)
 
     async def answer(stream: trio.SSLStream[trio.SocketStream]) -> None:

@@ -86,7 +86,7 @@ async def test_certificate_is_refused_from_a_node_that_it_does_not_name(
 async def test_node_with_a_certificate_of_another_authority_gets_no_link(tmp_path: Path) -> None:
     ca, stranger = trustme.CA(), trustme.CA()
     near, far = configs(tmp_path, [ca, stranger])
-    assert near.listen.peer is not None
+    assert isinstance(near.listen.peer, Address)
     with trio.fail_after(60):
         async with running([near]):
             # A HELLO in the clear, or under the wrong certificate, gets nothing but the end of the connection.

@@ -35,7 +35,7 @@ async def shown_by(config: Config) -> int:
     """Return the serial number of the certificate that the node shows to a new connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    assert config.listen.peer is not None
+    assert isinstance(config.listen.peer, Address)
     stream = trio.SSLStream(await trio.open_tcp_stream(*config.listen.peer), context)
     await stream.do_handshake()
     shown = stream.getpeercert(binary_form=True)
