@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import islice
+
+import trio
 
 from replicator.errors import FolderNotFoundError, MailError
 from replicator.flags import RECENT, SYSTEM_FLAGS, keywords
@@ -20,8 +23,9 @@ from replicator.imap.wire.responses import (
     without_body,
 )
 from replicator.mailstore import Folder, MailStore
-from replicator.view import MailboxView, Message
+from replicator.view import SEEN, MailboxView, Message
 
+NUMBERED_AT_ONCE = 50_000  # messages of a mailbox that is opened, in a millisecond
 ANNOUNCED_AT_ONCE = 500  # changed or expunged messages, in a millisecond or two
 
 _RECENT_FLAGS = frozenset({RECENT})
@@ -69,14 +73,23 @@ class Selection:
         view = await mail.open_mailbox(folder)
         claimed = view.uidnext
         recent_from = await _recent_from(mail, folder, view, read_only=read_only)
-        # Nothing waits or fails from here on: SELECT reports one moment, and the subscription is sure to be closed.
         selection = cls(mail, folder, view, read_only=read_only)
-        selection.numbering.append(view.messages.irange(maximum=claimed - 1))
-        selection.numbering.mark_recent(recent_from)
-        selection.numbering.append(view.messages.irange(minimum=claimed))
-        selection._unclaimed = claimed
-        selection._keywords = keywords(view)
+        with ExitStack() as undo:
+            undo.callback(selection.close)
+            await selection._number_up_to(claimed - 1)
+            selection.numbering.mark_recent(recent_from)
+            await selection._number_up_to(None)
+            selection._unclaimed = claimed
+            selection._keywords = keywords(view)
+            undo.pop_all()
         return selection
+
+    async def _number_up_to(self, last: int | None) -> None:
+        """Number the messages up to UID `last`, some at a time. What is expunged meanwhile is announced later."""
+        while some := [*islice(self.view.messages.irange(self.numbering.last + 1, last), NUMBERED_AT_ONCE)]:
+            self.numbering.append(some)
+            if len(some) == NUMBERED_AT_ONCE:
+                await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
         """End the subscription to the mailbox."""
@@ -103,7 +116,7 @@ class Selection:
 
     def first_unseen(self) -> int | None:
         """Return the sequence number of the first unseen message."""
-        uids, seen = self.numbering.uids, self.view.by_flag.get("\\Seen", ())
+        uids, seen = self.view.messages.keys(), self.view.by_flag.get(SEEN, ())
         low, high = 0, len(uids)
         while low < high:  # below the first unseen message, the n-th message is the n-th seen one
             middle = (low + high) // 2
@@ -111,7 +124,7 @@ class Selection:
                 low = middle + 1
             else:
                 high = middle
-        return low + 1 if low < len(uids) else None
+        return self.numbering.number(uids[low]) if low < len(uids) else None
 
     def printed_flags(self, message: Message) -> Atom:
         """Return the message's flags as this session shows them."""

@@ -135,7 +135,7 @@ class Store:
             self._opened = opened.pop_all()
         self._reader_room = trio.Semaphore(READERS)
         self._writing = trio.CancelScope(shield=True)
-        self.views = Views(lambda mailbox_id: self.read(lambda reader: queries.messages(reader, mailbox_id)))
+        self.views = Views(lambda key: self.read(partial(queries.view, key=key)))
         self.listeners: list[Listener] = []
         self._awaited: dict[Dot, set[trio.Event]] = {}
 

@@ -14,7 +14,7 @@ from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
 from replicator.store.db.message_rows import ROW_COLUMNS, DamagedRowError, key_from, message_of, row_from
 from replicator.store.db.transaction import Logged
-from replicator.view import Message
+from replicator.view import MailboxView, Message
 from resync.entry import Entry, FolderState, MailAdd, SubscriptionState
 from resync.folder_tree import TreeState
 from resync.row import Row
@@ -205,6 +205,24 @@ def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> ChainSnapshot
         return ChainSnapshot(head, found, uidvalidity(connection, mailbox_id))
     finally:
         connection.execute("COMMIT")
+
+
+def view(connection: sqlite3.Connection, key: MailboxKey) -> MailboxView:
+    """Return a mailbox's view, made from one snapshot; an empty one if no message was ever stored in it.
+
+    It is made here because this runs in a reader's thread: the event loop would stand still meanwhile.
+    Raises DamagedRowError.
+    """
+    chain, rows, uidvalidity = messages(connection, key.mailbox_id)
+    return MailboxView.build(
+        mailbox_id=key.mailbox_id,
+        user=key.user,
+        uidvalidity=uidvalidity or key.uidvalidity,
+        uidnext=chain.uidnext if chain else 1,
+        highestmodseq=chain.highestmodseq if chain else 0,
+        rows=rows,
+        head=chain.head if chain else None,
+    )
 
 
 def uid_of_guid(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) -> int | None:

@@ -1,7 +1,7 @@
 """Live views of mailboxes in use: loaded once, updated by commits, dropped when least recently used.
 
-Loading reads one snapshot beside the writer. Changes published meanwhile are kept and applied after the snapshot, so
-loading a huge mailbox blocks nothing else.
+Loading reads one snapshot, and makes the view, in a thread beside the writer. Changes published meanwhile are kept and
+applied after the snapshot, so loading a huge mailbox blocks nothing else.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from replicator.store.db.queries import ChainSnapshot, MailboxKey
+from replicator.store.db.queries import MailboxKey
 from replicator.view import MailboxView, ViewChange
 
 MAX_IDLE_MESSAGES = 100_000  # in views that no session uses; about 0.5 KiB each
 VIEW_COST = 8  # cost of an empty view, in messages
 
-Loader = Callable[[bytes], Awaitable[ChainSnapshot]]
+Loader = Callable[[MailboxKey], Awaitable[MailboxView]]
 
 
 class Views:
@@ -64,18 +64,9 @@ class Views:
         try:
             while True:
                 late = self._loading[key.mailbox_id] = []
-                chain, messages, uidvalidity = await self._load(key.mailbox_id)
+                view = await self._load(key)
                 if self._loading[key.mailbox_id] is late:
                     break
-            view = MailboxView.build(
-                mailbox_id=key.mailbox_id,
-                user=key.user,
-                uidvalidity=uidvalidity or key.uidvalidity,
-                uidnext=chain.uidnext if chain else 1,
-                highestmodseq=chain.highestmodseq if chain else 0,
-                rows=messages,
-                head=chain.head if chain else None,
-            )
             for change in late:
                 view.apply(change)
             self._views[key.mailbox_id] = view

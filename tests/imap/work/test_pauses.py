@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 import pytest
 import trio
 
+from protocol.values import UidSet
+from replicator.imap import selection
 from replicator.imap.matching.phases import STEP_WORK
 from replicator.imap.services import ImapServices
 from replicator.mailstore import Folder
@@ -59,6 +62,34 @@ async def test_list_pauses_between_folders(
         before = turns.count
         assert (await client.run(command))[-1] == "t OK Folders listed"
         assert turns.count - before > 2 * len(names) / 20
+
+
+async def test_select_pauses_and_tells_what_changes_meanwhile(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "NUMBERED_AT_ONCE", 10)
+    inbox = await fill(mail, messages=300)
+    view = await mail.open_mailbox(inbox)
+    async with connected(served) as client, counting_turns() as turns:
+        await client.log_in("alice")
+
+        async def change() -> None:
+            await mail.expunge(view, UidSet.of([1, 200]))
+            await fill(mail, messages=1)
+
+        before = turns.count
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(change)
+            told = await client.run("SELECT INBOX")
+        assert turns.count - before > 300 // 10
+        count = 0
+        for line in told + await client.run("NOOP"):
+            if exists := re.fullmatch(r"\* (\d+) EXISTS", line):
+                count = int(exists[1])
+            elif re.fullmatch(r"\* \d+ EXPUNGE", line):
+                count -= 1
+        assert count == len(view.messages) == 299
+        assert await client.run("SEARCH UID 2,199:201,301") == ["* SEARCH 1 198 199 299", "t OK Searched"]
 
 
 async def test_search_of_many_keys_pauses_between_messages(served: ImapServices, mail: HookedMail) -> None:

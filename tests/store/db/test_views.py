@@ -1,16 +1,17 @@
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from replicator.store.db import queries, view_cache
-from replicator.store.db.chain import Chain
-from replicator.store.db.queries import ChainSnapshot, MailboxKey
+from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.db.view_cache import Views
-from replicator.view import SEEN
+from replicator.view import SEEN, MailboxView
 from tests.store.harness import (
     ALICE,
     INBOX,
@@ -36,11 +37,11 @@ class SlowLoader:
         self.loads = 0
         self.answer = trio.Event()
 
-    async def load(self, mailbox_id: bytes) -> ChainSnapshot:
+    async def load(self, key: MailboxKey) -> MailboxView:
         self.loads += 1
-        snapshot = queries.messages(self._node.connection, mailbox_id)
+        view = queries.view(self._node.connection, key)
         await self.answer.wait()
-        return snapshot
+        return view
 
 
 def publish(node: MemoryNode, target: Views) -> None:
@@ -123,6 +124,22 @@ async def test_view_is_reloaded_if_its_uidvalidity_rose_during_loading() -> None
     assert (await views.get(WORK._replace(uidvalidity=before))).uidvalidity == before + 3
 
 
+async def test_view_is_made_in_the_thread_that_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_in: list[threading.Thread] = []
+    build = MailboxView.build
+
+    def note(**parts: Any) -> MailboxView:
+        made_in.append(threading.current_thread())
+        return build(**parts)
+
+    monkeypatch.setattr(MailboxView, "build", note)
+    async with open_store(tmp_path) as store:
+        await save(store, 1)
+        assert len((await store.view(INBOX)).messages) == 1
+    assert made_in != []
+    assert threading.current_thread() not in made_in
+
+
 async def test_concurrent_requests_share_one_view() -> None:
     loader = SlowLoader(MemoryNode("dc1.a"))
     views = Views(loader.load)
@@ -162,9 +179,9 @@ async def test_cancelled_request_does_not_cancel_others() -> None:
     assert not first.cancelled_caught
 
 
-async def load_at_once(mailbox_id: bytes) -> ChainSnapshot:
+async def load_at_once(key: MailboxKey) -> MailboxView:
     await trio.lowlevel.checkpoint()
-    return ChainSnapshot(Chain(mailbox_id, ALICE, 7), [], None)
+    return MailboxView(key.mailbox_id, key.user, key.uidvalidity, uidnext=1, highestmodseq=0)
 
 
 def mailbox(number: int) -> MailboxKey:
@@ -175,9 +192,9 @@ async def test_least_recently_used_views_are_dropped_first(monkeypatch: pytest.M
     monkeypatch.setattr(view_cache, "MAX_IDLE_MESSAGES", 3 * view_cache.VIEW_COST)
     loaded: list[bytes] = []
 
-    async def load(mailbox_id: bytes) -> ChainSnapshot:
-        loaded.append(mailbox_id)
-        return await load_at_once(mailbox_id)
+    async def load(key: MailboxKey) -> MailboxView:
+        loaded.append(key.mailbox_id)
+        return await load_at_once(key)
 
     views = Views(load)
     for number in (1, 2, 3, 1, 4, 1, 3, 2):
