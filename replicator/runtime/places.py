@@ -56,7 +56,7 @@ class Place:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Keep the place while the block runs. Afterwards it is the youngest stranger's."""
+        """Keep the place while the block runs. Afterwards it is the youngest stranger's, or still the user's."""
         self._places.keep(self)
         try:
             yield
@@ -123,7 +123,7 @@ class Places:
 
     def let_go(self, place: Place) -> None:
         """See `Place.busy`."""
-        if not place.dropped:
+        if not place.dropped and place not in self._users:
             self._make_room(self._strangers_limits(place))
             self._add_stranger(place)
 

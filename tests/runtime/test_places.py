@@ -106,18 +106,19 @@ def admit(places: Places, model: Model, address: str, stack: ExitStack) -> None:
 
 def act(model: Model, one: Held | None, what: str) -> None:
     assert one is not None
-    if what == "log_in" and one.is_stranger:
+    if what == "log_in" and one.user is None:
         has_room = sum(other.user == "alice" for other in model.held) < 2
         assert one.place.log_in("alice") == has_room
         if has_room:
             one.user = "alice"
-    elif what == "begin" and one.is_stranger:
+    elif what == "begin" and one.busy is None:
         one.busy = one.place.busy()
         one.busy.__enter__()
     elif what == "end" and one.busy is not None:
-        # It becomes a stranger again, the youngest, for whom an older one may be dropped.
+        # Unless it has logged in, it becomes a stranger again, the youngest, for whom an older one may be dropped.
         same, others = model.strangers(one.address), model.strangers()
         dropped = same[:1] if len(same) >= 3 else others[:1] if len(others) >= 4 else []
+        dropped = dropped if one.user is None else []
         one.busy.__exit__(None, None, None)
         one.busy = None
         assert [other for other in model.held if other.place.dropped] == dropped
