@@ -251,6 +251,7 @@ class LimitsConfig:
     imap_unauthenticated_per_address: int = _limit(20, highest=100_000)
     imap_unauthenticated_on_loopback: int = _limit(100, highest=100_000)
     imap_login_seconds: int = _limit(60, lowest=10, highest=600)
+    imap_idle_seconds: int = _limit(1_800, lowest=1_800, highest=86_400)
     lmtp_connections: int = _limit(200, highest=10_000)
     lmtp_connections_per_address: int = _limit(100, highest=10_000)
     lmtp_idle_seconds: int = _limit(300, lowest=60, highest=3_600)

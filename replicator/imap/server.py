@@ -30,7 +30,10 @@ async def serve_imap(
 
     Closes the stream. Raises nothing but cancellation: errors are reported to the client and to the log.
     """
-    connection = Connection(stream, address, secure=secure, login_s=services.limits.imap_login_seconds)
+    limits = services.limits
+    connection = Connection(
+        stream, address, secure=secure, login_s=limits.imap_login_seconds, idle_s=limits.imap_idle_seconds
+    )
     try:
         with services.places.admit(address) as place, services.metrics.connections.track_inprogress():
             if place is not None and tls_first:

@@ -16,7 +16,6 @@ from protocol.units import KIB, MIB
 from replicator.imap.wire.responses import continuation
 from replicator.runtime.addresses import is_loopback
 
-IDLE_TIMEOUT_S = 30 * 60.0  # RFC 3501 section 5.4: at least 30 minutes
 WRITE_TIMEOUT_S = 60.0  # for one block: the slowest of modems needs a tenth of it
 
 BLOCK_BYTES = 64 * KIB
@@ -41,15 +40,19 @@ class NoLoginError(InactivityError):
 
 
 class Connection:
-    """One client's connection. `address` is its IP address as text; it has `login_s` seconds to log in."""
+    """One client's connection. `address` is its IP address as text.
 
-    def __init__(self, stream: trio.abc.Stream, address: str, *, secure: bool, login_s: float) -> None:
+    The client has `login_s` seconds to log in, and may be silent for `idle_s` seconds (RFC 9051 section 5.4).
+    """
+
+    def __init__(self, stream: trio.abc.Stream, address: str, *, secure: bool, login_s: float, idle_s: float) -> None:
         self._stream = stream
         self._framer = Framer(limits=_STRANGERS, bare_lf=True)
         self._output: list[bytes] = []
         self._output_bytes = 0
         self._sending = False  # if a send was interrupted, the client can parse nothing more
         self._login_by = trio.current_time() + login_s
+        self._idle_s = idle_s
         self.address = address
         self.secure = secure
 
@@ -69,7 +72,7 @@ class Connection:
         Raises FramingError, ConnectionEndedError, InactivityError.
         """
         while (event := self._framer.next_event()) is None:
-            silent_by = min(trio.current_time() + IDLE_TIMEOUT_S, self._login_by)
+            silent_by = min(trio.current_time() + self._idle_s, self._login_by)
             with trio.CancelScope(deadline=min(silent_by, by)) as scope:
                 self._framer.receive(await self._receive())
             if scope.cancelled_caught:

@@ -189,3 +189,20 @@ async def test_refusals_are_counted_by_their_limit(
         for sample in family.samples
         if sample.name == "replicator_refusals_total"
     } == {"imap_connections_per_user": 1, "imap_unauthenticated": 1, "imap_login_seconds": 1}
+
+
+@pytest.mark.parametrize("command", ["NOOP", "IDLE"])
+async def test_silence_ends_a_session_after_the_configured_time(
+    served: ImapServices, autojump_clock: trio.testing.MockClock, command: str
+) -> None:
+    served = dataclasses.replace(served, limits=LimitsConfig(imap_idle_seconds=7200))
+    async with connected(served) as client:
+        await client.log_in("alice")
+        for number in range(2):
+            await client.send(f"{number} {command}\r\n" if command == "NOOP" or number == 0 else "DONE\r\n")
+            await client.line()
+            autojump_clock.jump(7199)
+            await trio.testing.wait_all_tasks_blocked()
+        autojump_clock.jump(1)
+        assert (await client.line()).startswith("* BYE No command arrived for too long")
+        assert await client.line() == ""

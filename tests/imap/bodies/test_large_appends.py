@@ -250,7 +250,7 @@ async def test_large_literal_does_not_end_idle(served: ImapServices) -> None:
 async def test_connection_buffers_little_of_a_large_message(served: ImapServices, sinks: SinkLog) -> None:
     """The read-ahead and the pieces that the connection passes on are bounded."""
     ours, theirs = trio.testing.memory_stream_pair()
-    connection = Connection(theirs, LOOPBACK, secure=False, login_s=60)
+    connection = Connection(theirs, LOOPBACK, secure=False, login_s=60, idle_s=1800)
     connection.welcome(served.max_message_bytes)
     limits = connection._framer.limits
     assert (limits.whole, limits.literals_total) == (WHOLE_LITERAL_BYTES, 16 * WHOLE_LITERAL_BYTES)
