@@ -19,7 +19,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 from protocol.units import MIB
-from replicator.cli.target import CommandError, NodeUrl
+from replicator.cli.target import AUTHORITIES_VARIABLE, CommandError, NodeUrl
 from replicator.status import (
     CertificateStatus,
     CheckpointResult,
@@ -49,6 +49,8 @@ TIMEOUT_S = 90.0  # longer than any wait of the node itself
 JSON = "application/json"
 ANSWER_BYTES_MAX = 256 * MIB  # the list of a million mailboxes
 SHOWN_MAX = 200  # characters of an answer that makes no sense
+OTHER_NAME = {62, 64}  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
+NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}
 
 _Object = dict[str, Any]  # parsed JSON, not yet converted
 
@@ -179,16 +181,7 @@ class NodeClient:
             answer = response.read(ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            told = " ".join(str(error).split())[:SHOWN_MAX]  # it may be what another server has sent
-            reason = (error.strerror if isinstance(error, OSError) else None) or told or type(error).__name__
-            where = f" at {self._url}" if self._url.sid else ""
-            if isinstance(error, ssl.SSLCertVerificationError):
-                what = f"{error.verify_message}; if you trust its CA, name the file of that in SSL_CERT_FILE"
-                raise UnreachableError(self._url, f"the certificate{where} is not trusted: {what}") from error
-            if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
-                what = f"it answers {told!r}; give the address of the node's `listen.http`"
-                raise UnreachableError(self._url, f"no HTTP server{where}: {what}") from error
-            raise UnreachableError(self._url, f"no answer{where} ({reason}); is the node running?") from error
+            raise UnreachableError(self._url, _why_unreachable(self._url, error)) from error
         document = self._parsed(json.loads, answer)
         if response.status >= HTTPStatus.BAD_REQUEST:
             detail = document.get("detail") if isinstance(document, dict) else None
@@ -223,6 +216,25 @@ def _connection(url: NodeUrl, timeout_s: float) -> http.client.HTTPConnection:
     if url.tls:
         return http.client.HTTPSConnection(url.host, url.port, timeout=timeout_s, context=ssl.create_default_context())
     return http.client.HTTPConnection(url.host, url.port, timeout=timeout_s)
+
+
+def _why_unreachable(url: NodeUrl, error: OSError | http.client.HTTPException) -> str:
+    """Return why there is no answer, and what to do."""
+    told = " ".join(str(error).split())[:SHOWN_MAX]  # it may be what another server has sent
+    where = f" at {url}" if url.sid else ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        advice = f"if you trust its CA, name the file of that in {AUTHORITIES_VARIABLE}"
+        if error.verify_code in OTHER_NAME:
+            advice = "use a name that is in the certificate"
+        return f"the certificate{where} is not trusted: {error.verify_message.rstrip('.')}; {advice}"
+    if isinstance(error, ssl.SSLError) and error.reason in NO_TLS:
+        return f"no TLS {where.strip() or 'here'}; if it is a node's `listen.http` on loopback, use http://"
+    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
+        return f"no HTTP server{where}: it answers {told!r}; give the address of the node's `listen.http`"
+    reason = (error.strerror if isinstance(error, OSError) else None) or told or type(error).__name__
+    may_be_tls = isinstance(error, ConnectionResetError) and not url.tls and not url.socket
+    advice = " If it takes HTTPS only, use https://" if may_be_tls else ""
+    return f"no answer{where} ({reason}); is the node running?{advice}"
 
 
 def _segment(text: str) -> str:

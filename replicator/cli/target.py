@@ -17,6 +17,7 @@ from replicator.runtime.addresses import is_loopback
 
 USAGE_EXIT_CODE = 2
 TOKEN_VARIABLE = "REPLICATOR_TOKEN"  # noqa: S105  a name
+AUTHORITIES_VARIABLE = "SSL_CERT_FILE"
 TOKEN_MAX_CHARS = 1024
 _TOKEN_KEY = "replicator.cli.token"  # noqa: S105  the same
 
@@ -95,7 +96,7 @@ def config_argument(file: Path, *, serving: bool = False) -> Config:
 def url_of_config(file: Path) -> NodeUrl:
     """Return where the node of this configuration can be reached: at its own socket, if it is there and we may.
 
-    Raises ConfigurationError.
+    Raises ConfigurationError, click.UsageError.
     """
     config = config_argument(file)
     http, own = config.listen.http, config.node.own_socket
@@ -103,6 +104,8 @@ def url_of_config(file: Path) -> NodeUrl:
         tls = not http.is_loopback
         if _is_listened_at(own):
             return NodeUrl(http.host, http.port, config.node.id, own, tls=tls)
+        if tls:
+            _check_authorities()
         return NodeUrl(http.host, http.port, config.node.id, token=_token(http.host, tls=tls), tls=tls)
     if not os.access(own, os.R_OK | os.W_OK):
         none = "[listen] has no http" if http is None else "[listen] http has port 0, which stands for any free port"
@@ -136,6 +139,13 @@ def _token(host: str, *, tls: bool) -> str | None:
     return token
 
 
+def _check_authorities() -> None:
+    """Raise click.UsageError if the file of the CAs to trust is missing: OpenSSL would trust none, and not say why."""
+    file = os.environ.get(AUTHORITIES_VARIABLE)
+    if file and not Path(file).is_file():
+        raise click.UsageError(f"the variable {AUTHORITIES_VARIABLE}: there is no file {file}")
+
+
 def _checked_token(text: str) -> str:
     """Return the text. Raises ValueError if it cannot be part of a request."""
     if len(text) > TOKEN_MAX_CHARS or not text.isascii() or not all("!" <= char <= "~" for char in text):
@@ -144,15 +154,20 @@ def _checked_token(text: str) -> str:
 
 
 def parse_url(url: str) -> NodeUrl:
-    """Parse `http://host:port` or `https://host:port`. Raises click.BadParameter."""
+    """Parse `http://host:port` or `https://host:port`. Raises click.UsageError."""
     try:
         parts = urlsplit(url)
         port = {"https": 443}.get(parts.scheme, 80) if parts.port is None else parts.port
     except ValueError as error:
         raise click.BadParameter(f"{url!r}: {error}", param_hint="--url") from error
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not port or parts.path.strip("/") or parts.query:
+    if port == 0:
+        what = "there is no port 0; give the port of the node's `listen.http`"
+        raise click.BadParameter(f"{url!r}: {what}", param_hint="--url")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
         raise click.BadParameter(f"{url!r} is not of the form http://127.0.0.1:1080", param_hint="--url")
     tls = parts.scheme == "https"
+    if tls:
+        _check_authorities()
     return NodeUrl(parts.hostname, port, token=_token(parts.hostname, tls=tls), tls=tls)
 
 
