@@ -119,7 +119,7 @@ def _welcome(directory: Path, nodes: Sequence[ClusterNode], children: Sequence[N
 
 
 def _node_table(nodes: Sequence[ClusterNode], children: Sequence[NodeProcess]) -> Table:
-    rows = table(f"Ports on {HOST}", "node", "LMTP", "IMAP", "HTTP", "nodes", "process", "configuration")
+    rows = table(f"Ports on {HOST}", "node", "LMTP", "IMAP", "HTTP", "nodes", "process", "configuration…")
     for node, child in zip(nodes, children, strict=True):
         listen = node.config.listen
         doors = [_port(door) for door in (listen.lmtp, listen.imap, listen.http, listen.peer)]
