@@ -16,9 +16,11 @@ from cryptography import x509
 from replicator.cli.authority import Authority
 from replicator.cli.client import NodeClient, RefusedError
 from replicator.cli.target import NodeUrl
-from replicator.config import Address, Config, ListenConfig, PeerConfig, default_config
+from replicator.config import Address, Config, ListenConfig, MastershipConfig, PeerConfig, default_config
 from replicator.node import run_node
 from tests.end_to_end.helpers.in_process import free_ports, running
+
+PATIENT = MastershipConfig(timeout_s=60)  # no pause of a slow machine breaks a link
 
 
 def two_nodes(directory: Path) -> tuple[Authority, Config, Config]:
@@ -28,7 +30,8 @@ def two_nodes(directory: Path) -> tuple[Authority, Config, Config]:
         authority.issue(sid)
     near = default_config("dc1", directory, listen=ListenConfig(first, http=http), peers=(PeerConfig("dc2", second),))
     far = default_config("dc2", directory, listen=ListenConfig(second), peers=(PeerConfig("dc1", first),))
-    return authority, replace(near, tls=authority.files("dc1")), replace(far, tls=authority.files("dc2"))
+    near = replace(near, tls=authority.files("dc1"), mastership=PATIENT)
+    return authority, near, replace(far, tls=authority.files("dc2"), mastership=PATIENT)
 
 
 async def shown_by(config: Config) -> int:
