@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,22 @@ def test_unusable_passwd_file_is_a_configuration_error(tmp_path: Path, invoke: I
     config.write_text('[node]\nid = "dc1"\n[users]\npasswd_file = "."\n')
     result = invoke("node", "--config", config)
     assert (result.exit_code, f"{config}:4: passwd_file: " in result.stderr) == (2, True), result.output
+
+
+def test_garbage_of_the_start_is_set_aside_before_the_event_loop_runs(tmp_path: Path) -> None:
+    """Looking at it once all listeners accept held the loop for a tenth of a second, with a warning at each start."""
+    code = (
+        "import gc, sys, trio\n"
+        "from pathlib import Path\n"
+        "from replicator.cli.processes import node_process\n"
+        "from replicator.config import default_config\n"
+        "trio.run = lambda _: print(gc.get_freeze_count(), len(gc.get_objects()))\n"
+        "config, file = default_config('dc1', Path(sys.argv[1])), Path('dc1.toml')\n"
+        "node_process.run_process(config, file, 'info', asked=[], new_cluster=False, until_stdin_closes=False)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    aside, left = map(int, done.stdout.split())
+    assert aside > 10_000 > left
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
