@@ -2,7 +2,8 @@
 
 Sorted maps UID -> message and flag -> UIDs make ranges, sequence numbers and counts cost O(log n), without a replay. A
 view belongs to the event loop: it is changed only between two awaits of the task that applies commits, so readers need
-no lock but must not keep an iterator over it across an await.
+no lock but must not keep an iterator over it across an await. A large change takes several such steps, after each of
+which the view is whole in itself.
 
 Sessions do not poll: each has a `Subscription`, which gathers changes until the session may tell its client (RFC 3501
 section 7.4.1).
@@ -10,10 +11,12 @@ section 7.4.1).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, cast
 
 from sortedcontainers import SortedDict, SortedSet
 
@@ -23,7 +26,9 @@ from resync.row import Placement
 
 SEEN = "\\Seen"
 
-FEW = 16  # if fewer than one message in so many goes, each is removed by itself
+STEP_WORK = 1000  # messages that change, and flags that they get or lose, shown in a step of some milliseconds
+
+_NO_FLAGS: frozenset[str] = frozenset()
 
 
 class Message(NamedTuple):
@@ -43,7 +48,10 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ViewChange:
-    """Changes that one entry made to one mailbox, in the order of its MODSEQ."""
+    """Changes that one entry made to one mailbox, in the order of its MODSEQ; `changed` and `expunged` by UID.
+
+    Sessions are told new UIDs in ascending order, and a large change is shown in steps.
+    """
 
     mailbox_id: bytes
     modseq: int
@@ -74,7 +82,7 @@ class Subscription:
     ) -> None:
         self._view.subscribers.discard(self)
 
-    def note(self, changed: frozenset[int], expunged: frozenset[int]) -> None:
+    def note(self, changed: AbstractSet[int], expunged: AbstractSet[int]) -> None:
         """Record a change, by UIDs. Called by the view."""
         self._changed |= changed
         self._changed -= expunged
@@ -140,6 +148,10 @@ class MailboxView:
         r"""Number of messages without `\Seen`."""
         return len(self.messages) - len(self.by_flag.get(SEEN, ()))
 
+    def snapshot(self) -> list[Message]:
+        """Return all messages, in any order, ten times as fast as in the order of their UIDs."""
+        return [*dict.values(cast("dict[int, Message]", self.messages))]
+
     def subscribe(self) -> Subscription:
         """Return a new subscription, to be used as a context manager."""
         return Subscription(self)
@@ -151,44 +163,39 @@ class MailboxView:
             subscriber.wake()
 
     def apply(self, change: ViewChange) -> None:
-        """Show the changes of an entry. Changes that the view already shows are ignored."""
+        """Show the changes of an entry at once. Changes that the view already shows are ignored."""
+        for _ in self.apply_in_steps(change):
+            pass
+
+    def apply_in_steps(self, change: ViewChange) -> Iterator[None]:
+        """Show the changes of an entry, and pause after every few messages: others may use the view then.
+
+        UIDNEXT and the head are the entry's from the beginning. With another head, a UID that the entry has given
+        might name another message at a master on another branch; a UID that the entry has taken away names none.
+        """
         if change.modseq <= self.highestmodseq:
             return
-        gained: dict[str, list[int]] = {}
-        lost: dict[str, list[int]] = {}
-        for uid in change.expunged:
-            if (gone := self.messages.get(uid)) is not None:
-                _note_flags(lost, gone.flags, uid)
-        self._drop(change.expunged)
-        new = []
-        for message in change.changed:
-            uid, before = message.uid, self.messages.get(message.uid)
-            if before is None:
-                new.append((uid, message))
-                _note_flags(gained, message.flags, uid)
-                continue
-            self.messages[uid] = message
-            if before.flags != message.flags:
-                _note_flags(lost, before.flags - message.flags, uid)
-                _note_flags(gained, message.flags - before.flags, uid)
-        self.messages.update(new)
-        self._flag(gained, lost)
         self.uidnext = max(self.uidnext, change.uidnext)
         self.highestmodseq, self.head = change.modseq, change.head
-        changed, expunged = frozenset([message.uid for message in change.changed]), frozenset(change.expunged)
-        for subscriber in self.subscribers:
-            subscriber.note(changed, expunged)
+        step = _Step()
+        for uid, after in chain(zip(change.expunged, repeat(None)), ((one.uid, one) for one in change.changed)):
+            if step.work >= STEP_WORK:
+                self._finish(step)
+                yield
+                step = _Step()
+            if after is None:
+                before = self.messages.pop(uid, None)
+            else:
+                before = self.messages.get(uid)
+                self.messages[uid] = after
+            step.note(uid, before, after)
+        self._finish(step)
 
-    def _drop(self, uids: Sequence[int]) -> None:
-        """Remove these messages. One by one costs far more for each than to sort anew what is left."""
-        if len(uids) * FEW < len(self.messages):
-            for uid in uids:
-                self.messages.pop(uid, None)
-        elif uids:
-            gone = frozenset(uids)
-            kept = [item for item in self.messages.items() if item[0] not in gone]
-            self.messages.clear()  # and not another object: a command that waits may hold this one
-            self.messages.update(kept)
+    def _finish(self, step: _Step) -> None:
+        """Bring the index by flag up to date, and tell the subscribers."""
+        self._flag(step.gained, step.lost)
+        for subscriber in self.subscribers:
+            subscriber.note(step.changed, step.expunged)
 
     def _flag(self, gained: Mapping[str, list[int]], lost: Mapping[str, list[int]]) -> None:
         """Note the flags that UIDs got and lost. A UID may have lost a flag and got it again, with another message."""
@@ -201,6 +208,27 @@ class MailboxView:
                 del self.by_flag[flag]
 
 
-def _note_flags(noted: dict[str, list[int]], flags: Iterable[str], uid: int) -> None:
+class _Step:
+    """What a part of a change does to messages and flags. `work` counts both."""
+
+    def __init__(self) -> None:
+        self.work = 0
+        self.changed: set[int] = set()
+        self.expunged: set[int] = set()
+        self.gained: dict[str, list[int]] = {}
+        self.lost: dict[str, list[int]] = {}
+
+    def note(self, uid: int, before: Message | None, after: Message | None) -> None:
+        """Note that a message changes, comes or goes."""
+        (self.expunged if after is None else self.changed).add(uid)
+        had = before.flags if before is not None else _NO_FLAGS
+        has = after.flags if after is not None else _NO_FLAGS
+        self.work += 1
+        if had != has:
+            self.work += _note_flags(self.lost, had - has, uid) + _note_flags(self.gained, has - had, uid)
+
+
+def _note_flags(noted: dict[str, list[int]], flags: frozenset[str], uid: int) -> int:
     for flag in flags:
         noted.setdefault(flag, []).append(uid)
+    return len(flags)

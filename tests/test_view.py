@@ -7,11 +7,11 @@ import random
 import pytest
 
 from protocol.values import Dot
-from replicator.view import FEW, MailboxView, Message, ViewChange
+from replicator.view import STEP_WORK, MailboxView, Message, ViewChange
 from tests.store.harness import assert_same_view
 
 FLAGS = ("\\Seen", "\\Flagged", "$Later")
-SIZE = 40 * FEW  # so that changes of one message, and of most, take the ways that are meant for them
+SIZE = 640
 
 
 def message(dice: random.Random, uid: int, modseq: int) -> Message:
@@ -25,24 +25,53 @@ def view_of(messages: dict[int, Message]) -> MailboxView:
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_bulk_changes_give_the_view_that_would_be_loaded(seed: int) -> None:
+@pytest.mark.parametrize("step_work", [1, 100, 1000])
+@pytest.mark.parametrize("seed", range(7))
+def test_bulk_changes_give_the_view_that_would_be_loaded(
+    seed: int, step_work: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.view.STEP_WORK", step_work)
     dice = random.Random(seed)
     model = {uid: message(dice, uid, 1) for uid in range(1, SIZE)}
     view = view_of(model)
     with view.subscribe() as subscription:
         for modseq in range(2, 12):
             before = dict(model)
-            some = dice.choice([0, 1, SIZE // (2 * FEW), SIZE // 2, len(model)])
+            some = dice.choice([0, 1, 20, SIZE // 2, len(model)])
             expunged = sorted(dice.sample(sorted(model), min(some, len(model))))
             for uid in expunged:
                 del model[uid]
             wanted = dice.choice([0, 1, SIZE // 2])
             changed = [message(dice, uid, modseq) for uid in sorted(dice.sample(range(1, 2 * SIZE), wanted))]
             model.update((one.uid, one) for one in changed)  # a merge may expunge a UID and give it to another mail
-            view.apply(ViewChange(b"m", modseq, 2 * SIZE, tuple(changed), tuple(expunged)))
+            change = ViewChange(b"m", modseq, 2 * SIZE, tuple(changed), tuple(expunged), Dot("dc1.a", modseq))
+            for _ in view.apply_in_steps(change):
+                assert (view.uidnext, view.highestmodseq, view.head) == (change.uidnext, modseq, change.head)
+                assert_same_view(view, [view.messages[uid] for uid in sorted(view.messages)])
             assert_same_view(view, [model[uid] for uid in sorted(model)])
             told, gone = subscription.take()
-            assert told == {one.uid for one in changed} - set(expunged)
+            assert told - gone == {one.uid for one in changed} - set(expunged)
             assert gone == set(expunged)
             assert {uid for uid in before if before[uid] != model.get(uid)} <= told | gone
+
+
+@pytest.mark.parametrize("flags", [0, 4, 100])
+def test_no_step_of_a_large_change_takes_more_work_than_others(flags: int) -> None:
+    keywords = frozenset(f"$k{number}" for number in range(flags))
+    messages = [Message(uid, bytes(16), 2, keywords, 0, 10, bytes(32), Dot("dc1.a", 2), uid) for uid in range(1, 5001)]
+    changes = {
+        "come": ViewChange(b"m", 2, 5001, tuple(messages)),
+        "lose their flags": ViewChange(b"m", 3, 5001, tuple(one._replace(flags=frozenset()) for one in messages)),
+        "get them again": ViewChange(b"m", 4, 5001, tuple(messages)),
+        "go": ViewChange(b"m", 5, 5001, expunged=tuple(range(1, 5001))),
+    }
+    view = view_of({})
+    with view.subscribe() as subscription:
+        for what, change in changes.items():
+            pauses = 0
+            for _ in view.apply_in_steps(change):
+                pauses += 1
+                assert sum(map(len, subscription.take())) <= STEP_WORK // (1 + flags) + 1, what
+            assert pauses >= 5000 * (1 + flags) // (STEP_WORK + 1 + flags) - 1, what
+            subscription.take()
+    assert (len(view.messages), view.by_flag) == (0, {})

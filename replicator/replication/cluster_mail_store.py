@@ -5,16 +5,18 @@ Reads from this node; turns each change into a request and hands it to the coord
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 
 import trio
 
 from protocol.commands import Stored
-from protocol.values import Dot, UidSet
+from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import (
     ContentUnavailableError,
     FolderExistsError,
@@ -134,7 +136,7 @@ class ClusterMailStore:
             raise InvalidNameError("INBOX cannot be deleted")
         folder = await self.folder(user, name)
         view = await self.open_mailbox(folder)
-        seen, head = list(view.messages.values()), view.head
+        head, seen = view.head, await self._present(view, UidSet.of_ranges([(1, UID_MAX)]))
         # In this order, so that after a failure in between the folder stays visible with its mail, not without.
         await self._coordinator.submit(DeleteRequest(user, folder.mailbox_id))
         await self._expunge(MailboxKey.of(folder), seen, head)
@@ -222,12 +224,11 @@ class ClusterMailStore:
 
     async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
         """See `MailStore`."""
-        return await self._copy(source, _present(source, uids), destination)
+        return await self._copy(source, await self._present(source, uids), destination)
 
     async def move(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
         """See `MailStore`."""
-        wanted, head = _present(source, uids), source.head
-        key = MailboxKey.of(source)
+        key, head, wanted = MailboxKey.of(source), source.head, await self._present(source, uids)
         copied = await self._copy(source, wanted, destination)
         try:
             await self._expunge(key, wanted, head)
@@ -273,14 +274,15 @@ class ClusterMailStore:
     ) -> StoreResult:
         """See `MailStore`."""
         refused: list[tuple[int, int]] = []
-        head, key = mailbox.head, MailboxKey.of(mailbox)
+        key, head = MailboxKey.of(mailbox), mailbox.head
+        present = await self._present(mailbox, uids) if added or removed else []
         change = partial(
             StoreRequest,
             added=tuple(sorted(added)),
             removed=tuple(sorted(removed)),
             unchanged_since=unchanged_since,
         )
-        for some in _batches(_present(mailbox, uids) if added or removed else [], AT_ONCE):
+        for some in _batches(present, AT_ONCE):
             named = partial(change, key)
             if unchanged_since is None:
                 await self._uid_retry.change(key, head, some, named, only_as_seen=False)
@@ -293,11 +295,14 @@ class ClusterMailStore:
 
     async def expunge(self, mailbox: MailboxView, uids: UidSet) -> None:
         """See `MailStore`."""
-        await self._expunge(MailboxKey.of(mailbox), _present(mailbox, uids), mailbox.head)
+        key, head = MailboxKey.of(mailbox), mailbox.head
+        await self._expunge(key, await self._present(mailbox, uids), head)
 
-    async def _expunge(self, key: MailboxKey, wanted: Sequence[Message], head: Dot | None) -> None:
-        for some in _batches(wanted, AT_ONCE):
-            await self._uid_retry.expunge(key, head, some)
+    async def _expunge(self, key: MailboxKey, wanted: list[Message], head: Dot | None) -> None:
+        """Remove the messages, and each from the list when it is gone: to free all of them at once takes long."""
+        while wanted:
+            await self._uid_retry.expunge(key, head, wanted[:AT_ONCE])
+            del wanted[:AT_ONCE]
 
     async def read_body(self, message: Message) -> BodyReader:
         """See `MailStore`. A body that is missing or damaged here is fetched from another node and kept."""
@@ -311,21 +316,25 @@ class ClusterMailStore:
 
     # ---- helpers
 
+    async def _present(self, view: MailboxView, uids: UidSet) -> list[Message]:
+        """Return the messages that the view has as this is called, in UID order; many of them are found in a thread."""
+        found = [*islice(_found(view, uids), AT_ONCE + 1)]
+        if len(found) <= AT_ONCE:
+            return found
+        return await self._environment.run_in_thread(partial(_among, view.snapshot(), uids))
+
     def _remember(self, folder: Folder) -> None:
         self._folders[folder.user, folder.name] = folder
         while len(self._folders) > FOLDERS_IN_MEMORY:
             self._folders.popitem(last=False)
 
     def _note_commit(self, commit: Commit) -> None:
-        for mailbox_id in commit.retired:
+        retired, users = set(commit.retired), {entry.user for entry in commit.applied if entry.is_tree}
+        if retired or users:
             self._trees_changed += 1
-            for key in [key for key, folder in self._folders.items() if folder.mailbox_id == mailbox_id]:
+            # In one pass: there may be many folders, and many changes of trees in a commit.
+            for key in [k for k, folder in self._folders.items() if k[0] in users or folder.mailbox_id in retired]:
                 del self._folders[key]
-        for entry in commit.applied:
-            if entry.is_tree:
-                self._trees_changed += 1
-                for key in [key for key in self._folders if key[0] == entry.user]:
-                    del self._folders[key]
 
 
 def _folder(user: str, record: FolderRecord) -> Folder:
@@ -336,9 +345,17 @@ def _tree(user: str) -> MailboxKey:
     return MailboxKey(user, tree_id(user), 0)
 
 
-def _present(view: MailboxView, uids: UidSet) -> list[Message]:
-    """Return the messages that the view has, in UID order, in time O(found) however wide the ranges are."""
-    return [view.messages[uid] for low, high in uids.ranges for uid in view.messages.irange(low, high)]
+def _found(view: MailboxView, uids: UidSet) -> Iterator[Message]:
+    """Yield the messages that the view has, in UID order, in time O(found) however wide the ranges are."""
+    return (view.messages[uid] for low, high in uids.ranges for uid in view.messages.irange(low, high))
+
+
+def _among(messages: list[Message], uids: UidSet) -> list[Message]:
+    """Return those of all messages of a view, in any order, that have these UIDs, in UID order."""
+    ordered = sorted(messages)
+    held = [message.uid for message in ordered]
+    some = (ordered[bisect_left(held, low) : bisect_right(held, high)] for low, high in uids.ranges)
+    return [*chain.from_iterable(some)]
 
 
 def _batches(messages: Sequence[Message], size: int) -> Iterator[Sequence[Message]]:

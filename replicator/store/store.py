@@ -318,13 +318,14 @@ class Store:
             self._note_shown(dot)
         self._waiting, self._waiting_in = waiting, Counter(waiting.values())
 
-    def _publish(self, commit: Commit) -> None:
+    async def _publish(self, commit: Commit) -> None:
+        for change in commit.changes:
+            await self.views.apply(change)
+        # Nothing waits from here on. Whoever hears that an entry has been applied finds it shown.
         self.context.update(commit.context)
         self.collected.update(commit.collected)
         if commit.unsettled_after is not None:
             self._unsettled_after = commit.unsettled_after
-        for change in commit.changes:
-            self.views.apply(change)
         for mailbox_id in commit.retired:
             self.views.retire(mailbox_id)
         for item in commit.logged:

@@ -102,7 +102,7 @@ class _ObservedMail(ClusterMailStore):
         self.observer.selects(self.machine, view)
         return view
 
-    async def _expunge(self, key: MailboxKey, wanted: Sequence[Message], head: Dot | None) -> None:
+    async def _expunge(self, key: MailboxKey, wanted: list[Message], head: Dot | None) -> None:
         self.observer.expunges(key.mailbox_id, wanted)
         await super()._expunge(key, wanted, head)
 

@@ -30,12 +30,16 @@ class MemoryNode:
         self.random = random.Random(origin)
         self.commits: list[Commit] = []
         self.connection = schema.open_writer(Path(":memory:"))
+
+        async def publish(commit: Commit) -> None:
+            raise AssertionError(f"{commit} is published by `write`")
+
         self._writer = Writer(
             self.connection,
             origin=origin,
             clock_ms=lambda: self.now_ms,
             run_in_thread=run_in_thread,
-            publish=self.commits.append,
+            publish=publish,
             damage=Damage(Path(":memory:"), lambda: self.now_ms),
             folders_max=folders_max,
         )

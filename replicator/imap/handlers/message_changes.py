@@ -6,14 +6,17 @@ import trio
 
 from protocol.values import UidSet
 from replicator.flags import keywords, other_flags, removable_flags, settable_flags
-from replicator.imap.handlers.fetch import MESSAGES_BETWEEN_CHECKPOINTS, resolved
+from replicator.imap.handlers.fetch import MANY_RANGES, MESSAGES_BETWEEN_CHECKPOINTS, resolved
 from replicator.imap.selection import Selection
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.fetch_items import Value
 from replicator.imap.wire.refusals import CommandFailedError, offering_to_create
 from replicator.imap.wire.responses import copyuid, fetch_response, status_line, without_body
+from replicator.imap.wire.sequence_set import SequenceSet
 from replicator.view import MailboxView
+
+MANY_MESSAGES = 2000  # each takes a microsecond, and more than these are looked up in a thread
 
 _DELETED = "\\Deleted"
 
@@ -98,11 +101,7 @@ async def copy(session: Session, command: c.Copy) -> Completion:
 async def expunge(session: Session, command: c.Expunge) -> Completion:
     """Run EXPUNGE and UID EXPUNGE."""
     selection = _writable(session)
-    uids = _deleted(selection)
-    if command.uids is not None:
-        named = command.uids.resolve(selection.numbering.last)
-        uids = UidSet.of(uid for uid in uids if uid in named)
-    if uids:
+    if uids := await _deleted(session, command.uids):
         await session.mail.expunge(selection.view, uids)
     return Completion("Expunged")
 
@@ -115,8 +114,7 @@ async def check(_session: Session, _command: c.Check) -> Completion:
 async def close(session: Session, _command: c.Close) -> Completion:
     """Run CLOSE: expunge silently, and deselect."""
     selection = session.selection
-    uids = UidSet() if selection.read_only else _deleted(selection)
-    if uids:
+    if not selection.read_only and (uids := await _deleted(session)):
         await session.mail.expunge(selection.view, uids)
     session.select(None)
     return Completion("Closed")
@@ -141,11 +139,22 @@ def _existing(selection: Selection, runs: list[range]) -> tuple[UidSet, int]:
     return UidSet.of(existing), len(uids) - len(existing)
 
 
-def _deleted(selection: Selection) -> UidSet:
-    r"""Return announced messages with `\Deleted`: an expunge removes only what its client saw (design section 3)."""
-    deleted = selection.view.by_flag.get(_DELETED, ())
-    announced = frozenset(selection.numbering.uids)
-    return UidSet.of([uid for uid in deleted if uid in announced])
+async def _deleted(session: Session, named: SequenceSet | None = None) -> UidSet:
+    r"""Return announced messages with `\Deleted`: an expunge removes only what its client saw (design section 3).
+
+    `named`: only of these UIDs.
+    """
+    selection = session.selection
+    number = selection.numbering.number
+    deleted = [*selection.view.by_flag.get(_DELETED, ())]
+
+    def announced() -> UidSet:
+        # The numbering does not change meanwhile: nothing is announced while a command runs.
+        wanted = named.resolve(selection.numbering.last) if named is not None else None
+        return UidSet.of([uid for uid in deleted if number(uid) and (wanted is None or uid in wanted)])
+
+    many = len(deleted) > MANY_MESSAGES or (named is not None and len(named.ranges) > MANY_RANGES)
+    return await session.services.parsing.apart(announced) if many else announced()
 
 
 def _expunged_elsewhere(gone: int) -> CommandFailedError:

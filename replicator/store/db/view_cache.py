@@ -41,12 +41,12 @@ class Views:
         self._keep(view)
         return view
 
-    def apply(self, change: ViewChange) -> None:
-        """Apply a change of a published commit."""
+    async def apply(self, change: ViewChange) -> None:
+        """Apply a change of a published commit. Pauses if it is large."""
         if (late := self._loading.get(change.mailbox_id)) is not None:
             late.append(change)
         if (view := self._views.get(change.mailbox_id)) is not None:
-            view.apply(change)
+            await _apply(view, change)
 
     def retire(self, mailbox_id: bytes) -> None:
         """Drop the view of a mailbox that is gone or has a new UIDVALIDITY; its sessions end.
@@ -65,10 +65,10 @@ class Views:
             while True:
                 late = self._loading[key.mailbox_id] = []
                 view = await self._load(key)
+                for change in late:  # more may come meanwhile
+                    await _apply(view, change)
                 if self._loading[key.mailbox_id] is late:
                     break
-            for change in late:
-                view.apply(change)
             self._views[key.mailbox_id] = view
             return view
         finally:
@@ -85,3 +85,8 @@ class Views:
         while self._cost > MAX_IDLE_MESSAGES and len(self._recent) > 1:
             _, (_, freed) = self._recent.popitem(last=False)
             self._cost -= freed
+
+
+async def _apply(view: MailboxView, change: ViewChange) -> None:
+    for _ in view.apply_in_steps(change):
+        await trio.lowlevel.checkpoint()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar, cast
@@ -74,7 +74,7 @@ class Writer:
         origin: str,
         clock_ms: Callable[[], int],
         run_in_thread: ThreadRunner,
-        publish: Callable[[Commit], None],
+        publish: Callable[[Commit], Awaitable[None]],
         damage: Damage,
         folders_max: int = LimitsConfig().imap_folders_per_user,
     ) -> None:
@@ -122,9 +122,8 @@ class Writer:
             while self._waiting:
                 batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
                 with trio.CancelScope(shield=True):
-                    commits = await self._run_in_thread(partial(self._write, batch))
-                for commit in commits:
-                    self._publish(commit)
+                    for commit in await self._run_in_thread(partial(self._write, batch)):
+                        await self._publish(commit)
                 for job in batch:
                     job.done.set()
                 await trio.lowlevel.checkpoint()

@@ -290,7 +290,7 @@ class _Work:
             mailbox_id=chain.id,
             modseq=chain.highestmodseq,
             uidnext=chain.uidnext,
-            changed=tuple(self._changed.values()),
+            changed=tuple(sorted(self._changed.values())),
             expunged=tuple(sorted(self._expunged)),
             head=chain.head,
         )

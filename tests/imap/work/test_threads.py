@@ -8,11 +8,13 @@ from typing import TypeVar
 
 import pytest
 
+from protocol.values import UidSet
+from replicator.imap.handlers import message_changes
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
 from replicator.runtime.environment import run_in_thread
-from tests.imap.client import connected
+from tests.imap.client import connected, fill
 from tests.one_node import HookedMail
 
 T = TypeVar("T")
@@ -95,6 +97,33 @@ async def test_what_takes_long_to_parse_is_parsed_in_a_thread(
             pass
         assert line.startswith("t OK")
     assert threads == in_threads
+
+
+@pytest.mark.parametrize("command", ["EXPUNGE", "UID EXPUNGE 1:*", "CLOSE"])
+async def test_many_deleted_messages_are_looked_up_in_a_thread(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    threads = 0
+
+    async def count(work: Callable[[], T]) -> T:
+        nonlocal threads
+        threads += 1
+        return await run_in_thread(work)
+
+    monkeypatch.setattr(message_changes, "MANY_MESSAGES", 10)
+    served = replace(served, parsing=Parsing(run_in_thread=count))
+    inbox = await fill(mail, messages=30)
+    view = await mail.open_mailbox(inbox)
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        for deleted, left in ((10, 20), (11, 9)):
+            assert threads == 0
+            uids = UidSet.of([*view.messages][:deleted])
+            await mail.store_flags(view, uids, added=frozenset({"\\Deleted"}))
+            assert (await client.run(command))[-1].startswith("t OK")
+            assert len(view.messages) == left
+            await client.run("SELECT INBOX")
+    assert threads == 1
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,7 @@ class Watch:
     def _check_change(self, shown: Shown, change: ViewChange) -> None:
         assert change.modseq > shown.modseq, "P4: a MODSEQ was shown twice"
         assert change.uidnext >= shown.uidnext, "a UIDNEXT was lowered"
+        assert [*change.changed] == sorted(change.changed), "sessions are told of new UIDs in ascending order"
         for message in change.changed:
             before = shown.rows.get(message.uid)
             if before is not None and before.guid == message.guid:

@@ -44,10 +44,10 @@ class SlowLoader:
         return view
 
 
-def publish(node: MemoryNode, target: Views) -> None:
+async def publish(node: MemoryNode, target: Views) -> None:
     for commit in node.commits:
         for change in commit.changes:
-            target.apply(change)
+            await target.apply(change)
         for mailbox_id in commit.retired:
             target.retire(mailbox_id)
     node.commits.clear()
@@ -81,7 +81,7 @@ async def test_commits_during_loading_are_applied_once() -> None:
         node.write(expunging(1))
         node.write(flagging(2, added=[SEEN]))
         node.write(saving(b"text", guid(4)))
-        publish(node, views)
+        await publish(node, views)
         loader.answer.set()
     view = await views.get(INBOX)
     chain, messages, _ = queries.messages(node.connection, INBOX.mailbox_id)
@@ -100,7 +100,7 @@ async def test_commits_contained_in_the_snapshot_are_ignored() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(views.get, INBOX)
         await wait_all_tasks_blocked()
-        views.apply(saved[0].changes[0])
+        await views.apply(saved[0].changes[0])
         loader.answer.set()
     view = await views.get(INBOX)
     assert (dict(view.messages), view.highestmodseq) == ({}, 2)
@@ -138,6 +138,49 @@ async def test_view_is_made_in_the_thread_that_reads(tmp_path: Path, monkeypatch
         assert len((await store.view(INBOX)).messages) == 1
     assert made_in != []
     assert threading.current_thread() not in made_in
+
+
+async def test_others_go_on_while_a_large_change_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicator.view.STEP_WORK", 10)
+    async with open_store(tmp_path) as store, trio.open_nursery() as nursery:
+        for number in range(100):
+            await save(store, number)
+        view = await store.view(INBOX)
+        seen: list[int] = []
+
+        async def look() -> None:
+            while True:
+                seen.append(len(view.messages))
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(look)
+        placed = await store.write(expunging(*range(1, 101)))
+        assert len(view.messages) == 0
+        assert placed is not None
+        assert store.context[placed.origin] == placed.seq
+        assert len({*seen}) > 100 // 10 // 2  # two steps may come between two looks
+        nursery.cancel_scope.cancel()
+
+
+async def test_changes_are_shown_after_one_that_came_first_during_loading() -> None:
+    """A change that arrives while a loaded view is brought up to date is not lost."""
+    node = MemoryNode("dc1.a")
+    for number in range(2001):
+        node.write(saving(b"text", guid(number)))
+    loader = SlowLoader(node)
+    views = Views(loader.load)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(views.get, INBOX)
+        await wait_all_tasks_blocked()
+        node.commits.clear()
+        node.write(expunging(*range(1, 2001)))
+        await publish(node, views)
+        loader.answer.set()
+        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
+        node.write(saving(b"text", guid(3000)))
+        await publish(node, views)
+    assert [*(await views.get(INBOX)).messages] == [2001, 2002]
 
 
 async def test_concurrent_requests_share_one_view() -> None:
@@ -221,7 +264,7 @@ async def test_size_of_a_view_is_updated_when_it_is_requested_again(monkeypatch:
     await views.get(INBOX)
     for number in range(2 * view_cache.VIEW_COST):
         node.write(saving(b"text", guid(number)))
-    publish(node, views)
+    await publish(node, views)
     await views.get(INBOX)
     assert loader.loads == 2
     await views.get(mailbox(1))

@@ -1,0 +1,68 @@
+"""Changes of more messages than one request has: a thread looks them up, as they were when the client asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from protocol.values import UidSet
+from replicator.replication import cluster_mail_store
+from replicator.view import ViewChange
+from tests.imap.client import fill
+from tests.one_node import one_node
+
+T = TypeVar("T")
+
+ALL = UidSet.of_ranges([(1, 1 << 31)])
+
+
+@pytest.mark.parametrize(
+    ("uids", "in_thread"),
+    [
+        (UidSet.of(range(1, 11)), False),
+        (UidSet.of(range(1, 61, 6)), False),
+        (ALL, True),
+        (UidSet.of(range(1, 31, 2)), True),
+    ],
+)
+async def test_many_messages_are_looked_up_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uids: UidSet, *, in_thread: bool
+) -> None:
+    monkeypatch.setattr(cluster_mail_store, "AT_ONCE", 10)
+    async with one_node(tmp_path) as mail:
+        view = await mail.open_mailbox(await fill(mail, messages=30))
+        await mail.expunge(view, UidSet.of([2, 5]))
+        expected = [message for message in view.messages.values() if message.uid in uids]
+        threads = 0
+
+        async def merge_first(work: Callable[[], T]) -> T:
+            nonlocal threads
+            threads += 1
+            view.apply(ViewChange(view.mailbox_id, view.highestmodseq + 1, view.uidnext, expunged=(1, 3, 7)))
+            return work()
+
+        mail._environment = replace(mail._environment, run_in_thread=merge_first)
+        assert await mail._present(view, uids) == expected
+        assert threads == in_thread
+
+
+async def test_large_changes_reach_all_messages_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_mail_store, "AT_ONCE", 10)
+    async with one_node(tmp_path) as mail:
+        inbox = await fill(mail, messages=30)
+        other = await mail.create_folder("alice", "Other")
+        view = await mail.open_mailbox(inbox)
+        odd = UidSet.of(range(1, 31, 2))
+        await mail.store_flags(view, odd, added=frozenset({"$Odd"}))
+        assert [*view.by_flag["$Odd"]] == [*odd]
+        copied = await mail.copy(view, odd, other)
+        assert [source for source, _ in copied.uids] == [*odd]
+        await mail.move(view, UidSet.of(range(1, 21)), other)
+        assert [*view.messages] == [*range(21, 31)]
+        await mail.expunge(await mail.open_mailbox(other), ALL)
+        assert (await mail.status(other)).messages == 0
+        await mail.delete_folder("alice", "Other")
