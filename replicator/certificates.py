@@ -122,12 +122,13 @@ def _parsed(pem: bytes) -> x509.Certificate:
 
 
 def _described(section: str, *files: Path) -> Mapping[Path, Certificate]:
-    try:
-        return {file: Certificate.of_pem(file.read_bytes()) for file in files}
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{section}: cannot read the certificate in one of {', '.join(map(str, files))}: {error}"
-        ) from error
+    described: dict[Path, Certificate] = {}
+    for file in files:
+        try:
+            described[file] = Certificate.of_pem(file.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{section}: cannot read the certificate in {file}: {_why(error)}") from error
+    return described
 
 
 def _context(config: TlsConfig, kind: int) -> ssl.SSLContext:
@@ -140,7 +141,9 @@ def _context(config: TlsConfig, kind: int) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(config.ca)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"[tls]: cannot use {config.certificate}, {config.key} or {config.ca}: {error}") from error
+        raise ConfigError(
+            f"[tls]: cannot use {config.certificate}, {config.key} or {config.ca}: {_why(error)}"
+        ) from error
     return context
 
 
@@ -169,9 +172,20 @@ def _shows(section: str, certificate: CertificateConfig) -> ssl.SSLContext:
         context.load_cert_chain(certificate.file, certificate.key, _no_passphrase)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
-            f"{section}: cannot use {certificate.file} with its key {certificate.key}: {error}"
+            f"{section}: cannot use {certificate.file} with its key {certificate.key}: {_why(error)}"
         ) from error
     return context
+
+
+def _why(error: Exception) -> str:
+    """Return what is wrong with a file, for an operator: libraries say what their parsers have met."""
+    if isinstance(error, ssl.SSLError):
+        if error.reason == "KEY_VALUES_MISMATCH":
+            return "the key is another certificate's"
+        return str(error) if error.reason else "one of them does not hold what it should, in the form PEM"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return f"it does not begin with a usable certificate in the form PEM ({error})"
 
 
 def _no_passphrase() -> str:
@@ -187,5 +201,5 @@ def _names(section: str, certificate: CertificateConfig) -> frozenset[str]:
     except x509.ExtensionNotFound:
         return frozenset()
     except (OSError, ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
-        raise ConfigError(f"{section}: cannot read the names in {certificate.file}: {error}") from error
+        raise ConfigError(f"{section}: cannot read the names in {certificate.file}: {_why(error)}") from error
     return frozenset(name.lower() for name in extension.value.get_values_for_type(x509.DNSName))

@@ -61,6 +61,30 @@ async def test_broken_file_is_refused_and_the_old_certificate_stays(
     assert await shown_to(ca, certificates.for_clients()) == "dc1"
 
 
+@pytest.mark.parametrize(
+    ("broken", "content", "why"),
+    [
+        ("certificate", b"", r"/dc1\.pem: it does not begin with a usable certificate in the form PEM \("),
+        ("certificate", None, r"/dc1\.pem: No such file or directory$"),
+        ("ca", b"", r"/dc1-ca\.pem: it does not begin with a usable certificate in the form PEM \("),
+        ("key", b"", r"dc1\.key: one of them does not hold what it should, in the form PEM$"),
+        ("key", trustme.CA().issue_cert("dc2").private_key_pem.bytes(), r"dc1\.key: the key is another certificate's$"),
+    ],
+)
+def test_error_names_the_file_and_what_is_wrong_with_it(
+    tmp_path: Path, ca: trustme.CA, broken: str, content: bytes | None, why: str
+) -> None:
+    paths = certificate(ca, tmp_path, "dc1")
+    certificates = Certificates(paths)
+    file: Path = getattr(paths, broken)
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match=why):
+        certificates.reload()
+
+
 def test_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path: Path, ca: trustme.CA) -> None:
     paths = certificate(ca, tmp_path, "dc1")
     certificates = Certificates(paths)
