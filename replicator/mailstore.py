@@ -158,8 +158,8 @@ class MailStore(Protocol):
         """Return one folder, creating INBOX if needed. Raises FolderNotFoundError."""
         ...
 
-    async def subscriptions(self, user: str) -> frozenset[str]:
-        """Return the names that the user has subscribed to; the folders need not exist."""
+    async def subscriptions(self, user: str) -> Sequence[str]:
+        """Return the names that the user has subscribed to, in their order; the folders need not exist."""
         ...
 
     async def create_folder(self, user: str, name: str) -> Folder:

@@ -86,9 +86,12 @@ class ClusterMailStore:
     async def folders(self, user: str) -> Sequence[Folder]:
         """See `MailStore`."""
         await self.folder(user, INBOX)
-        known = await self._store.read(lambda reader: queries.folders(reader, user))
-        found = [_folder(user, record) for record in known.values()]
-        return sorted(found, key=lambda folder: (folder.name != INBOX, folder.name))
+
+        def ordered(reader: queries.Connection) -> list[Folder]:  # in the thread that reads, because it takes long
+            found = [_folder(user, record) for record in queries.folders(reader, user).values()]
+            return sorted(found, key=lambda folder: (folder.name != INBOX, folder.name))
+
+        return await self._store.read(ordered)
 
     async def folder(self, user: str, name: str) -> Folder:
         """See `MailStore`."""
@@ -108,10 +111,10 @@ class ClusterMailStore:
             self._remember(folder)
         return folder
 
-    async def subscriptions(self, user: str) -> frozenset[str]:
+    async def subscriptions(self, user: str) -> Sequence[str]:
         """See `MailStore`."""
         await self._coordinator.readiness.wait(_tree(user))
-        return await self._store.read(lambda reader: queries.subscriptions(reader, user))
+        return await self._store.read(lambda reader: sorted(queries.subscriptions(reader, user)))
 
     async def create_folder(self, user: str, name: str) -> Folder:
         """See `MailStore`."""

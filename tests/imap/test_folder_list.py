@@ -42,7 +42,7 @@ def test_each_character_of_a_name_is_visited_once_at_most(pattern: str, *, match
     assert name.visited <= len(name)
 
 
-NAMES = ["INBOX", "INBOX/x", "a", "a/b/c", "Drafts"]
+NAMES = ["INBOX", "Drafts", "INBOX/x", "a", "a/b/c"]
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,23 @@ def test_a_list_that_finds_nothing_still_pauses_for_each_folder() -> None:
     steps = list(list_entries("nothing", [f"{number}" for number in range(1000)], children=True))
     assert len(steps) >= 1000
     assert not any(steps)
+
+
+def test_many_names_are_not_compared_with_each_other() -> None:
+    compared = 0
+
+    class Name(str):
+        __slots__ = ()
+
+        def __lt__(self, other: str) -> bool:
+            nonlocal compared
+            compared += 1
+            return str(self) < other
+
+    names = [Name(f"a folder with a long name {number}") for number in range(1000)]
+    steps = [step for step in list_entries("*", names, children=True) if step is not None]
+    assert [step.name for step in steps] == names
+    assert compared == 0
 
 
 def test_first_conventional_name_gets_the_special_use() -> None:

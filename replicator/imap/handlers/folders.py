@@ -38,7 +38,7 @@ async def list_mailboxes(session: Session, command: c.ListMailboxes) -> Completi
     if (wildcards := sum(map(pattern.count, WILDCARDS))) > limit:
         raise session.refusal("imap_list_wildcards", f"A pattern may have {limit} wildcards, not {wildcards}")
     if command.subscribed:
-        names = list(await session.mail.subscriptions(session.user))
+        names = await session.mail.subscriptions(session.user)
     else:
         names = [folder.name for folder in await session.mail.folders(session.user)]
     lines = []

@@ -51,9 +51,9 @@ async def test_list_pauses_between_folders(
         await trio.lowlevel.checkpoint()
         return [Folder(user, name, b"", 1) for name in names]
 
-    async def subscriptions(_user: str) -> frozenset[str]:
+    async def subscriptions(_user: str) -> list[str]:
         await trio.lowlevel.checkpoint()
-        return frozenset(names)
+        return names
 
     monkeypatch.setattr(mail, "folders", folders)
     monkeypatch.setattr(mail, "subscriptions", subscriptions)

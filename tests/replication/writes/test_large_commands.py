@@ -10,7 +10,9 @@ from typing import TypeVar
 import pytest
 
 from protocol.values import UidSet
+from replicator.mailstore import Folder
 from replicator.replication import cluster_mail_store
+from replicator.store.db.queries import FolderRecord
 from replicator.view import ViewChange
 from tests.imap.client import fill
 from tests.one_node import one_node
@@ -66,3 +68,32 @@ async def test_large_changes_reach_all_messages_and_no_other(tmp_path: Path, mon
         await mail.expunge(await mail.open_mailbox(other), ALL)
         assert (await mail.status(other)).messages == 0
         await mail.delete_folder("alice", "Other")
+
+
+async def test_many_folders_are_put_in_order_in_the_thread_that_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_thread = False
+    made_in_thread: list[bool] = []
+
+    async def note_thread(work: Callable[[], T]) -> T:
+        nonlocal in_thread
+        in_thread = True
+        try:
+            return work()
+        finally:
+            in_thread = False
+
+    def made(user: str, record: FolderRecord) -> Folder:
+        made_in_thread.append(in_thread)
+        return Folder(user, record.name, record.mailbox_id, record.uidvalidity)
+
+    async with one_node(tmp_path) as mail:
+        for name in ("b", "a", "C"):
+            await mail.create_folder("alice", name)
+            await mail.subscribe("alice", name, subscribed=True)
+        mail._store._environment = replace(mail._store._environment, run_in_thread=note_thread)
+        monkeypatch.setattr(cluster_mail_store, "_folder", made)
+        assert [folder.name for folder in await mail.folders("alice")] == ["INBOX", "C", "a", "b"]
+        assert made_in_thread[-4:] == [True] * 4  # after INBOX, which is looked for first
+        assert await mail.subscriptions("alice") == ["C", "a", "b"]
