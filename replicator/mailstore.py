@@ -15,6 +15,7 @@ import unicodedata
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Protocol
 
 from protocol.units import KIB, MIB
@@ -236,8 +237,11 @@ class MailStore(Protocol):
 
 async def read_all(body: BodyReader) -> bytes:
     """Return a whole body in memory. Raises ContentUnavailableError."""
+    whole = BytesIO()  # takes pieces as they come, and gives its octets away: nothing copies all of them at once
     async with aclosing(body.read(0, body.skeleton.size_bytes)) as chunks:
-        return b"".join([chunk async for chunk in chunks])
+        async for chunk in chunks:
+            whole.write(chunk)
+    return whole.getvalue()
 
 
 def needs_whole(body: BodyReader, *, with_structure: bool) -> bool:

@@ -1,20 +1,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+import tracemalloc
+from collections.abc import AsyncGenerator, Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 import trio
 import trio.testing
 
+from protocol.units import KIB
 from protocol.values import UidSet
 from replicator.imap.matching import message_reader
 from replicator.imap.matching.message_reader import LARGE_BODY_BYTES, Parsing
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import Connection
 from replicator.mailstore import BodyReader, NewMessage, read_all
+from replicator.mime.skeleton import Gap, Skeleton
 from replicator.runtime.environment import run_in_thread
 from tests.imap.client import connected, fill
 from tests.one_node import HookedMail
@@ -49,6 +52,28 @@ async def test_large_bodies_are_parsed_in_a_thread(mail: HookedMail, served: Ima
         assert (await client.run("SEARCH TEXT large"))[0] == "* SEARCH 2"
         assert (await client.run("SEARCH TEXT small"))[0] == "* SEARCH 1"
         assert threads == 3
+
+
+async def test_whole_body_is_not_copied_at_once() -> None:
+    pieces = [bytes(64 * KIB)] * 512
+
+    class Body:
+        skeleton = Skeleton(b"", (Gap(0, sum(map(len, pieces)), 0),))
+
+        async def read(self, _start: int, _end: int) -> AsyncGenerator[bytes, None]:
+            for piece in pieces:
+                await trio.lowlevel.checkpoint()
+                yield bytes(bytearray(piece))  # a piece of its own, as from a disk
+
+    body = cast("BodyReader", Body())
+    tracemalloc.start()
+    try:
+        whole = await read_all(body)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert whole == b"".join(pieces)
+    assert peak_bytes < 1.5 * len(whole)
 
 
 async def test_every_one_of_many_small_parts_can_be_fetched(mail: HookedMail, served: ImapServices) -> None:
