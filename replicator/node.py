@@ -72,8 +72,9 @@ async def run_node(
     environment: Environment | None = None,
     new_cluster: bool = False,
     reloads: AsyncIterator[object] | None = None,
+    stopping: trio.Event | None = None,
 ) -> None:
-    """Run a node until cancelled. `ready` is called once all listeners accept.
+    """Run a node until cancelled, or in order until `stopping` is set. `ready` is called once all listeners accept.
 
     With `new_cluster`, a node with a new database begins a new cluster and waits for no other node. At each item of
     `reloads`, the node reads its certificates again.
@@ -139,6 +140,8 @@ async def run_node(
             nursery.start_soon(report.run, config.mastership.heartbeat_s)
             nursery.start_soon(tasks.run)
             nursery.start_soon(coordinator.bodies.sweep)
+            if stopping is not None:
+                nursery.start_soon(_stop_when_asked, stopping, coordinator, nursery.cancel_scope)
             if reloads is not None:
                 nursery.start_soon(reloading.reload_at_each, reloads)
             for sockets, handler in listeners:
@@ -150,6 +153,12 @@ async def run_node(
             if config.plain_links:
                 log.warning('links are not encrypted, and any node that can connect is believed: [tls] mode is "none"')
             ready()
+
+
+async def _stop_when_asked(asked: trio.Event, coordinator: Coordinator, scope: trio.CancelScope) -> None:
+    await asked.wait()
+    await coordinator.connections.say_farewell()
+    scope.cancel()
 
 
 async def _claim(store: Store, config: Config, *, new_cluster: bool) -> bool:

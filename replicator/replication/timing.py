@@ -23,6 +23,8 @@ HANDSHAKE_TIMEOUT_S = 10.0
 
 # ---- links/connections.py
 
+FAREWELL_S = 1.0
+"""For telling all peers that the node stops."""
 REDIAL_FIRST_S = 0.2
 """First pause before a peer is dialled again; it doubles."""
 REDIAL_MAX_S = 10.0

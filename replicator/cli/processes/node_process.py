@@ -85,37 +85,52 @@ def ending_in_one_line(file: Path, what: str) -> Iterator[None]:
 
 async def _run(config: Config, asked: Sequence[int], *, new_cluster: bool, until_stdin_closes: bool) -> None:
     async with trio.open_nursery() as nursery:
-        await nursery.start(_cancel_on_signal, nursery.cancel_scope)
+        ending = _Ending(nursery.cancel_scope)
+        await nursery.start(_end_on_signal, ending)
         if asked:
-            _end(nursery.cancel_scope, asked[0])
+            ending.begin(signal.Signals(asked[0]).name)
         if until_stdin_closes:
-            nursery.start_soon(_cancel_on_end_of_stdin, nursery.cancel_scope)
+            nursery.start_soon(_end_on_end_of_stdin, ending)
         with trio.open_signal_receiver(signal.SIGHUP) as reloads:
-            await run_node(config, ready=_say_ready, new_cluster=new_cluster, reloads=reloads)
+            await run_node(
+                config, ready=ending.ready, new_cluster=new_cluster, reloads=reloads, stopping=ending.stopping
+            )
         nursery.cancel_scope.cancel()
 
 
-async def _cancel_on_signal(
-    scope: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-) -> None:
+class _Ending:
+    """The end of the node: at once while it starts, and in order once it runs."""
+
+    def __init__(self, scope: trio.CancelScope) -> None:
+        self._scope = scope
+        self._is_ready = False
+        self.stopping = trio.Event()
+
+    def ready(self) -> None:
+        self._is_ready = True
+        _say_ready()
+
+    def begin(self, why: str) -> None:
+        log.info("%s: the node is stopping", why)
+        if self._is_ready:
+            self.stopping.set()
+        else:
+            self._scope.cancel()
+
+
+async def _end_on_signal(ending: _Ending, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
     with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
         task_status.started()
         async for number in signals:
-            _end(scope, number)
+            ending.begin(signal.Signals(number).name)
 
 
-def _end(scope: trio.CancelScope, number: int) -> None:
-    log.info("%s: the node is stopping", signal.Signals(number).name)
-    scope.cancel()
-
-
-async def _cancel_on_end_of_stdin(scope: trio.CancelScope) -> None:
-    """Cancel when standard input closes: the starting process holds the pipe open, and a kill closes it too."""
+async def _end_on_end_of_stdin(ending: _Ending) -> None:
+    """End when standard input closes: the starting process holds the pipe open, and a kill closes it too."""
     async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
         while await stdin.receive_some(STDIN_CHUNK_BYTES):
             pass
-    log.info("the process that started this node has ended: the node is stopping")
-    scope.cancel()
+    ending.begin("the process that started this node has ended")
 
 
 def _say_ready() -> None:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 import trio
 
 from protocol import parser
-from protocol.commands import Hello, RefusalCode, Refused
+from protocol.commands import Hello, Ping, RefusalCode, Refused
 from protocol.stream_codec import Decoder, Encoder, ProtocolError
 from replicator.config import Config, PeerConfig
 from replicator.errors import HistoryError, MailError, RunsTwiceError, leaves
 from replicator.replication import timing
 from replicator.replication.links.handshake import (
+    STOPPING,
     Certify,
     Handshake,
     HelloRefusedError,
@@ -90,6 +92,7 @@ class Connections:
         self._rivals = RivalRuns(config.node.id, config.mastership.timeout_s, run_of=run_of)
         self._gives_way = trio.Event()
         self._why = ""
+        self._is_stopping = False
         self._strangers = Places(
             PlaceLimits(
                 Limit(config.limits.peer_strangers, "peer_strangers"),
@@ -124,14 +127,31 @@ class Connections:
             raise RunsTwiceError(self._why)
 
     def hello(self) -> Hello:
-        """Return this node's HELLO as of now."""
-        return self._handshake.hello()
+        """Return this node's HELLO as of now, for links that are up."""
+        hello = self._handshake.hello()
+        return replace(hello, capabilities=(*hello.capabilities, STOPPING)) if self._is_stopping else hello
 
     def drop_links(self) -> None:
         """End all links at once. They are redialled as usual."""
         for state in self.peers.values():
             if state.link is not None:
                 self._drop(state, state.link)
+
+    async def say_farewell(self) -> None:
+        """Tell all peers that this node stops, so that they do not report broken links. Waits a second at most.
+
+        The links stay up: if they ended first, a client could hear OK for what is on this node's disk alone.
+        """
+        self._is_stopping = True
+        with trio.move_on_after(timing.FAREWELL_S):
+            async with trio.open_nursery() as nursery:
+                for link in self.links:
+                    nursery.start_soon(self._say_farewell, link)
+
+    async def _say_farewell(self, link: PeerLink) -> None:
+        link.post(self.hello())
+        with suppress(LinkDownError):
+            await link.request(Ping())  # commands are read in order: once this is answered, the peer knows
 
     def give_way(self, why: str) -> None:
         """End this process, because another one that runs as this node stays."""
@@ -278,6 +298,7 @@ class Connections:
                 raise LinkRefusedError(f"{link.sid} has meanwhile been linked as {state.link.hello.origin}")
             self._drop(state, state.link)
         state.link, state.error, state.since_ms = link, None, self._environment.clock_ms()
+        state.has_stopped = False
         if state.lost is not None and state.lost[0] == link.hello.origin:
             state.lost = None
         log.info("link to %s is up (%s)", link.sid, link.hello.origin)
@@ -299,6 +320,7 @@ class Connections:
     def _forget(self, state: PeerState, link: PeerLink) -> None:
         if state.link is link:
             state.link, state.since_ms = None, self._environment.clock_ms()
+            state.has_stopped = STOPPING in link.hello.capabilities
             self._rivals.note_loss(state, link.hello.origin)
             self._owner.link_down(link)
 
@@ -314,9 +336,11 @@ class Connections:
                 self._reasons.add(reason)
                 log.warning("a connection ended before its HELLO was accepted: %s", reason)
         elif state.link is None and state.error != reason:
-            state.error = reason
-            starting = state.since_ms is None and all(isinstance(error, OSError) for error in causes)
-            log.log(logging.INFO if starting else logging.WARNING, "link to %s is down: %s", sid, reason)
+            said_so = state.has_stopped and state.error is None  # however the link then ended
+            state.error = f"{sid} has stopped" if said_so else reason
+            starting = state.since_ms is None or state.has_stopped
+            expected = said_so or (starting and all(isinstance(error, OSError) for error in causes))
+            log.log(logging.INFO if expected else logging.WARNING, "link to %s is down: %s", sid, state.error)
 
     async def _expect_calls(self) -> None:
         """Warn of peers with a lower SID that have not dialled this node in time."""

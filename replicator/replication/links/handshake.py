@@ -23,6 +23,8 @@ BLOCKS = "BLOCKS"
 """The capability of a node whose end of a connection has no TLS: it reads and writes blocks with checksums there."""
 REBUILDING = "REBUILDING"
 """The capability of a node that is replacing a damaged database: other such nodes must not rely on its data."""
+STOPPING = "STOPPING"
+"""The capability of a node in its last HELLO on a link: it has been told to stop."""
 
 Certify = Callable[[trio.abc.Stream], tuple[str, frozenset[str]] | None]
 """Stream -> the peer's address and the names in its certificate; None if the stream has no TLS."""

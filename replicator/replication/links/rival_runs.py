@@ -31,7 +31,7 @@ class TurnedAway:
 
 @dataclass(slots=True)
 class PeerState:
-    """State of the link to one configured peer."""
+    """State of the link to one configured peer. `has_stopped`: it said so at the end of the last link."""
 
     config: PeerConfig
     link: PeerLink | None = None
@@ -39,6 +39,7 @@ class PeerState:
     error: str | None = None
     lost: tuple[str, float] | None = None  # origin of the previous link, and the time when that link ended
     turned_away: TurnedAway | None = None
+    has_stopped: bool = False
 
 
 class RivalRuns:
