@@ -87,11 +87,17 @@ async def _verify(session: Session, user: bytes, password: bytes) -> Completion:
     except UnicodeDecodeError:
         name = secret = ""  # no user's name: fails like any wrong password
     login = await session.services.users.verify(name, secret, address=session.connection.address)
-    who = LogFields({"user": login.user if login else name, "client": session.connection.address})
-    _log.info("login %s %s", "ok" if login else "failed", who)
+    who = {"user": login.user if login else name, "client": session.connection.address}
     session.services.metrics.login(ok=login is not None)
     if login is not None:
-        return session.log_in(login)
+        try:
+            completion = session.log_in(login)
+        except CommandFailedError as error:
+            _log.info("login refused %s", LogFields({**who, "reason": str(error)}))
+            raise
+        _log.info("login ok %s", LogFields(who))
+        return completion
+    _log.info("login failed %s", LogFields(who))
     session.failed_logins += 1
     if session.failed_logins >= MAX_FAILED_LOGINS:
         session.ended = True

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from replicator.config import LimitsConfig
 from replicator.imap.handlers.idle import LOGIN_CHECK_S
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
@@ -95,14 +96,17 @@ async def test_login_without_a_list_of_users_is_to_be_tried_again(served: ImapSe
 
 async def test_logins_are_logged(served: ImapServices, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with connected(served) as client:
+    served = replace(served, limits=LimitsConfig(imap_connections_per_user=1))
+    async with connected(served) as client, connected(served) as one_too_many:
         await client.run('LOGIN "no body" hunter2')
         await client.run("LOGIN Alice@x hunter2")
         await log_in(client, "Alice@x")
+        await one_too_many.run("LOGIN alice secret")
     said = [record.getMessage() for record in caplog.records if record.name == "replicator.imap.handlers.auth"]
     assert said == [
         'login failed user="no body" client=127.0.0.1',
         "login failed user=Alice@x client=127.0.0.1",
         "login ok user=alice client=127.0.0.1",
+        'login refused user=alice client=127.0.0.1 reason="You have 1 connections open, which is the limit"',
     ]
     assert "hunter2" not in caplog.text
