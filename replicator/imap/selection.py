@@ -26,6 +26,7 @@ from replicator.mailstore import Folder, MailStore
 from replicator.view import SEEN, MailboxView, Message
 
 NUMBERED_AT_ONCE = 50_000  # messages of a mailbox that is opened, in a millisecond
+LOOKED_AT_ONCE = 5000  # changed messages whose flags are compared, in a millisecond
 ANNOUNCED_AT_ONCE = 500  # changed or expunged messages, in a millisecond or two
 
 _RECENT_FLAGS = frozenset({RECENT})
@@ -198,14 +199,19 @@ class Selection:
         self.gather()
         self._changed.difference_update(uids)
 
-    def forget_expected(self, expected: Mapping[int, frozenset[str]]) -> None:
-        """Skip changes since the last `gather` that left a message with the flags that its client expects."""
+    async def forget_expected(self, expected: Mapping[int, frozenset[str]]) -> None:
+        """Skip changes since the last `gather` that left a message with the flags that its client expects.
+
+        Pauses if there are many. What changes meanwhile is gathered later.
+        """
         changed, expunged = self._subscription.take()
         self._expunged |= expunged
-        for uid in changed:
+        for looked_at, uid in enumerate(changed):
             message = self.view.messages.get(uid)
             if message is not None and message.flags != expected.get(uid):
                 self._changed.add(uid)
+            if looked_at % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
+                await trio.lowlevel.checkpoint()
 
     async def wait(self) -> None:
         """Return once the view has changed. Safe to cancel."""

@@ -70,6 +70,13 @@ class Numbering:
             return None
         return [range(low, high + 1) for low, high in ranges]
 
+    def uids_of(self, runs: Iterable[range]) -> Sequence[int]:
+        """Return the UIDs of the messages of these runs."""
+        found = array("I")
+        for run in runs:
+            found += self._uids[run.start - 1 : run.stop - 1]
+        return found
+
     def pairs(self, runs: Iterable[range]) -> Iterator[tuple[int, int]]:
         """Return (sequence number, UID) of each message of these runs."""
         return ((number, self._uids[number - 1]) for run in runs for number in run)

@@ -243,16 +243,16 @@ class ClusterMailStore:
 
     async def _copy(self, source: MailboxView, wanted: Sequence[Message], destination: Folder) -> CopiedMessages:
         parts: list[Added] = []
+        pairs: list[tuple[int, int]] = []
         try:
             for some in _batches(wanted, AT_ONCE):
-                parts.append(await self._copy_some(source, some, destination))  # noqa: PERF401 - those before a failure count
+                parts.append(await self._copy_some(source, some, destination))
+                pairs += zip((message.uid for message in some), parts[-1].uids, strict=True)
         except MailError:
             # RFC 3501 section 6.4.7: COPY copies all messages or none.
             for part in parts:
                 await self._uid_retry.take_back(MailboxKey.of(destination), part)
             raise
-        uids = (uid for part in parts for uid in part.uids)
-        pairs = zip((message.uid for message in wanted), uids, strict=True)
         return CopiedMessages(destination.uidvalidity, tuple(pairs), all(part.shown for part in parts))
 
     async def _copy_some(self, source: MailboxView, wanted: Sequence[Message], destination: Folder) -> Added:
@@ -285,7 +285,7 @@ class ClusterMailStore:
             removed=tuple(sorted(removed)),
             unchanged_since=unchanged_since,
         )
-        for some in _batches(present, AT_ONCE):
+        for some in _used_up(present, AT_ONCE):
             named = partial(change, key)
             if unchanged_since is None:
                 await self._uid_retry.change(key, head, some, named, only_as_seen=False)
@@ -302,10 +302,8 @@ class ClusterMailStore:
         await self._expunge(key, await self._present(mailbox, uids), head)
 
     async def _expunge(self, key: MailboxKey, wanted: list[Message], head: Dot | None) -> None:
-        """Remove the messages, and each from the list when it is gone: to free all of them at once takes long."""
-        while wanted:
-            await self._uid_retry.expunge(key, head, wanted[:AT_ONCE])
-            del wanted[:AT_ONCE]
+        for some in _used_up(wanted, AT_ONCE):
+            await self._uid_retry.expunge(key, head, some)
 
     async def read_body(self, message: Message) -> BodyReader:
         """See `MailStore`. A body that is missing or damaged here is fetched from another node and kept."""
@@ -363,3 +361,10 @@ def _among(messages: list[Message], uids: UidSet) -> list[Message]:
 
 def _batches(messages: Sequence[Message], size: int) -> Iterator[Sequence[Message]]:
     return (messages[start : start + size] for start in range(0, len(messages), size))
+
+
+def _used_up(messages: list[Message], size: int) -> Iterator[Sequence[Message]]:
+    """Yield the messages in parts, and remove each part from the list after it: to free all at once takes long."""
+    while messages:
+        yield messages[:size]
+        del messages[:size]

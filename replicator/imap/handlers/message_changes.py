@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
+
 import trio
 
 from protocol.values import UidSet
@@ -14,7 +18,9 @@ from replicator.imap.wire.fetch_items import Value
 from replicator.imap.wire.refusals import CommandFailedError, offering_to_create
 from replicator.imap.wire.responses import copyuid, fetch_response, status_line, without_body
 from replicator.imap.wire.sequence_set import SequenceSet
-from replicator.view import MailboxView
+from replicator.view import MailboxView, Message
+
+T = TypeVar("T")
 
 MANY_MESSAGES = 2000  # each takes a microsecond, and more than these are looked up in a thread
 
@@ -26,33 +32,47 @@ async def store(session: Session, command: c.Store) -> Completion:
     selection = _writable(session)
     view = selection.view
     runs = await resolved(session, command.numbers, by_uid=command.by_uid)
-    uids, gone = _existing(selection, runs)
+    each, uids = await _named(session, runs)
+    # No await between this and the request: the command means the messages that exist now.
+    gone = _gone(view, each)
     added, removed = _flag_changes(selection, command, uids)
-    expected = _expected(view, uids, added, removed) if command.silent else {}
+    before = _before(view, each) if command.silent else []
     selection.gather()
-    if uids and (added or removed):
+    if gone < len(each) and (added or removed):
         await session.mail.store_flags(view, uids, added=added, removed=removed)
     if command.silent:
-        selection.forget_expected(expected)
+        expect = partial(_expected, before, each, added, removed)
+        await selection.forget_expected(await _apart_if_many(session, len(before), expect))
     else:
-        selection.forget_changes(uids)
+        selection.forget_changes(each)
         await _tell_flags(session, runs, with_uid=command.by_uid)
     if gone and not command.by_uid:
         raise _expunged_elsewhere(gone)
     return Completion("Stored")
 
 
+def _before(view: MailboxView, uids: Sequence[int]) -> list[Message]:
+    """Return the messages as they are now; with them others, in any order, if that is faster."""
+    if len(uids) > MANY_MESSAGES:
+        return view.snapshot()
+    return [view.messages[uid] for uid in uids if uid in view.messages]
+
+
 def _expected(
-    view: MailboxView, uids: UidSet, added: frozenset[str], removed: frozenset[str]
+    before: list[Message], named: Iterable[int], added: frozenset[str], removed: frozenset[str]
 ) -> dict[int, frozenset[str]]:
-    """Return the flags that the messages will have. A whole mailbox has few different sets of flags, made once each."""
+    """Return the flags that the messages will have, and use up the list: to free all of them at once takes long.
+
+    A whole mailbox has few different sets of flags, made once each.
+    """
     made: dict[frozenset[str], frozenset[str]] = {}
-    expected = {}
-    for uid in uids:
-        flags = view.messages[uid].flags
-        if flags not in made:
-            made[flags] = (flags - removed) | added
-        expected[uid] = made[flags]
+    expected, uids = {}, frozenset(named)
+    while before:
+        message = before.pop()
+        if message.uid in uids:
+            if message.flags not in made:
+                made[message.flags] = (message.flags - removed) | added
+            expected[message.uid] = made[message.flags]
     return expected
 
 
@@ -83,15 +103,16 @@ async def copy(session: Session, command: c.Copy) -> Completion:
     runs = await resolved(session, command.numbers, by_uid=command.by_uid)
     with offering_to_create():
         destination = await session.folder(command.mailbox)
+        each, uids = await _named(session, runs)
         # No await between this and the request: the command means the messages that exist now.
-        uids, gone = _existing(selection, runs)
-        if gone and not command.by_uid:
+        if (gone := _gone(selection.view, each)) and not command.by_uid:
             raise _expunged_elsewhere(gone)
         act = session.mail.move if command.remove else session.mail.copy
         copied = await act(selection.view, uids, destination)
     if not copied.uids:
         return Completion("No messages to copy or move")
-    code = copyuid(copied.uidvalidity, copied.uids) if copied.shown else None
+    tell = partial(copyuid, copied.uidvalidity, copied.uids)
+    code = await _apart_if_many(session, len(copied.uids), tell) if copied.shown else None
     if not command.remove:
         return Completion("Copied", code)
     await session.write([status_line("OK", "Moved there", code)])  # RFC 6851 section 4.3: before the EXPUNGEs
@@ -132,11 +153,23 @@ def _writable(session: Session) -> Selection:
     return session.selection
 
 
-def _existing(selection: Selection, runs: list[range]) -> tuple[UidSet, int]:
-    """Return the messages that still exist, and the number of those that do not."""
-    uids = [uid for _, uid in selection.numbering.pairs(runs)]
-    existing = [uid for uid in uids if uid in selection.view.messages]
-    return UidSet.of(existing), len(uids) - len(existing)
+async def _named(session: Session, runs: list[range]) -> tuple[Sequence[int], UidSet]:
+    """Return the UIDs that these sequence numbers stand for, one by one and as a set, even of messages that are gone.
+
+    That may wait, but the result stays right: the numbering does not change while a command runs.
+    """
+    each = session.selection.numbering.uids_of(runs)
+    return each, await _apart_if_many(session, len(each), partial(UidSet.of, each))
+
+
+def _gone(view: MailboxView, uids: Sequence[int]) -> int:
+    """Return how many of the messages do not exist any more."""
+    return len(uids) - sum(map(view.messages.__contains__, uids))
+
+
+async def _apart_if_many(session: Session, messages: int, work: Callable[[], T]) -> T:
+    """Return the result of `work` on so many messages; it must not use what the event loop changes."""
+    return await session.services.parsing.apart(work) if messages > MANY_MESSAGES else work()
 
 
 async def _deleted(session: Session, named: SequenceSet | None = None) -> UidSet:
@@ -153,8 +186,8 @@ async def _deleted(session: Session, named: SequenceSet | None = None) -> UidSet
         wanted = named.resolve(selection.numbering.last) if named is not None else None
         return UidSet.of([uid for uid in deleted if number(uid) and (wanted is None or uid in wanted)])
 
-    many = len(deleted) > MANY_MESSAGES or (named is not None and len(named.ranges) > MANY_RANGES)
-    return await session.services.parsing.apart(announced) if many else announced()
+    ranges = len(named.ranges) * (MANY_MESSAGES // MANY_RANGES) if named is not None else 0
+    return await _apart_if_many(session, len(deleted) + ranges, announced)
 
 
 def _expunged_elsewhere(gone: int) -> CommandFailedError:

@@ -35,7 +35,7 @@ async def test_silent_store_announces_other_sessions_changes(mail: HookedMail) -
     selection.gather()
     await mail.store_flags(selection.view, UidSet.of([1, 2]), added=SEEN)  # the client's own
     await mail.store_flags(selection.view, UidSet.of([2, 3]), added=FLAGGED)
-    selection.forget_expected({1: SEEN, 2: SEEN})
+    await selection.forget_expected({1: SEEN, 2: SEEN})
     assert b"".join(chain.from_iterable(selection.announce(expunges=True))) == (
         b"* 2 FETCH (FLAGS (\\Flagged \\Seen \\Recent))\r\n* 3 FETCH (FLAGS (\\Flagged \\Recent))\r\n"
     )

@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from protocol.values import UidSet
+from replicator.imap import selection
 from replicator.imap.handlers import message_changes
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
@@ -124,6 +125,47 @@ async def test_many_deleted_messages_are_looked_up_in_a_thread(
             assert len(view.messages) == left
             await client.run("SELECT INBOX")
     assert threads == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "threads"),
+    [
+        ("STORE 1:10 +FLAGS (a)", 0),
+        ("STORE 1:11 +FLAGS (a)", 1),  # the UIDs
+        ("UID STORE 1:10 +FLAGS.SILENT (a)", 0),
+        ("UID STORE 1:* FLAGS.SILENT (a)", 2),  # and what their flags will be
+        ("COPY 1:10 INBOX", 0),
+        ("COPY 1:11 INBOX", 2),  # and COPYUID
+        ("UID MOVE 1:* Other", 2),
+    ],
+)
+async def test_many_messages_are_changed_with_the_help_of_threads(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, command: str, threads: int
+) -> None:
+    counted = 0
+
+    async def count(work: Callable[[], T]) -> T:
+        nonlocal counted
+        counted += 1
+        return await run_in_thread(work)
+
+    monkeypatch.setattr(message_changes, "MANY_MESSAGES", 10)
+    monkeypatch.setattr(selection, "LOOKED_AT_ONCE", 3)
+    served = replace(served, parsing=Parsing(run_in_thread=count))
+    inbox = await fill(mail, messages=30)
+    await mail.create_folder("alice", "Other")
+    view = await mail.open_mailbox(inbox)
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        await mail.expunge(view, UidSet.of([30]))
+        await mail.store_flags(view, UidSet.of([29]), added=frozenset({"other"}))
+        told = await client.run(command)
+        assert told[-1].startswith("t OK")
+        assert counted == threads
+        told += await client.run("NOOP")
+        if "FLAGS.SILENT" in command:  # tells of another session's change, before or after its own
+            flags = "a" if "1:*" in command else "other"
+            assert [line for line in told if "FETCH" in line] == [rf"* 29 FETCH (FLAGS (\Recent {flags}))"]
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import pytest
 
-from protocol.values import UidSet
+from protocol.values import Dot, UidSet
 from replicator.mailstore import Folder
 from replicator.replication import cluster_mail_store
 from replicator.store.db.queries import FolderRecord
-from replicator.view import ViewChange
+from replicator.view import Message, ViewChange
 from tests.imap.client import fill
 from tests.one_node import one_node
 
@@ -97,3 +97,10 @@ async def test_many_folders_are_put_in_order_in_the_thread_that_reads(
         assert [folder.name for folder in await mail.folders("alice")] == ["INBOX", "C", "a", "b"]
         assert made_in_thread[-4:] == [True] * 4  # after INBOX, which is looked for first
         assert await mail.subscriptions("alice") == ["C", "a", "b"]
+
+
+def test_messages_are_freed_as_they_are_used_up() -> None:
+    messages = [Message(uid, bytes(16), 1, frozenset(), 0, 1, bytes(32), Dot("dc1.1", uid), 0) for uid in range(1, 6)]
+    left = [([one.uid for one in some], len(messages)) for some in cluster_mail_store._used_up(messages, 2)]
+    assert left == [([1, 2], 5), ([3, 4], 3), ([5], 1)]
+    assert messages == []
