@@ -170,12 +170,12 @@ class MailboxView:
     def apply_in_steps(self, change: ViewChange) -> Iterator[None]:
         """Show the changes of an entry, and pause after every few messages: others may use the view then.
 
-        UIDNEXT and the head are the entry's from the beginning. With another head, a UID that the entry has given
-        might name another message at a master on another branch; a UID that the entry has taken away names none.
+        The head is the entry's from the beginning: with another one, a UID that the entry has given might name another
+        message at a master on another branch, while a UID that the entry has taken away names none. UIDNEXT is the
+        entry's only at the end: no message may come below a UIDNEXT that a client has seen (design section 3).
         """
         if change.modseq <= self.highestmodseq:
             return
-        self.uidnext = max(self.uidnext, change.uidnext)
         self.highestmodseq, self.head = change.modseq, change.head
         step = _Step()
         for uid, after in chain(zip(change.expunged, repeat(None)), ((one.uid, one) for one in change.changed)):
@@ -188,7 +188,9 @@ class MailboxView:
             else:
                 before = self.messages.get(uid)
                 self.messages[uid] = after
+                self.uidnext = max(self.uidnext, uid + 1)
             step.note(uid, before, after)
+        self.uidnext = max(self.uidnext, change.uidnext)
         self._finish(step)
 
     def _finish(self, step: _Step) -> None:

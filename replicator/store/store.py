@@ -319,6 +319,8 @@ class Store:
         self._waiting, self._waiting_in = waiting, Counter(waiting.values())
 
     async def _publish(self, commit: Commit) -> None:
+        for mailbox_id in commit.retired:
+            self.views.retire(mailbox_id)
         for change in commit.changes:
             await self.views.apply(change)
         # Nothing waits from here on. Whoever hears that an entry has been applied finds it shown.
@@ -326,8 +328,6 @@ class Store:
         self.collected.update(commit.collected)
         if commit.unsettled_after is not None:
             self._unsettled_after = commit.unsettled_after
-        for mailbox_id in commit.retired:
-            self.views.retire(mailbox_id)
         for item in commit.logged:
             self._note_waiting(item.entry.dot, item.entry.mailbox_id)
         for dot, chain_id in commit.revived.items():

@@ -218,3 +218,32 @@ def test_announcement_ends_when_the_uids_lose_their_meaning() -> None:
         selection.view.uidvalidity += 1
         with pytest.raises(MailboxGoneError):
             next(announced)
+
+
+async def test_mailbox_opened_while_many_messages_come_gets_none_below_its_uidnext(
+    mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.view.STEP_WORK", 5)
+    source = await open_selection(mail, 50)
+    other = await mail.create_folder("alice", "Other")
+    opened = 0
+
+    async def open_again_and_again() -> None:
+        nonlocal opened
+        while True:
+            selection = await Selection.open(mail, other, read_only=True)
+            known, uidnext = selection.numbering.last, selection.view.uidnext
+            await trio.lowlevel.checkpoint()
+            list(selection.announce(expunges=True))
+            assert not [uid for uid in selection.numbering.uids if known < uid < uidnext]
+            selection.close()
+            opened += 1
+
+    async with trio.open_nursery() as nursery:
+        held = await mail.open_mailbox(other)  # else each opening reads it anew
+        nursery.start_soon(open_again_and_again)
+        for _ in range(5):
+            await mail.copy(source.view, UidSet.of(range(1, 51)), other)
+        assert opened
+        assert len(held.messages) == 250
+        nursery.cancel_scope.cancel()

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from replicator.config import UidConflict
+from replicator.imap.selection import MailboxGoneError, Selection
 from replicator.mailstore import INBOX
 from tests.imap.client import Client, connected, services
 from tests.replication.cluster import Cluster, Node, cluster
@@ -113,6 +114,30 @@ async def test_two_mails_of_one_uid_both_get_new_uids(
             assert found[0][2] == {3: "x", 4: "y", 5: "z"}, "in log order"
         async with session(nodes["dc3"]) as later:
             assert await later.append("after") == later.uidnext
+
+
+async def test_large_merge_shows_no_new_uids_before_sessions_end(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.view.STEP_WORK", 5)
+    async with parted(tmp_path, autojump_clock, UidConflict.UIDVALIDITY) as nodes:
+        here = nodes["dc1"]
+        for number in range(30):
+            await here.save(f"here {number}")
+            await nodes["dc2"].save(f"there {number}")
+        selection = await Selection.open(here.mail, await here.mail.folder("alice", INBOX), read_only=True)
+
+        async def idle() -> None:
+            with suppress(MailboxGoneError):
+                while True:
+                    await selection.wait()
+                    assert not list(selection.announce(expunges=True))
+            selection.close()
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(idle)
+                await heal(nodes)
 
 
 @BOTH

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from replicator import view
 from replicator.replication import timing
 from replicator.replication.bodies import retention
 from replicator.replication.writes import prestage
@@ -18,6 +19,7 @@ from replicator.runtime import objects
 def shortened_intervals() -> Iterator[None]:
     """Shorten the intervals of checkpoints, of SETTLED, and of the removal of expunged mail.
 
+    Changes of a few messages are shown in several steps, as large ones are; clients look at what is between them.
     Objects are not synced, since object stores lose no power here.
     """
     with pytest.MonkeyPatch.context() as patch:
@@ -28,6 +30,7 @@ def shortened_intervals() -> Iterator[None]:
         patch.setattr(retention, "FOLLOWED", 1e15)
         patch.setattr(timing, "SETTLED_SAY_EVERY_S", 1.0)
         patch.setattr(prestage, "OFFERED_BYTES", 160)
+        patch.setattr(view, "STEP_WORK", 3)
         patch.setattr(timing, "PRESTAGE_HELD_S", 1.0)
         patch.setattr(timing, "PRESTAGE_LOOK_EVERY_S", 0.2)
         patch.setattr(objects, "_sync", _sync_nothing)
