@@ -36,6 +36,7 @@ from replicator.replication.coordinator import Coordinator
 from replicator.replication.node_status import StatusReporter
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
+from replicator.runtime.addresses import client_address
 from replicator.runtime.environment import Environment
 from replicator.runtime.file_modes import PRIVATE_DIRECTORY, exposed_directory, exposed_file, umask_for
 from replicator.runtime.loop_watch import LoopWatch
@@ -270,7 +271,7 @@ def _doors(
     )
     yield None, HttpServer(http, Access(by_own_socket=True)).serve
     if doors.peer:
-        yield doors.peer, lambda stream: coordinator.connections.accept(tls.accept(stream))
+        yield doors.peer, lambda stream: coordinator.connections.accept(tls.accept(stream), client_address(stream))
     proxied = partial(behind_proxies, trusted=config.proxy.trusted)
     if doors.imap:
         yield doors.imap, proxied(lambda stream, address: serve_imap(stream, imap, address=address))

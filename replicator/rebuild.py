@@ -21,6 +21,7 @@ from replicator.node import DATABASE, attachments_of, make_directory
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.handshake import REBUILDING
 from replicator.replication.rebuild.rebuilder import Progress, Rebuild, RebuildError, Rebuilt
+from replicator.runtime.addresses import client_address
 from replicator.runtime.environment import Environment
 from replicator.store.db import schema
 from replicator.store.repair import damaged_database, database_swap
@@ -80,7 +81,9 @@ async def _filled(config: Config, environment: Environment, tell: Callable[[Prog
             async with trio.open_nursery() as nursery:
                 if config.listen.peer:
                     sockets = await listen(config.listen.peer)
-                    handler = guarded(lambda stream: coordinator.connections.accept(tls.accept(stream)))
+                    handler = guarded(
+                        lambda stream: coordinator.connections.accept(tls.accept(stream), client_address(stream))
+                    )
                     await nursery.start(trio.serve_listeners, handler, sockets)
                 nursery.start_soon(coordinator.run)
                 log.info("rebuilding node %s as %s", config.node.id, origin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -34,7 +35,8 @@ async def listen(address: PeerAddress) -> list[trio.SocketListener]:
             return [trio.SocketListener(trio.socket.from_stdlib_socket(_bound(address.path)))]
         return await trio.open_tcp_listeners(address.port, host=address.host)
     except OSError as error:
-        raise OSError(f"cannot listen on {address}: {error.strerror}; another program may use it") from error
+        advice = "; another program may use it" if error.errno == errno.EADDRINUSE else ""
+        raise OSError(f"cannot listen on {address}: {error.strerror}{advice}") from error
 
 
 @asynccontextmanager

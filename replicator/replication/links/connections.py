@@ -34,7 +34,6 @@ from replicator.replication.links.handshake import (
 from replicator.replication.links.link import LinkDownError, LinkHandler, PeerLink
 from replicator.replication.links.object_entries import warn_of_another
 from replicator.replication.links.rival_runs import PeerState, RivalRuns
-from replicator.runtime.addresses import client_address
 from replicator.runtime.environment import Environment
 from replicator.runtime.metrics import RefusalMetrics
 from replicator.runtime.places import Limit, PlaceLimits, Places
@@ -158,11 +157,14 @@ class Connections:
         self._why = self._why or why
         self._gives_way.set()
 
-    async def accept(self, stream: trio.abc.Stream) -> None:
-        """Serve a connection that a peer has made. Return when it ends."""
+    async def accept(self, stream: trio.abc.Stream, address: str = "") -> None:
+        """Serve a connection that a peer has made from this IP address. Return when it ends.
+
+        A socket in the file system and a stream in memory have an empty address.
+        """
         sid = None
         try:
-            link = await self._welcome_in_turn(stream)
+            link = await self._welcome_in_turn(stream, address)
             sid = link.sid
             await self._serve(link)
         except* _OnlyAskedError:
@@ -173,12 +175,12 @@ class Connections:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
 
-    async def _welcome_in_turn(self, stream: trio.abc.Stream) -> PeerLink:
+    async def _welcome_in_turn(self, stream: trio.abc.Stream, address: str) -> PeerLink:
         """Await the HELLO of a connection; if too many connections are silent, drop one as `Places` says.
 
         So unknown clients that connect and stay silent cannot keep peers out.
         """
-        with self._strangers.admit(client_address(stream)) as place:
+        with self._strangers.admit(address) as place:
             if place is not None:
                 try:
                     return await self._welcome(stream)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
+import trustme
 
 from protocol.framing import Framer
 from protocol.units import KIB, MIB
 from replicator.config import Address, Config, LimitsConfig, ListenConfig, PeerConfig, default_config
+from tests.end_to_end.helpers.certificates import certificate
 from tests.end_to_end.helpers.in_process import free_ports, running
 
 STRANGERS = 20
@@ -92,10 +95,13 @@ async def test_hello_may_have_as_many_bytes_as_a_stranger_may_send(
     assert "'a1 NONSENSE'" in caplog.text
 
 
+@pytest.mark.parametrize("secured", [False, True])
 async def test_silent_connections_from_one_address_drop_each_other_and_no_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, secured: bool
 ) -> None:
     config = node_of_two(tmp_path)
+    if secured:
+        config = replace(config, tls=certificate(trustme.CA(), tmp_path, "dc1"))
     assert isinstance(config.listen.peer, Address)
     address, flood = config.listen.peer, LimitsConfig().peer_strangers + STRANGERS
     with trio.fail_after(60):
@@ -112,4 +118,4 @@ async def test_silent_connections_from_one_address_drop_each_other_and_no_others
             await other.send_all(b"a1 NONSENSE\r\n")
             while await other.receive_some():
                 pass
-            assert "'a1 NONSENSE'" in caplog.text
+            assert ("TLS with 127.0.0.2: " if secured else "'a1 NONSENSE'") in caplog.text
