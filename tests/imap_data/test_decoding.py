@@ -1,16 +1,31 @@
 from __future__ import annotations
 
 import base64
+import binascii
+import contextlib
 import datetime as dt
 import email.policy
+import quopri
+import re
 from email.message import EmailMessage
+from itertools import pairwise
+from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from protocol.units import KIB
 from replicator.imap.matching.bounds import ReadableText, WorkMeter
-from replicator.imap.rendering.decoding import decode_text, header_text, part_text, sent_date, value_text
+from replicator.imap.rendering.decoding import (
+    _decoded,
+    _transfer_decoded,
+    decode_text,
+    header_text,
+    part_text,
+    sent_date,
+    value_text,
+)
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import parse
@@ -78,13 +93,13 @@ def test_text_is_decoded_from_its_charset(charset: str | None, octets: bytes, ex
 def test_messages_of_the_email_package_are_decoded(text: str, encoding: str) -> None:
     message = EmailMessage(email.policy.SMTP)
     message.set_content(text, charset="utf-8", cte=encoding)
-    assert part_text(parse(message.as_bytes())).splitlines() == (text + "\n").splitlines()
+    assert "".join(part_text(parse(message.as_bytes()))).splitlines() == (text + "\n").splitlines()
 
 
 @pytest.mark.parametrize("broken", [b"Z3LDvG4", b"Z3 LD\r\nvG4=", b"Z3LDvG4=trailing", b"*Z3LD*vG4="])
 def test_broken_base64_is_decoded_as_far_as_possible(broken: bytes) -> None:
     part = parse(b"Content-Type: text/plain; charset=utf-8\nContent-Transfer-Encoding: BASE64\n\n" + broken)
-    assert part_text(part).startswith("grün")
+    assert "".join(part_text(part)).startswith("grün")
 
 
 @pytest.mark.parametrize(
@@ -102,6 +117,60 @@ def test_broken_base64_is_decoded_as_far_as_possible(broken: bytes) -> None:
 )
 def test_sent_date_is_read_from_the_header(value: bytes, expected: dt.date | None) -> None:
     assert sent_date(message_header(b"Date: " + value + b"\r\n\r\n")) == expected
+
+
+CHARSETS = ["utf-8", "utf-16", "utf-16be", "utf-32", "utf-7", "iso-2022-jp", "shift_jis", "gb18030", "koi8-r", None]
+TEXT = "Grüße 日本語 текст\r\n"
+
+
+@given(st.sampled_from(CHARSETS), st.data())
+def test_text_in_pieces_is_decoded_like_a_whole_one(charset: str | None, data: st.DataObject) -> None:
+    octets = data.draw(st.just((TEXT * 3).encode(charset or "latin-1", "replace")) | st.binary(max_size=40))
+    ends = sorted(data.draw(st.lists(st.integers(0, len(octets)), max_size=4)))
+    pieces = [octets[start:end] for start, end in pairwise([0, *ends, len(octets)])]
+    assume(charset is None or pieces[0][:4] == octets[:4] or not charset.startswith("utf"))  # a mark of byte order
+    together = "".join(_decoded(pieces, charset))
+    assert together == decode_text(octets, charset) or charset == "iso-2022-jp"  # which gives up on broken text
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 2, 3, 7, 64, 1 << 16])
+@given(st.binary(max_size=100), st.data())
+def test_transfer_encodings_are_decoded_in_pieces(piece_bytes: int, octets: bytes, data: st.DataObject) -> None:
+    junk = data.draw(st.sampled_from([b"", b"\r\n", b"*", b" -"]))
+    behind = data.draw(st.sampled_from([b"", b"\r\n", *([b"QUJD"] if len(octets) % 3 else [])]))  # after padding
+    encoded = {
+        b"base64": junk.join(re.findall(rb"(?s).{1,5}", base64.b64encode(octets))) + behind,
+        b"quoted-printable": quopri.encodestring(octets),
+    }
+    with patch("replicator.imap.rendering.decoding._PIECE_BYTES", piece_bytes):
+        for name, text in encoded.items():
+            part = parse(b"Content-Type: text/plain\nContent-Transfer-Encoding: " + name + b"\n\n" + text)
+            assert b"".join(_transfer_decoded(part)) == octets
+
+
+@given(st.binary(max_size=60) | st.text("QUJD=*\n", max_size=40).map(str.encode), st.integers(1, 10))
+def test_broken_encodings_are_decoded_in_pieces_as_at_once(text: bytes, piece_bytes: int) -> None:
+    part = parse(b"Content-Type: text/plain\nContent-Transfer-Encoding: base64\n\n" + text)
+    with patch("replicator.imap.rendering.decoding._PIECE_BYTES", piece_bytes):
+        decoded = b"".join(_transfer_decoded(part))
+    with contextlib.suppress(binascii.Error):
+        assert decoded == binascii.a2b_base64(text)
+        return
+    with contextlib.suppress(binascii.Error):
+        assert decoded == binascii.a2b_base64(text + b"==")
+
+
+def test_no_step_of_decoding_takes_more_than_a_piece() -> None:
+    for encoding, encoded in {
+        b"8bit": "Grüße ".encode() * 100_000,
+        b"base64": base64.encodebytes("Grüße ".encode() * 100_000),
+        b"quoted-printable": b"Gr=C3=BC=C3=9Fe " * 50_000,  # in one line
+    }.items():
+        head = b"Content-Type: text/plain; charset=utf-8\nContent-Transfer-Encoding: " + encoding + b"\n\n"
+        pieces = part_text(parse(head + encoded))
+        assert max(map(len, pieces)) <= 64 * KIB
+        assert len(pieces) >= len(encoded) // (64 * KIB)
+        assert set("".join(pieces).split()) == {"Grüße"}
 
 
 def test_missing_date_gives_no_sent_date() -> None:

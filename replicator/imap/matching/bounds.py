@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, TypeAlias
 
 from protocol.units import KIB
 from protocol.values import UID_MAX, UidSet
@@ -62,31 +62,35 @@ class WorkMeter:
             raise WorkExceededError
 
 
+_Text: TypeAlias = Sequence[str]
+"""A text in pieces, which follow each other without anything in between."""
+
+
 class ReadableText:
     """A message's text as people read it, case-folded for comparison. Held only while one message is examined."""
 
     def __init__(self, body: ParsedBody, work: WorkMeter) -> None:
         self._body = body
         self._work = work
-        self._values: dict[bytes, list[str]] = {}
+        self._values: dict[bytes, list[_Text]] = {}
 
     def has_value(self, name: bytes, wanted: str) -> bool:
         """Return True if a header field of this name, which must be in lower case, contains the text."""
         if (values := self._values.get(name)) is None:
-            values = [value_text(value).casefold() for value in self._body.header.values(name)]
+            values = [[value_text(value).casefold()] for value in self._body.header.values(name)]
             self._values[name] = values
         return self._any_has(values, wanted)
 
     def in_header(self, wanted: str) -> bool:
         """Return True if the header contains the text."""
-        return self._any_has([self._header], wanted)
+        return self._any_has([[self._header]], wanted)
 
     def in_body(self, wanted: str) -> bool:
         """Return True if a text part, or the header of a nested message, contains the text."""
         return self._any_has(self._bodies, wanted)
 
-    def _any_has(self, texts: list[str], wanted: str) -> bool:
-        self._work.spend(len(texts) + sum(map(len, texts)) // KIB)
+    def _any_has(self, texts: list[_Text], wanted: str) -> bool:
+        self._work.spend(len(texts) + sum(len(piece) for text in texts for piece in text) // KIB)
         return any(contains(text, wanted) for text in texts)
 
     @cached_property
@@ -99,24 +103,29 @@ class ReadableText:
         return header_text(self._body.header).casefold()
 
     @cached_property
-    def _bodies(self) -> list[str]:
-        found = []
+    def _bodies(self) -> list[_Text]:
+        found: list[_Text] = []
         for part in self._body.structure.walk():
             if part.nested is not None:
-                found.append(header_text(part.nested.header).casefold())
+                found.append([header_text(part.nested.header).casefold()])
             elif is_text(part):
-                found.append(part_text(part).casefold())
+                found.append([piece.casefold() for piece in part_text(part)])
         return found
 
 
-def contains(text: str, wanted: str) -> bool:
+def contains(text: _Text, wanted: str) -> bool:
     """Return True if `wanted` is in the text. Looks at a piece at a time: other threads wait while a piece is searched.
 
     The search of a piece takes its length times that of `wanted`, at worst, if `wanted` is short.
     """
-    if len(text) <= _PIECE:
-        return wanted in text
-    return any(text.find(wanted, start, start + _PIECE + len(wanted)) >= 0 for start in range(0, len(text), _PIECE))
+    before = ""  # the end of what was searched, in which `wanted` may begin
+    for piece in text:
+        for start in range(0, len(piece), _PIECE):
+            searched = before + piece[start : start + _PIECE]
+            if wanted in searched:
+                return True
+            before = searched[max(0, len(searched) - len(wanted) + 1) :]
+    return not wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,21 +5,35 @@ Nothing here raises: undecodable text stays as it is, an octet outside its chars
 
 from __future__ import annotations
 
+import codecs
 import datetime as dt
 import re
+import string
+import sys
+from binascii import a2b_base64, a2b_qp
+from collections.abc import Iterable, Iterator, Sequence
 from email.errors import HeaderParseError
 from email.header import decode_header
-from email.message import Message as EmailMessage
 from email.utils import parsedate
 from encodings import normalize_encoding
 from encodings.aliases import aliases
 
+from protocol.units import KIB
 from replicator.mime.header import Header, without_comment
 from replicator.mime.structure import Part
 
 # Mail is not written in Python's other codecs, some of which take quadratic time (punycode) or do not decode text.
 # US-ASCII is the default and is often declared wrongly, so text in it is decoded as if no charset were named.
 _CODECS = frozenset(aliases.values()) - {"ascii"}
+
+_MARKS = {"utf_16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf_32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)}
+"""Codecs whose texts may begin with a mark of their byte order."""
+
+_PIECE_BYTES = 64 * KIB
+_LONG_LINE = 1000  # octets; RFC 2045 section 6.7 allows 76
+
+_NOT_BASE64 = bytes({*range(256)} - {*b"=+/", *string.digits.encode(), *string.ascii_letters.encode()})
+_BASE64_RUNS = re.compile(rb"[^=]+|=")
 
 _MAX_CHARSET = 64  # characters; RFC 2978 section 2.3 allows 40
 _MAX_DATE = 200  # octets; RFC 5322 section 3.3 needs fifty, comments included
@@ -41,24 +55,42 @@ def value_text(value: bytes) -> str:
     return _decode_words(decode_text(value, None))
 
 
-def part_text(part: Part) -> str:
-    """Return the content of a text part, decoded."""
+def part_text(part: Part) -> list[str]:
+    """Return the content of a text part, decoded, in pieces of which each takes a millisecond or two.
+
+    Python lets other threads go on between two calls of its own functions, but not within one.
+    """
     charset = part.content_type.decoded_parameter(b"charset")
-    return decode_text(_transfer_decoded(part), None if charset is None else charset.decode("latin-1"))
+    return _decoded([*_transfer_decoded(part)], None if charset is None else charset.decode("latin-1"))
 
 
 def decode_text(text: bytes, charset: str | None) -> str:
     """Decode from a charset. If it is None or unknown, decode as UTF-8 if valid, else as ISO 8859-1."""
+    return "".join(_decoded([text], charset))
+
+
+def _decoded(pieces: Sequence[bytes], charset: str | None) -> list[str]:
+    """Decode like `decode_text`. A character may be split between two pieces."""
     codec = None if charset is None else _codec(charset)
     if codec is not None:
         try:
-            return text.decode(codec, "replace")
+            return _by_codec(pieces, codec, "replace")
         except (LookupError, UnicodeError):  # not a text codec, or truncated UTF-16
             pass
     try:
-        return text.decode("utf-8")
+        return _by_codec(pieces, "utf-8", "strict")
     except UnicodeDecodeError:
-        return text.decode("latin-1")
+        return _by_codec(pieces, "latin-1", "strict")
+
+
+def _by_codec(pieces: Sequence[bytes], codec: str, errors: str) -> list[str]:
+    if len(pieces) == 1:
+        return [pieces[0].decode(codec, errors)]
+    b"x".decode(codec, errors)  # raises LookupError for a codec that is not one of text
+    if codec in _MARKS and not next(filter(None, pieces), b"").startswith(_MARKS[codec]):
+        codec = f"{codec}_{sys.byteorder[0]}e"  # as where the text is decoded at once
+    decoder = codecs.getincrementaldecoder(codec)(errors)
+    return [*map(decoder.decode, pieces), decoder.decode(b"", final=True)]
 
 
 def sent_date(header: Header) -> dt.date | None:
@@ -94,13 +126,45 @@ def _decode_run(run: re.Match[str]) -> str:
     return "".join(piece if isinstance(piece, str) else decode_text(piece, charset) for piece, charset in pieces)
 
 
-def _transfer_decoded(part: Part) -> bytes:
+def _transfer_decoded(part: Part) -> Iterator[bytes]:
+    """Yield the content without its transfer encoding, in pieces."""
+    raw, start, end = part.header.raw, part.header.end, part.end
+    octets = (raw[at : min(at + _PIECE_BYTES, end)] for at in range(start, end, _PIECE_BYTES))
     encoding = without_comment(part.header.value(b"content-transfer-encoding") or b"").lower()
-    if encoding not in {b"base64", b"quoted-printable"}:
-        return part.body
-    message = EmailMessage()
-    message["Content-Transfer-Encoding"] = encoding.decode("ascii")
-    message.set_payload(part.body.decode("ascii", "surrogateescape"))
-    decoded = message.get_payload(decode=True)
-    assert isinstance(decoded, bytes), "of a single part"
-    return decoded
+    if encoding == b"base64":
+        return _base64_decoded(octets)
+    return _quoted_printable_decoded(octets) if encoding == b"quoted-printable" else octets
+
+
+def _base64_decoded(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Decode base64 (RFC 2045 section 6.8) up to its padding, whatever else stands between its characters."""
+    left, pads = b"", 0
+    for piece in pieces:
+        found = bytearray(left)
+        for run in _BASE64_RUNS.findall(piece.translate(None, _NOT_BASE64)):
+            if run != b"=":
+                found += run
+                pads = 0
+            elif len(found) % 4 > 1:
+                pads += 1
+                if len(found) % 4 + pads == 4:
+                    yield a2b_base64(found + b"=" * pads)
+                    return
+        whole = len(found) // 4 * 4
+        yield a2b_base64(found[:whole])
+        left = bytes(found[whole:])
+    if len(left) > 1:
+        yield a2b_base64(left + b"==")
+
+
+def _quoted_printable_decoded(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Decode quoted-printable (RFC 2045 section 6.7). A piece ends with a line or, if lines are long, at no `=`."""
+    left = b""
+    for piece in pieces:
+        text = left + piece
+        if not (cut := text.rfind(b"\n", -_LONG_LINE) + 1):
+            cut = text.rfind(b"=", -2)  # its octet may be split
+        cut = cut if cut >= 0 else len(text)
+        yield a2b_qp(text[:cut])
+        left = text[cut:]
+    yield a2b_qp(left)
