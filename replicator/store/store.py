@@ -77,6 +77,11 @@ class Tail:
         skip = position + 1 - self._entries[0].position
         return [self._entries[index] for index in range(skip, min(len(self._entries), skip + SLICE_ENTRIES))]
 
+    def forget(self) -> None:
+        """Keep no entries in memory: those on disk have been corrected."""
+        self._entries.clear()
+        self._size_bytes = 0
+
     def wake(self) -> None:
         """Wake the tasks that wait for entries."""
         self._grown.notify()
@@ -337,6 +342,8 @@ class Store:
             self._note_shown(dot)
         if commit.waiting is not None:
             self._believe_disk(commit.waiting)
+        if commit.corrected:
+            self.tail.forget()
         self.tail.extend(commit.logged)
         if commit.context and not commit.logged:
             self.tail.wake()  # a state was taken over, so the log begins later

@@ -68,6 +68,7 @@ class Commit:
     context: dict[str, int] = field(default_factory=dict)  # origins that grew
     collected: dict[str, int] = field(default_factory=dict)  # origins whose log begins later now
     unsettled_after: dict[str, int] | None = None  # see `pending_resync`; None: unchanged
+    corrected: bool = False  # bodies that entries in the log name have been replaced
     waiting: dict[Dot, bytes] | None = None  # all waiting entries -> their chains, if a job asked for them
 
 

@@ -103,6 +103,24 @@ async def test_resync_at_any_node_repairs_a_body_conflict(
         await assert_repaired(nodes)
 
 
+async def test_new_node_gets_the_repaired_body_from_the_node_that_had_the_wrong_one(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await plant(nodes, monkeypatch)
+        await resync_at(nodes["dc1"], ResyncOptions(USER, "INBOX"))
+        await assert_repaired(nodes)
+        await nodes.stop("dc2")
+        nodes.erase("dc2")
+        nodes.isolate("dc1")
+        await nodes.start("dc2")
+        await until(lambda: nodes["dc2"].store.context == nodes["dc3"].store.context)
+        assert await hashes_in_log(nodes["dc2"], 2) == [text_of(RIGHT.encode()).content_hash]
+        nodes.rejoin("dc1")
+        await nodes.linked()
+        await assert_repaired(nodes)
+
+
 async def test_body_at_the_author_counts_against_all_others(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
