@@ -9,7 +9,8 @@ Shapes: ids and GUIDs are 16 bytes, content hashes 32, times milliseconds since 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -158,7 +159,12 @@ _KINDS = {change: kind for kind, change in _CLASSES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry. `modseq` is the mailbox's HIGHESTMODSEQ after it; a tree has UIDVALIDITY 0."""
+    """One entry. `modseq` is the mailbox's HIGHESTMODSEQ after it; a tree has UIDVALIDITY 0.
+
+    `histories` are those of the predecessors, in their order; None: an earlier version has numbered the entry.
+    `history_before` is the history that the entry had before this node corrected the bodies that it names, None if it
+    did not: later entries go on naming that one.
+    """
 
     dot: Dot
     predecessors: tuple[Dot, ...]
@@ -168,6 +174,14 @@ class Entry:
     mailbox_id: bytes
     uidvalidity: int
     changes: tuple[Change, ...]
+    histories: tuple[bytes, ...] | None = None
+    history_before: bytes | None = None
+    _digest: bytes | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def history(self) -> bytes:
+        """The hash that names the entry and all that it stands on (design section 6)."""
+        return self.history_before or (anchor(self.dot) if self.histories is None else self.digest())
 
     @property
     def stamp(self) -> Stamp:
@@ -202,7 +216,9 @@ class Entry:
     def _message_pack(self) -> bytes:
         changes = [_packed(change) for change in self.changes]
         fields = (self.predecessors, self.time, self.modseq, self.user, self.mailbox_id, self.uidvalidity, changes)
-        return cast("bytes", msgpack.packb(fields))
+        before = () if self.history_before is None else (self.history_before,)
+        also = () if self.histories is None else (self.histories, *before)
+        return cast("bytes", msgpack.packb(fields + also))
 
     def digest(self) -> bytes:
         """Return `DIGEST_BYTES` over the whole entry with its dot: the same at every node that has the entry.
@@ -210,11 +226,30 @@ class Entry:
         `MailAdd.copied` is left out: it differs at a node that has lost a body, which then no longer travels with the
         entry.
         """
-        changes = [_packed(_without_copied(change)) for change in self.changes]
-        fields = (
-            self.dot, self.predecessors, self.time, self.modseq, self.user, self.mailbox_id, self.uidvalidity, changes,
-        )  # fmt: skip
-        return blake2b(cast("bytes", msgpack.packb(fields)), digest_size=DIGEST_BYTES).digest()
+        if self._digest is None:
+            changes = [_packed(_without_copied(change)) for change in self.changes]
+            fields = (
+                self.dot, self.predecessors, self.time, self.modseq, self.user, self.mailbox_id, self.uidvalidity,
+                changes, *(() if self.histories is None else (self.histories,)),
+            )  # fmt: skip
+            digest = blake2b(cast("bytes", msgpack.packb(fields)), digest_size=DIGEST_BYTES).digest()
+            object.__setattr__(self, "_digest", digest)  # the store and each link need it, and the entry never changes
+        assert self._digest is not None
+        return self._digest
+
+    def stands_on(self, head: Dot, history: bytes) -> bool:
+        """Return True if the entry follows from a head with this history.
+
+        One that names no histories can only follow from one that names none: leaving them out proves nothing.
+        """
+        if self.histories is None:
+            return head in self.predecessors and history == anchor(head)
+        return (head, history) in zip(self.predecessors, self.histories, strict=True)
+
+    def corrected(self, changes: Iterable[Change]) -> Entry:
+        """Return the entry with other bodies of messages, under the history that it has."""
+        right = replace(self, changes=tuple(changes))
+        return right if right.history == self.history else replace(right, history_before=self.history)
 
     @classmethod
     def unpack(cls, dot: Dot, packed: bytes) -> Entry:
@@ -226,7 +261,9 @@ class Entry:
             check, packed = packed[len(_CHECKED) : _CHECK_END], packed[_CHECK_END:]
             if check != _check(dot, packed):
                 raise ValueError(f"the log has altered the entry {dot.seq} of {dot.origin}")
-        predecessors, time, modseq, user, mailbox_id, uidvalidity, changes = msgpack.unpackb(packed, use_list=False)
+        predecessors, time, modseq, user, mailbox_id, uidvalidity, changes, *also = msgpack.unpackb(
+            packed, use_list=False
+        )
         return cls(
             dot,
             tuple(Dot(origin, seq) for origin, seq in predecessors),
@@ -236,7 +273,16 @@ class Entry:
             mailbox_id,
             uidvalidity,
             tuple(_change(kind, values) for kind, *values in changes),
+            *also,
         )
+
+
+def anchor(dot: Dot) -> bytes:
+    """Return the history of an entry that names no histories: a hash of its name alone, which every node computes.
+
+    So histories begin anew at the last entry that an earlier version has numbered.
+    """
+    return blake2b(b"history:%b:%d" % (dot.origin.encode(), dot.seq), digest_size=DIGEST_BYTES).digest()
 
 
 def _check(dot: Dot, packed: bytes) -> bytes:

@@ -108,7 +108,7 @@ __all__ = [
     "Who",
 ]
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscribe | Merge
 """Commands that may carry an entry header."""

@@ -14,7 +14,8 @@ class EntryHeader:
     `changes` is the number of changes in the entry and `change` is this one's index, from 0: an entry is complete, and
     may be applied, when all have arrived. `modseq` is the MODSEQ that the entry gives. A first entry has no
     predecessor, a MERGE has two. `digest` is that of the whole entry, 16 bytes, in the header of each of its changes
-    (`resync.entry.Entry.digest`): a receiver whose copy has another digest discards the whole entry.
+    (`resync.entry.Entry.digest`): a receiver whose copy has another digest discards the whole entry. `histories` are
+    those of the predecessors, 16 bytes each; None if an earlier version has numbered the entry.
     """
 
     dot: Dot
@@ -24,6 +25,7 @@ class EntryHeader:
     digest: bytes
     change: int = 0
     changes: int = 1
+    histories: tuple[bytes, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class Snapshot:
     """State that a node shows at this moment of a mailbox, or of all of them; `Ranges` and `Rows` name it by `number`.
 
     `size` is the number of rows and `total` the sum of their 128-bit hashes. `time` is that of the latest stamp that
-    the node has given out or seen, which is not below any stamp in the state.
+    the node has given out or seen, which is not below any stamp in the state. `history` is that of the head.
     """
 
     number: int
@@ -82,6 +82,7 @@ class Snapshot:
     size: int
     total: bytes
     time: int
+    history: bytes | None
 
 
 @dataclass(frozen=True, slots=True)

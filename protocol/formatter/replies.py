@@ -60,6 +60,7 @@ def _(snapshot: c.Snapshot) -> list[v.Field]:
         v.number(snapshot.size),
         v.hex_id(snapshot.total),
         v.number(snapshot.time),
+        "NIL" if snapshot.history is None else v.hex_id(snapshot.history),
     ]
 
 

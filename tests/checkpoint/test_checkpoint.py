@@ -29,6 +29,7 @@ from tests.resync import histories, tree_histories
 
 HOME = Home("mail", "dc1")
 DOT = Dot("dc1.x", 9)
+HISTORY = bytes(range(16))
 HEAD = NamedHead("alice", b"m" * 16, 7, DOT, 5, 100 << 16)
 CONTEXT = (("dc1.x", 9), ("dc2.y", 3))
 ROW = Row(1, Dot("dc2.y", 3), 0, b"g" * 16, DOT, 5, {"\\Seen": (5 << 16, "dc1", True)}, 1000, 10, b"h" * 32)
@@ -48,8 +49,8 @@ def read(head: NamedHead, *pieces: bytes) -> list[Merge | TreeMerge]:
 
 def write(head: NamedHead, state: MailboxState | TreeState) -> Iterable[bytes]:
     if isinstance(state, TreeState):
-        return write_tree(head, state)
-    return write_mailbox(head, state, (state.rows[uid] for uid in sorted(state.rows)))
+        return write_tree(head, HISTORY, state)
+    return write_mailbox(head, HISTORY, state, (state.rows[uid] for uid in sorted(state.rows)))
 
 
 def check_round_trip(head: NamedHead, state: MailboxState | TreeState) -> None:
@@ -90,7 +91,7 @@ def rows(count: int) -> Iterable[Row]:
 @pytest.mark.parametrize("count", [0, 1, ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 3 * ROWS_AT_ONCE])
 def test_rows_are_read_in_batches(count: int) -> None:
     shown = MailboxState(uidnext=count + 1, context=dict(CONTEXT), risen=3)
-    changes = read(HEAD, *write_mailbox(HEAD, shown, rows(count)))
+    changes = read(HEAD, *write_mailbox(HEAD, HISTORY, shown, rows(count)))
     assert len(changes) == max(1, -(-count // ROWS_AT_ONCE))
     merges = [change for change in changes if isinstance(change, Merge)]
     assert [row for change in merges for row in change.rows] == list(rows(count))
@@ -108,14 +109,14 @@ def test_rows_are_consumed_while_the_checkpoint_is_written() -> None:
             taken += 1
             yield row._replace(content_hash=random.Random(row.uid).randbytes(32))
 
-    pieces = iter(write_mailbox(HEAD, MailboxState(uidnext=1 << 30, context=dict(CONTEXT)), counted()))
+    pieces = iter(write_mailbox(HEAD, HISTORY, MailboxState(uidnext=1 << 30, context=dict(CONTEXT)), counted()))
     next(pieces)
     next(pieces)
     assert 0 < taken < 15 * ROWS_AT_ONCE
 
 
 def test_damaged_checkpoint_is_refused() -> None:
-    good = b"".join(write_mailbox(HEAD, MailboxState(uidnext=9, context=dict(CONTEXT)), rows(3)))
+    good = b"".join(write_mailbox(HEAD, HISTORY, MailboxState(uidnext=9, context=dict(CONTEXT)), rows(3)))
     assert read(HEAD, good)
     for at in range(len(good)):
         for bad in (good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :], good[:at]):
@@ -140,8 +141,9 @@ def test_base_of_the_invalid_examples_is_valid() -> None:
     [
         (b"\xc1", "not MessagePack"),
         (b"\x91\x91", "not MessagePack"),
-        (5, "not an array of 2 fields"),
+        (5, "not an array"),
         ((HEAD,), "not an array of 2 fields"),
+        ((HEAD, CONTEXT, b"short"), "its history is malformed"),
         ((5, CONTEXT), "types"),
         ((HEAD[:5], CONTEXT), "types"),
         ((HEAD._replace(user=b"alice"), CONTEXT), "types"),  # type: ignore[arg-type]

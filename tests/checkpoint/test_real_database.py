@@ -60,9 +60,9 @@ def checkpoints(connection: sqlite3.Connection) -> dict[NamedHead, bytes]:
         assert entry is not None
         head = head_of(entry)
         if head.is_tree:
-            pieces = write_tree(head, queries.tree_state(connection, chain.user, chain))
+            pieces = write_tree(head, chain.history, queries.tree_state(connection, chain.user, chain))
         else:
-            pieces = write_mailbox(head, chain, queries.mailbox_rows(connection, chain.id))
+            pieces = write_mailbox(head, chain.history, chain, queries.mailbox_rows(connection, chain.id))
         made[head] = b"".join(pieces)
     return made
 

@@ -52,7 +52,8 @@ def tuples_of(members: SearchStrategy[object]) -> SearchStrategy[tuple[object, .
 contexts = tuples_of(dots)
 neighbours = tuples_of(st.tuples(sids, numbers))
 adverts = tuples_of(st.builds(c.LinkAdvert, origins, numbers_32, numbers, neighbours))
-entries = st.builds(c.EntryHeader, dots, contexts, numbers, numbers, ids, numbers_32, numbers_32)
+histories: SearchStrategy[tuple[bytes, ...] | None] = st.none() | st.lists(ids, max_size=2).map(tuple)
+entries = st.builds(c.EntryHeader, dots, contexts, numbers, numbers, ids, numbers_32, numbers_32, histories)
 
 FIELDS: dict[str, SearchStrategy[object]] = {
     "added": tuples_of(flags),
@@ -75,6 +76,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "former": sids,
     "guid": ids,
     "guids": tuples_of(ids),
+    "history": st.none() | ids,
     "head": dots,
     "highestmodseq": numbers,
     "inline": st.booleans(),

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from resync.entry import (
     Merge,
     SubscriptionState,
     TreeMerge,
+    anchor,
     pack_change,
     tree_id,
     unpack_change,
@@ -50,6 +53,7 @@ ENTRY = st.builds(
     ID,
     st.integers(0, UID_MAX),
     st.lists(CHANGE, max_size=4).map(tuple),
+    st.none() | st.lists(ID, max_size=2).map(tuple),
 )
 
 
@@ -116,3 +120,59 @@ def test_merge_is_the_same_after_packing_and_invalid_ones_are_refused() -> None:
     for garbage in (b"", b"\xc1", b"\x93\x01\x02\x03", b"\x91\xa8MAIL_DEL", pack_change(merge)[:-1]):
         with pytest.raises(ValueError, match="not a change"):
             unpack_change(garbage)
+
+
+ADD = MailAdd(1, bytes(16), 0, (), 4, bytes(32), copied=False)
+FIRST = Entry(Dot("dc1.a", 1), (), 1, 1, "alice", bytes(16), 7, (ADD,), ())
+NEXT = Entry(Dot("dc1.a", 2), (FIRST.dot,), 2, 2, "alice", bytes(16), 7, (MailDel(UidSet.of([1])),), (FIRST.history,))
+OF_BEFORE = replace(FIRST, histories=None)
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        replace(FIRST, time=2),
+        replace(FIRST, dot=Dot("dc2.a", 1)),
+        replace(FIRST, changes=(ADD._replace(content_hash=b"h" * 32),)),
+        replace(FIRST, changes=(ADD._replace(flags=("\\Seen",)),)),
+        OF_BEFORE,
+    ],
+)
+def test_history_covers_everything_below(altered: Entry) -> None:
+    assert altered.history != FIRST.history
+    assert replace(NEXT, histories=(altered.history,)).history != NEXT.history
+    assert NEXT.stands_on(FIRST.dot, FIRST.history)
+    assert not NEXT.stands_on(FIRST.dot, altered.history)
+    assert not NEXT.stands_on(NEXT.dot, FIRST.history)
+
+
+def test_history_of_an_entry_of_an_earlier_version_follows_from_its_name() -> None:
+    assert OF_BEFORE.history == anchor(FIRST.dot) == replace(OF_BEFORE, time=5).history
+    assert anchor(FIRST.dot) != anchor(NEXT.dot)
+    below = replace(NEXT, histories=None)
+    assert below.stands_on(FIRST.dot, anchor(FIRST.dot))
+    assert not below.stands_on(FIRST.dot, FIRST.history), "leaving out the histories must not pass for one that fits"
+    assert replace(NEXT, histories=(OF_BEFORE.history,)).stands_on(FIRST.dot, OF_BEFORE.history)
+
+
+def test_merge_stands_on_each_of_its_histories() -> None:
+    other = replace(FIRST, dot=Dot("dc2.a", 1))
+    merge = replace(NEXT, predecessors=(FIRST.dot, other.dot), histories=(FIRST.history, other.history))
+    assert merge.stands_on(FIRST.dot, FIRST.history)
+    assert merge.stands_on(other.dot, other.history)
+    assert not merge.stands_on(FIRST.dot, other.history)
+    of_one = replace(NEXT, predecessors=(FIRST.dot, FIRST.dot), histories=(FIRST.history, other.history))
+    assert of_one.stands_on(FIRST.dot, FIRST.history)
+    assert of_one.stands_on(FIRST.dot, other.history)
+
+
+def test_corrected_entry_keeps_its_history() -> None:
+    right = FIRST.corrected([ADD._replace(content_hash=b"h" * 32)])
+    assert right.digest() != FIRST.digest()
+    assert right.history == FIRST.history
+    assert right.corrected(FIRST.changes).history == FIRST.history
+    assert Entry.unpack(right.dot, right.pack()) == right
+    assert Entry.unpack(right.dot, right.pack()).history == FIRST.history
+    before = OF_BEFORE.corrected([ADD._replace(content_hash=b"h" * 32)])
+    assert before.history_before is None
+    assert before.history == OF_BEFORE.history

@@ -63,7 +63,7 @@ class CheckedNode:
             branch = forks.replay_branch(self.node.connection, head)
             if branch is None:
                 continue
-            plan = forks.plan_merge(self.node.connection, key, head, branch, self.uid)
+            plan = forks.plan_merge(self.node.connection, key, branch, self.uid)
             meanwhile()
             if plan is not None:
                 self.node.write(partial(forks.carry_out, plan=plan))

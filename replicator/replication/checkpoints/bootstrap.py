@@ -93,9 +93,8 @@ class Bootstrap:
 
     async def _adopt(self, home: Home, head: NamedHead) -> None:
         with deadline(timing.BOOTSTRAP_READ_TIMEOUT_S):
-            async with aclosing(self._archive.changes(home, head)) as parts:
-                changes = [change async for change in parts]
-        await self._store.write(partial(_adopt, head=head, change=_joined(changes)))
+            history, changes = await self._archive.content(home, head)
+        await self._store.write(partial(_adopt, head=head, history=history, change=_joined(changes)))
 
 
 async def _slice(heads: AsyncGenerator[NamedHead, None]) -> list[NamedHead]:
@@ -107,7 +106,7 @@ async def _slice(heads: AsyncGenerator[NamedHead, None]) -> list[NamedHead]:
     return found
 
 
-def _adopt(tx: Transaction, head: NamedHead, change: Merge | TreeMerge) -> None:
+def _adopt(tx: Transaction, head: NamedHead, history: bytes, change: Merge | TreeMerge) -> None:
     """Install a checkpoint, unless a newer state from a peer arrived meanwhile. Raises HistoryError, DamageError."""
     context = context_of(change.context)
     here = tx.chain(head.mailbox_id)
@@ -118,12 +117,12 @@ def _adopt(tx: Transaction, head: NamedHead, change: Merge | TreeMerge) -> None:
             f"this node already has a mailbox of {head.user}, in a state from which the checkpoint does not continue"
         )
     key = MailboxKey.of(head)
-    adopt(tx, Adoption(key, None, _chain(head, context, change), change, head.time))
+    adopt(tx, Adoption(key, None, _chain(head, history, context, change), change, head.time))
 
 
-def _chain(head: NamedHead, context: Context, change: Merge | TreeMerge) -> Chain:
+def _chain(head: NamedHead, history: bytes, context: Context, change: Merge | TreeMerge) -> Chain:
     """Return the chain at this head, with the numbers that a digest needs."""
-    chain = Chain(head.mailbox_id, head.user, head.uidvalidity, head=head.dot)
+    chain = Chain(head.mailbox_id, head.user, head.uidvalidity, head=head.dot, history=history)
     chain.highestmodseq, chain.context = head.modseq, dict(context)
     items: list[Item] = []
     if isinstance(change, Merge):

@@ -6,7 +6,6 @@ Checkpoints are read from the object store on the event loop; `store.log.replay`
 from __future__ import annotations
 
 import logging
-from contextlib import aclosing
 from functools import partial
 from typing import Protocol
 
@@ -65,13 +64,12 @@ class CheckpointSource:
             return None
         try:
             with deadline(timing.CHECKPOINT_READER_READ_TIMEOUT_S):
-                async with aclosing(self._archive.changes(self._archive.home, saved)) as changes:
-                    found = [change async for change in changes]
+                history, changes = await self._archive.content(self._archive.home, saved)
         except (UnreadableError, ObjectMissingError) as error:
             log.warning("a checkpoint is missing or unreadable and will be written again: %s", error)
             await self._store.write(partial(catalog.forget_unreadable, head=saved))
         except ObjectStoreError as error:
             log.warning("cannot read a checkpoint now: %s", error)
         else:
-            return Base(saved, await self._run_in_thread(partial(state_of, saved, found)))
+            return Base(saved, history, await self._run_in_thread(partial(state_of, saved, changes)))
         return None

@@ -23,7 +23,7 @@ from replicator.errors import DatabaseFailedError, HistoryError, MailboxFullErro
 from replicator.replication import timing
 from replicator.replication.checkpoints.checkpoint_reader import ReplayBases
 from replicator.replication.convergence import sync_client
-from replicator.replication.convergence.sync_client import Learned, State
+from replicator.replication.convergence.sync_client import Learned
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.writes.head_exchange import ask
@@ -32,7 +32,7 @@ from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import forks
-from replicator.store.log.forks import MiscountedError
+from replicator.store.log.forks import Branch, MiscountedError
 from replicator.store.log.replay import Base
 from replicator.store.store import Store
 from resync.bulk import Item
@@ -130,7 +130,7 @@ class ForkMerger:
                 branch = await self._store.read(partial(forks.replay_branch, head=head, base=base))
         except ContradictionError as error:
             return await self._keep_apart(key, head, error)
-        return await self._join(key, head, branch, term) if branch is not None else None
+        return await self._join(key, branch, term) if branch is not None else None
 
     async def _join_replayed_from_checkpoint(self, key: MailboxKey, head: Dot) -> bool | None:
         """Join a branch replayed from a checkpoint.
@@ -188,18 +188,18 @@ class ForkMerger:
             await self._store.read(check)
         except ContradictionError as error:
             return await self._keep_apart(key, head, error)
-        return await self._join(key, head, learned.state(), term, learned.time)
+        branch = Branch(head, learned.theirs.history, learned.state(), learned.time)
+        return await self._join(key, branch, term)
 
-    async def _join(self, key: MailboxKey, head: Dot, branch: State, term: int, time: int = 0) -> bool | None:
+    async def _join(self, key: MailboxKey, branch: Branch, term: int) -> bool | None:
         """Join a branch to what this node shows; return True if joined, False if that is impossible.
 
-        None: already joined, or not this node's task. `time` is the time of a stamp not below any in the branch, for
-        branches that are not completely in the log. Raises MiscountedError.
+        None: already joined, or not this node's task. Raises MiscountedError.
         """
         try:
-            joined = await self._merge(key, head, branch, term, time)
+            joined = await self._merge(key, branch, term)
         except (ContradictionError, MailboxFullError) as error:
-            return await self._keep_apart(key, head, error)
+            return await self._keep_apart(key, branch.head, error)
         except HistoryError as error:  # the asking node was wrong; the branch itself may be fine
             log.warning("not merging branches of %s: %s", await name_of(self._store, key), error)
             return False
@@ -212,7 +212,7 @@ class ForkMerger:
                 )
             raise
         self._damaged.pop(key.mailbox_id, None)
-        self._apart.pop(head, None)
+        self._apart.pop(branch.head, None)
         if not joined:
             return None
         log.info("merged two branches of %s", await name_of(self._store, key))
@@ -228,12 +228,12 @@ class ForkMerger:
             del self._apart[next(iter(self._apart))]
         return False
 
-    async def _merge(self, key: MailboxKey, head: Dot, branch: State, term: int, time: int) -> bool:
+    async def _merge(self, key: MailboxKey, branch: Branch, term: int) -> bool:
         """Merge the branch; return True if it was joined here and now.
 
         Raises ContradictionError and the errors of `forks.plan_merge`.
         """
-        planned = partial(forks.plan_merge, key=key, head=head, branch=branch, uid=self._uid, time=time)
+        planned = partial(forks.plan_merge, key=key, branch=branch, uid=self._uid)
         for _ in range(PLANS_MAX):
             async with self._reading:
                 plan = await self._store.read(planned)
@@ -241,7 +241,7 @@ class ForkMerger:
                 return False
             if await self._write(key, term, partial(forks.carry_out, plan=plan)):
                 return True
-        merged = partial(forks.merge_branch, key=key, head=head, branch=branch, uid=self._uid, time=time)
+        merged = partial(forks.merge_branch, key=key, branch=branch, uid=self._uid)
         return await self._write(key, term, merged)
 
     async def _write(self, key: MailboxKey, term: int, join: Callable[[Transaction], Dot | None]) -> bool:

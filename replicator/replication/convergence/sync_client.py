@@ -106,6 +106,8 @@ async def learn(
         if asked.snapshot.head is None:
             return None
         theirs = asked.chain(key)
+        if not theirs.history:
+            raise DamagedError(f"{sid} does not tell the history of a mailbox")
         if theirs.digest() != asked.snapshot.digest:
             raise DamagedError(
                 f"at {sid}, the rows of a mailbox do not match their counters; run `replicator check` there"
@@ -161,7 +163,7 @@ class _Asked:
         return Chain(
             key.mailbox_id, key.user, key.uidvalidity, told.uidnext, told.modseq, told.head,
             context_of(told.context), told.size if key.uidvalidity else 0,
-            fingerprint=int.from_bytes(told.total), risen=told.risen,
+            fingerprint=int.from_bytes(told.total), risen=told.risen, history=told.history or b"",
         )  # fmt: skip
 
     async def compare(self, ours: Fingerprints) -> Difference | None:

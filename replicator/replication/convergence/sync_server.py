@@ -102,11 +102,12 @@ class SyncServer:
         size, total = everything.size, to_bytes(everything.total)
         if isinstance(snapshot, ShownNode):
             collected = context_dots(snapshot.collected)
-            return c.Snapshot(self._taken, 0, 0, 0, None, collected, b"", size, total, self._store.last_time)
+            return c.Snapshot(self._taken, 0, 0, 0, None, collected, b"", size, total, self._store.last_time, None)
         chain = snapshot.chain
         return c.Snapshot(
             self._taken, chain.uidnext, chain.highestmodseq, chain.risen, chain.head, context_dots(chain.context),
             chain.digest() if chain.head else b"", size, total, self._store.last_time,
+            chain.history or None,
         )  # fmt: skip
 
     def _items(self) -> int:

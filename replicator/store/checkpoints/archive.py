@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import trio
 
@@ -31,6 +31,13 @@ HeadsOf = Callable[[Sequence[bytes]], Awaitable[Iterable[NamedHead]]]
 """Ids of chains -> their saved heads."""
 
 
+class CheckpointContent(NamedTuple):
+    """The history of a checkpoint's head, and the changes that take an empty chain there."""
+
+    history: bytes
+    changes: list[Merge | TreeMerge]
+
+
 class Archive:
     """The objects of the node `home`, and those of the other nodes of its cluster, in one object store."""
 
@@ -42,17 +49,14 @@ class Archive:
         """Save a checkpoint (`write_mailbox`, `write_tree`). One that a manifest lists need not be saved again."""
         await self._objects.put(checkpoint_name(self.home, head), data)
 
-    async def changes(self, home: Home, head: NamedHead) -> AsyncGenerator[Merge | TreeMerge, None]:
-        """Yield the changes of a checkpoint, which take an empty chain to the head.
-
-        They are to be trusted only once the last one has come. Raises UnreadableError, ObjectMissingError.
-        """
+    async def content(self, home: Home, head: NamedHead) -> CheckpointContent:
+        """Read a checkpoint. Raises UnreadableError, ObjectMissingError."""
         name = checkpoint_name(home, head)
         reader = CheckpointReader(name, head)
-        async with aclosing(self._read(name, reader.receive)) as changes:
-            async for change in changes:
-                yield change
+        async with aclosing(self._read(name, reader.receive)) as parts:
+            changes = [change async for change in parts]
         reader.finish()
+        return CheckpointContent(reader.history, changes)
 
     async def saved(self) -> AsyncGenerator[str, None]:
         """Yield the names of all checkpoints of this node, in no order."""

@@ -135,8 +135,9 @@ def checkpoint_of(connection: sqlite3.Connection, chain_id: bytes, now_ms: int) 
         hashes = (*map(hash_of, tree.folders.values()), *map(hash_of, tree.subscriptions.values()))
         if rows_of.add(0, *hashes) != chain.fingerprint:
             raise _not_whole(chain)
-        return Checkpoint(head, write_tree(head, tree))
-    return Checkpoint(head, write_mailbox(head, chain, _whole(chain, queries.mailbox_rows(connection, chain_id))))
+        return Checkpoint(head, write_tree(head, chain.history, tree))
+    rows = _whole(chain, queries.mailbox_rows(connection, chain_id))
+    return Checkpoint(head, write_mailbox(head, chain.history, chain, rows))
 
 
 def _whole(chain: Chain, rows: Iterable[Row]) -> Iterator[Row]:

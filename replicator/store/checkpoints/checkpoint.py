@@ -1,9 +1,9 @@
 """A checkpoint: the state of one mailbox or folder tree at one head, as an object (format: `container`).
 
-The first frame is the head and its context. Each further frame is a change as in a MERGE entry (`resync.entry`);
-together they would take an empty chain to the state, except for its context, which is in the first frame only. So rows
-from a checkpoint must satisfy the rules for rows in entries, and can be used like them. There is at least one change;
-rows come in the order of their UIDs.
+The first frame is the head, its context and its history, which earlier versions have left out. Each further frame is a
+change as in a MERGE entry (`resync.entry`); together they would take an empty chain to the state, except for its
+context, which is in the first frame only. So rows from a checkpoint must satisfy the rules for rows in entries, and can
+be used like them. There is at least one change; rows come in the order of their UIDs.
 
 An object's name tells a reader its user, node and time; the newest of a chain is the last by name. All nodes that show
 a head show the same state there, so an object's content never changes under its name.
@@ -23,7 +23,7 @@ from protocol.values import Dot, context_of
 from replicator.store.checkpoints.container import ContainerKind, Unsealer, seal
 from replicator.store.db.entry_validation import NUMBER_MAX, NamedHead, is_well_formed, why_not_head
 from resync import state
-from resync.entry import Merge, TreeMerge, pack_change, unpack_change
+from resync.entry import DIGEST_BYTES, Merge, TreeMerge, anchor, pack_change, unpack_change
 from resync.folder_tree import TreeState, tree_difference
 from resync.ranges import ITEMS_MAX
 from resync.row import Row
@@ -84,7 +84,7 @@ def _label(text: str) -> str:
     return f"%2E{encoded[1:]}" if encoded.startswith(".") else encoded  # never ".", ".." or a hidden file
 
 
-def write_mailbox(head: NamedHead, shown: state.Head, rows: Iterable[Row]) -> Iterator[bytes]:
+def write_mailbox(head: NamedHead, history: bytes, shown: state.Head, rows: Iterable[Row]) -> Iterator[bytes]:
     """Yield the object in pieces.
 
     `rows`: all rows shown at the head, by UID; they are consumed along with the pieces.
@@ -93,17 +93,19 @@ def write_mailbox(head: NamedHead, shown: state.Head, rows: Iterable[Row]) -> It
     first = tuple(islice(remaining, ROWS_AT_ONCE))
     further = iter(lambda: tuple(islice(remaining, ROWS_AT_ONCE)), ())
     changes = (Merge(uidnext, risen, (), some, ()) for some in chain([first], further))
-    return _write(head, shown.context, changes)
+    return _write(head, history, shown.context, changes)
 
 
-def write_tree(head: NamedHead, tree: TreeState) -> Iterator[bytes]:
+def write_tree(head: NamedHead, history: bytes, tree: TreeState) -> Iterator[bytes]:
     """Yield the object in pieces."""
     changes = (change._replace(context=()) for change in tree_difference(tree, [TreeState()]))
-    return _write(head, tree.context, changes)
+    return _write(head, history, tree.context, changes)
 
 
-def _write(head: NamedHead, context: Mapping[str, int], changes: Iterable[Merge | TreeMerge]) -> Iterator[bytes]:
-    packed = cast("bytes", msgpack.packb((head, sorted(context.items()))))
+def _write(
+    head: NamedHead, history: bytes, context: Mapping[str, int], changes: Iterable[Merge | TreeMerge]
+) -> Iterator[bytes]:
+    packed = cast("bytes", msgpack.packb((head, sorted(context.items()), history)))
     return seal(ContainerKind.CHECKPOINT, chain([packed], map(pack_change, changes)))
 
 
@@ -126,13 +128,14 @@ def state_of(head: NamedHead, changes: Iterable[Merge | TreeMerge]) -> MailboxSt
 class CheckpointReader:
     """The reader of one object: `receive` its bytes in order, then `finish`. Raises UnreadableError.
 
-    `head` is the head that the object must have. The reader keeps GUIDs and names, 100 bytes a row, and nothing else of
-    its output.
+    `head` is the head that the object must have; `history` is known with the first change. The reader keeps GUIDs and
+    names, 100 bytes a row, and nothing else of its output.
     """
 
     def __init__(self, name: str, head: NamedHead) -> None:
         self._sealed = Unsealer(name, ContainerKind.CHECKPOINT)
         self._head = head
+        self.history = anchor(head.dot)
         self._context: tuple[Dot, ...] | None = None
         self._content: _Rows | _Names | None = None
 
@@ -161,8 +164,10 @@ class CheckpointReader:
 
     def _begin(self, frame: bytes) -> _Rows | _Names:
         try:
-            fields, context = unpack_fields(frame, 2)
+            parts = unpack_fields(frame)
+            fields, context, history = parts if len(parts) > 2 else (*unpack_fields(frame, 2), self.history)
             head, self._context = head_from(fields), context_from(context)
+            self.history = _history_from(history)
         except ValueError as error:
             raise self._sealed.refusal(str(error)) from None
         if head != self._head:
@@ -264,6 +269,13 @@ def head_from(fields: object) -> NamedHead:
             return head
         case _:
             raise ValueError("its head has values of wrong types")
+
+
+def _history_from(history: object) -> bytes:
+    """Return the history of a head. Raises ValueError if it cannot be one."""
+    if not isinstance(history, bytes) or len(history) != DIGEST_BYTES:
+        raise ValueError("its history is malformed")
+    return history
 
 
 def context_from(fields: object) -> tuple[Dot, ...]:

@@ -11,7 +11,7 @@ import msgpack
 from protocol.values import UID_MAX, Dot
 from replicator.store.db.message_rows import DamagedRowError, unpacked_context
 from resync import row as rows
-from resync.entry import ID_BYTES
+from resync.entry import DIGEST_BYTES, ID_BYTES, anchor
 
 
 @dataclass(slots=True)
@@ -35,6 +35,8 @@ class Chain:
     size_bytes: int = 0
     fingerprint: int = 0
     risen: int = 0
+    history: bytes = b""
+    """The hash of the head's history, which its entry names (`Entry.history`); empty without a head."""
     keeps_expunged: bool | None = field(default=None, compare=False)
     """True if the table `expunged` may have rows of this mailbox, None if not yet checked.
 
@@ -44,10 +46,10 @@ class Chain:
     """Time of the head's stamp, as far as this run of the node has seen it. The writer's, not on disk."""
 
     def digest(self) -> bytes:
-        """Return 16 bytes that are equal at two nodes if and only if both show the same state."""
+        """Return 16 bytes that are equal at two nodes if and only if both show the same state of one history."""
         values = (
             self.uidvalidity == 0, self.uidnext, self.highestmodseq, self.head, sorted(self.context.items()),
-            self.messages, rows.to_bytes(self.fingerprint), self.risen,
+            self.messages, rows.to_bytes(self.fingerprint), self.risen, self.history,
         )  # fmt: skip
         return rows.to_bytes(rows.fingerprint(values))
 
@@ -55,15 +57,15 @@ class Chain:
         """Return True if the entry is part of this state's history."""
         return self.context.get(dot.origin, 0) >= dot.seq
 
-    def advance(self, dot: Dot, modseq: int, time: int) -> None:
+    def advance(self, dot: Dot, modseq: int, time: int, history: bytes) -> None:
         """Make the entry the head."""
-        self.head, self.highestmodseq, self.time = dot, modseq, time
+        self.head, self.highestmodseq, self.time, self.history = dot, modseq, time, history
         self.context[dot.origin] = dot.seq
 
 
 _COLUMNS = (
     "id, user, uidvalidity, uidnext, highestmodseq, head_origin, head_seq, context,"
-    " messages, unseen, size_bytes, fingerprint, risen"
+    " messages, unseen, size_bytes, fingerprint, risen, history"
 )
 _NAME = "a mailbox's row"
 _NUMBER_MAX = 1 << 62  # far above what any counter reaches, and well below SQLite's largest integer
@@ -125,12 +127,15 @@ def check_new(connection: sqlite3.Connection, chain_id: bytes) -> None:
 
 def from_row(row: tuple[object, ...]) -> Chain:
     """Build a chain from a row selected by `SELECT`. Raises DamagedRowError."""
-    chain_id, user, uidvalidity, uidnext, highestmodseq, origin, seq, context, messages, unseen, size, total, risen = (
-        row
-    )
+    (
+        chain_id, user, uidvalidity, uidnext, highestmodseq, origin, seq, context,
+        messages, unseen, size, total, risen, history,
+    ) = row  # fmt: skip
     if not (isinstance(chain_id, bytes) and len(chain_id) == ID_BYTES and isinstance(user, str)):
         raise DamagedRowError(_NAME)
     if not (isinstance(total, bytes) and len(total) == rows.FINGERPRINT_BYTES):
+        raise DamagedRowError(_NAME)
+    if not (isinstance(history, bytes) and len(history) in {0, DIGEST_BYTES}):
         raise DamagedRowError(_NAME)
     chain = Chain(
         chain_id,
@@ -145,9 +150,12 @@ def from_row(row: tuple[object, ...]) -> Chain:
         cast("int", size),
         int.from_bytes(total),
         cast("int", risen),
+        history,
     )
     if not _can_be(chain):
         raise DamagedRowError(_NAME)
+    if chain.head is not None and not history:  # an earlier version has written the row
+        chain.history = anchor(chain.head)
     return chain
 
 
@@ -171,10 +179,10 @@ def save(connection: sqlite3.Connection, chain: Chain) -> None:
     """Write the chain's row."""
     origin, seq = chain.head or (None, None)
     connection.execute(
-        f"INSERT OR REPLACE INTO chain ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        f"INSERT OR REPLACE INTO chain ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
         (
             chain.id, chain.user, chain.uidvalidity, chain.uidnext, chain.highestmodseq, origin, seq,
             msgpack.packb(chain.context), chain.messages, chain.unseen, chain.size_bytes,
-            rows.to_bytes(chain.fingerprint), chain.risen,
+            rows.to_bytes(chain.fingerprint), chain.risen, chain.history,
         ),
     )  # fmt: skip

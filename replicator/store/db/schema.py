@@ -13,7 +13,7 @@ from replicator.runtime.environment import open_database
 from replicator.runtime.file_modes import create_private
 from replicator.store.db.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 PAGE_BYTES = 4096  # most pages that a mail touches belong to indexes, and small pages mean less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints; each writes a page once, however often it changed
 CACHE_KIB = 16 * 1024  # per connection; a node has three
@@ -67,7 +67,8 @@ CREATE TABLE chain (                                -- one row a mailbox, one a 
     unseen         INTEGER NOT NULL,
     size_bytes     INTEGER NOT NULL,
     fingerprint    BLOB NOT NULL,                   -- sum of the rows' fingerprints
-    risen          INTEGER NOT NULL                 -- what merges added to the folder's UIDVALIDITY
+    risen          INTEGER NOT NULL,                -- what merges added to the folder's UIDVALIDITY
+    history        BLOB NOT NULL DEFAULT x''        -- of the head; empty: as `anchor` tells it, from an earlier version
 ) WITHOUT ROWID;
 CREATE INDEX chain_user ON chain (user);
 
@@ -242,6 +243,7 @@ _UPGRADES = {
     """,
     9: "ALTER TABLE by_uid ADD COLUMN also BLOB;",
     10: "",  # entries in the log have checks from now on, which earlier versions cannot read
+    11: "ALTER TABLE chain ADD COLUMN history BLOB NOT NULL DEFAULT x'';",  # entries name histories from now on, too
 }
 """Upgrade scripts: schema version -> SQL that brings a database to the next version."""
 

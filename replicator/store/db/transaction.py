@@ -161,6 +161,7 @@ class Transaction:
             mailbox_id=chain_id,
             uidvalidity=uidvalidity,
             changes=tuple(changes),
+            histories=(chain.history,) if chain.head else (),
         )
 
     def observe(self, time: int) -> None:
@@ -221,7 +222,7 @@ class Transaction:
         spare_bodies_of(self.connection, entry)
         self.connection.executemany(
             "INSERT INTO waiting (chain, after_origin, after_seq, origin, seq) VALUES (?,?,?,?,?)",
-            [(entry.mailbox_id, *before, *entry.dot) for before in entry.predecessors or (NONE_BEFORE,)],
+            [(entry.mailbox_id, *before, *entry.dot) for before in dict.fromkeys(entry.predecessors) or (NONE_BEFORE,)],
         )
 
     def forget_entries(self, origin: str, upto: int) -> None:

@@ -96,8 +96,12 @@ def fits(tx: Transaction, entry: Entry) -> bool:
     return follows and entry_validation.contradiction(tx, chain, entry) is None
 
 
-def apply(tx: Transaction, entry: Entry, *, in_log: bool = True) -> None:
-    """Apply an entry to the projections. It fits, and is in the log or an adoption."""
+def apply(tx: Transaction, entry: Entry, *, adopted: bytes | None = None) -> None:
+    """Apply an entry to the projections. It fits, and is in the log or an adoption.
+
+    `adopted`: of an adoption, the history of the head that is taken over.
+    """
+    in_log = adopted is None
     chain = tx.chain_to_change(entry.mailbox_id, entry.user, entry.uidvalidity)
     risen, seen = chain.risen, dict(chain.context) if entry.is_merge else {}
     work = _Work(tx, chain, entry, in_log=in_log)
@@ -115,7 +119,7 @@ def apply(tx: Transaction, entry: Entry, *, in_log: bool = True) -> None:
                 work.merge(change)
             case _:
                 apply_to_tree(tx, chain, entry, change)
-    chain.advance(entry.dot, entry.modseq, entry.time)
+    chain.advance(entry.dot, entry.modseq, entry.time, entry.history if adopted is None else adopted)
     tx.commit.applied.append(entry)
     if not in_log:
         tx.commit.adopted.add(entry.dot)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from protocol.values import UID_MAX, Context, Dot
 from replicator.config import UidConflict
@@ -132,8 +133,20 @@ def _stray(connection: sqlite3.Connection, source: MailboxKey, destination: Mail
     )
 
 
-def replay_branch(connection: sqlite3.Connection, head: Dot, base: Base | None = None) -> State | None:
-    """Return the state at the head of a whole branch.
+class Branch(NamedTuple):
+    """A branch that is to be joined: its head with its history, and the state there.
+
+    `time`: of a stamp not below any stamp of the branch; 0 if the log has all of its entries.
+    """
+
+    head: Dot
+    history: bytes
+    state: State
+    time: int = 0
+
+
+def replay_branch(connection: sqlite3.Connection, head: Dot, base: Base | None = None) -> Branch | None:
+    """Return the branch of this head, if it is whole.
 
     None if the state cannot be told yet (a merge arrived before all that it joined) or not at all (the branch begins
     before the log). Raises ContradictionError if no node can show it, or if a node has numbered on two branches.
@@ -141,7 +154,7 @@ def replay_branch(connection: sqlite3.Connection, head: Dot, base: Base | None =
     past = past_at(connection, head, base)
     if past is None or not check_apart(connection, past.chain_id, head, past.state.context, base):
         return None
-    return past.state
+    return Branch(head, past.history, past.state)
 
 
 def check_apart(
@@ -242,16 +255,13 @@ class MiscountedError(DamagedRowError):
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """A plan to merge a branch with what this node shows at a head. New claims name the merge as `_UNNAMED`.
-
-    `time`: of a stamp not below any stamp of the branch; 0 if the log has all of its entries.
-    """
+    """A plan to merge a branch with what this node shows at a head. New claims name the merge as `_UNNAMED`."""
 
     key: MailboxKey
-    heads: tuple[Dot, Dot]  # ours and the branch's
+    ours: Dot
+    branch: Branch
     modseq: int
     changes: tuple[Merge, ...] | tuple[TreeMerge, ...]
-    time: int
 
 
 _UNNAMED = Dot("", 0)
@@ -261,36 +271,34 @@ _UNNAMED = Dot("", 0)
 def plan_merge(
     connection: sqlite3.Connection,
     key: MailboxKey,
-    head: Dot,
-    branch: State,
+    branch: Branch,
     uid: UidConflict = UidConflict.RENUMBER,
-    *,
-    time: int = 0,
 ) -> MergePlan | None:
-    """Plan the merge of a branch with what a reader sees now; `time` as in `MergePlan`. None if it is merged by now.
+    """Plan the merge of a branch with what a reader sees now. None if it is merged by now.
 
     Takes seconds for a hundred thousand messages, so it runs beside the writer, which carries the plan out if nothing
     has changed. Raises MailboxFullError, MiscountedError; HistoryError for another user's mailbox.
     """
     connection.execute("BEGIN")
     try:
-        shown = _shown(connection, key, head, chains.load(connection, key.mailbox_id))
+        shown = _shown(connection, key, branch, chains.load(connection, key.mailbox_id))
     finally:
         connection.execute("COMMIT")
-    return _planned(connection, key, (shown[0], head), (shown[1], branch), uid, time=time) if shown else None
+    return _planned(connection, key, shown, branch, uid) if shown else None
 
 
 def carry_out(tx: Transaction, plan: MergePlan) -> Dot | None:
     """Merge the branches by an entry of its own. Return None if this node has moved on since the plan was made."""
-    key, (ours, _) = plan.key, plan.heads
+    key, branch = plan.key, plan.branch
     chain = tx.chain(key.mailbox_id)
-    if chain is None or chain.head != ours:
+    if chain is None or chain.head != plan.ours:
         return None
-    if plan.time:
-        tx.observe(plan.time)  # so that the merge's stamp is later than all that it stands on
+    if branch.time:
+        tx.observe(branch.time)  # so that the merge's stamp is later than all that it stands on
     changes = [_named(change, tx.next_dot()) for change in plan.changes]
     entry = tx.next_entry(key.mailbox_id, key.user, key.uidvalidity, changes)
-    entry = replace(entry, predecessors=plan.heads, modseq=plan.modseq)
+    heads, histories = (plan.ours, branch.head), (chain.history, branch.history)
+    entry = replace(entry, predecessors=heads, histories=histories, modseq=plan.modseq)
     tx.append(entry, [], applied=True)
     apply_and_release(tx, entry)
     return entry.dot
@@ -299,25 +307,22 @@ def carry_out(tx: Transaction, plan: MergePlan) -> Dot | None:
 def merge_branch(
     tx: Transaction,
     key: MailboxKey,
-    head: Dot,
-    branch: State,
+    branch: Branch,
     uid: UidConflict = UidConflict.RENUMBER,
-    *,
-    time: int = 0,
 ) -> Dot | None:
     """Plan and carry out in one job, while the writer waits. None if it was merged meanwhile.
 
     Raises as `plan_merge`.
     """
-    shown = _shown(tx.connection, key, head, tx.chain(key.mailbox_id))
-    if shown is None:
-        return None
-    return carry_out(tx, _planned(tx.connection, key, (shown[0], head), (shown[1], branch), uid, time=time))
+    shown = _shown(tx.connection, key, branch, tx.chain(key.mailbox_id))
+    return carry_out(tx, _planned(tx.connection, key, shown, branch, uid)) if shown else None
 
 
-def _shown(connection: sqlite3.Connection, key: MailboxKey, head: Dot, chain: Chain | None) -> tuple[Dot, State] | None:
+def _shown(
+    connection: sqlite3.Connection, key: MailboxKey, branch: Branch, chain: Chain | None
+) -> tuple[Dot, State] | None:
     """Return this node's head and state, or None if the head has seen the branch. Raises as `plan_merge`."""
-    if chain is None or chain.head is None or chain.has_seen(head):
+    if chain is None or chain.head is None or chain.has_seen(branch.head):
         return None
     if wrong := why_not_of(connection, chain, key):
         raise HistoryError(f"cannot merge the branches: {wrong}")
@@ -343,22 +348,21 @@ def _check_counted(chain: Chain, items: Collection[Item]) -> None:
 def _planned(
     connection: sqlite3.Connection,
     key: MailboxKey,
-    heads: tuple[Dot, Dot],
-    sides: tuple[State, State],
+    shown: tuple[Dot, State],
+    branch: Branch,
     uid: UidConflict,
-    *,
-    time: int,
 ) -> MergePlan:
-    ours, branch = sides
-    if isinstance(ours, TreeState) and isinstance(branch, TreeState):
-        tree = merge_trees(ours, branch)
-        return MergePlan(key, heads, tree.modseq, tree_difference(tree, (ours, branch)), time)
+    head, ours = shown
+    theirs = branch.state
+    if isinstance(ours, TreeState) and isinstance(theirs, TreeState):
+        tree = merge_trees(ours, theirs)
+        return MergePlan(key, head, branch, tree.modseq, tree_difference(tree, (ours, theirs)))
     assert isinstance(ours, MailboxState)
-    assert isinstance(branch, MailboxState)
+    assert isinstance(theirs, MailboxState)
     anew = Anew(partial(_time_of, connection)) if uid is UidConflict.UIDVALIDITY else None
-    merged = merge(ours, branch, _UNNAMED, anew)
-    _check_uids_suffice(merged, (ours, branch))
-    return MergePlan(key, heads, merged.modseq, difference(merged, (ours, branch)), time)
+    merged = merge(ours, theirs, _UNNAMED, anew)
+    _check_uids_suffice(merged, (ours, theirs))
+    return MergePlan(key, head, branch, merged.modseq, difference(merged, (ours, theirs)))
 
 
 def _check_uids_suffice(merged: MailboxState, sides: Iterable[MailboxState]) -> None:

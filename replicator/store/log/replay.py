@@ -31,6 +31,7 @@ class Base(NamedTuple):
     """A checkpoint's content: a chain's state at one of its heads."""
 
     head: NamedHead
+    history: bytes
     state: State
 
 
@@ -41,12 +42,13 @@ class Past(NamedTuple):
     user: str
     uidvalidity: int
     head: Dot
+    history: bytes
     state: State
 
     def chain(self) -> Chain:
         """Return the chain at the head. A mailbox's row counters stay 0: computing them takes a hash of each row."""
         state = self.state
-        chain = Chain(self.chain_id, self.user, self.uidvalidity, head=self.head)
+        chain = Chain(self.chain_id, self.user, self.uidvalidity, head=self.head, history=self.history)
         chain.highestmodseq, chain.context = state.modseq, dict(state.context)
         if isinstance(state, MailboxState):
             chain.uidnext, chain.risen = state.uidnext, state.risen
@@ -71,11 +73,12 @@ def past_at(
     begin, path = way
     if begin is not None:
         assert base is not None
-        start = base.head
-        return Past(start.mailbox_id, start.user, start.uidvalidity, head, _replayed(_copy(base.state), path))
+        start, history = base.head, path[-1].history if path else base.history
+        return Past(start.mailbox_id, start.user, start.uidvalidity, head, history, _replayed(_copy(base.state), path))
     first = path[0]
     empty = TreeState() if first.is_tree else MailboxState()
-    return Past(first.mailbox_id, first.user, first.uidvalidity, head, _replayed(empty, path))
+    state = _replayed(empty, path)
+    return Past(first.mailbox_id, first.user, first.uidvalidity, head, path[-1].history, state)
 
 
 def base_for(connection: sqlite3.Connection, chain_id: bytes, head: Dot | None) -> NamedHead | None:

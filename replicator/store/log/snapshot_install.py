@@ -96,7 +96,7 @@ def adopt(tx: Transaction, adoption: Adoption) -> bool:
         tx.begin_chain(key.mailbox_id, key.user, key.uidvalidity)
     _forget_pointers(tx, adoption)
     with _collisions_are_damage(entry.dot):
-        apply(tx, entry, in_log=False)
+        apply(tx, entry, adopted=adoption.theirs.history)
     shown = tx.chain_to_change(key.mailbox_id, key.user, key.uidvalidity)
     if shown.digest() != adoption.theirs.digest():
         counted = row_counts.count(tx.connection, shown)  # the counters included damaged rows, now repaired

@@ -167,7 +167,7 @@ class DamagedDatabase:
         """Return the heads of mailboxes, each from the best way that can read it."""
         found: dict[bytes, Chain] = {}
         for connection in self._ways:
-            for row in _both_ends(connection, f"{chains.SELECT} WHERE uidvalidity > 0 ORDER BY id", ()):
+            for row in _both_ends(connection, f"{_select_chains(connection)} WHERE uidvalidity > 0 ORDER BY id", ()):
                 with suppress(sqlite3.Error, TypeError):
                     chain = chains.from_row(row)
                     found.setdefault(chain.id, chain)
@@ -247,11 +247,20 @@ class DamagedDatabase:
 
 def _row_columns(connection: sqlite3.Connection) -> str:
     """Return `ROW_COLUMNS` as this database has them: up to schema 9, it has no column `also`."""
+    return ROW_COLUMNS if _has_column(connection, "by_uid", "also") else ROW_COLUMNS.replace(" also,", " NULL,")
+
+
+def _select_chains(connection: sqlite3.Connection) -> str:
+    """Return `chains.SELECT` as this database has it: up to schema 11, there is no column `history`."""
+    has_it = _has_column(connection, "chain", "history")
+    return chains.SELECT if has_it else chains.SELECT.replace(", history", ", x''")
+
+
+def _has_column(connection: sqlite3.Connection, table: str, column: str) -> bool:
+    """Return True if the table has the column, or cannot be read."""
     with suppress(sqlite3.Error):
-        names = {column[1] for column in connection.execute("PRAGMA table_info(by_uid)")}
-        if "also" not in names:
-            return ROW_COLUMNS.replace(" also,", " NULL,")
-    return ROW_COLUMNS
+        return column in {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
+    return True
 
 
 def _expected(connection: sqlite3.Connection) -> int:

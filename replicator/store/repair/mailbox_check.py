@@ -41,7 +41,7 @@ _TAKE_POINTER = "DELETE FROM by_guid WHERE guid = ? AND mailbox = ?"
 
 _COUNTED = (
     "user", "head", "context", "uidnext", "highestmodseq", "risen", "messages", "unseen", "size_bytes", "fingerprint",
-    "is a tree",
+    "history", "is a tree",
 )  # fmt: skip
 _FOLDER = ("mailbox id", "user", "name", "UIDVALIDITY", "deleted", "time", "node")
 _SUBSCRIPTION = ("user", "name", "subscribed", "time", "node")

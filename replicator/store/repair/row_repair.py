@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from protocol.values import Dot
@@ -108,7 +107,7 @@ def put_right(tx: Transaction, key: MailboxKey, others: Sequence[OtherBody], dot
     for dot in dots if done else ():
         entry = queries.entry_at(tx.connection, dot)
         if entry is not None:
-            right = replace(entry, changes=tuple(_righted(entry, by_guid)))
+            right = entry.corrected(_righted(entry, by_guid))
             tx.connection.execute("UPDATE log SET body = ? WHERE origin = ? AND seq = ?", (right.pack(), *dot))
     if done:
         for head in catalog.heads_of(tx.connection, key.mailbox_id):

@@ -21,7 +21,7 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import apply, receive
 from replicator.store.store import Store
-from resync.entry import Change, Entry, MailAdd, MailDel, Merge
+from resync.entry import Change, Entry, MailAdd, MailDel, Merge, anchor
 from resync.row import Row
 from tests.replication.cluster import virtual_environment
 from tests.store.harness import INBOX, WORK, guid, open_store
@@ -75,7 +75,7 @@ def installing(origin: str, key: MailboxKey, stored: StoredBody) -> Callable[[Tr
     dot = Dot(origin, 1)
     row = Row(1, dot, 0, guid(1), dot, 1, {}, 1_000, stored.size_bytes, stored.content_hash)
     step = entry(dot, key, Merge(2, 0, (dot,), (row,), ()))
-    return lambda tx: apply(tx, step, in_log=False)
+    return lambda tx: apply(tx, step, adopted=anchor(dot))
 
 
 def key(number: int) -> MailboxKey:

@@ -15,13 +15,13 @@ from replicator.replication import timing
 from replicator.replication.convergence import fork_merge, state_transfer
 from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
 from replicator.replication.convergence.state_transfer import StateTransfer
-from replicator.replication.convergence.sync_client import State
 from replicator.replication.writes.head_exchange import ask
 from replicator.replication.writes.lagging_peers import LaggingPeers
 from replicator.replication.writes.requests import SaveRequest
 from replicator.store.bodies.body_rows import StoredBody, lacking_count, read_body
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
+from replicator.store.log.forks import Branch
 from tests.effort import first
 from tests.lying import Lie
 from tests.replication.cluster import USER, Node, cluster, until
@@ -317,12 +317,12 @@ async def test_unmergeable_mailbox_does_not_block_other_mailboxes(
         is_hopeless = True
 
         async def join_or_refuse(
-            self: fork_merge.ForkMerger, key: queries.MailboxKey, head: Dot, branch: State, *rest: int
+            self: fork_merge.ForkMerger, key: queries.MailboxKey, branch: Branch, term: int
         ) -> bool | None:
             if key.mailbox_id == mailbox_id and is_hopeless:
                 await trio.lowlevel.checkpoint()
                 return False
-            return await join(self, key, head, branch, *rest)
+            return await join(self, key, branch, term)
 
         monkeypatch.setattr(fork_merge.ForkMerger, "_join", join_or_refuse)
         nodes.rejoin("dc2")

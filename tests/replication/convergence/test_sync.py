@@ -25,6 +25,7 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import forks, sequencer
 from resync.entry import tree_id
+from resync.state import MailboxState
 from tests.effort import examples, first
 from tests.replication.cluster import USER, Node, cluster
 from tests.replication.idle_parts import stop_the_log
@@ -41,8 +42,10 @@ async def inbox(node: Node) -> MailboxKey:
 async def shown(node: Node, key: MailboxKey) -> object:
     """Return the head and the state of the mailbox."""
 
+    nobody = forks.Branch(Dot("of.nobody", 1), b"", MailboxState())
+
     def read(reader: sqlite3.Connection) -> object:
-        return forks._shown(reader, key, Dot("of.nobody", 1), chains.load(reader, key.mailbox_id))
+        return forks._shown(reader, key, nobody, chains.load(reader, key.mailbox_id))
 
     return await node.store.read(read)
 

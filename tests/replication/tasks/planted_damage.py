@@ -90,9 +90,14 @@ DAMAGES = [
     Planted("chain deleted", [f"DELETE FROM chain WHERE id = {INBOX}"], {"chain": 1}),
     Planted("tree's chain deleted", [f"DELETE FROM chain WHERE id = {TREE}"], {"chain": 1}),
     Planted("fingerprint of a tree wrong", [f"UPDATE chain SET fingerprint = x'00' WHERE id = {TREE}"], {"chain": 1}),
+    Planted("history wrong", [f"UPDATE chain SET history = zeroblob(16) WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("history lost", [f"UPDATE chain SET history = x'' WHERE id = {TREE}"], {"chain": 1}),
     Planted(
         "chain added",
-        ["INSERT INTO chain VALUES (randomblob(16), 'alice', 7, 1, 0, NULL, NULL, x'80', 0, 0, 0, zeroblob(16), 0)"],
+        [
+            "INSERT INTO chain VALUES"
+            " (randomblob(16), 'alice', 7, 1, 0, NULL, NULL, x'80', 0, 0, 0, zeroblob(16), 0, x'')"
+        ],
         {"chain": 1},
     ),
     Planted("folder deleted", ["DELETE FROM folder WHERE name = 'Work'"], {"folder": 1}),

@@ -21,9 +21,10 @@ from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import receive
-from replicator.store.log.forks import branch_heads, merge_branch, replay_branch
+from replicator.store.log.forks import Branch, branch_heads, merge_branch, replay_branch
 from replicator.store.store import Store
 from replicator.view import MailboxView
+from resync.entry import anchor
 from resync.state import MailboxState
 from tests.bodies import stored_of
 from tests.one_node import run_inline
@@ -258,7 +259,7 @@ async def mastered_on_another_branch(directory: Path, *, joined: bool) -> AsyncI
                 (head,) = await store.read(partial(branch_heads, chain_id=STORED.mailbox_id))
                 branch = await store.read(partial(replay_branch, head=head))
                 assert branch is not None
-                await store.write(partial(merge_branch, key=STORED, head=head, branch=branch))
+                await store.write(partial(merge_branch, key=STORED, branch=branch))
             return reply
 
         for number in range(3):
@@ -325,8 +326,9 @@ def renumber(tx: Transaction, rival: str) -> None:
     """Merge a branch on which mail was added and expunged, so that messages with the same UIDs get new ones."""
     chain = tx.chain(STORED.mailbox_id)
     assert chain is not None
-    branch = MailboxState(chain.uidnext, 1, {rival: 1})
-    assert merge_branch(tx, STORED, Dot(rival, 1), branch)
+    head = Dot(rival, 1)
+    branch = Branch(head, anchor(head), MailboxState(chain.uidnext, 1, {rival: 1}))
+    assert merge_branch(tx, STORED, branch)
 
 
 async def test_messages_are_found_again_after_each_merge(tmp_path: Path) -> None:

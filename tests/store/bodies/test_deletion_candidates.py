@@ -335,7 +335,7 @@ class World:
     def join(self, node: MemoryNode, key: MailboxKey) -> None:
         for head in forks.branch_heads(node.connection, key.mailbox_id):
             branch = forks.replay_branch(node.connection, head)
-            plan = branch and forks.plan_merge(node.connection, key, head, branch, UidConflict.RENUMBER)
+            plan = branch and forks.plan_merge(node.connection, key, branch, UidConflict.RENUMBER)
             if plan:
                 with suppress(MailError, HistoryError):
                     node.write(partial(forks.carry_out, plan=plan))

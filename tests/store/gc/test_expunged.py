@@ -58,7 +58,7 @@ def merge_branches(node: MemoryNode, uid: UidConflict = UidConflict.RENUMBER) ->
     for head in forks.branch_heads(node.connection, INBOX.mailbox_id):
         branch = forks.replay_branch(node.connection, head)
         assert branch is not None
-        plan = forks.plan_merge(node.connection, INBOX, head, branch, uid)
+        plan = forks.plan_merge(node.connection, INBOX, branch, uid)
         assert plan is not None
         assert node.write(partial(forks.carry_out, plan=plan))
 

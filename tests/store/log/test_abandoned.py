@@ -109,7 +109,7 @@ def test_abandoned_entry_waits_when_a_merge_contains_its_predecessor(abandoned: 
     (head,) = forks.branch_heads(fork_merger.connection, INBOX.mailbox_id)
     branch = forks.replay_branch(fork_merger.connection, head)
     assert branch is not None
-    fork_merger.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch, UidConflict.RENUMBER))
+    fork_merger.write(lambda tx: forks.merge_branch(tx, INBOX, branch, UidConflict.RENUMBER))
     (merge,) = [item.entry for item in fork_merger.log() if item.entry.dot.origin == "dc4.a"]
     abandoned.node.receive(merge)
     assert shown(abandoned.node).digest() == shown(fork_merger).digest()

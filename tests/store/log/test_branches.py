@@ -46,7 +46,7 @@ def test_branch_waits_until_the_merge_below_it_is_complete() -> None:
     (head,) = forks.branch_heads(merger.connection, INBOX.mailbox_id)
     branch = forks.replay_branch(merger.connection, head)
     assert branch is not None
-    merger.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch))
+    merger.write(lambda tx: forks.merge_branch(tx, INBOX, branch))
     merge = merger.log()[-1]
     for item in (first, merge):
         other.take(item)
@@ -98,7 +98,7 @@ def test_fork_within_one_origin_is_found_behind_a_merge() -> None:
     (head,) = forks.branch_heads(node.connection, INBOX.mailbox_id)
     branch = forks.replay_branch(node.connection, head)
     assert branch is not None
-    node.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch, UidConflict.RENUMBER))
+    node.write(lambda tx: forks.merge_branch(tx, INBOX, branch, UidConflict.RENUMBER))
     before = shown(node)
     node.receive(adding_entry(RIGHT, 2, ROOT, modseq=2))
     node.receive(adding_entry(ON_LEFT, 3, RIGHT, modseq=3))
@@ -166,7 +166,7 @@ def test_a_large_merge_is_one_entry_of_several_changes(monkeypatch: pytest.Monke
     (head,) = forks.branch_heads(left.connection, INBOX.mailbox_id)
     branch = forks.replay_branch(left.connection, head)
     assert branch is not None
-    left.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch, UidConflict.UIDVALIDITY))
+    left.write(lambda tx: forks.merge_branch(tx, INBOX, branch, UidConflict.UIDVALIDITY))
     for item in left.log():
         right.take(item)
     merge = left.log()[-1].entry
@@ -255,13 +255,13 @@ def test_chain_that_disagrees_with_its_rows_is_not_merged(key: MailboxKey, damag
     (head,) = forks.branch_heads(left.connection, key.mailbox_id)
     branch = forks.replay_branch(left.connection, head)
     assert branch is not None
-    plan = forks.plan_merge(left.connection, key, head, branch)
+    plan = forks.plan_merge(left.connection, key, branch)
     assert plan is not None
     left.connection.execute(damage)
     left.connection.commit()
     before = left.digests()
     with pytest.raises(forks.MiscountedError, match="run `replicator check --repair`"):
-        forks.plan_merge(left.connection, key, head, branch)
+        forks.plan_merge(left.connection, key, branch)
     with pytest.raises(forks.MiscountedError):
-        left.write(lambda tx: forks.merge_branch(tx, key, head, branch))
+        left.write(lambda tx: forks.merge_branch(tx, key, branch))
     assert left.digests() == before

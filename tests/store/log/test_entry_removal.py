@@ -45,7 +45,7 @@ class MemoryCheckpoints:
 
     def base_of(self, chain_id: bytes, head: Dot | None = None) -> Base | None:
         saved = base_for(self.node.connection, chain_id, head)
-        return None if saved is None else Base(saved, read(saved, self.objects[saved]))
+        return None if saved is None else Base(saved, *read(saved, self.objects[saved]))
 
     def round(self) -> None:
         """Make a round up to its manifest, which is then pending."""
@@ -101,11 +101,12 @@ class MemoryCheckpoints:
         return found + [chain_id.hex() for chain_id in unseen_chains(connection, 0).found]
 
 
-def read(head: NamedHead, data: bytes) -> MailboxState:
+def read(head: NamedHead, data: bytes) -> tuple[bytes, MailboxState]:
+    """Return the history and the state."""
     reader = CheckpointReader("test", head)
     state = state_of(head, list(reader.receive(data)))
     reader.finish()
-    return state  # type: ignore[return-value] # also of trees, whose state is only passed on
+    return reader.history, state  # type: ignore[return-value] # also of trees, whose state is only passed on
 
 
 class TruncatingNode(CheckedNode):
@@ -116,7 +117,7 @@ class TruncatingNode(CheckedNode):
             branch = forks.replay_branch(self.node.connection, head, self.checkpoints.base_of(key.mailbox_id, head))
             if branch is None:
                 continue
-            plan = forks.plan_merge(self.node.connection, key, head, branch, self.uid)
+            plan = forks.plan_merge(self.node.connection, key, branch, self.uid)
             meanwhile()
             if plan is not None:
                 self.node.write(partial(forks.carry_out, plan=plan))

@@ -61,7 +61,7 @@ def test_repeated_save_after_a_merge_names_the_entries_with_the_body(node: Memor
     (head,) = forks.branch_heads(node.connection, INBOX.mailbox_id)
     branch = forks.replay_branch(node.connection, head)
     assert branch is not None
-    merge = node.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch))
+    merge = node.write(lambda tx: forks.merge_branch(tx, INBOX, branch))
     assert merge == Dot("dc1.a", 2)
     (row,) = rows(node).values()
     assert (row.uid, row.placements()) == (2, ((Dot("dc1.a", 1), 0), (Dot("dc2.a", 1), 0)))

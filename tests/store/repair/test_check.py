@@ -123,7 +123,7 @@ def test_counters_changed_in_the_same_batch_are_repaired() -> None:
 def test_mailbox_unknown_to_the_log_is_removed() -> None:
     node, unknown = MemoryNode("dc1.a"), bytes(16)
     node.write(saving(b"text", guid(1)))
-    columns = "?, user, 9, 1, 0, NULL, NULL, context, 0, 0, 0, fingerprint, 0"
+    columns = "?, user, 9, 1, 0, NULL, NULL, context, 0, 0, 0, fingerprint, 0, x''"
     node.connection.execute(f"INSERT INTO chain SELECT {columns} FROM chain", (unknown,))
     assert node.write(lambda tx: tx.chain(unknown)) is not None
     node.write(partial(compare_and_mend, chain_id=unknown, doubted=False))
@@ -288,7 +288,7 @@ def test_merge_is_replayed_over_the_branch_that_is_there() -> None:
     (head,) = forks.branch_heads(joins.connection, INBOX.mailbox_id)
     branch = forks.replay_branch(joins.connection, head)
     assert branch is not None
-    joins.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch))
+    joins.write(lambda tx: forks.merge_branch(tx, INBOX, branch))
     merge = joins.log()[-1]
     for item in (second, merge):
         late.take(item)

@@ -58,7 +58,7 @@ def test_empty_replacement_is_given_up(tmp_path: Path) -> None:
     "what",
     [
         "INSERT INTO origin VALUES ('dc1.a', 1, 0, 1, 0)",
-        "INSERT INTO chain VALUES (x'01', 'alice', 1, 1, 1, NULL, NULL, x'80', 0, 0, 0, x'00', 0)",
+        "INSERT INTO chain VALUES (x'01', 'alice', 1, 1, 1, NULL, NULL, x'80', 0, 0, 0, x'00', 0, x'')",
         "INSERT INTO content (hash, size_bytes, parted, body) VALUES (x'01', 1, 0, x'02')",
     ],
 )

@@ -4,6 +4,7 @@ from protocol.values import Dot
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.log import forks
+from replicator.store.repair.mailbox_check import LogComparison, exhausted
 from replicator.store.repair.row_repair import OtherBody, entries_with, put_right
 from resync.entry import MailAdd, Merge
 from resync.row import Row
@@ -17,7 +18,7 @@ def merge_branches(node: MemoryNode) -> None:
     (head,) = forks.branch_heads(node.connection, INBOX.mailbox_id)
     branch = forks.replay_branch(node.connection, head)
     assert branch is not None
-    node.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch))
+    node.write(lambda tx: forks.merge_branch(tx, INBOX, branch))
 
 
 def test_body_is_corrected_in_a_merge_that_names_an_expunged_placement() -> None:
@@ -38,3 +39,7 @@ def test_body_is_corrected_in_a_merge_that_names_an_expunged_placement() -> None
     named = [one for change in changes for one in (change.rows if isinstance(change, Merge) else [change])]
     hashes = {one.content_hash for one in named if isinstance(one, MailAdd | Row)}
     assert hashes == {CORRECT_BODY.content_hash}
+    chain = queries.chain_or_empty(node.connection, INBOX)
+    assert exhausted(LogComparison(node.connection, INBOX.mailbox_id)).damages == [], "the head keeps its history"
+    last = node.log()[-1].entry
+    assert last.history == chain.history != last.digest()
