@@ -57,6 +57,7 @@ class Side:
     context: Context
     rows: Mapping[bytes, Item] = field(repr=False)
     risen: int = 0
+    history: bytes = b""
 
     def has_seen(self, dot: Dot) -> bool:
         """Return True if the entry is part of this side's history."""
@@ -80,6 +81,8 @@ def differing(ours: Side, theirs: Side) -> Differing:
     by_row = kinds(ours, theirs)
     if ours.head == theirs.head or ours.context == theirs.context:
         is_same = not by_row and _numbers(ours) == _numbers(theirs)
+        if is_same and ours.history != theirs.history:
+            return Differing(by_row, Counter({DifferenceKind.CONTEXT: 1}))
         return Differing(by_row, Counter({} if is_same else {DifferenceKind.DAMAGE: max(1, len(by_row))}))
     return Differing(by_row, count(by_row) or Counter({DifferenceKind.CONTEXT: 1}))
 

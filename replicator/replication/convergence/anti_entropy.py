@@ -79,17 +79,17 @@ class AntiEntropy:
         return not left
 
     async def _take_over(self, sid: str, left: list[MailboxKey], key: MailboxKey) -> None:
-        """Make a mailbox equal if the node shows it ahead of its log; otherwise the log does that.
+        """Make a mailbox equal if the node shows it ahead of its log, or the same head differently.
+
+        Otherwise the log does that.
 
         Append it to `left` if it is not equal afterwards. Raises MailError, LinkDownError.
         """
         mine = await chain_of(self._store, key)
-        if not await head_exchange.is_ahead_of_log(self._mastership.toward(sid), sid, key, mine):
+        if not await head_exchange.is_beyond_logs(self._mastership.toward(sid), sid, key, mine):
             return
         outcome = await self._reconciliation.reconcile(key, sid)
         if outcome not in _DONE:
             left.append(key)
         if outcome in {Outcome.ADOPTED, Outcome.MERGED}:
-            log.info(
-                "%s now equals its state at %s, which is ahead of that node's log", await name_of(self._store, key), sid
-            )
+            log.info("%s now equals its state at %s, which no log brings", await name_of(self._store, key), sid)

@@ -125,7 +125,7 @@ def _look(learned: Learned, rows: Mapping[bytes, Item], sid: str) -> NodeCompari
 
 
 def _side(chain: Chain, rows: Mapping[bytes, Item]) -> Side:
-    return Side(chain.head, chain.uidnext, chain.highestmodseq, chain.context, rows, chain.risen)
+    return Side(chain.head, chain.uidnext, chain.highestmodseq, chain.context, rows, chain.risen, chain.history)
 
 
 async def _all_of_ours(store: Store, key: MailboxKey) -> Learned:

@@ -191,6 +191,21 @@ class ForkMerger:
         branch = Branch(head, learned.theirs.history, learned.state(), learned.time)
         return await self._join(key, branch, term)
 
+    async def join_histories(self, key: MailboxKey, head: Dot, history: bytes) -> bool:
+        """Join another history of the head that this node shows; return False if this node has moved on.
+
+        Only its master calls this.
+        """
+        term = self._mastership.masters.term
+        merging = partial(forks.merge_histories, key=key, head=head, history=history)
+        if not await self._write(key, term, merging):
+            return False
+        log.warning(
+            "%s had two histories with the same content, now joined: one of the nodes was damaged or has had bodies"
+            " corrected; run `replicator check` at all nodes", await name_of(self._store, key),
+        )  # fmt: skip
+        return True
+
     async def _join(self, key: MailboxKey, branch: Branch, term: int) -> bool | None:
         """Join a branch to what this node shows; return True if joined, False if that is impossible.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 
@@ -78,6 +79,9 @@ class Reconciliation:
         reply = await ask(self._mastership.toward(sid), sid, key, mine)
         if not isinstance(reply, Mismatch) or reply.head is None:
             return
+        if reply.head == mine.head:
+            await self.reconcile(key, sid)
+            return
         with trio.move_on_after(timing.RECONCILIATION_LOG_FIRST_S):
             await self._store.wait_logged(reply.head)
         while not (await chain_of(self._store, key)).has_seen(reply.head):
@@ -109,7 +113,7 @@ class Reconciliation:
             raise UnavailableError(f"{sid} did not report its state of {await name_of(self._store, key)}")
         theirs = context_of(reply.context)
         if covers(mine.context, theirs):
-            return await self._damaged(key, sid, mine) if covers(theirs, mine.context) else Outcome.AHEAD
+            return await self._join_histories(key, sid, mine) if covers(theirs, mine.context) else Outcome.AHEAD
         if covers(theirs, mine.context):
             return await self._adopt(key, sid)  # checked again after both have been read
         if self._fork_merger.is_hopeless(reply.head):
@@ -122,9 +126,28 @@ class Reconciliation:
             return Outcome.DAMAGED
         return None if joined is None else Outcome.MERGED if joined else Outcome.APART
 
-    async def _damaged(self, key: MailboxKey, sid: str, mine: Chain) -> Outcome | None:
+    async def _join_histories(self, key: MailboxKey, sid: str, mine: Chain) -> Outcome | None:
+        """Join two states of the same entries, which is possible if only their histories differ.
+
+        One of the nodes has been damaged, or has got an entry from a node that had corrected bodies in it. The rows are
+        the same, so it does not matter whose history is right, and the merge names both.
+        """
+        theirs: Chain | None = None
+        with suppress(sync_client.DamagedError):
+            theirs = await sync_client.head_at(self._mastership, sid, key)
+            if theirs is None or theirs.context != mine.context:
+                return None
         if (await chain_of(self._store, key)).digest() != mine.digest():
             return None
+        if theirs is None or mine.head is None or replace(theirs, history=mine.history).digest() != mine.digest():
+            return await self._damaged(key, sid)
+        if not self._mastership.is_ours(key):
+            await self._tell_master(key, theirs)  # the master may have the same history as this node
+            return await self._tell_master(key, mine)
+        joined = await self._fork_merger.join_histories(key, mine.head, theirs.history)
+        return Outcome.MERGED if joined else None
+
+    async def _damaged(self, key: MailboxKey, sid: str) -> Outcome:
         log.warning(
             "%s is damaged at this node or at %s: both have seen the same entries but show different content; run"
             " `replicator check --repair` at both", await name_of(self._store, key), sid,

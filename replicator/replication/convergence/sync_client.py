@@ -103,15 +103,9 @@ async def learn(
     for turn in range(TRIES):
         if turn:
             asked = await _ask(mastership, sid, key, anew=anew)
-        if asked.snapshot.head is None:
+        theirs = asked.head(key)
+        if theirs is None:
             return None
-        theirs = asked.chain(key)
-        if not theirs.history:
-            raise DamagedError(f"{sid} does not tell the history of a mailbox")
-        if theirs.digest() != asked.snapshot.digest:
-            raise DamagedError(
-                f"at {sid}, the rows of a mailbox do not match their counters; run `replicator check` there"
-            )
         try:
             is_whole = await _learn(store, asked, ours.fingerprints, items, gone)
         except ValueError as error:
@@ -119,6 +113,18 @@ async def learn(
         if is_whole:
             return Learned(key, ours, theirs, items, frozenset(gone), asked.snapshot.time)
     raise UnavailableError(f"a mailbox at {sid} changes faster than it can be compared")
+
+
+async def head_at(mastership: Mastership, sid: str, key: MailboxKey) -> Chain | None:
+    """Return the head that a node shows of the mailbox or tree, without its rows; None if it shows nothing.
+
+    Raises UnavailableError if the node cannot be asked or its rows do not match its counters (DamagedError);
+    LinkDownError.
+    """
+    asked = await _ask(mastership, sid, key)
+    theirs = asked.head(key)
+    await asked.end()
+    return theirs
 
 
 async def differing_chains(store: Store, mastership: Mastership, sid: str) -> NodeDifference:
@@ -158,13 +164,21 @@ class _Asked:
     def everything(self) -> Fingerprint:
         return Fingerprint(self.snapshot.size, int.from_bytes(self.snapshot.total))
 
-    def chain(self, key: MailboxKey) -> Chain:
+    def head(self, key: MailboxKey) -> Chain | None:
+        """Return the head of the mailbox or tree, None if it has none. Raises DamagedError."""
         told = self.snapshot
-        return Chain(
+        if told.head is None:
+            return None
+        chain = Chain(
             key.mailbox_id, key.user, key.uidvalidity, told.uidnext, told.modseq, told.head,
             context_of(told.context), told.size if key.uidvalidity else 0,
             fingerprint=int.from_bytes(told.total), risen=told.risen, history=told.history or b"",
         )  # fmt: skip
+        if chain.digest() != told.digest or not chain.history:
+            raise DamagedError(
+                f"at {self.sid}, the rows of a mailbox do not match their counters; run `replicator check` there"
+            )
+        return chain
 
     async def compare(self, ours: Fingerprints) -> Difference | None:
         """Return the difference; None if the snapshot expired."""

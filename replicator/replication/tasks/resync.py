@@ -217,7 +217,10 @@ class ResyncTask:
         return None, f"not completed {within}; `replicator status` shows whether masters are known"
 
     async def _is_shown(self, key: MailboxKey, sid: str, look: NodeComparison) -> bool:
-        """Wait until each node has seen what the other one showed; return False on a timeout."""
+        """Wait until each node has seen what the other one showed, and one head has one digest.
+
+        Returns False on a timeout.
+        """
 
         async def late() -> tuple[str, ...]:
             return () if await self._have_both_seen(key, sid, look) else (sid,)
@@ -227,6 +230,8 @@ class ResyncTask:
     async def _have_both_seen(self, key: MailboxKey, sid: str, look: NodeComparison) -> bool:
         mine = await self._store.read(partial(chains.load, chain_id=key.mailbox_id)) or look.ours
         reply = await ask(self._mastership.toward(sid), sid, key, mine)
+        if isinstance(reply, Mismatch) and reply.head == mine.head:
+            return False
         theirs = mine.context if isinstance(reply, Done) else {}
         if isinstance(reply, Mismatch):
             theirs = context_of(reply.context)

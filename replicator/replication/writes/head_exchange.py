@@ -26,7 +26,8 @@ async def compare(
 ) -> Reply:
     """Answer an MBOX, or pass it on to its destination. Raises LinkDownError.
 
-    `lacks` is called with a mailbox that this node masters and of which another node shows a head unknown here.
+    `lacks` is called with a mailbox that this node masters and of which another node shows a head unknown here, or
+    shows the head that this node shows with another digest.
     """
     key = MailboxKey.of(mbox)
     if mbox.destination is not None and mbox.destination != mastership.sid:
@@ -35,12 +36,14 @@ async def compare(
             return Refused(RefusalCode.UNAVAILABLE, f"no route to {mbox.destination}")
         return await onward.request(lambda onward: replace(mbox, number=onward.number(key, mbox.name)))
     mine = await store.read(lambda reader: chains.load(reader, mbox.mailbox_id))
-    if mbox.head is not None and not (mine and mine.has_seen(mbox.head)) and mastership.is_ours(key):
+    is_same = mine is not None and mine.head == mbox.head and mine.digest() == mbox.digest
+    is_other = mine is None or mine.head == mbox.head or (mbox.head is not None and not mine.has_seen(mbox.head))
+    if is_other and not is_same and mbox.head is not None and mastership.is_ours(key):
         lacks(key)
     if mine is None:
         return Done() if mbox.head is None else Mismatch(("head",), None, ())
     is_logged = mine.head is None or store.context.get(mine.head.origin, 0) >= mine.head.seq
-    if mine.head == mbox.head and mine.digest() == mbox.digest:
+    if is_same:
         return Done() if is_logged else Mismatch((NOT_LOGGED,), mine.head, context_dots(mine.context))
     fields = ("head" if mine.head != mbox.head else "digest", *(() if is_logged else (NOT_LOGGED,)))
     return Mismatch(fields, mine.head, context_dots(mine.context))
@@ -75,10 +78,15 @@ async def ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, 
     return Done() if is_same else reply
 
 
-async def is_ahead_of_log(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain) -> bool:
-    """Return True if a node shows another head of a mailbox than this one, and does not have its entry in its log."""
+async def is_beyond_logs(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain) -> bool:
+    """Return True if no log makes a mailbox equal to its state at a node.
+
+    That node shows another head and does not have its entry in its log, or shows this node's head differently.
+    """
     reply = await _ask(link, sid, key, mine)
-    return isinstance(reply, Mismatch) and NOT_LOGGED in reply.fields and reply.fields != (NOT_LOGGED,)
+    if not isinstance(reply, Mismatch) or reply.fields == (NOT_LOGGED,):
+        return False
+    return NOT_LOGGED in reply.fields or reply.head == mine.head
 
 
 def _can_be_there(store: Store, head: Dot) -> bool:

@@ -20,6 +20,7 @@ from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.transaction import Transaction
 from resync.entry import (
+    DIGEST_BYTES,
     ID_BYTES,
     Change,
     Entry,
@@ -82,7 +83,8 @@ def _form(entry: Entry, own_origin: str) -> tuple[tuple[bool, str], ...]:
     return (
         (entry.dot.origin != own_origin, "names this node's current run as its origin"),
         (len(entry.predecessors) <= PREDECESSORS_MAX, f"has more than {PREDECESSORS_MAX} predecessors"),
-        (len(set(entry.predecessors)) == len(entry.predecessors), "names a predecessor twice"),
+        (_has_one_history_each(entry), "does not name one history of 16 bytes for each predecessor"),
+        (_are_distinct(entry), "names a predecessor twice"),
         (bool(entry.changes), "has no changes"),
         (
             all(isinstance(change, _TREE_CHANGES) == entry.is_tree for change in entry.changes),
@@ -95,6 +97,16 @@ def _form(entry: Entry, own_origin: str) -> tuple[tuple[bool, str], ...]:
         ),
         (entry.joined_context.get(entry.dot.origin, 0) < entry.dot.seq, "has predecessors that have already seen it"),
     )
+
+
+def _has_one_history_each(entry: Entry) -> bool:
+    return entry.histories is None or [*map(len, entry.histories)] == [DIGEST_BYTES] * len(entry.predecessors)
+
+
+def _are_distinct(entry: Entry) -> bool:
+    """Return True if no predecessor is named twice; a merge may name two histories of one."""
+    heads = tuple(zip(entry.predecessors, entry.histories or entry.predecessors, strict=False))
+    return len(set(heads)) == len(heads)
 
 
 def head_of(entry: Entry) -> NamedHead:

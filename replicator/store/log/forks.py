@@ -14,7 +14,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from protocol.values import UID_MAX, Context, Dot
+from protocol.values import UID_MAX, Context, Dot, context_dots
 from replicator.config import UidConflict
 from replicator.errors import HistoryError, MailboxFullError
 from replicator.store.checkpoints import catalog
@@ -255,13 +255,18 @@ class MiscountedError(DamagedRowError):
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """A plan to merge a branch with what this node shows at a head. New claims name the merge as `_UNNAMED`."""
+    """A plan to merge a branch with what this node shows at a head. New claims name the merge as `_UNNAMED`.
+
+    `history` is that of the branch's head, `time` as in `Branch`.
+    """
 
     key: MailboxKey
     ours: Dot
-    branch: Branch
+    theirs: Dot
+    history: bytes
     modseq: int
     changes: tuple[Merge, ...] | tuple[TreeMerge, ...]
+    time: int = 0
 
 
 _UNNAMED = Dot("", 0)
@@ -289,19 +294,34 @@ def plan_merge(
 
 def carry_out(tx: Transaction, plan: MergePlan) -> Dot | None:
     """Merge the branches by an entry of its own. Return None if this node has moved on since the plan was made."""
-    key, branch = plan.key, plan.branch
+    key = plan.key
     chain = tx.chain(key.mailbox_id)
     if chain is None or chain.head != plan.ours:
         return None
-    if branch.time:
-        tx.observe(branch.time)  # so that the merge's stamp is later than all that it stands on
+    if plan.time:
+        tx.observe(plan.time)  # so that the merge's stamp is later than all that it stands on
     changes = [_named(change, tx.next_dot()) for change in plan.changes]
     entry = tx.next_entry(key.mailbox_id, key.user, key.uidvalidity, changes)
-    heads, histories = (plan.ours, branch.head), (chain.history, branch.history)
+    heads, histories = (plan.ours, plan.theirs), (chain.history, plan.history)
     entry = replace(entry, predecessors=heads, histories=histories, modseq=plan.modseq)
     tx.append(entry, [], applied=True)
     apply_and_release(tx, entry)
     return entry.dot
+
+
+def merge_histories(tx: Transaction, key: MailboxKey, head: Dot, history: bytes) -> Dot | None:
+    """Merge another history of the head that this node shows, where nothing else differs, by an entry on both.
+
+    Nodes with either history can step onto it. Returns None if this node has moved on, or has that history.
+    """
+    chain = tx.chain(key.mailbox_id)
+    if chain is None or chain.head != head or chain.history == history:
+        return None
+    context, modseq = context_dots(chain.context), chain.highestmodseq + 1
+    if key.uidvalidity:
+        unchanged = (Merge(chain.uidnext, chain.risen, context, (), ()),)
+        return carry_out(tx, MergePlan(key, head, head, history, modseq, unchanged))
+    return carry_out(tx, MergePlan(key, head, head, history, modseq, (TreeMerge(context, (), ()),)))
 
 
 def merge_branch(
@@ -353,16 +373,17 @@ def _planned(
     uid: UidConflict,
 ) -> MergePlan:
     head, ours = shown
+    plan = partial(MergePlan, key, head, branch.head, branch.history, time=branch.time)
     theirs = branch.state
     if isinstance(ours, TreeState) and isinstance(theirs, TreeState):
         tree = merge_trees(ours, theirs)
-        return MergePlan(key, head, branch, tree.modseq, tree_difference(tree, (ours, theirs)))
+        return plan(tree.modseq, tree_difference(tree, (ours, theirs)))
     assert isinstance(ours, MailboxState)
     assert isinstance(theirs, MailboxState)
     anew = Anew(partial(_time_of, connection)) if uid is UidConflict.UIDVALIDITY else None
     merged = merge(ours, theirs, _UNNAMED, anew)
     _check_uids_suffice(merged, (ours, theirs))
-    return MergePlan(key, head, branch, merged.modseq, difference(merged, (ours, theirs)))
+    return plan(merged.modseq, difference(merged, (ours, theirs)))
 
 
 def _check_uids_suffice(merged: MailboxState, sides: Iterable[MailboxState]) -> None:

@@ -94,10 +94,7 @@ DAMAGES = [
     Planted("history lost", [f"UPDATE chain SET history = x'' WHERE id = {TREE}"], {"chain": 1}),
     Planted(
         "chain added",
-        [
-            "INSERT INTO chain VALUES"
-            " (randomblob(16), 'alice', 7, 1, 0, NULL, NULL, x'80', 0, 0, 0, zeroblob(16), 0, x'')"
-        ],
+        ["INSERT INTO chain VALUES (zeroblob(16),'alice', 7, 1, 0, NULL, NULL, x'80', 0, 0, 0, zeroblob(16), 0, x'')"],
         {"chain": 1},
     ),
     Planted("folder deleted", ["DELETE FROM folder WHERE name = 'Work'"], {"folder": 1}),
