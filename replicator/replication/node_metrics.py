@@ -51,6 +51,10 @@ class NodeMetrics:
             "Log entries abandoned because no node still has what they depend on: their mail was saved again, and"
             " their other changes are lost.",
         )
+        self._mismatches = counter(
+            "history_mismatches_total",
+            "Log entries that named another history of their predecessor than this node has: a node was damaged.",
+        )
         self._needs_sync = gauge(
             "peer_needs_sync",
             "1 if the peer lacks entries that have left this node's log: it has to get them from another node, or"
@@ -129,6 +133,7 @@ class NodeMetrics:
         self._logged.inc(len(commit.logged))
         self._applied.inc(len(commit.applied))
         self._abandoned.inc(len(commit.abandoned))
+        self._mismatches.inc(len(commit.mismatched))
         self._joined.inc(sum(entry.is_merge for entry in commit.applied))
         self._messages.inc(sum(isinstance(change, MailAdd) for entry in commit.applied for change in entry.changes))
 

@@ -38,7 +38,16 @@ class Breakage(NamedTuple):
 BREAKAGES = (
     Breakage(
         "predecessor", "an entry applies on whatever head the node has", "replicator/store/log/apply.py",
-        "follows = head in entry.predecessors if entry.predecessors else head is None", "follows = True",
+        "follows = entry.stands_on(chain.head, chain.history)", "follows = True",
+    ),
+    Breakage(
+        "histories", "a merge names the histories of its heads the wrong way round", "replicator/store/log/forks.py",
+        "(plan.ours, plan.theirs), (chain.history, plan.history)",
+        "(plan.ours, plan.theirs), (plan.history, chain.history)",
+    ),
+    Breakage(
+        "same-head", "no node compares another history of its head", "replicator/replication/writes/head_exchange.py",
+        "return NOT_LOGGED in reply.fields or reply.head == mine.head", "return NOT_LOGGED in reply.fields",
     ),
     Breakage(
         "claim", "a merge gives new UIDs and does not claim them", "resync/merge.py",

@@ -169,6 +169,7 @@ class Machine:
         config: Callable[[str, Path], Config],
         collects: bool,
         has_tls: bool,
+        alters_histories: bool,
         name: str | None = None,
     ) -> None:
         self.sid = sid
@@ -184,6 +185,7 @@ class Machine:
         self._network, self._nursery = network, nursery
         self._observer, self._config = observer, config
         self._has_tls = has_tls
+        self._alters_histories = alters_histories
         self._objects = (directory / f"objects-{self.name}").as_uri() if collects else None
         self.is_starting = False
         self._was_emptied = False  # its database is new, but its node existed before
@@ -222,7 +224,7 @@ class Machine:
         life.node.scope.cancel()
         await life.node.stopped.wait()
         self._network.end_connections(self.address)
-        check_file(self.disk.path)
+        check_file(self.disk.path, has_sound_histories=not self._alters_histories)
 
     def crash(self, *, silently: bool = False) -> None:
         """End the process; if `silently`, the whole machine, so that no peer is notified."""
@@ -307,7 +309,7 @@ class Machine:
             self.gave_way = str(leaves(errors)[0])
             self._end(f"gives way: {self.gave_way}")
             self._network.end_connections(self.address)
-            check_file(self.disk.path)
+            check_file(self.disk.path, has_sound_histories=not self._alters_histories)
         except* Exception:
             if not owner.is_dead:
                 self.story.say(f"{self.name} dies of an error of its own")

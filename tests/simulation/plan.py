@@ -22,6 +22,7 @@ CLOCK_WINDOW_S = 290.0  # nodes whose clocks are five minutes apart refuse to li
 MUTATING = 0.1  # share of the seeds
 LYING = 0.2  # share of the seeds, apart from those
 MOVING = 0.3  # share of the seeds
+ALTERING = 0.1  # share of the seeds
 LONG = 0.05  # share of the seeds of at most three nodes: each costs as much as ten others, and finds as much
 
 NO_LIMIT_S = 1e6  # longer than any simulation
@@ -67,6 +68,11 @@ class Plan:
     def has_short_log(self) -> bool:
         """True if entries leave the logs although nodes may lack them."""
         return self.log is not None and self.log.keep_s < NO_LIMIT_S
+
+    @property
+    def alters_histories(self) -> bool:
+        """True if disks alter histories, so that heads may have others than their entries."""
+        return bool(self.weights.get("alter_histories"))
 
     @property
     def has_short_retention(self) -> bool:
@@ -125,6 +131,8 @@ def draw(seed: int, kinds: tuple[str, ...], deception: Deception | None = None) 
         fault_pause_s=dice.choice((1.0, 2.0, 4.0)),
         reads_wire=seed % 10 == 0,
     )
+    if random.Random(f"histories {seed}").random() < ALTERING:
+        plan = replace(plan, weights=plan.weights | {"alter_histories": 3.0})
     keep_s = _keep_expunged_s(seed)
     content = _content(seed) if keep_s is None else replace(_content(seed), keep_expunged_s=keep_s)
     moves = random.Random(f"moves {seed}").random() < MOVING

@@ -96,6 +96,7 @@ class World:
             config=self._config,
             collects=self.plan.log is not None,
             has_tls=self.plan.deception is not None,
+            alters_histories=self.plan.alters_histories,
             name=name,
         )
 

@@ -1,20 +1,23 @@
 """Nodes with databases in memory that number independently, exchange logs in any order, and join branches."""
 
 import random
+import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from protocol.values import Dot
 from replicator.config import UidConflict
 from replicator.errors import MailError
 from replicator.store.bodies.body_rows import StoredBody
+from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import forks, sequencer
 from replicator.view import Message
-from resync.entry import Entry, tree_id
+from resync.entry import Entry, anchor, tree_id
 from resync.state import MailboxState
 from tests.resync.replaying import replay
 from tests.store import consistency
@@ -23,6 +26,19 @@ from tests.store.memory_node import MemoryNode
 
 TREE = MailboxKey(ALICE, tree_id(ALICE), 0)
 BODY = StoredBody.of(b"body")
+
+
+def with_histories(connection: sqlite3.Connection, entry: Entry) -> Entry:
+    """Return the entry with the histories of its predecessors, as the node with this database knows them."""
+    chain = chains.load(connection, entry.mailbox_id)
+
+    def history(dot: Dot) -> bytes:
+        if chain is not None and dot == chain.head:
+            return chain.history
+        known = queries.entry_at(connection, dot)
+        return known.history if known else anchor(dot)
+
+    return replace(entry, histories=tuple(map(history, entry.predecessors)))
 
 
 class CheckedNode:

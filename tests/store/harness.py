@@ -1,12 +1,15 @@
 """Helpers for tests of the store: opening one, short forms of the sequencer's requests, and looking at views."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
 from sqlite3 import Connection
 from typing import TypeVar
+
+import pytest
 
 from protocol.values import Dot, UidSet
 from replicator.runtime.environment import Environment
@@ -18,6 +21,7 @@ from replicator.store.log import sequencer
 from replicator.store.log.sequencer import CopySource, Flagged, Placed
 from replicator.store.store import Store
 from replicator.view import MailboxView, Message
+from resync.entry import Change, Entry
 from tests.store.consistency import check_file
 
 ALICE = "alice"
@@ -119,3 +123,16 @@ def assert_same_view(view: MailboxView, messages: Sequence[Message]) -> None:
     assert {flag: list(uids) for flag, uids in view.by_flag.items()} == {
         flag: [message.uid for message in messages if flag in message.flags] for flag in flags
     }
+
+
+@contextmanager
+def without_histories(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let nodes number entries as earlier versions did: without histories."""
+    next_entry = Transaction.next_entry
+
+    def numbered(tx: Transaction, chain_id: bytes, user: str, uidvalidity: int, changes: Sequence[Change]) -> Entry:
+        return replace(next_entry(tx, chain_id, user, uidvalidity, changes), histories=None)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Transaction, "next_entry", numbered)
+        yield

@@ -34,7 +34,7 @@ from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.db.transaction import Commit
 from replicator.store.log import forks
 from replicator.store.store import Store
-from resync.entry import FolderCreate, FolderRename, Merge, TreeMerge
+from resync.entry import Entry, FolderCreate, FolderRename, Merge, TreeMerge
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ Submit = Callable[[ChangeRequest], Awaitable[Reply]]
 AT_ONCE = 8  # mailboxes in parallel: some wait for answers while others read or write; two states in memory each
 TOLD_AT_ONCE = 4  # mailboxes that other nodes report, in parallel; separate workers, since they may take long
 GATHER_AT_ONCE = 5000  # messages per entry
+WARNED_MAX = 1000  # mailboxes whose history was found to differ, in the log of one run
 
 
 @dataclass(slots=True)
@@ -80,6 +81,7 @@ class ForkScheduler:
         self._shown_elsewhere: set[MailboxKey] = set()  # mailboxes mastered here of which other nodes show more
         self._tell, self._told = trio.open_memory_channel[MailboxKey](math.inf)  # bounded by `_shown_elsewhere`
         self._growing: dict[bytes, _Growth] = {}
+        self._warned: set[bytes] = set()  # mailboxes and trees of which an entry names another history
         self._refused: dict[bytes, float] = {}  # mailboxes that have lost their rows -> time of the next try
         self._users: OrderedDict[str, None] = OrderedDict()  # users with folders that may have become one
         self._suspects: OrderedDict[MailboxKey, None] = OrderedDict()  # most recently used last
@@ -216,7 +218,16 @@ class ForkScheduler:
             return False
         if await self._is_ours(key):
             await self._fork_merger.join_branches(key)
+        elif await self._store.read(partial(forks.is_history_doubted, chain_id=key.mailbox_id)):
+            await self._follow_master(key)
         return not self._store.has_waiting(key.mailbox_id)
+
+    async def _follow_master(self, key: MailboxKey) -> None:
+        """Take over what the master shows, with its history: the log does not lead there from this node's."""
+        master = self._mastership.known_master(key)
+        if master is not None:
+            with suppress(UnavailableError, LinkDownError):
+                await self._reconciliation.reconcile(key, master)
 
     async def _take_over(self, key: MailboxKey) -> None:
         """Adopt a mailbox whose row is lost from any node that has seen all that was shown here."""
@@ -243,6 +254,8 @@ class ForkScheduler:
         return True
 
     def _note_commit(self, commit: Commit) -> None:
+        for entry in commit.mismatched.values():
+            self._warn_of_history(entry)
         applied = {entry.dot for entry in commit.applied}
         for entry in commit.applied:
             if any(isinstance(change, Merge | TreeMerge | FolderCreate | FolderRename) for change in entry.changes):
@@ -253,6 +266,18 @@ class ForkScheduler:
                 now = trio.current_time()
                 self._growing.setdefault(entry.mailbox_id, _Growth(now, now)).last = now
                 self._suspect(MailboxKey.of(entry))
+
+    def _warn_of_history(self, entry: Entry) -> None:
+        """Log an entry that names another history than this node's, once for each mailbox or tree."""
+        if entry.mailbox_id in self._warned or len(self._warned) >= WARNED_MAX:
+            return
+        self._warned.add(entry.mailbox_id)
+        log.warning(
+            "entry %d of %s names another history of %s %s of %s than this node has: a node was damaged or changes what"
+            " it passes on; the nodes become equal by themselves; run `replicator check` at all of them",
+            entry.dot.seq, entry.dot.origin, "the tree" if entry.is_tree else "mailbox", entry.mailbox_id.hex(),
+            entry.user,
+        )  # fmt: skip
 
     def _suspect(self, key: MailboxKey) -> None:
         self._suspects[key] = None

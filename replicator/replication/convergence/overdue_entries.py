@@ -32,6 +32,7 @@ from replicator.replication.parallel import in_turns
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.queries import Connection, MailboxKey
+from replicator.store.log import forks
 from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -176,6 +177,8 @@ class OverdueEntries:
             return
         key, missing = told
         why = self._fork_merger.why_apart(chain_id)
+        if await self._store.read(partial(forks.is_history_doubted, chain_id=chain_id)):
+            why = "it names another history of its predecessor than this node has"
         if missing is not None:
             why = f"predecessor {missing.seq} of {missing.origin} is missing at this node"
         else:

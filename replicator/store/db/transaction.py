@@ -63,6 +63,7 @@ class Commit:
     absorbed: list[Dot] = field(default_factory=list)  # entries of other branches that wait no longer
     abandoned: dict[Dot, bytes] = field(default_factory=dict)  # of `absorbed`: in no merge, never applicable -> chains
     revived: dict[Dot, bytes] = field(default_factory=dict)  # once abandoned, waiting again -> their chains
+    mismatched: dict[Dot, Entry] = field(default_factory=dict)  # they name another history of the head, and wait
     changes: list[ViewChange] = field(default_factory=list)
     retired: list[bytes] = field(default_factory=list)  # mailboxes whose folder is gone or has another UIDVALIDITY
     context: dict[str, int] = field(default_factory=dict)  # origins that grew

@@ -1,7 +1,7 @@
 """Application of entries to the projections; only this code writes to them (design sections 3 and 6).
 
-An entry applies only if its chain's head is one of its predecessors. Other entries wait in the log and are tried again
-whenever their chain gets a new head.
+An entry applies only if its chain's head is one of its predecessors, under the history that it names. Other entries
+wait in the log and are tried again whenever their chain gets a new head.
 """
 
 from __future__ import annotations
@@ -87,12 +87,16 @@ def apply_and_release(tx: Transaction, entry: Entry) -> None:
 
 
 def fits(tx: Transaction, entry: Entry) -> bool:
-    """Return True if the entry names its chain's head as predecessor and does not contradict it."""
+    """Return True if the entry names its chain's head and that head's history, and does not contradict it."""
     chain = tx.chain(entry.mailbox_id)
     if chain is None and chains.is_lost(tx.connection, entry.mailbox_id):
         return False
-    head = chain.head if chain else None
-    follows = head in entry.predecessors if entry.predecessors else head is None
+    if chain is None or chain.head is None:
+        follows = not entry.predecessors
+    else:
+        follows = entry.stands_on(chain.head, chain.history)
+        if not follows and chain.head in entry.predecessors:
+            tx.commit.mismatched[entry.dot] = entry
     return follows and entry_validation.contradiction(tx, chain, entry) is None
 
 

@@ -45,6 +45,17 @@ def waiting_chains(connection: sqlite3.Connection) -> list[MailboxKey]:
     return [MailboxKey.of(entry) for entry in entries]
 
 
+def is_history_doubted(connection: sqlite3.Connection, chain_id: bytes) -> bool:
+    """Return True if an entry waits because it names another history of the head that this node shows."""
+    chain = chains.load(connection, chain_id)
+    if chain is None or chain.head is None:
+        return False
+    query = "SELECT origin, seq FROM waiting WHERE chain = ? AND after_origin = ? AND after_seq = ?"
+    dots = [Dot(*row) for row in connection.execute(query, (chain_id, *chain.head))]
+    waiting = filter(None, (queries.entry_at(connection, dot) for dot in dots))
+    return any(not entry.stands_on(chain.head, chain.history) for entry in waiting)
+
+
 def branch_heads(connection: sqlite3.Connection, chain_id: bytes) -> list[Dot]:
     """Return the heads of the other branches that are here whole, in the order of their dots."""
     rows = connection.execute(

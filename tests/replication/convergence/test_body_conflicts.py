@@ -20,9 +20,8 @@ from protocol.values import Dot
 from replicator.replication.convergence.body_conflicts import BodyOf, that_counts
 from replicator.replication.links.entry_codec import Arrived, EntryAssembler
 from replicator.store.bodies.body_rows import StoredBody, read_body, replace_body, write_body
-from replicator.store.db.transaction import Transaction
 from replicator.tasks import ApplyOptions, ResyncOptions
-from resync.entry import Change, Entry, MailAdd
+from resync.entry import Entry, MailAdd
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 from tests.replication.idle_parts import leave_forks
 from tests.replication.log.truncating import checkpoint, forget_log
@@ -30,6 +29,7 @@ from tests.replication.stranger import text_of
 from tests.replication.tasks.planning import apply
 from tests.replication.tasks.planning import plan as planned_for
 from tests.replication.tasks.running import check_at, resync_at
+from tests.store.harness import without_histories
 
 RIGHT, WRONG = "please pay 100 EUR", "please pay 200 EUR"
 
@@ -37,20 +37,16 @@ RIGHT, WRONG = "please pay 100 EUR", "please pay 200 EUR"
 @contextmanager
 def without_verification(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let nodes number entries without histories, ignore digests, and take a body's hash from the octets that came."""
-    add, next_entry = EntryAssembler.add, Transaction.next_entry
+    add = EntryAssembler.add
 
     def adding(self: EntryAssembler, command: EntryCommand) -> Arrived | None:
         if isinstance(command, Save) and isinstance(command.message, Text):
             command = replace(command, message=text_of(command.message.octets))
         return add(self, command)
 
-    def numbered(self: Transaction, chain_id: bytes, user: str, uidvalidity: int, changes: Sequence[Change]) -> Entry:
-        return replace(next_entry(self, chain_id, user, uidvalidity, changes), histories=None)
-
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patched, without_histories(monkeypatch):
         patched.setattr(Entry, "digest", lambda _: bytes(16))
         patched.setattr(EntryAssembler, "add", adding)
-        patched.setattr(Transaction, "next_entry", numbered)
         yield
 
 

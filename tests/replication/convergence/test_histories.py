@@ -9,11 +9,13 @@ from trio.testing import MockClock
 
 from replicator.replication import timing
 from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.tasks import ResyncOptions
-from resync.entry import tree_id
+from resync.entry import anchor, tree_id
 from tests.replication.cluster import USER, Cluster, Node, cluster
 from tests.replication.tasks.running import check_at, resync_at
+from tests.store.harness import without_histories
 
 
 async def chain_id(node: Node, *, of_tree: bool) -> bytes:
@@ -44,14 +46,15 @@ async def begin(nodes: Cluster, altered: Sequence[str], *, of_tree: bool) -> byt
 
 
 async def assert_sound(nodes: Cluster, chain: bytes) -> None:
-    """Check that all nodes show the same under one history, which their logs prove, and go on."""
+    """Check that all nodes show the same under one history, that of the head's entry, and go on."""
     await nodes.converged()
+    before = len(await nodes["dc1"].bodies())
     for number, node in enumerate(nodes.all()):
         await node.save(f"later {number}")
         await node.mail.create_folder(USER, f"Later {number}")
     await nodes.converged()
     for node in nodes.all():
-        assert len(await node.bodies()) == 1 + len(nodes.nodes)
+        assert len(await node.bodies()) == before + len(nodes.nodes)
         assert (await check_at(node)).damage == {}
         head = await node.store.read(partial(queries.chain_or_empty, key=await key_of(node, chain)))
         assert head.head is not None
@@ -60,7 +63,7 @@ async def assert_sound(nodes: Cluster, chain: bytes) -> None:
         assert entry.history == head.history == entry.digest()
 
 
-async def key_of(node: Node, chain: bytes) -> queries.MailboxKey:
+async def key_of(node: Node, chain: bytes) -> MailboxKey:
     key = await node.store.read(partial(queries.key_of, mailbox_id=chain))
     assert key is not None
     return key
@@ -106,3 +109,81 @@ async def test_check_repairs_an_altered_history_from_the_log(tmp_path: Path, aut
         assert (checked.damage, checked.unrepaired) == ({"chain": 1}, 0)
         await nodes.converged()
         assert nodes["dc1"].store.context == before, "nothing had to be numbered"
+
+
+def mismatches(node: Node) -> float:
+    return node.registry.get_sample_value("replicator_history_mismatches_total") or 0
+
+
+@pytest.mark.parametrize("writer", ["dc1", "dc2", "dc3"])
+@pytest.mark.parametrize("altered", SOME, ids="-".join)
+async def test_next_change_makes_nodes_equal_soon(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    altered: Sequence[str],
+    writer: str,
+) -> None:
+    """Whichever node is wrong, and also while a node is away."""
+    async with cluster(tmp_path, autojump_clock, 4, copies=1) as nodes:
+        await nodes.stop("dc4")
+        await nodes.linked()
+        chain = await begin(nodes, altered, of_tree=False)  # later than the new master's first look at other nodes
+        before = autojump_clock.current_time()
+        await nodes[writer].save("second")
+        await nodes.converged()
+        assert autojump_clock.current_time() < before + timing.OVERDUE_S / 2
+        assert sum(map(mismatches, nodes.all())) >= 1
+        assert caplog.text.count("names another history of mailbox") <= len(nodes.nodes)
+        for node in nodes.all():
+            assert await node.bodies() == {1: "first", 2: "second"}
+        await nodes.start("dc4")
+        await nodes.linked()
+        await assert_sound(nodes, chain)
+
+
+async def test_branches_of_a_node_with_another_history_are_joined(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        chain = await begin(nodes, ["dc3"], of_tree=False)
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        for sid in ("dc1", "dc3"):
+            await nodes[sid].save(f"at {sid}")
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await nodes.converged()
+        for node in nodes.all():
+            assert sorted((await node.bodies()).values()) == ["at dc1", "at dc3", "first"]
+        await assert_sound(nodes, chain)
+
+
+async def test_nodes_go_on_from_entries_of_an_earlier_version(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both parts of a cluster serve while its nodes are upgraded, and merge what they have numbered."""
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        with without_histories(monkeypatch):
+            await nodes["dc1"].save("first")
+            await nodes.converged()
+            nodes.isolate("dc3")
+            await nodes.linked(["dc1", "dc2"], ["dc3"])
+            await nodes["dc3"].save("of an earlier version")
+        await nodes["dc1"].save("of this version")
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await nodes.converged()
+        await nodes["dc3"].save("last")
+        await nodes.converged()
+        assert sum(map(mismatches, nodes.all())) == 0
+        key = MailboxKey.of(await nodes["dc1"].inbox())
+        for node in nodes.all():
+            assert sorted((await node.bodies()).values()) == [
+                "first",
+                "last",
+                "of an earlier version",
+                "of this version",
+            ]
+            assert (await check_at(node)).damage == {}
+            head = await node.store.read(partial(queries.chain_or_empty, key=key))
+            assert head.head is not None
+            assert head.history != anchor(head.head)

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from itertools import pairwise, permutations
 from pathlib import Path
 
 import trio
 
+from replicator.errors import MailError
+from replicator.store.db import queries
+from replicator.store.db.transaction import Transaction
+from resync.entry import DIGEST_BYTES
 from tests.lying import Liar
 from tests.mutating import Flipper, Mutator
 from tests.simulation.clients.client import Client
@@ -316,6 +322,31 @@ async def lose_disk(chaos: Chaos) -> None:
         chaos.start_later(machine)
 
 
+async def alter_histories(chaos: Chaos) -> None:
+    """Alter the histories of some heads at a node, as if its disk did, and let it crash soon afterwards.
+
+    After the crash there is an election. The nodes compare themselves then, at the latest.
+    """
+    machine, dice = chaos.a_node(), chaos.dice
+    if machine is None:
+        return
+    life = machine.life
+    chaos.say(f"the disk of {machine.sid} alters histories")
+    with trio.CancelScope(shield=True):
+        with suppress(MailError), trio.move_on_after(1):
+            await machine.node.store.write(partial(_alter_histories, dice=dice))
+        await trio.sleep(dice.uniform(0, 3))
+        if machine.life is life:
+            machine.crash(silently=dice.random() < 0.4)
+    chaos.start_later(machine)
+
+
+def _alter_histories(tx: Transaction, dice: random.Random) -> None:
+    shown = [chain for chain in queries.chains_of(tx.connection, None) if chain.head is not None]
+    for one in dice.sample(shown, dice.randint(0, len(shown))):
+        tx.chain_to_change(one.id, one.user, one.uidvalidity).history = dice.randbytes(DIGEST_BYTES)
+
+
 KINDS: Mapping[str, Fault] = {
     fault.__name__: fault
     for fault in (
@@ -324,5 +355,5 @@ KINDS: Mapping[str, Fault] = {
     )
 }  # fmt: skip
 
-ALL_KINDS: Mapping[str, Fault] = {**KINDS, **{fault.__name__: fault for fault in (mutate, flip, lie)}}
-"""`KINDS` and those that only some seeds have: see `Plan.deception`."""
+ALL_KINDS: Mapping[str, Fault] = {**KINDS, **{fault.__name__: fault for fault in (mutate, flip, lie, alter_histories)}}
+"""`KINDS` and those that only some seeds have: see `Plan.deception` and `Plan.alters_histories`."""

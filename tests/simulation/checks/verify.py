@@ -58,6 +58,8 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
     flags = _last_flag_changes(known)
     for mailbox_id in rows.keys() | known.mailboxes():
         _check_mailbox(known, mailbox_id, rows.get(mailbox_id, {}), flags)
+    if not (world.plan.deception or world.plan.alters_histories):
+        _check_histories(world)
     _check_uids(known, node, rows)
     _check_saved_once(history)
     _check_trees(known, node)
@@ -152,6 +154,16 @@ def _last_stamped(of_placements: Sequence[Mapping[str, FlagChange]]) -> set[str]
     """Return the flags of a message that stands for several placements."""
     names = {flag for one in of_placements for flag in one}
     return {flag for flag in names if max(one[flag] for one in of_placements if flag in one).value}
+
+
+def _check_histories(world: World) -> None:
+    """Check that no entry named another history than a node had, and that each head's history is that of its entry."""
+    assert not world.history.mismatches, f"{world.history.mismatches} entries named other histories than nodes had"
+    for machine in world.up():
+        connection = connection_of(machine.node.store)
+        for chain in queries.chains_of(connection, None):
+            entry = chain.head and queries.entry_at(connection, chain.head)
+            assert entry is None or entry.history == chain.history, f"{machine.sid}: {chain.head} has another history"
 
 
 def _check_saved_once(history: History) -> None:

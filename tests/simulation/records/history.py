@@ -72,6 +72,7 @@ class History:
     expunged: dict[Placement, list[Dot]] = field(default_factory=lambda: defaultdict(list))
     flagged: dict[tuple[Placement, str], list[FlagChange]] = field(default_factory=lambda: defaultdict(list))
     merges: set[Dot] = field(default_factory=set)
+    mismatches: int = 0  # entries that named another history than a node had
     moved: dict[bytes, set[tuple[bytes, bytes]]] = field(default_factory=lambda: defaultdict(set))
     """GUID -> mailboxes between which nodes, not clients, have moved the message: from and to."""
     emptied: set[bytes] = field(default_factory=set)  # folders that a merge took out of the tree: mail leaves them

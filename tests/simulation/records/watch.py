@@ -127,6 +127,7 @@ class Watch:
         for item in commit.logged:
             self._history.on_disk(self._sid, item.entry)
         self._history.passed_over(self._sid, commit.context)
+        self._history.mismatches += len(commit.mismatched)
         self._history.abandons(self._sid, commit.abandoned)
         self._history.revives(commit.revived)
         changes = iter(commit.changes)

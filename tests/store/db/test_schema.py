@@ -7,7 +7,7 @@ from replicator.errors import ConfigError, DatabaseFailedError, DataError
 from replicator.runtime.environment import Environment
 from replicator.store.db import queries, schema
 from replicator.store.store import Store
-from tests.store.harness import connection_of, open_store, save
+from tests.store.harness import connection_of, open_store, save, without_histories
 
 
 async def error_on_opening(path: Path) -> str:
@@ -31,11 +31,12 @@ async def test_database_of_another_version_is_left_unchanged(tmp_path: Path) -> 
     assert path.read_bytes() == before
 
 
-async def test_database_of_an_earlier_version_is_upgraded(tmp_path: Path) -> None:
+async def test_database_of_an_earlier_version_is_upgraded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "node.db"
     async with open_store(tmp_path) as store:
         await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail"))
-        await save(store, 1)
+        with without_histories(monkeypatch):
+            await save(store, 1)
     connection = sqlite3.connect(path)
     connection.executescript(
         "DROP INDEX lacking_hash; DROP INDEX log_abandoned; ALTER TABLE identity DROP COLUMN begun;"
@@ -47,10 +48,13 @@ async def test_database_of_an_earlier_version_is_upgraded(tmp_path: Path) -> Non
         assert await save(store, 2) == 2
 
 
-async def test_entries_that_an_earlier_version_logged_can_be_read(tmp_path: Path) -> None:
+async def test_entries_that_an_earlier_version_logged_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "node.db"
     async with open_store(tmp_path) as store:
-        await save(store, 1)
+        with without_histories(monkeypatch):
+            await save(store, 1)
     connection = sqlite3.connect(path)
     connection.executescript(
         "UPDATE log SET body = substr(body, 18);"  # without checks

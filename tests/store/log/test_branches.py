@@ -19,7 +19,7 @@ from resync.row import Row
 from resync.state import ContradictionError
 from tests.effort import examples
 from tests.store import consistency
-from tests.store.branching import BODY, TREE, World
+from tests.store.branching import BODY, TREE, World, with_histories
 from tests.store.harness import ALICE, INBOX, creating, expunging, guid, saving
 from tests.store.memory_node import MemoryNode
 
@@ -138,7 +138,8 @@ def test_merge_that_contradicts_the_mailbox_waits() -> None:
 
     def applies(sid: str, change: Merge, modseq: int = 3) -> bool:
         dot = Dot(f"{sid}.a", 1)
-        node.receive(Entry(dot, (head, LEFT), 1 << 20, modseq, *INBOX, (change,)))
+        merge = Entry(dot, (head, LEFT), 1 << 20, modseq, *INBOX, (change,))
+        node.receive(with_histories(node.connection, merge))
         return node.applied(dot)
 
     assert not applies("dc2", good._replace(uidnext=2, rows=())), "UIDNEXT falls"
@@ -190,7 +191,8 @@ def test_merge_that_contradicts_the_tree_waits() -> None:
     def receive(sid: str, context: tuple[Dot, ...], *folders: FolderState) -> bool:
         assert own.head is not None
         dot = Dot(f"{sid}.a", 1)
-        node.receive(Entry(dot, (own.head, other), 1 << 20, 2, *TREE, (TreeMerge(context, folders, ()),)))
+        merge = Entry(dot, (own.head, other), 1 << 20, 2, *TREE, (TreeMerge(context, folders, ()),))
+        node.receive(with_histories(node.connection, merge))
         return node.applied(dot)
 
     assert not receive("dc2", (other,), above), "its context lacks this node's entries"

@@ -19,6 +19,7 @@ from replicator.store.log.snapshot_install import Adoption, adopt
 from replicator.store.repair.head_evidence import log_lacks
 from replicator.store.store import Store
 from resync.entry import Change, Entry, MailAdd, MailDel, Merge
+from tests.store.branching import with_histories
 from tests.store.harness import INBOX, WORK, guid, open_store, save
 
 ORIGIN = "dc1.a"
@@ -220,5 +221,6 @@ async def inbox(store: Store) -> Chain:
 
 async def receive_on_inbox(store: Store, dot: Dot, predecessors: tuple[Dot, ...], change: Change) -> None:
     modseq = (await inbox(store)).highestmodseq + 1
-    entry = Entry(dot, predecessors, 1 << 56, modseq, *INBOX, (change,))
+    on_inbox = Entry(dot, predecessors, 1 << 56, modseq, *INBOX, (change,))
+    entry = await store.read(partial(with_histories, entry=on_inbox))
     await store.write(partial(receive, entry=entry, bodies=()))

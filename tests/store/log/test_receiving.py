@@ -23,10 +23,12 @@ from resync.entry import (
     MailAdd,
     MailDel,
     Merge,
+    anchor,
     tree_id,
 )
 from resync.row import Placement, Row
 from tests.store import consistency
+from tests.store.branching import with_histories
 from tests.store.harness import ALICE, INBOX, creating, deleting, expunging, flagging, guid, saving, subscribing
 from tests.store.memory_node import MemoryNode
 
@@ -146,9 +148,13 @@ def entry_on(node: MemoryNode, chain_id: bytes, *changes: Change, origin: str = 
     """Return an entry of a hostile node on top of a chain as `node` shows it."""
     chain = next(chain for chain in queries.chains_of(node.connection, None) if chain.id == chain_id)
     predecessors = (chain.head,) if chain.head else ()
-    return Entry(
-        Dot(origin, 1), predecessors, 1 << 36, chain.highestmodseq + 1, chain.user, chain_id, chain.uidvalidity, changes
-    )
+    return with_histories(
+        node.connection,
+        Entry(
+            Dot(origin, 1), predecessors, 1 << 36, chain.highestmodseq + 1, chain.user, chain_id, chain.uidvalidity,
+            changes,
+        ),
+    )  # fmt: skip
 
 
 def populated() -> MemoryNode:
@@ -222,8 +228,11 @@ def test_entry_that_contradicts_its_head_waits(name: str) -> None:
     [
         lambda entry: replace(entry, modseq=entry.modseq - 1),
         lambda entry: replace(entry, user="bob"),
+        lambda entry: replace(entry, histories=(bytes(16),)),
+        lambda entry: replace(entry, histories=(anchor(entry.predecessors[0]),)),
+        lambda entry: replace(entry, histories=None),
     ],
-    ids=["modseq", "user"],
+    ids=["modseq", "user", "history", "history of an earlier version", "no history"],
 )
 def test_entry_with_numbers_of_another_head_waits(wrong: Callable[[Entry], Entry]) -> None:
     assert_waits(populated(), lambda node: wrong(entry_on(node, MAILBOX, mail_add(5))))
@@ -237,6 +246,7 @@ def assert_waits(node: MemoryNode, make: Callable[[MemoryNode], Entry]) -> None:
         entry_on(node, MAILBOX, mail_add(1)),
         dot=Dot("evil.x", 2),
         predecessors=(),
+        histories=(),
         modseq=1,
         mailbox_id=C,
         uidvalidity=9,
@@ -272,7 +282,8 @@ def merging(entry: Entry, *placements: Placement) -> Entry:
     (dot, change), *also = placements
     row = Row(5, dot, change, guid(5), dot, 1, {}, 1, 4, HASH, tuple(also))
     merge = Merge(6, 0, (dot,), (row,), ())
-    return replace(entry, predecessors=(*entry.predecessors, Dot("x.a", 1)), changes=(merge,))
+    histories = (*(entry.histories or ()), bytes(16))
+    return replace(entry, predecessors=(*entry.predecessors, Dot("x.a", 1)), changes=(merge,), histories=histories)
 
 
 MALFORMED: dict[str, Callable[[Entry], Entry]] = {
@@ -280,7 +291,12 @@ MALFORMED: dict[str, Callable[[Entry], Entry]] = {
     "three predecessors": lambda entry: replace(
         entry, predecessors=(*entry.predecessors, Dot("x.a", 1), Dot("x.a", 2))
     ),
-    "a predecessor twice": lambda entry: replace(entry, predecessors=entry.predecessors * 2),
+    "a predecessor twice": lambda entry: replace(entry, predecessors=entry.predecessors * 2, histories=None),
+    "a predecessor with its history twice": lambda entry: replace(
+        entry, predecessors=entry.predecessors * 2, histories=(entry.histories or ()) * 2
+    ),
+    "two histories of one predecessor": lambda entry: replace(entry, histories=(bytes(16), bytes(16))),
+    "short history": lambda entry: replace(entry, histories=(b"short",)),
     "time": lambda entry: replace(entry, time=BIG),
     "time zero": lambda entry: replace(entry, time=0),
     "modseq": lambda entry: replace(entry, modseq=BIG),
