@@ -53,7 +53,8 @@ class NodeMetrics:
         )
         self._mismatches = counter(
             "history_mismatches_total",
-            "Log entries that named another history of their predecessor than this node has: a node was damaged.",
+            "Attempts to apply a log entry that names another history of its predecessor than this node has: a node was"
+            " damaged.",
         )
         self._needs_sync = gauge(
             "peer_needs_sync",

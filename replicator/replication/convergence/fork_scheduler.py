@@ -205,12 +205,14 @@ class ForkScheduler:
 
     async def _look_after(self, key: MailboxKey) -> bool:
         """Handle a mailbox; return True if none of its entries wait any more."""
+        if not self._store.has_waiting(key.mailbox_id):
+            self._growing.pop(key.mailbox_id, None)
+            return True
+        doubted = await self._store.read(partial(forks.is_history_doubted, chain_id=key.mailbox_id))
         growth = self._growing.get(key.mailbox_id)
-        if self._store.has_waiting(key.mailbox_id) and growth is not None and growth.goes_on(trio.current_time()):
+        if not doubted and growth is not None and growth.goes_on(trio.current_time()):  # no growth ends a doubt
             return False
         self._growing.pop(key.mailbox_id, None)
-        if not self._store.has_waiting(key.mailbox_id):
-            return True
         if await self._store.read(partial(chains.is_lost, chain_id=key.mailbox_id)):
             await self._take_over(key)
             return not self._store.has_waiting(key.mailbox_id)
@@ -218,7 +220,7 @@ class ForkScheduler:
             return False
         if await self._is_ours(key):
             await self._fork_merger.join_branches(key)
-        elif await self._store.read(partial(forks.is_history_doubted, chain_id=key.mailbox_id)):
+        elif doubted:
             await self._follow_master(key)
         return not self._store.has_waiting(key.mailbox_id)
 

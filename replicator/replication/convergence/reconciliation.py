@@ -33,6 +33,7 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
+WARNED_MAX = 1000  # damaged mailboxes and the nodes that show them otherwise, in the log of one run
 TRIES = 5  # comparisons of a mailbox that changes here meanwhile
 
 
@@ -55,6 +56,7 @@ class Reconciliation:
         self._store = store
         self._mastership = mastership
         self._fork_merger = fork_merger
+        self._warned: set[tuple[bytes, str]] = set()  # mailboxes that are damaged here or at a node
 
     async def catch_up(self, key: MailboxKey) -> None:
         """Ask all nodes of the component for the head of one mailbox, and adopt or join what this node lacks.
@@ -148,6 +150,10 @@ class Reconciliation:
         return Outcome.MERGED if joined else None
 
     async def _damaged(self, key: MailboxKey, sid: str) -> Outcome:
+        """Log, once, that the mailbox is damaged at this node or at the other."""
+        if (key.mailbox_id, sid) in self._warned or len(self._warned) >= WARNED_MAX:
+            return Outcome.DAMAGED
+        self._warned.add((key.mailbox_id, sid))
         log.warning(
             "%s is damaged at this node or at %s: both have seen the same entries but show different content; run"
             " `replicator check --repair` at both", await name_of(self._store, key), sid,

@@ -218,6 +218,20 @@ class Transaction:
         messages = {stored.content_hash: stored.message for stored in bodies}
         self.commit.logged.append(Logged(position, entry, len(body), messages))
 
+    def correct(self, entry: Entry) -> None:
+        """Replace an entry of the log by one that names other bodies of messages."""
+        query = "SELECT length(body) FROM log WHERE origin = ? AND seq = ?"
+        ((before,),) = self.connection.execute(query, entry.dot)
+        body, (name, seq) = entry.pack(), entry.dot
+        more = len(body) - before
+        self.connection.execute("UPDATE log SET body = ? WHERE origin = ? AND seq = ?", (body, name, seq))
+        self.connection.execute(
+            "UPDATE log SET offset_bytes = offset_bytes + ? WHERE origin = ? AND seq >= ?", (more, name, seq)
+        )
+        self.connection.execute("UPDATE origin SET offset_bytes = offset_bytes + ? WHERE name = ?", (more, name))
+        self.memory.origins[name].offset_bytes += more
+        self.commit.corrected = True
+
     def let_wait(self, entry: Entry) -> None:
         """Let a logged entry wait until its predecessors are applied."""
         spare_bodies_of(self.connection, entry)

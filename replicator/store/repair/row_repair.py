@@ -102,13 +102,12 @@ def put_right(tx: Transaction, key: MailboxKey, others: Sequence[OtherBody], dot
     Their former bodies are kept as orphans, and this node's checkpoints of the mailbox are void.
     """
     done = [other for other in others if _give(tx, key, other)]
-    tx.commit.corrected |= bool(done)
     by_guid = {other.row.guid: other for other in done}
     for dot in dots if done else ():
         entry = queries.entry_at(tx.connection, dot)
         if entry is not None:
             right = entry.corrected(_righted(entry, by_guid))
-            tx.connection.execute("UPDATE log SET body = ? WHERE origin = ? AND seq = ?", (right.pack(), *dot))
+            tx.correct(right)
     if done:
         for head in catalog.heads_of(tx.connection, key.mailbox_id):
             catalog.forget_unreadable(tx, head)

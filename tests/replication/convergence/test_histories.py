@@ -5,12 +5,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from replicator.replication import timing
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
+from replicator.store.repair.row_repair import OtherBody, entries_with, put_right
 from replicator.tasks import ResyncOptions
 from resync.entry import anchor, tree_id
 from tests.replication.cluster import USER, Cluster, Node, cluster
@@ -142,6 +144,22 @@ async def test_next_change_makes_nodes_equal_soon(
         await assert_sound(nodes, chain)
 
 
+@pytest.mark.parametrize("altered", ["dc1", "dc2"])
+async def test_busy_mailbox_becomes_equal_while_mail_comes(
+    tmp_path: Path, autojump_clock: MockClock, altered: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await begin(nodes, [altered], of_tree=False)
+        waiting = []
+        for number in range(20):
+            await nodes["dc1"].save(str(number))
+            await trio.sleep(timing.FORK_SCHEDULER_QUIET_S / 2)
+            waiting.append(sum([await node.waiting() for node in nodes.all()]))
+        assert timing.FORK_SCHEDULER_QUIET_S * len(waiting) / 2 < timing.FORK_SCHEDULER_GROWING_MAX_S
+        assert 0 in waiting, waiting
+        await nodes.converged()
+
+
 async def test_branches_of_a_node_with_another_history_are_joined(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         chain = await begin(nodes, ["dc3"], of_tree=False)
@@ -187,3 +205,26 @@ async def test_nodes_go_on_from_entries_of_an_earlier_version(
             head = await node.store.read(partial(queries.chain_or_empty, key=key))
             assert head.head is not None
             assert head.history != anchor(head.head)
+
+
+async def test_new_node_becomes_equal_from_corrected_entries(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Entries with corrected bodies have another digest than the history that later entries name."""
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        for body in ("first", "wrong", "last"):
+            await nodes["dc1"].save(body)
+        await nodes.converged()
+        key = MailboxKey.of(await nodes["dc1"].inbox())
+
+        def correct(tx: Transaction) -> None:
+            first, wrong, _ = queries.mailbox_rows(tx.connection, key.mailbox_id)
+            other = OtherBody(wrong, first.content_hash, first.size_bytes)
+            assert put_right(tx, key, [other], entries_with(tx.connection, key.mailbox_id, [other])) == [other]
+
+        await nodes.stop("dc3")
+        nodes.erase("dc3")
+        for sid in ("dc1", "dc2"):
+            await nodes[sid].store.write(correct)
+        await nodes.start("dc3")
+        await nodes.linked()
+        await assert_sound(nodes, key.mailbox_id)
+        assert (await nodes["dc3"].bodies())[2] == "first"
