@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,15 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 64  # connections that wait to be accepted
 
+KEEPALIVE_IDLE_S = 120
+KEEPALIVE_INTERVAL_S = 30
+KEEPALIVE_PROBES = 4
+"""TCP asks a silent client whether it is still there, and ends the connection four minutes after a client vanished.
+
+A client whose machine or line is gone says nothing, and would keep its place at the door for as long as a client may
+be idle. Elsewhere than on Linux the system's own times count, often two hours (RFC 9293 section 3.8.4).
+"""
+
 Handler = Callable[[trio.SocketStream], Awaitable[None]]
 
 
@@ -33,10 +43,21 @@ async def listen(address: PeerAddress) -> list[trio.SocketListener]:
     try:
         if isinstance(address, SocketPath):
             return [trio.SocketListener(trio.socket.from_stdlib_socket(_bound(address.path)))]
-        return await trio.open_tcp_listeners(address.port, host=address.host)
+        listeners = await trio.open_tcp_listeners(address.port, host=address.host)
     except OSError as error:
         advice = "; another program may use it" if error.errno == errno.EADDRINUSE else ""
         raise OSError(f"cannot listen on {address}: {error.strerror}{advice}") from error
+    for listener in listeners:
+        _keep_alive(listener.socket)  # the sockets of its connections inherit that
+    return listeners
+
+
+def _keep_alive(listening: trio.socket.SocketType) -> None:
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
 
 @asynccontextmanager

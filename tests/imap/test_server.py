@@ -81,11 +81,37 @@ async def test_half_an_hour_of_silence_ends_the_connection(
         assert await client.line() == "+ idling"
         await trio.sleep(29 * 60)
         await client.send("DONE\r\n")
-        assert (await client.line()).startswith("a OK")
+        assert await client.until("a") == ["* OK Still here"] * 14 + ["a OK IDLE ended"]
         await trio.sleep(31 * 60)
         assert (await client.line()).startswith("* BYE ")
         assert await client.line() == ""
     assert autojump_clock.current_time() - began < 90 * 60
+
+
+@pytest.mark.parametrize("mailbox", [None, "INBOX"])
+async def test_client_in_idle_hears_of_the_node_every_two_minutes(
+    served: ImapServices, autojump_clock: trio.testing.MockClock, mailbox: str | None
+) -> None:
+    began = autojump_clock.current_time()
+    async with connected(served) as client:
+        await client.log_in("alice", mailbox)
+        await client.send("a IDLE\r\n")
+        assert await client.line() == "+ idling"
+        for number in (1, 2, 3):
+            with trio.fail_after(150):
+                while not (line := await silent_line(client)):
+                    pass
+            assert line == "* OK Still here"
+            assert autojump_clock.current_time() - began == pytest.approx(120 * number)
+        await client.send("DONE\r\n")
+        assert await client.until("a") == ["a OK IDLE ended"]
+
+
+async def silent_line(client: Client) -> str:
+    """Return the next line; "" if none comes within ten seconds of virtual time."""
+    with trio.move_on_after(10):
+        return await client.line()
+    return ""
 
 
 async def test_client_that_does_not_read_is_disconnected(

@@ -50,6 +50,8 @@ _WORDS = {
 _ALTERNATIVES = {"CAPABILITY": "the name of a command", "SEARCH_PLAIN": "a search key"}
 """For positions where many terminals are allowed: one of these terminals, and a common name for all of them."""
 
+_VERB_SHOWN = 32  # octets of an unknown command that the answer repeats: no command has so long a name
+
 
 class CommandSyntaxError(Exception):
     """The text is no valid command. `tag` is the command's, if readable; the message fits into a BAD response."""
@@ -73,6 +75,10 @@ class CommandParser:
             transformer=self._builder,
             import_paths=[FromPackageLoader("protocol", ("",))],
         )
+        after_tag = self._lark.parse_interactive("a ")
+        after_tag.exhaust_lexer()
+        can_follow = after_tag.choices()  # type: ignore[no-untyped-call]
+        self._verbs = frozenset(name for name in can_follow if name.isupper())  # the others are rules
 
     def parse(self, frame: Frame) -> Tagged:
         """Return the command of a frame. Raises CommandSyntaxError."""
@@ -80,13 +86,19 @@ class CommandParser:
         try:
             command = self._lark.parse(frame.text.decode("latin-1"))
         except (UnexpectedCharacters, UnexpectedEOF, UnexpectedToken) as error:
-            raise CommandSyntaxError(_explain(error, frame.text), tag_of(frame.text)) from error
+            raise CommandSyntaxError(self._explain(error, frame.text), tag_of(frame.text)) from error
         except MeaninglessError as error:
             raise CommandSyntaxError(str(error), tag_of(frame.text)) from error
         finally:
             self._builder.literals = iter(())
         assert isinstance(command, Tagged)  # guaranteed by the grammar's start rule
         return command
+
+    def _explain(self, error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken, text: bytes) -> str:
+        verb = verb_of(text)
+        if verb and tag_of(text) is not None and verb.decode("latin-1") not in self._verbs:
+            return f"Unknown command {_printable(verb)}"
+        return _explain(error, text)
 
 
 def tag_of(text: bytes) -> str | None:
@@ -99,6 +111,11 @@ def verb_of(text: bytes) -> bytes:
     """Return the word after the tag, in capitals: the command's name, if it is one."""
     words = text.split(b" ", 2)
     return words[1].upper() if len(words) > 1 else b""
+
+
+def _printable(verb: bytes) -> str:
+    shown = "".join(chr(octet) if 0x20 < octet < 0x7F else "?" for octet in verb[:_VERB_SHOWN])
+    return shown if len(verb) <= _VERB_SHOWN else f"{shown}..."
 
 
 def _explain(error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken, text: bytes) -> str:

@@ -20,8 +20,11 @@ WRITE_TIMEOUT_S = 60.0  # for one block: the slowest of modems needs a tenth of 
 
 BLOCK_BYTES = 64 * KIB
 
-_STRANGERS = FrameLimits(text=8 * KIB, literal=4 * KIB, literals_total=8 * KIB, literals=4)
-"""Limits before login, when no command is long: two names, a password, an ID."""
+_STRANGERS = FrameLimits(text=64 * KIB, literal=4 * KIB, literals_total=32 * KIB, literals=60)
+"""Limits before login, when no command is longer than an ID (RFC 2971 section 3.3).
+
+That has 30 fields of 30 octets with values of 1024. They are literals, or quoted strings that escape every octet.
+"""
 
 WHOLE_LITERAL_BYTES = 64 * KIB
 """Largest literal held whole in memory: nearly all mail is smaller, and so are all literals but messages."""

@@ -84,7 +84,7 @@ async def test_only_larger_literals_come_in_pieces(served: ImapServices, sinks: 
         ("SEARCH TEXT", "a BAD Only the message of an APPEND may be a literal of 65537 bytes"),
         ("SELECT", "a BAD Only the message of an APPEND may be a literal of 65537 bytes"),
         ('LIST ""', "a BAD Only the message of an APPEND may be a literal of 65537 bytes"),
-        ("FROB", "a BAD Expected the name of a command"),
+        ("FROB", "a BAD Unknown command FROB"),
     ],
 )
 async def test_errors_are_told_before_the_literal_is_sent(

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import socket
+import sys
+
+import pytest
+import trio
+
+from replicator.config import Address
+from replicator.streams import KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, listen
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system's own times count elsewhere")
+
+
+async def test_clients_that_have_vanished_are_noticed_by_tcp() -> None:
+    [listener] = await listen(Address("127.0.0.1", 0))
+    async with listener, await trio.open_tcp_stream(*listener.socket.getsockname()), await listener.accept() as served:
+        keeps = served.socket
+        assert keeps.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert [
+            keeps.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        ] == [KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES]
