@@ -45,12 +45,13 @@ class Frame(NamedTuple):
 
 
 class ContinuationNeeded(NamedTuple):
-    """The sender waits for permission to send `size` bytes (RFC 3501 section 7.5); `text` is the command so far.
+    """The sender waits for permission to send `size` bytes (RFC 3501 section 7.5).
 
-    Either send a continuation and go on reading events, or call `Framer.refuse` and answer the command.
+    `frame` is the command so far, with an empty literal in place of this one. Either send a continuation and go on
+    reading events, or call `Framer.refuse` and answer the command.
     """
 
-    text: bytes
+    frame: Frame
     size: int
 
 
@@ -194,7 +195,7 @@ class Framer:
             return LargeLiteral(self._frame(), size, synchronising)
         self._literals_total += size
         self._awaited = size
-        return ContinuationNeeded(bytes(self._text), size) if synchronising else None
+        return ContinuationNeeded(Frame(bytes(self._text), (*self._literals, b"")), size) if synchronising else None
 
     def _frame(self) -> Frame:
         return Frame(bytes(self._text), tuple(self._literals))

@@ -7,6 +7,7 @@ changes in its mailbox, but of expunged messages only where sequence numbers may
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -120,8 +121,7 @@ async def _serve_next(session: Session) -> bool:
         await _refuse_frame(session, error)
         return error.recoverable
     if isinstance(event, ContinuationNeeded):
-        await session.write([continuation("Send the literal")])
-        return True
+        return await _serve_waiting(session, event)
     assert isinstance(event, Frame), "whoever meets a large literal reads all of it"
     doing("imap", session.user_or_none, _name_of(event.text))
     try:
@@ -144,6 +144,19 @@ def _name_of(text: bytes) -> str:
     verb = verb_of(text)
     name = verb + b" " + text.split(b" ", 3)[2].upper() if verb == b"UID" and text.count(b" ") > 1 else verb
     return name.decode("latin-1")
+
+
+async def _serve_waiting(session: Session, begun: ContinuationNeeded) -> bool:
+    """Run an APPEND before its client sends the message for which it waits; let it send any other literal."""
+    if verb_of(begun.frame.text) == b"APPEND":
+        literal = IncomingLiteral(session.connection, begun)
+        with suppress(CommandSyntaxError):  # this literal is another part of the command
+            command = appended(session, begun, literal)
+            doing("imap", session.user_or_none, "APPEND")
+            session.check_login()
+            return await _run(session, command, "APPEND", literal)
+    await session.write([continuation("Send the literal")])
+    return True
 
 
 async def _serve_large(session: Session, begun: LargeLiteral) -> bool:
@@ -176,7 +189,7 @@ async def _run(session: Session, command: c.Tagged, verb: str, literal: Incoming
     """Run one command and answer it. Return False if it was illegal. Skips the unread rest of `literal`."""
     condition, text, code, after = "OK", "", None, None
     try:
-        completion = await _run_if_legal(session, command.command, verb)
+        completion = await _run_if_legal(session, command, verb)
         text, code, after = completion.text, completion.code, completion.after
     except CommandFailedError as error:
         condition, text, code = error.condition, str(error), error.code
@@ -195,11 +208,13 @@ async def _run(session: Session, command: c.Tagged, verb: str, literal: Incoming
     return condition != "BAD"
 
 
-async def _run_if_legal(session: Session, command: c.Command, verb: str) -> Completion:
-    rule = RULES[type(command)]
+async def _run_if_legal(session: Session, command: c.Tagged, verb: str) -> Completion:
+    rule = RULES[type(command.command)]
     if session.state not in rule.states:
         raise CommandFailedError(f"{verb} {_what_it_needs(session, rule)}", condition="BAD")
-    return await rule.run(session, command)
+    if command.bad_name is not None:
+        raise CommandFailedError(command.bad_name, "CANNOT")
+    return await rule.run(session, command.command)
 
 
 def _what_it_needs(session: Session, rule: Rule) -> str:

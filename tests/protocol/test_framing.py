@@ -65,8 +65,8 @@ def events_of(framer: Framer, pieces: list[bytes]) -> list[Event]:
         (
             b"a LOGIN {3}\r\nabc {2}\r\nde\r\n",
             [
-                ContinuationNeeded(b"a LOGIN {3}\r\n", 3),
-                ContinuationNeeded(b"a LOGIN {3}\r\n {2}\r\n", 2),
+                ContinuationNeeded(Frame(b"a LOGIN {3}\r\n", (b"",)), 3),
+                ContinuationNeeded(Frame(b"a LOGIN {3}\r\n {2}\r\n", (b"abc", b"")), 2),
                 Frame(b"a LOGIN {3}\r\n {2}\r\n", (b"abc", b"de")),
             ],
         ),
@@ -124,7 +124,7 @@ def test_refused_synchronising_literal_leaves_the_stream_usable(command: bytes) 
 def test_reader_may_refuse_a_literal_before_its_bytes() -> None:
     framer = Framer(SMALL)
     framer.receive(b"a1 {2+}\r\nxy {5}\r\n")
-    assert framer.next_event() == ContinuationNeeded(b"a1 {2+}\r\n {5}\r\n", 5)
+    assert framer.next_event() == ContinuationNeeded(Frame(b"a1 {2+}\r\n {5}\r\n", (b"xy", b"")), 5)
     framer.refuse()
     framer.receive(b"a2 {1+}\r\nq\r\n")
     assert list(drain(framer)) == [Frame(b"a2 {1+}\r\n", (b"q",))]
@@ -249,7 +249,7 @@ def joined(events: list[Event]) -> list[Event]:
         (
             b"a {2}\r\n{} {6}\r\nabcdef B\r\n",
             [
-                ContinuationNeeded(b"a {2}\r\n", 2),
+                ContinuationNeeded(Frame(b"a {2}\r\n", (b"",)), 2),
                 LargeLiteral(Frame(b"a {2}\r\n {6}\r\n", (b"{}", b"")), 6, synchronising=True),
                 LiteralChunk(b"abcdef"),
                 Frame(b"a {2}\r\n {6}\r\n B", (b"{}", b"")),

@@ -107,7 +107,7 @@ def test_items_before_the_damage_count_and_later_ones_do_not() -> None:
 
 def test_synchronising_literal_asks_first() -> None:
     decoder = Decoder()
-    assert list(decoder.feed(b"a SUBSCRIBE {3}\r\n")) == [ContinuationNeeded(b"a SUBSCRIBE {3}\r\n", 3)]
+    assert list(decoder.feed(b"a SUBSCRIBE {3}\r\n")) == [ContinuationNeeded(Frame(b"a SUBSCRIBE {3}\r\n", (b"",)), 3)]
     assert Encoder().continuation() == b"+ OK\r\n"
     assert list(decoder.feed(b"ann Work\r\n")) == [Request("a", Subscribe("ann", "Work", subscribed=True))]
 

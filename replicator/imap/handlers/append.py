@@ -1,10 +1,10 @@
-"""APPEND (RFC 3501 section 6.3.11). A small message is part of the command, a large one is read as it runs."""
+"""APPEND (RFC 3501 section 6.3.11). A message that is large, or for which the client waits, is read as it runs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from protocol.framing import LargeLiteral
+from protocol.framing import ContinuationNeeded, LargeLiteral
 from replicator.flags import settable_in
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
@@ -15,7 +15,7 @@ from replicator.mailstore import Folder, NewMessage, SavedMessage
 
 
 async def append(session: Session, command: c.Append) -> Completion:
-    """Run APPEND, with APPENDUID (RFC 4315 section 3). A bad command is refused before a large message is read."""
+    """Run APPEND, with APPENDUID (RFC 4315 section 3). A bad command is refused before the message is read."""
     with offering_to_create():
         folder = await session.folder(command.mailbox)
         flags = await settable_in(session.mail, folder, command.flags)
@@ -36,8 +36,8 @@ async def _take_in(
         return await session.mail.save(folder, NewMessage(await sink.finish(), flags, received_ms))
 
 
-def appended(session: Session, begun: LargeLiteral, literal: IncomingLiteral) -> c.Tagged:
-    """Return the APPEND that this literal belongs to. Raises CommandSyntaxError if it belongs to no valid APPEND."""
+def appended(session: Session, begun: LargeLiteral | ContinuationNeeded, literal: IncomingLiteral) -> c.Tagged:
+    """Return the APPEND whose message this literal is. Raises CommandSyntaxError if it is part of anything else."""
     tagged = session.services.parser.parse(begun.frame)
     if not isinstance(tagged.command, c.Append):
         raise CommandSyntaxError(f"Only the message of an APPEND may be a literal of {begun.size} bytes", tagged.tag)

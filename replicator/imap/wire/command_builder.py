@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from lark import Token, Transformer, v_args
@@ -18,9 +18,10 @@ from protocol.values import UID_MAX
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.wire.fetch_items import ALL, FAST, FULL, Attribute, BodySection, FetchItem, Partial, SectionText
-from replicator.imap.wire.mailbox_names import MailboxNameError, decode_name, decode_pattern
+from replicator.imap.wire.mailbox_names import MailboxNameError, decode_pattern
 from replicator.imap.wire.search_keys import SearchKey, SearchProgram
 from replicator.imap.wire.sequence_set import SequenceSet
+from replicator.mailstore import canonical_name
 
 MAX_SEARCH_DEPTH = 50  # of NOT, OR and parentheses: evaluation recurses, and no person nests that deep
 MAX_OCTETS = 2**63 - 1  # RFC 9051 number64: sizes and offsets; the store has signed 64 bits
@@ -44,11 +45,16 @@ class _Nested:
 
 @v_args(inline=True)
 class CommandBuilder(Transformer[Token, c.Tagged]):
-    """Builds the command of one text at a time in each thread; `literals` must hold the text's literals, in order."""
+    """Builds the command of one text at a time in each thread. Call `begin` before each."""
 
     def __init__(self) -> None:
         super().__init__()
         self._of_thread = threading.local()
+
+    def begin(self, literals: Iterable[bytes] = ()) -> None:
+        """Prepare for the next text of this thread, with its literals in order."""
+        self._of_thread.literals = iter(literals)
+        self._of_thread.bad_name = None
 
     @property
     def literals(self) -> Iterator[bytes]:
@@ -56,12 +62,8 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
         left: Iterator[bytes] = self._of_thread.literals
         return left
 
-    @literals.setter
-    def literals(self, literals: Iterator[bytes]) -> None:
-        self._of_thread.literals = literals
-
     def tagged(self, tag: Token, command: c.Command) -> c.Tagged:
-        return c.Tagged(str(tag), command)
+        return c.Tagged(str(tag), command, self._of_thread.bad_name)
 
     # ---- commands in any state, and before authentication ----
 
@@ -119,10 +121,10 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
         return c.Subscribe(mailbox, subscribed=False)
 
     def list(self, reference: bytes, pattern: bytes) -> c.Command:
-        return c.ListMailboxes(_pattern(reference), _pattern(pattern))
+        return c.ListMailboxes(self._name(reference), self._name(pattern))
 
     def lsub(self, reference: bytes, pattern: bytes) -> c.Command:
-        return c.ListMailboxes(_pattern(reference), _pattern(pattern), subscribed=True)
+        return c.ListMailboxes(self._name(reference), self._name(pattern), subscribed=True)
 
     def list_mailbox(self, pattern: bytes) -> bytes:
         return pattern
@@ -267,10 +269,15 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     # ---- values ----
 
     def mailbox(self, encoded: bytes) -> str:
+        return canonical_name(self._name(encoded))
+
+    def _name(self, encoded: bytes) -> str:
+        """Decode a name or a pattern. No folder has a name that makes no sense, so its command is valid, but fails."""
         try:
-            return decode_name(encoded)
+            return decode_pattern(encoded)
         except MailboxNameError as error:
-            raise MeaninglessError(str(error)) from error
+            self._of_thread.bad_name = str(error)
+            return ""
 
     def atom(self, text: Token) -> bytes:
         return _octets(text)
@@ -297,13 +304,6 @@ def _octets(text: str) -> bytes:
 
 def _latin(text: bytes) -> str:
     return text.decode("latin-1")
-
-
-def _pattern(encoded: bytes) -> str:
-    try:
-        return decode_pattern(encoded)
-    except MailboxNameError as error:
-        raise MeaninglessError(str(error)) from error
 
 
 def _field_name(name: bytes) -> str:

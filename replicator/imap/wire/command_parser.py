@@ -82,7 +82,7 @@ class CommandParser:
 
     def parse(self, frame: Frame) -> Tagged:
         """Return the command of a frame. Raises CommandSyntaxError."""
-        self._builder.literals = iter(frame.literals)
+        self._builder.begin(frame.literals)
         try:
             command = self._lark.parse(frame.text.decode("latin-1"))
         except (UnexpectedCharacters, UnexpectedEOF, UnexpectedToken) as error:
@@ -90,7 +90,7 @@ class CommandParser:
         except MeaninglessError as error:
             raise CommandSyntaxError(str(error), tag_of(frame.text)) from error
         finally:
-            self._builder.literals = iter(())
+            self._builder.begin()
         assert isinstance(command, Tagged)  # guaranteed by the grammar's start rule
         return command
 

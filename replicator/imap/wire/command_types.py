@@ -220,7 +220,11 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A command with the tag that its answer carries."""
+    """A command with the tag that its answer carries.
+
+    `bad_name`: what is wrong with a mailbox name or pattern in it, which is empty in the command then.
+    """
 
     tag: str
     command: Command
+    bad_name: str | None = None

@@ -1,7 +1,7 @@
-"""A large literal whose command runs while it arrives (RFC 3501 section 4.3, RFC 7888).
+"""The message of an APPEND, a literal whose command runs while it arrives (RFC 3501 section 4.3, RFC 7888).
 
-Only the message of APPEND may be large, and it ends its command. So the whole command is known when the literal begins,
-and a bad command can be refused before a client that waits for permission has sent the message.
+It ends its command. So the whole command is known when the literal begins, and a bad command can be refused before a
+client that waits for permission has sent the message. Only a message may be large.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from replicator.mailstore import sending_s
 class IncomingLiteral:
     """Octets of the literal as the client sends them. Call `skip` before the next command is read."""
 
-    def __init__(self, connection: Connection, begun: LargeLiteral) -> None:
+    def __init__(self, connection: Connection, begun: LargeLiteral | ContinuationNeeded) -> None:
         self._connection = connection
         self._begun = begun
-        self._client_waits = begun.synchronising
+        self._client_waits = isinstance(begun, ContinuationNeeded) or begun.synchronising
         self._over = False  # the framer is at the next command
         self._by = trio.current_time() + sending_s(begun.size)
 
@@ -30,6 +30,8 @@ class IncomingLiteral:
 
         Raises CommandFailedError if anything follows the literal within the command.
         """
+        if self._over:
+            return None
         if self._client_waits:
             self._client_waits = False
             await self._connection.write([continuation("Send the literal")])
@@ -39,7 +41,7 @@ class IncomingLiteral:
             return event.data
         self._note(event)
         if isinstance(event, Frame) and event.text == self._begun.frame.text:
-            return None
+            return event.literals[-1] or None  # a small literal comes with the frame; of a large one that part is empty
         raise CommandFailedError("Expected the end of the command after the message", condition="BAD")
 
     async def skip(self) -> None:

@@ -1,6 +1,7 @@
 """Conversion of mailbox names between modified UTF-7 (RFC 3501 section 5.1.3) and the store's Unicode.
 
-Decoding is strict: a name has exactly one encoding, so that two spellings never mean one folder.
+Decoding is strict: in modified UTF-7 a name has exactly one encoding. A name with octets above 127 is UTF-8 as a whole,
+in which `&` has no special meaning (RFC 9051 section 5.1); clients are shown names in modified UTF-7 only.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from base64 import b64decode, b64encode
 from replicator.mailstore import canonical_name
 
 _UNSAFE = re.compile(r"&|[^\x20-\x7e]+")
+_SHOWN_OCTETS = 100  # of a name in an error: enough to find it, short enough for a line
+
 _SHIFTED = re.compile(rb"&([^&-]*)-")  # from & to the next one at most: work in proportion to the name, in one pass
 
 
 class MailboxNameError(ValueError):
-    """The bytes are not modified UTF-7."""
+    """The bytes are neither modified UTF-7 nor UTF-8. The text quotes them for people."""
 
 
 def encode_name(name: str) -> bytes:
@@ -31,13 +34,23 @@ def decode_name(encoded: bytes) -> str:
 
 def decode_pattern(encoded: bytes) -> str:
     """Decode like `decode_name` but without INBOX in capitals: the first level of a LIST pattern may be incomplete."""
+    if not encoded.isascii():
+        try:
+            return encoded.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise MailboxNameError(f"the mailbox name {_shown(encoded)} is not UTF-8") from error
     try:
         name = _SHIFTED.sub(_unshift, encoded).decode("utf-8")
     except (UnicodeDecodeError, binascii.Error) as error:
-        raise MailboxNameError(f"mailbox name {encoded!r} is not modified UTF-7") from error
+        raise MailboxNameError(f"the mailbox name {_shown(encoded)} is not modified UTF-7") from error
     if encode_name(name) != encoded:
-        raise MailboxNameError(f"mailbox name {encoded!r} is not in the canonical form of modified UTF-7")
+        raise MailboxNameError(f"the mailbox name {_shown(encoded)} is not in the canonical form of modified UTF-7")
     return name
+
+
+def _shown(encoded: bytes) -> str:
+    """Return the octets as text of one line that says what the client sent, without what no terminal shows."""
+    return '"' + "".join(chr(octet) if 0x20 <= octet <= 0x7E else "?" for octet in encoded[:_SHOWN_OCTETS]) + '"'
 
 
 def _shift(unsafe: re.Match[str]) -> str:
