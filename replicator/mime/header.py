@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 MAX_FIELDS = 10_000
 """Limit of parsed fields in a header: a hundred times what mail has. Empty fields cost 50 times their size.
@@ -23,6 +23,9 @@ What is a part of a message, and so what of it becomes an attachment, depends on
 MAX_PARAMETERS = 200
 """Limit of parsed parameters in a value: enough for RFC 2231's pieces, few enough to be answered."""
 
+LINE_END = rb"\r{0,2}\n"
+"""CRLF, LF, or the CR CR LF of programs that turned LF into CRLF twice: the parts of such mail are shown, too."""
+
 # RFC 5322 section 3.6.8 (field-name), 4.5.8 (space before the colon), 2.2.3 (folding). A line `From ` of an mbox file
 # is kept in the header as a field without a name. The first line that is none of this ends the header, even without an
 # empty line, so that misplaced text is shown as text.
@@ -31,12 +34,13 @@ _FIELD_PATTERN = re.compile(_FIELD)
 # Not `(?:...)*+`: in Python 3.11.2, as in Debian 12, it also takes the start of text that does not match. Not all
 # fields at once: each takes 150 bytes of memory until the match ends.
 _SOME_FIELDS = re.compile(rb"(?>(?:" + _FIELD + rb"){0,1000})")
-_EMPTY_LINE = re.compile(rb"(?:\r?\n)?")
+_EMPTY_LINE = re.compile(rb"(?:" + LINE_END + rb")?")
 
 # RFC 2045 section 5.1, as lenient as real mail requires: whitespace around every sign, unquoted values.
 _CONTENT_TYPE = re.compile(rb"\s*+([^\s/;()\"]++)\s*+/\s*+([^\s/;()\"]++)")
 _PARAMETER = re.compile(rb';\s*+([^\s=;"]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"?|([^;"]*+))', re.DOTALL)
 _CONTINUED = re.compile(rb"([^*]+)\*(?:(\d{1,3})(\*?))?")  # RFC 2231: name*, name*0, name*0*
+_ATTRIBUTE_SIGNS = "!#$&+-.^_`{|}~"  # RFC 2231 section 7, attribute-char, besides letters and digits
 _TRAILING_COMMENT = re.compile(rb"(?:^|\s)\([^()]*\)\s*$")
 _QUOTED_PAIR = re.compile(rb'\\(["\\])')
 
@@ -97,7 +101,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Parameterised:
-    """A value with unchanged parameters: names in any case, RFC 2231 left to the client."""
+    """A value with unchanged parameters: names in any case, and as RFC 2231 writes them."""
 
     value: bytes
     parameters: tuple[tuple[bytes, bytes], ...] = ()
@@ -110,6 +114,30 @@ class Parameterised:
     def parameter(self, name: bytes) -> bytes | None:
         """Return the first parameter of this name, which must be in lower case."""
         return next((value for found, value in self.parameters if found.lower() == name), None)
+
+    def joined_parameters(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Return the parameters with continued ones joined (RFC 2231 section 6); charset and language are kept.
+
+        So `name*0=a; name*1=b` becomes `name=ab`, and `name*0*=utf-8''a%20; name*1=b` becomes `name*=utf-8''a%20b`.
+        Pieces that do not count from 0 without gaps stay as they are.
+        """
+        marks = [_CONTINUED.fullmatch(name) for name, _ in self.parameters]
+        pieces: dict[bytes, dict[int, int]] = {}  # name in lower case -> number of the piece -> its position
+        broken = set[bytes]()
+        for position, mark in enumerate(marks):
+            if mark and mark[2]:
+                name = mark[1].lower()
+                if pieces.setdefault(name, {}).setdefault(int(mark[2]), position) != position:
+                    broken.add(name)
+        joined: list[tuple[bytes, bytes]] = []
+        for (name, value), mark in zip(self.parameters, marks, strict=True):
+            found = pieces.get(mark[1].lower(), {}) if mark and mark[2] else {}
+            if mark is None or mark[1].lower() in broken or not found or max(found) >= len(found):
+                joined.append((name, value))
+            elif int(mark[2]) == 0:
+                ordered = [found[number] for number in range(len(found))]
+                joined.append(_join(mark[1], [(_is_encoded(marks[at]), self.parameters[at][1]) for at in ordered]))
+        return tuple(joined)
 
     def decoded_parameter(self, name: bytes) -> bytes | None:
         """Return the parameter, joined and decoded if it is written as in RFC 2231."""
@@ -158,6 +186,18 @@ def _parameters(text: bytes) -> tuple[tuple[bytes, bytes], ...]:
         (found[1], without_comment(found[3]) if found[2] is None else _QUOTED_PAIR.sub(rb"\1", found[2]))
         for found in islice(_PARAMETER.finditer(text), MAX_PARAMETERS)
     )
+
+
+def _is_encoded(mark: re.Match[bytes] | None) -> bool:
+    return mark is not None and mark[3] != b""
+
+
+def _join(name: bytes, pieces: list[tuple[bool, bytes]]) -> tuple[bytes, bytes]:
+    """Return the parameter of these pieces; if any is encoded, all of it is (RFC 2231 section 4.1)."""
+    if not any(encoded for encoded, _ in pieces):
+        return name, b"".join(value for _, value in pieces)
+    values = (value if encoded else quote_from_bytes(value, _ATTRIBUTE_SIGNS).encode() for encoded, value in pieces)
+    return name + b"*", (b"" if pieces[0][0] else b"''") + b"".join(values)
 
 
 def _unfold(field: bytes) -> bytes:

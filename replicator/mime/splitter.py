@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from replicator.mime.header import MESSAGE_RFC822, TEXT_PLAIN, ContentType, Header, without_comment
+from replicator.mime.header import LINE_END, MESSAGE_RFC822, TEXT_PLAIN, ContentType, Header, without_comment
 from replicator.mime.structure import MAX_BOUNDARY, MAX_DEPTH, MAX_PARTS
 
 HEADER_MAX = 64 * 1024
@@ -24,7 +24,7 @@ BLANKS_MAX = 1000
 """Spaces and tabs after a delimiter (RFC 2046 section 5.1.1, transport-padding). With more, its meaning stays open."""
 
 _LINE_MAX = MAX_BOUNDARY + BLANKS_MAX + 16  # longest unfinished line that may still become a delimiter
-_EMPTY_LINE = re.compile(rb"\n\r?\n")
+_EMPTY_LINE = re.compile(rb"\n" + LINE_END)
 
 
 class Inline(NamedTuple):
@@ -228,5 +228,5 @@ class Splitter:
 
 def _delimiter(boundary: bytes) -> re.Pattern[bytes]:
     """Return a pattern of a line end and a whole delimiter line, or one with too much padding to wait for its end."""
-    blanks = rb"[ \t]{0,%d}+(?:\r?\n|(?P<endless>[ \t]))" % BLANKS_MAX
+    blanks = rb"[ \t]{0,%d}+(?:%b|(?P<endless>[ \t]))" % (BLANKS_MAX, LINE_END)
     return re.compile(rb"\n--" + re.escape(boundary) + rb"(?P<last>--)?" + blanks)

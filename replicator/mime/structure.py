@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from replicator.mime.header import MAX_FIELDS, MESSAGE_RFC822, OCTET_STREAM, TEXT_PLAIN, ContentType, Header
+from replicator.mime.header import LINE_END, MAX_FIELDS, MESSAGE_RFC822, OCTET_STREAM, TEXT_PLAIN, ContentType, Header
 
 MAX_DEPTH = 50
 """Levels of nested parts: every level scans its content once more, and clients recurse over the answer."""
@@ -113,7 +113,7 @@ def _spans(raw: bytes, boundary: bytes, start: int, end: int) -> Iterator[tuple[
     """Yield start and end of each part of a multipart. The line end before a delimiter belongs to the delimiter."""
     if not 0 < len(boundary) <= MAX_BOUNDARY:
         return
-    delimiter = re.compile(rb"\n--" + re.escape(boundary) + rb"(--)?[ \t]*+(?:(?=(\r?\n))|\Z)")
+    delimiter = re.compile(rb"\n--" + re.escape(boundary) + rb"(--)?[ \t]*+(?:(?=(" + LINE_END + rb"))|\Z)")
     opened = None
     for found in delimiter.finditer(raw, start - 1, end):  # the octet before a multipart's content ends a header line
         if opened is not None and found.start() >= opened:  # adjacent delimiters begin the same part

@@ -67,6 +67,19 @@ class Client:
             lines.append(await self.line())
         return lines
 
+    async def octets(self, tag: str = "t") -> bytes:
+        """Return all octets up to the line with this tag, whatever they are, without that line."""
+        end = b"\r\n" + tag.encode() + b" "
+        with trio.fail_after(TEST_TIMEOUT_S):
+            while (at := self.received.find(end)) < 0 or b"\r\n" not in self.received[at + 2 :]:
+                data = await self.stream.receive_some(65536)
+                assert data, "the connection ended"
+                self.received += data
+        found, _, rest = bytes(self.received).partition(end)
+        assert rest.startswith(b"OK "), rest[:200]
+        self.received = bytearray(rest.partition(b"\r\n")[2])
+        return found + b"\r\n"
+
     async def run(self, command: str, tag: str = "t") -> list[str]:
         await self.send(f"{tag} {command}\r\n")
         return await self.until(tag)

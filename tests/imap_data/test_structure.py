@@ -31,7 +31,15 @@ PLAIN = (b"CHARSET", b"US-ASCII")
         (b"", basic("TEXT/PLAIN", 0, 0, parameters=PLAIN)),
         (b"\r\na\r\nb\r\n", basic("TEXT/PLAIN", 6, 2, parameters=PLAIN)),
         (b"\r\na\nb", basic("TEXT/PLAIN", 3, 1, parameters=PLAIN)),
-        (b"Content-Type: text/html\r\n\r\n\xe4\r\n", basic("TEXT/HTML", 3, 1)),
+        (b"Content-Type: text/html\r\n\r\n\xe4\r\n", basic("TEXT/HTML", 3, 1, parameters=PLAIN)),
+        (
+            b"Content-Type: text/plain; format=flowed\r\n\r\nx",
+            basic("TEXT/PLAIN", 1, 0, parameters=(b"format", b"flowed", *PLAIN)),
+        ),
+        (
+            b"Content-Type: text/plain; Charset*=''utf-8\r\n\r\nx",
+            basic("TEXT/PLAIN", 1, 0, parameters=(b"Charset*", b"''utf-8")),
+        ),
         (b"Content-Type: Image / Png ; name=x\r\n\r\n....", basic("IMAGE/PNG", 4, parameters=(b"name", b"x"))),
         (b"Content-Type: nonsense\r\n\r\nx", basic("TEXT/PLAIN", 1, 0, parameters=PLAIN)),
         (b"Content-Type:\r\n\r\nx", basic("TEXT/PLAIN", 1, 0, parameters=PLAIN)),
@@ -47,7 +55,7 @@ PLAIN = (b"CHARSET", b"US-ASCII")
         (b"Content-Type: multipart/mixed; boundary=b\r\n\r\n--c\r\nx", basic("TEXT/PLAIN", 6, 1, parameters=PLAIN)),
         (
             b"Content-Type: message/rfc822\r\n\r\nContent-Type: text/x\r\n\r\nhello\r\n",
-            basic("MESSAGE/RFC822", 31, NO_ENVELOPE, basic("TEXT/X", 7, 1), 3),
+            basic("MESSAGE/RFC822", 31, NO_ENVELOPE, basic("TEXT/X", 7, 1, parameters=PLAIN), 3),
         ),
         (b"Content-Type: message/partial\r\n\r\nx\r\n", basic("MESSAGE/PARTIAL", 3)),
     ],
@@ -63,7 +71,6 @@ def test_structure_of_single_parts(raw: bytes, expected: Value) -> None:
         (b'; name="a;b\\"c\\\\d"; x=y', (b"name", b'a;b"c\\d', b"x", b"y")),
         (b"; name=My File (1).doc ; x", (b"name", b"My File (1).doc")),
         (b'; name="never ends; x=y', (b"name", b"never ends; x=y")),
-        (b"; name*0*=utf-8''a%20; name*1=b", (b"name*0*", b"utf-8''a%20", b"name*1", b"b")),
         (b";;; ;a =\r\n\t b;", (b"a", b"b")),
         (b";=b", None),
         (b"; a=", (b"a", b"")),
@@ -74,6 +81,38 @@ def test_parameters_are_unquoted_and_otherwise_unchanged(text: bytes, expected: 
     value = structure(b"Content-Type: a/b" + text + b"\r\n\r\n")
     assert isinstance(value, tuple)
     assert value[2] == expected
+
+
+# RFC 2231 section 6: an IMAP server decodes continuations. The results are those of Dovecot.
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"; name*0*=utf-8''a%20; name*1=b", (b"name*", b"utf-8''a%20b")),
+        (b"; name*1=cd; x=y; Name*0=ab", (b"x", b"y", b"Name", b"abcd")),
+        (b"; name*0=a b; name*1*=%20b", (b"name*", b"''a%20b%20b")),
+        (b"; name*0*=utf-8''a; name*1=\"*'%/\\\"; \xe4\"", (b"name*", b"utf-8''a%2A%27%25%2F%22%3B%20%E4")),
+        (b"; name*0=only", (b"name", b"only")),
+        (b"; name*=utf-8''%c3%a4; name=a", (b"name*", b"utf-8''%c3%a4", b"name", b"a")),
+        (b"; name*0=a; name*2=c; x*0=1", (b"name*0", b"a", b"name*2", b"c", b"x", b"1")),
+        (b"; name*1=a; name*2=c", (b"name*1", b"a", b"name*2", b"c")),
+        (b"; name*0*=u''a; name*0=b; name*1=c", (b"name*0*", b"u''a", b"name*0", b"b", b"name*1", b"c")),
+        (b"; a*b=c; a**=d; *0=x", (b"a*b", b"c", b"a**", b"d", b"*0", b"x")),
+        (b"".join(b"; n*%d=%d" % (n, n % 10) for n in range(200)), (b"n", b"0123456789" * 20)),
+    ],
+)
+def test_continued_parameters_are_one(text: bytes, expected: bytes) -> None:
+    raw = b"Content-Type: a/b" + text + b"\r\nContent-Disposition: attachment" + text + b"\r\n\r\n"
+    value = structure(raw, extended=True)
+    assert isinstance(value, tuple)
+    assert value[2] == expected
+    assert value[-3] == (b"attachment", expected)
+
+
+def test_parts_are_found_behind_line_ends_of_two_carriage_returns() -> None:
+    raw = b"Content-Type: multipart/mixed; boundary=b\n\nx\n--b\n\none\n--b \nContent-Type: a/b\n\ntwo\n--b--\n"
+    part = parse(raw.replace(b"\n", b"\r\r\n"))
+    assert [child.body for child in part.children] == [b"one\r", b"two\r"]
+    assert [child.content_type.value for child in part.children] == [b"TEXT", b"A"]
 
 
 @pytest.mark.parametrize(

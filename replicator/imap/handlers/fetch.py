@@ -36,7 +36,7 @@ from replicator.imap.wire.fetch_items import (
     sets_seen,
 )
 from replicator.imap.wire.refusals import CommandFailedError
-from replicator.imap.wire.responses import fetch_response, printed, without_body
+from replicator.imap.wire.responses import fetch_response, printed, without_body, without_nul
 from replicator.imap.wire.sequence_set import SequenceSet
 from replicator.mailstore import BodyReader
 from replicator.view import SEEN, Message
@@ -226,7 +226,7 @@ async def _send(session: Session, body: BodyReader, chunks: list[bytes | Span]) 
         try:
             async with aclosing(body.read(chunk.start, chunk.end)) as octets:
                 async for some in octets:
-                    await session.write([some])
+                    await session.write([without_nul(some)])
         except ContentUnavailableError as error:
             log.warning("closing a connection: cannot read a body that was being sent: %s", error)
             raise ConnectionEndedError(f"cannot read a body that was being sent: {error}") from error

@@ -6,10 +6,11 @@ import re
 
 from replicator.imap.rendering.envelope import envelope
 from replicator.imap.wire.fetch_items import Adjacent, Value
-from replicator.mime.header import Parameterised, without_comment
+from replicator.mime.header import TEXT_PLAIN, ContentType, Parameterised, without_comment
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import Part
 
+_CHARSET = frozenset({b"charset", b"charset*"})
 _LANGUAGE_SEPARATOR = re.compile(rb"[\s,]+")
 
 # Tokens of RFC 2045 section 6.1, without lower case. Any other value would be useless to a client.
@@ -30,7 +31,7 @@ def _single_part(part: Part, skeleton: Skeleton, *, extended: bool) -> tuple[Val
     basic: tuple[Value, ...] = (
         content_type.value,
         content_type.subtype,
-        _parameters(content_type),
+        _printed(_with_charset(content_type)),
         header.value(b"content-id"),
         header.value(b"content-description"),
         _encoding(part),
@@ -64,8 +65,20 @@ def _disposition(text: bytes) -> Value:
     return (disposition.value, _parameters(disposition))
 
 
+def _with_charset(content_type: ContentType) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the parameters; a text without a charset is in US-ASCII (RFC 2046 section 4.1.2)."""
+    parameters = content_type.joined_parameters()
+    if content_type.value != b"TEXT" or any(name.lower() in _CHARSET for name, _ in parameters):
+        return parameters
+    return (*parameters, *TEXT_PLAIN.parameters)
+
+
 def _parameters(value: Parameterised) -> Value:
-    return tuple(word for pair in value.parameters for word in pair) or None
+    return _printed(value.joined_parameters())
+
+
+def _printed(parameters: tuple[tuple[bytes, bytes], ...]) -> Value:
+    return tuple(word for pair in parameters for word in pair) or None
 
 
 def _encoding(part: Part) -> bytes:

@@ -74,7 +74,12 @@ def quoted_or_literal(text: bytes) -> list[bytes]:
     """Format a `string` of RFC 3501 section 9 as chunks."""
     if _QUOTABLE.fullmatch(text):
         return [b'"', text.replace(b"\\", b"\\\\").replace(b'"', b'\\"'), b'"']
-    return [b"{%d}\r\n" % len(text), text]
+    return [b"{%d}\r\n" % len(text), without_nul(text)]
+
+
+def without_nul(text: bytes) -> bytes:
+    """Return octets of a literal, in which NUL must not occur (RFC 3501 section 9, CHAR8). Their number stays."""
+    return text.replace(b"\0", b"\x80")
 
 
 def mailbox(name: str) -> bytes:

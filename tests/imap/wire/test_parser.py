@@ -237,7 +237,7 @@ def test_a_printed_mailbox_name_is_read_back(name: str) -> None:
 def test_a_printed_string_is_read_back(octets: bytes) -> None:
     chunks = quoted_or_literal(octets)
     text, literals = (chunks[0], (chunks[1],)) if len(chunks) == 2 else (b"".join(chunks), ())
-    assert searched(b"BODY " + text, *literals) == k.BodyContains(octets)
+    assert searched(b"BODY " + text, *literals) == k.BodyContains(octets.replace(b"\0", b"\x80"))
 
 
 @given(HOSTILE)

@@ -28,7 +28,7 @@ from replicator.imap.wire.responses import (
         (b'a "quoted" \\', rb'"a \"quoted\" \\"'),
         (b"two\r\nlines", b"{10}\r\ntwo\r\nlines"),
         (b"\xc3\xa4", b"{2}\r\n\xc3\xa4"),
-        (b"\x00", b"{1}\r\n\x00"),
+        (b"\x00", b"{1}\r\n\x80"),
         (b"x" * 1025, b"{1025}\r\n" + b"x" * 1025),
         ((), b"()"),
         ((1, (b"a", None), Adjacent(((1,), (2, 3)))), b'(1 ("a" NIL) (1)(2 3))'),
