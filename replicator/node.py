@@ -239,6 +239,7 @@ def _doors(
         metrics=ImapMetrics(registry),
         limits=config.limits,
         refusals=refusals,
+        clock_ms=environment.clock_ms,
     )
     host, lmtp_metrics = host_name(sid, config.node.cluster), LmtpMetrics(registry)
     lmtp = LmtpServer(

@@ -188,6 +188,7 @@ async def _refuse_frame(session: Session, error: FramingError) -> None:
 async def _run(session: Session, command: c.Tagged, verb: str, literal: IncomingLiteral | None = None) -> bool:
     """Run one command and answer it. Return False if it was illegal. Skips the unread rest of `literal`."""
     condition, text, code, after = "OK", "", None, None
+    session.tag = command.tag
     try:
         completion = await _run_if_legal(session, command, verb)
         text, code, after = completion.text, completion.code, completion.after

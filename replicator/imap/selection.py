@@ -67,6 +67,8 @@ class Selection:
         self.uidvalidity = view.uidvalidity
         self.read_only = read_only
         self.numbering = Numbering()
+        self.saved: Sequence[int] = ()
+        """UIDs that `$` means, ascending (RFC 5182)."""
 
     @classmethod
     async def open(cls, mail: MailStore, folder: Folder, *, read_only: bool) -> Selection:

@@ -70,6 +70,10 @@ class Numbering:
             return None
         return [range(low, high + 1) for low, high in ranges]
 
+    def runs_of(self, uids: Iterable[int]) -> list[range]:
+        """Return the sequence numbers of those UIDs that were announced, as ascending runs."""
+        return [range(low, high + 1) for low, high in UidSet.of(self.numbers(uids)).ranges]
+
     def uids_of(self, runs: Iterable[range]) -> Sequence[int]:
         """Return the UIDs of the messages of these runs."""
         found = array("I")

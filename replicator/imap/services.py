@@ -12,6 +12,7 @@ from replicator.config import LimitsConfig
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.wire.command_parser import CommandParser
 from replicator.mailstore import MESSAGE_BYTES_MAX, MailStore
+from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.metrics import ImapMetrics, RefusalMetrics
 from replicator.runtime.places import Limit, PlaceLimits, Places
 from replicator.users import Login
@@ -52,6 +53,7 @@ class ImapServices:
     metrics: ImapMetrics = field(default_factory=ImapMetrics)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     refusals: RefusalMetrics = field(default_factory=RefusalMetrics)
+    clock_ms: Callable[[], int] = wall_clock_ms
     places: Places = field(init=False)
 
     def __post_init__(self) -> None:

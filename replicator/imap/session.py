@@ -31,6 +31,9 @@ _LOGGED_IN = (
     "MOVE",
     "OBJECTID",
     "STATUS=SIZE",
+    "ESEARCH",
+    "SEARCHRES",
+    "WITHIN",
 )
 
 
@@ -65,6 +68,8 @@ class Session:
         self._place = place
         self.ended = False
         self.failed_logins = 0
+        self.tag = ""
+        """The tag of the command that runs."""
         self._login: Login | None = None
         self._selection: Selection | None = None
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from protocol.values import Dot, UidSet
 from replicator.imap.matching import bounds
 from replicator.imap.matching.bounds import WorkExceededError, WorkMeter, contains
-from replicator.imap.matching.phases import STEP_WORK, Search
+from replicator.imap.matching.phases import STEP_WORK, Basis, Search
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.wire.sequence_set import SequenceSet
@@ -26,6 +26,7 @@ WORDS = ["", "ann", "bob", "x"]
 DAYS = [dt.date(2024, 2, day) for day in (27, 28, 29)]
 DAY_MS = 86_400_000
 EPOCH = dt.date(1970, 1, 1)
+NOW_MS = (dt.date(2024, 3, 1) - EPOCH).days * DAY_MS
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ class Mailbox:
     mails: list[Mail]
     announced: list[int]
     recent: UidSet
+    saved: tuple[int, ...] = ()
+
+    @property
+    def basis(self) -> Basis:
+        return Basis(self.announced, self.recent, self.saved, NOW_MS)
 
     @property
     def view(self) -> MailboxView:
@@ -71,7 +77,9 @@ def mailboxes(draw: st.DrawFn) -> Mailbox:
     gone = draw(st.sets(st.sampled_from(uids), max_size=2)) if uids else set()
     mails = [draw(mail(uid)) for uid in uids if uid not in gone]
     announced = uids[: len(uids) - draw(st.integers(0, 2))]
-    return Mailbox(mails, announced, UidSet.of(uid for uid in uids if uid >= draw(st.integers(1, 20))))
+    recent = UidSet.of(uid for uid in uids if uid >= draw(st.integers(1, 20)))
+    saved = draw(st.sets(st.sampled_from(announced))) if announced else set()
+    return Mailbox(mails, announced, recent, tuple(sorted(saved)))
 
 
 @st.composite
@@ -103,12 +111,14 @@ single_keys = st.one_of(
     st.sampled_from(list(keys.PLAIN_KEYS.values())),
     sequence_sets.map(keys.SequenceNumbers),
     sequence_sets.map(keys.Uids),
+    st.just(keys.Saved()),
     st.integers(0, 2).map(lambda octet: keys.EmailId("M" + bytes([octet] * 16).hex())),
     st.sampled_from([*FLAGS, "Work", "none"]).map(keys.Flagged),
     st.integers(0, 5).map(keys.Larger),
     st.integers(0, 5).map(keys.Smaller),
     st.builds(keys.Received, relations, days),
     st.builds(keys.Sent, relations, days),
+    st.builds(keys.ReceivedWithin, st.integers(1, 4).map(lambda days: days * DAY_MS // 1000), st.booleans()),
     st.builds(keys.HeaderContains, st.sampled_from(["SUBJECT", "From", "X-None"]), words),
     words.map(keys.BodyContains),
     words.map(keys.TextContains),
@@ -140,6 +150,8 @@ def matches_naively(key: keys.SearchKey, mail: Mail, mailbox: Mailbox) -> bool:
             return in_set(mailbox.announced.index(row.uid) + 1, wanted, len(mailbox.announced))
         case keys.Uids(wanted):
             return in_set(row.uid, wanted, mailbox.announced[-1])
+        case keys.Saved():
+            return row.uid in mailbox.saved
         case keys.EmailId(email_id):
             return email_id == f"M{row.guid.hex()}"
         case keys.Flagged(flag):
@@ -154,6 +166,8 @@ def matches_naively(key: keys.SearchKey, mail: Mail, mailbox: Mailbox) -> bool:
             return is_in_relation(EPOCH + dt.timedelta(milliseconds=row.received_ms), relation, day)
         case keys.Sent(relation, day):
             return mail.sent is not None and is_in_relation(mail.sent, relation, day)
+        case keys.ReceivedWithin(seconds, younger):
+            return (NOW_MS - row.received_ms <= 1000 * seconds) is younger
         case keys.HeaderContains(name, text):
             value = {"SUBJECT": mail.subject, "FROM": mail.sender}.get(name.upper())
             return value is not None and text.decode() in value.lower()
@@ -176,7 +190,7 @@ def in_set(number: int, wanted: SequenceSet, largest: int) -> bool:
 @given(mailbox=mailboxes(), key=search_keys, at_once=st.integers(1, 10))
 def test_search_finds_the_same_as_a_naive_search(mailbox: Mailbox, key: keys.SearchKey, at_once: int) -> None:
     work = WorkMeter(10_000)
-    search = Search(keys.SearchProgram(key), mailbox.view, mailbox.announced, mailbox.recent, work)
+    search = Search(keys.SearchProgram(key), mailbox.view, mailbox.basis, work)
     by_uid = {mail.row.uid: mail for mail in mailbox.mails}
     with patch("replicator.imap.matching.phases.STEP_WORK", at_once * keys.count_keys(key)):
         found, undecided = decided(search)
@@ -200,7 +214,7 @@ def row(uid: int, *flags: str) -> Message:
 def search_of(key: keys.SearchKey, *rows: Message, charset: str | None = None) -> Search:
     mailbox = Mailbox([Mail(one, None, "", "", None) for one in rows], [one.uid for one in rows], UidSet())
     program = keys.SearchProgram(key, charset)
-    return Search(program, mailbox.view, mailbox.announced, mailbox.recent, WorkMeter(1_000_000))
+    return Search(program, mailbox.view, mailbox.basis, WorkMeter(1_000_000))
 
 
 SEEN = keys.Flagged("\\Seen")
@@ -295,7 +309,7 @@ def test_work_between_two_pauses_has_a_limit(keys_in_all: int) -> None:
     rows = list(map(row, range(1, 2001)))
     mailbox = Mailbox([Mail(one, None, "", "", None) for one in rows], [one.uid for one in rows], UidSet())
     before = found = 0
-    for sure, _ in Search(keys.SearchProgram(many), mailbox.view, mailbox.announced, UidSet(), work).decide():
+    for sure, _ in Search(keys.SearchProgram(many), mailbox.view, mailbox.basis, work).decide():
         assert work.done - before <= STEP_WORK
         before, found = work.done, found + len(sure)
     assert found == len(rows)
@@ -306,7 +320,7 @@ def test_search_beyond_its_limit_of_work_ends() -> None:
     program = keys.SearchProgram(keys.And((keys.Larger(1), keys.Larger(2))))
     mailbox = Mailbox([Mail(one, None, "", "", None) for one in ROWS], [one.uid for one in ROWS], UidSet())
     for limit, ends in ((8, False), (7, True)):
-        search = Search(program, mailbox.view, mailbox.announced, UidSet(), WorkMeter(limit))
+        search = Search(program, mailbox.view, mailbox.basis, WorkMeter(limit))
         if ends:
             with pytest.raises(WorkExceededError):
                 list(search.decide())
@@ -318,7 +332,7 @@ def test_equal_keys_are_tested_once() -> None:
     key = keys.Not(keys.Smaller(25))
     work = WorkMeter(100)
     mailbox = Mailbox([Mail(one, None, "", "", None) for one in ROWS], [one.uid for one in ROWS], UidSet())
-    search = Search(keys.SearchProgram(keys.And((key,) * 50)), mailbox.view, mailbox.announced, UidSet(), work)
+    search = Search(keys.SearchProgram(keys.And((key,) * 50)), mailbox.view, mailbox.basis, work)
     assert decided(search) == ({3, 4}, [])
     assert work.done == len(ROWS)
 
@@ -343,7 +357,7 @@ def test_messages_that_go_or_change_meanwhile_are_tested_as_they_are_at_one_mome
     uids = [one.uid for one in rows]
     either = keys.Or(keys.Flagged("\\Seen"), keys.Not(keys.Flagged("\\seen")))
     with patch("replicator.imap.matching.phases.STEP_WORK", 2):
-        steps = Search(keys.SearchProgram(either), view, uids, UidSet(), WorkMeter(1000)).decide()
+        steps = Search(keys.SearchProgram(either), view, Basis(uids), WorkMeter(1000)).decide()
         found = set(next(steps).sure)
         view.apply(ViewChange(bytes(16), 10, 12, changed=(row(5, "\\SEEN"), row(11)), expunged=(1, 9)))
         for step in steps:

@@ -8,7 +8,7 @@ at most one slice of unsent messages.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,7 +37,7 @@ from replicator.imap.wire.fetch_items import (
 )
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import fetch_response, printed, without_body, without_nul
-from replicator.imap.wire.sequence_set import SequenceSet
+from replicator.imap.wire.sequence_set import MessageSet, SavedResult
 from replicator.mailstore import BodyReader
 from replicator.view import SEEN, Message
 
@@ -118,12 +118,16 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
     return _completion(gone=0 if command.by_uid else left_out.gone, unreadable=UidSet.of(left_out.unreadable))
 
 
-async def resolved(session: Session, numbers: SequenceSet, *, by_uid: bool) -> list[range]:
+async def resolved(session: Session, numbers: MessageSet, *, by_uid: bool) -> list[range]:
     """Return runs of the sequence numbers. Raises CommandFailedError if a number is beyond the last message."""
     selection = session.selection
-    resolve = partial(selection.numbering.resolve, numbers, by_uid=by_uid)
+    resolve: Callable[[], list[range] | None]
+    if isinstance(numbers, SavedResult):
+        resolve, size = partial(selection.numbering.runs_of, selection.saved), len(selection.saved)
+    else:
+        resolve, size = partial(selection.numbering.resolve, numbers, by_uid=by_uid), len(numbers.ranges)
     # The numbering does not change meanwhile: nothing is announced while a command runs.
-    runs = await session.services.parsing.apart(resolve) if len(numbers.ranges) > MANY_RANGES else resolve()
+    runs = await session.services.parsing.apart(resolve) if size > MANY_RANGES else resolve()
     if runs is None:
         count = len(selection.numbering)
         raise CommandFailedError(f"A number is beyond the last of the {count} messages", condition="BAD")

@@ -17,7 +17,7 @@ from replicator.imap.wire import command_types as c
 from replicator.imap.wire.fetch_items import Value
 from replicator.imap.wire.refusals import CommandFailedError, offering_to_create
 from replicator.imap.wire.responses import copyuid, fetch_response, status_line, without_body
-from replicator.imap.wire.sequence_set import SequenceSet
+from replicator.imap.wire.sequence_set import MessageSet, SavedResult
 from replicator.view import MailboxView, Message
 
 T = TypeVar("T")
@@ -172,7 +172,7 @@ async def _apart_if_many(session: Session, messages: int, work: Callable[[], T])
     return await session.services.parsing.apart(work) if messages > MANY_MESSAGES else work()
 
 
-async def _deleted(session: Session, named: SequenceSet | None = None) -> UidSet:
+async def _deleted(session: Session, named: MessageSet | None = None) -> UidSet:
     r"""Return announced messages with `\Deleted`: an expunge removes only what its client saw (design section 3).
 
     `named`: only of these UIDs.
@@ -183,11 +183,17 @@ async def _deleted(session: Session, named: SequenceSet | None = None) -> UidSet
 
     def announced() -> UidSet:
         # The numbering does not change meanwhile: nothing is announced while a command runs.
-        wanted = named.resolve(selection.numbering.last) if named is not None else None
+        if isinstance(named, SavedResult):
+            wanted: UidSet | None = UidSet.of(selection.saved)
+        else:
+            wanted = named.resolve(selection.numbering.last) if named is not None else None
         return UidSet.of([uid for uid in deleted if number(uid) and (wanted is None or uid in wanted)])
 
-    ranges = len(named.ranges) * (MANY_MESSAGES // MANY_RANGES) if named is not None else 0
-    return await _apart_if_many(session, len(deleted) + ranges, announced)
+    if isinstance(named, SavedResult):
+        many = len(selection.saved)
+    else:
+        many = len(named.ranges) * (MANY_MESSAGES // MANY_RANGES) if named is not None else 0
+    return await _apart_if_many(session, len(deleted) + many, announced)
 
 
 def _expunged_elsewhere(gone: int) -> CommandFailedError:

@@ -49,21 +49,30 @@ class Decided(NamedTuple):
     doubtful: list[int]
 
 
-class Search:
-    r"""One SEARCH of one session.
+class Basis(NamedTuple):
+    r"""What a session's numbers and times mean. It must stay the same while a SEARCH runs.
 
     `uids` are the ones announced to the client, ascending, sequence number n at index n - 1; `recent` are the UIDs that
-    are `\Recent` in the session. Both must stay the same while the SEARCH runs. The view may change: each message is
-    tested as it is at one moment. Raises BadCharsetError.
+    are `\Recent` in the session, and `saved` those that `$` means.
     """
 
-    def __init__(
-        self, program: keys.SearchProgram, view: MailboxView, uids: Sequence[int], recent: UidSet, work: WorkMeter
-    ) -> None:
+    uids: Sequence[int]
+    recent: UidSet = UidSet()
+    saved: Sequence[int] = ()
+    now_ms: int = 0
+
+
+class Search:
+    """One SEARCH of one session.
+
+    The view may change while it runs: each message is tested as it is at one moment. Raises BadCharsetError.
+    """
+
+    def __init__(self, program: keys.SearchProgram, view: MailboxView, basis: Basis, work: WorkMeter) -> None:
         self._view = view
-        self._uids = uids
+        self._uids = basis.uids
         self._work = work
-        self._test = _Compiler(uids, recent, _codec(program.charset)).test_of(program.key)
+        self._test = _Compiler(basis, _codec(program.charset)).test_of(program.key)
         self.keys = max(1, keys.count_keys(program.key))
 
     def decide(self) -> Iterator[Decided]:
@@ -100,9 +109,8 @@ def _codec(charset: str | None) -> str:
 class _Compiler:
     """Compiles a client's search keys to tests: numbers to UIDs, octets to text."""
 
-    def __init__(self, uids: Sequence[int], recent: UidSet, codec: str) -> None:
-        self._uids = uids
-        self._recent = recent
+    def __init__(self, basis: Basis, codec: str) -> None:
+        self._basis = basis
         self._codec = codec
 
     @singledispatchmethod
@@ -129,7 +137,7 @@ class _Compiler:
     @test_of.register
     def _(self, key: keys.SequenceNumbers) -> Test:
         # Every announced UID between a run's ends is in the run, so its range of UIDs adds no message announced later.
-        uids, count = self._uids, len(self._uids)
+        uids, count = self._basis.uids, len(self._basis.uids)
         runs = key.numbers.resolve(count).ranges
         return Within(
             UidSet.of_ranges((uids[low - 1], uids[min(high, count) - 1]) for low, high in runs if 0 < low <= count)
@@ -137,7 +145,11 @@ class _Compiler:
 
     @test_of.register
     def _(self, key: keys.Uids) -> Test:
-        return Within(key.uids.resolve(self._uids[-1] if self._uids else 0))
+        return Within(key.uids.resolve(self._basis.uids[-1] if self._basis.uids else 0))
+
+    @test_of.register
+    def _(self, _key: keys.Saved) -> Test:
+        return Within(UidSet.of(self._basis.saved))
 
     @test_of.register
     def _(self, key: keys.EmailId) -> Test:
@@ -149,7 +161,7 @@ class _Compiler:
 
     @test_of.register
     def _(self, _key: keys.Recent) -> Test:
-        return Within(self._recent)
+        return Within(self._basis.recent)
 
     @test_of.register
     def _(self, key: keys.Larger) -> Test:
@@ -162,6 +174,11 @@ class _Compiler:
     @test_of.register
     def _(self, key: keys.Received) -> Test:
         return OfRow(lambda message: _stands(message.received_ms // _DAY_MS, key.relation, (key.date - _EPOCH).days))
+
+    @test_of.register
+    def _(self, key: keys.ReceivedWithin) -> Test:
+        since_ms = self._basis.now_ms - 1000 * key.seconds
+        return OfRow(lambda message: (message.received_ms >= since_ms) is key.younger)
 
     @test_of.register
     def _(self, key: keys.Sent) -> Test:

@@ -19,8 +19,8 @@ from replicator.imap.wire import command_types as c
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.wire.fetch_items import ALL, FAST, FULL, Attribute, BodySection, FetchItem, Partial, SectionText
 from replicator.imap.wire.mailbox_names import MailboxNameError, decode_pattern
-from replicator.imap.wire.search_keys import SearchKey, SearchProgram
-from replicator.imap.wire.sequence_set import SequenceSet
+from replicator.imap.wire.search_keys import ReturnOption, SearchKey, SearchProgram
+from replicator.imap.wire.sequence_set import MessageSet, SavedResult, SequenceSet
 from replicator.mailstore import canonical_name
 
 MAX_SEARCH_DEPTH = 50  # of NOT, OR and parentheses: evaluation recurses, and no person nests that deep
@@ -151,24 +151,28 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def unselect(self) -> c.Command:
         return c.Unselect()
 
-    def expunge(self, uids: SequenceSet | None = None) -> c.Command:
+    def expunge(self, uids: MessageSet | None = None) -> c.Command:
         return c.Expunge(uids)
 
-    def fetch(self, numbers: SequenceSet, items: tuple[FetchItem, ...]) -> c.Command:
+    def fetch(self, numbers: MessageSet, items: tuple[FetchItem, ...]) -> c.Command:
         return c.Fetch(numbers, items)
 
-    def store(self, numbers: SequenceSet, item: Token, flags: tuple[str, ...]) -> c.Command:
+    def store(self, numbers: MessageSet, item: Token, flags: tuple[str, ...]) -> c.Command:
         action, _, silent = item.upper().partition(".")
         return c.Store(numbers, c.StoreAction(action), flags, silent=bool(silent))
 
-    def copy(self, numbers: SequenceSet, mailbox: str) -> c.Command:
+    def copy(self, numbers: MessageSet, mailbox: str) -> c.Command:
         return c.Copy(numbers, mailbox)
 
-    def move(self, numbers: SequenceSet, mailbox: str) -> c.Command:
+    def move(self, numbers: MessageSet, mailbox: str) -> c.Command:
         return c.Copy(numbers, mailbox, remove=True)
 
-    def search(self, charset: bytes | None, program: _Nested) -> c.Command:
-        return c.Search(SearchProgram(program.key, None if charset is None else _latin(charset)))
+    def search(self, returns: frozenset[ReturnOption] | None, charset: bytes | None, program: _Nested) -> c.Command:
+        return c.Search(SearchProgram(program.key, None if charset is None else _latin(charset)), returns)
+
+    def return_options(self, *options: Token | None) -> frozenset[ReturnOption]:
+        named = frozenset(ReturnOption(option.upper()) for option in options if option is not None)
+        return named or frozenset({ReturnOption.ALL})  # RFC 4731 section 3.1
 
     def by_uid(self, command: c.Fetch | c.Store | c.Copy | c.Search) -> c.Command:
         return replace(command, by_uid=True)
@@ -233,6 +237,9 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def sent_key(self, relation: Token, date: Token) -> _Nested:
         return _Nested(keys.Sent(keys.SENT_KEYS[relation.upper()], _date(date)))
 
+    def within_key(self, name: Token, seconds: Token) -> _Nested:
+        return _Nested(keys.ReceivedWithin(int(seconds), younger=name.upper() == "YOUNGER"))
+
     def header(self, name: bytes, text: bytes) -> _Nested:
         return _Nested(keys.HeaderContains(_field_name(name), text))
 
@@ -260,11 +267,11 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def threadid(self, _name: Token) -> _Nested:
         return _Nested(keys.Not(keys.All()))  # RFC 8474 section 5.2: no message here has a THREADID
 
-    def uids(self, uids: SequenceSet) -> _Nested:
-        return _Nested(keys.Uids(uids))
+    def uids(self, uids: MessageSet) -> _Nested:
+        return _Nested(keys.Saved() if isinstance(uids, SavedResult) else keys.Uids(uids))
 
-    def numbers(self, numbers: SequenceSet) -> _Nested:
-        return _Nested(keys.SequenceNumbers(numbers))
+    def numbers(self, numbers: MessageSet) -> _Nested:
+        return _Nested(keys.Saved() if isinstance(numbers, SavedResult) else keys.SequenceNumbers(numbers))
 
     # ---- values ----
 
@@ -290,6 +297,9 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
 
     def sequence_set(self, text: Token) -> SequenceSet:
         return SequenceSet(tuple(_range(item) for item in text.split(",")))
+
+    def saved_result(self) -> SavedResult:
+        return SavedResult()
 
     def flags(self, *flags: Token) -> tuple[str, ...]:
         return tuple(str(flag) for flag in flags)

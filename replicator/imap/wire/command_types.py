@@ -11,8 +11,8 @@ from enum import Enum
 
 from replicator.imap.wire.fetch_items import FetchItem
 from replicator.imap.wire.large_literal import IncomingLiteral
-from replicator.imap.wire.search_keys import SearchProgram
-from replicator.imap.wire.sequence_set import SequenceSet
+from replicator.imap.wire.search_keys import ReturnOption, SearchProgram
+from replicator.imap.wire.sequence_set import MessageSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +162,15 @@ class Unselect:
 class Expunge:
     """EXPUNGE (RFC 3501 section 6.4.3) and, with `uids`, UID EXPUNGE (RFC 4315 section 2.1)."""
 
-    uids: SequenceSet | None = None
+    uids: MessageSet | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """SEARCH (RFC 3501 section 6.4.4)."""
+    """SEARCH (RFC 3501 section 6.4.4). If `returns` is None, the client wants a SEARCH response, else ESEARCH."""
 
     program: SearchProgram
+    returns: frozenset[ReturnOption] | None = None
     by_uid: bool = False
 
 
@@ -177,7 +178,7 @@ class Search:
 class Fetch:
     """FETCH (RFC 3501 section 6.4.5)."""
 
-    numbers: SequenceSet
+    numbers: MessageSet
     items: tuple[FetchItem, ...]
     by_uid: bool = False
 
@@ -194,7 +195,7 @@ class StoreAction(Enum):
 class Store:
     """STORE (RFC 3501 section 6.4.6)."""
 
-    numbers: SequenceSet
+    numbers: MessageSet
     action: StoreAction
     flags: tuple[str, ...]
     silent: bool = False
@@ -205,7 +206,7 @@ class Store:
 class Copy:
     """COPY and, if `remove`, MOVE (RFC 3501 section 6.4.7, RFC 6851)."""
 
-    numbers: SequenceSet
+    numbers: MessageSet
     mailbox: str
     remove: bool = False
     by_uid: bool = False

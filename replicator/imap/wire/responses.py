@@ -14,12 +14,15 @@ from protocol.values import UidSet
 from replicator.flags import RECENT, SYSTEM_FLAGS, shown_once
 from replicator.imap.wire.fetch_items import Adjacent, Atom, Printed, Span, Value
 from replicator.imap.wire.mailbox_names import encode_name
+from replicator.imap.wire.search_keys import ReturnOption
 from replicator.mailstore import SEPARATOR
 
 _LARGE_CHUNK = 16 * KIB
 """Size from which a chunk is passed on as it is; smaller ones cost less to copy than to handle singly."""
 
 _CACHED_FLAG_SETS = 4096  # a mailbox of ordinary mail has tens; hostile ones must not fill the memory
+
+_JOINED_AT_ONCE = 5000  # numbers, in a millisecond
 
 # RFC 3501 section 9: quoted strings hold any TEXT-CHAR, which excludes NUL, CR, LF and octets above 127. The limit
 # keeps lines short for clients that read them into fixed buffers.
@@ -103,12 +106,30 @@ def status_response(name: str, items: Iterable[tuple[str, str]]) -> bytes:
     return b"* STATUS %b (%b)\r\n" % (mailbox(name), printed.encode("ascii"))
 
 
-def search_response(numbers: Iterable[Iterable[int]]) -> Iterator[bytes]:
-    """Format a SEARCH response (RFC 3501 section 7.2.5) of some numbers at a time; without matches, an empty list."""
-    yield b"* SEARCH"
-    for some in numbers:
-        yield "".join([f" {number}" for number in some]).encode("ascii")
-    yield b"\r\n"
+def search_response(numbers: Sequence[int]) -> list[bytes]:
+    """Format a SEARCH response (RFC 3501 section 7.2.5); without matches, an empty list."""
+    return [b"* SEARCH", *_numbers(numbers), b"\r\n"]
+
+
+def _numbers(numbers: Sequence[int]) -> Iterator[bytes]:
+    """Yield the numbers with a space before each, some at a time: other threads wait while they are joined."""
+    for start in range(0, len(numbers), _JOINED_AT_ONCE):
+        yield "".join([f" {number}" for number in numbers[start : start + _JOINED_AT_ONCE]]).encode("ascii")
+
+
+def esearch_response(
+    tag: str, numbers: Sequence[int], options: frozenset[ReturnOption], *, by_uid: bool
+) -> list[bytes]:
+    """Format an ESEARCH response (RFC 4731 section 3.1) of the numbers found, in their order."""
+    results = []
+    if numbers:
+        results += [f"MIN {numbers[0]}"] if ReturnOption.MIN in options else []
+        results += [f"MAX {numbers[-1]}"] if ReturnOption.MAX in options else []
+        results += [f"ALL {_runs(numbers)}"] if ReturnOption.ALL in options else []
+    if ReturnOption.COUNT in options:
+        results.append(f"COUNT {len(numbers)}")
+    words = [f'* ESEARCH (TAG "{tag}")', *(["UID"] if by_uid else []), *results]
+    return [" ".join(words).encode("ascii"), b"\r\n"]
 
 
 def fetch_response(number: int, values: Sequence[tuple[bytes, Value]]) -> list[bytes | Span]:

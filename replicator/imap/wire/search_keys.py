@@ -74,6 +74,11 @@ class Uids:
 
 
 @dataclass(frozen=True, slots=True)
+class Saved:
+    """`$`: the messages that the last SEARCH with SAVE has found (RFC 5182)."""
+
+
+@dataclass(frozen=True, slots=True)
 class EmailId:
     """EMAILID (RFC 8474 section 6): messages with this identifier."""
 
@@ -123,6 +128,14 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
+class ReceivedWithin:
+    """YOUNGER: messages received in the last so many seconds (RFC 5032). OLDER: earlier than those."""
+
+    seconds: int
+    younger: bool
+
+
+@dataclass(frozen=True, slots=True)
 class HeaderContains:
     """HEADER, and FROM, TO, CC, BCC, SUBJECT: a header field of this name that contains the text, in any case.
 
@@ -154,6 +167,7 @@ SearchKey: TypeAlias = (
     | Not
     | SequenceNumbers
     | Uids
+    | Saved
     | EmailId
     | Flagged
     | Recent
@@ -161,6 +175,7 @@ SearchKey: TypeAlias = (
     | Smaller
     | Received
     | Sent
+    | ReceivedWithin
     | HeaderContains
     | BodyContains
     | TextContains
@@ -173,6 +188,16 @@ class SearchProgram:
 
     key: SearchKey
     charset: str | None = None
+
+
+class ReturnOption(Enum):
+    """Results that a SEARCH can ask for (RFC 4731 section 3.1, RFC 5182 section 2.1)."""
+
+    MIN = "MIN"
+    MAX = "MAX"
+    ALL = "ALL"
+    COUNT = "COUNT"
+    SAVE = "SAVE"
 
 
 def single_keys(key: SearchKey) -> Iterator[SearchKey]:
@@ -195,13 +220,15 @@ def count_keys(key: SearchKey) -> int:
     return sum(1 for _ in single_keys(key))
 
 
-def count_ranges(key: SearchKey) -> int:
-    """Return the number of ranges in all sequence sets of a tree of keys."""
+def count_ranges(key: SearchKey, saved: int) -> int:
+    """Return the number of ranges in all sequence sets of a tree of keys; `$` counts as `saved`."""
     count = 0
     for single in single_keys(key):
         match single:
             case SequenceNumbers(numbers) | Uids(numbers):
                 count += len(numbers.ranges)
+            case Saved():
+                count += saved
     return count
 
 

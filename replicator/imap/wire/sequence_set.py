@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from protocol.values import UidSet
 
@@ -23,3 +24,12 @@ class SequenceSet:
         """
         ends = ((largest if a is None else a, largest if b is None else b) for a, b in self.ranges)
         return UidSet.of_ranges((min(pair), max(pair)) for pair in ends)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedResult:
+    """`$`: the messages that the session's last SEARCH with SAVE has found (RFC 5182)."""
+
+
+MessageSet: TypeAlias = SequenceSet | SavedResult
+"""What a command can name messages by."""

@@ -15,7 +15,7 @@ from replicator.imap.wire.command_parser import CommandParser, CommandSyntaxErro
 from replicator.imap.wire.fetch_items import ALL, FAST, FULL, Attribute, BodySection, Partial, SectionText
 from replicator.imap.wire.mailbox_names import encode_name
 from replicator.imap.wire.responses import mailbox, quoted_or_literal
-from replicator.imap.wire.sequence_set import SequenceSet
+from replicator.imap.wire.sequence_set import SavedResult, SequenceSet
 from replicator.mailstore import canonical_name
 
 PARSER = CommandParser()
@@ -126,10 +126,46 @@ def test_fetch_items_are_parsed(item: bytes, value: Attribute | BodySection) -> 
         (b"ON 01-Feb-2020", k.Received(k.Relation.ON, dt.date(2020, 2, 1))),
         (b"EMAILID Mabc", k.EmailId("Mabc")),
         (b"THREADID T", k.Not(k.All())),
+        (b"$ uid $", k.And((k.Saved(), k.Saved()))),
+        (
+            b"OLDER 1 younger 4294967296",
+            k.And((k.ReceivedWithin(1, younger=False), k.ReceivedWithin(2**32, younger=True))),
+        ),
+        (b"OLD OLDER 7", k.And((k.PLAIN_KEYS["OLD"], k.ReceivedWithin(7, younger=False)))),
     ],
 )
 def test_search_keys_are_parsed(text: bytes, key: k.SearchKey) -> None:
     assert searched(text) == key
+
+
+@pytest.mark.parametrize(
+    ("text", "returns"),
+    [
+        (b"", None),
+        (b"RETURN () ", {"ALL"}),
+        (b"return (min Max) CHARSET UTF-8 ", {"MIN", "MAX"}),
+        (b"RETURN (SAVE COUNT ALL) ", {"SAVE", "COUNT", "ALL"}),
+    ],
+)
+def test_result_options_are_parsed(text: bytes, returns: set[str] | None) -> None:
+    command = parsed(b"SEARCH " + text + b"ALL")
+    assert isinstance(command, c.Search)
+    assert (None if command.returns is None else {option.value for option in command.returns}) == returns
+
+
+@pytest.mark.parametrize("option", [*k.ReturnOption])
+def test_the_grammar_has_every_result_option(option: k.ReturnOption) -> None:
+    command = parsed(f"UID SEARCH RETURN ({option.value}) ALL".encode())
+    assert command == c.Search(k.SearchProgram(k.All()), frozenset({option}), by_uid=True)
+
+
+@pytest.mark.parametrize("verb", ["FETCH $ UID", "STORE $ FLAGS x", "COPY $ x", "MOVE $ x"])
+def test_a_saved_result_stands_for_a_sequence_set(verb: str) -> None:
+    for text in (verb, "UID " + verb):
+        command = parsed(text.encode())
+        assert isinstance(command, c.Fetch | c.Store | c.Copy)
+        assert command.numbers == SavedResult()
+    assert parsed(b"UID EXPUNGE $") == c.Expunge(SavedResult())
 
 
 HEADER_KEYS = ("BCC", "CC", "FROM", "SUBJECT", "TO")
