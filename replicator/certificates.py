@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
 from replicator.config import CertificateConfig, TlsConfig
@@ -40,6 +42,16 @@ class Certificate(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name}, until {self.expires.astimezone(UTC):%Y-%m-%d}"
+
+
+class ServerContext(ssl.SSLContext):
+    """The TLS context of a server that shows one certificate.
+
+    `end_point`: the data of the channel binding tls-server-end-point (RFC 5929 section 4); None if the certificate is
+    signed by an algorithm for which that defines none, such as Ed25519.
+    """
+
+    end_point: bytes | None = None
 
 
 class _Contexts(NamedTuple):
@@ -166,15 +178,26 @@ def _for_clients(section: str, certificates: Sequence[CertificateConfig]) -> ssl
 
 
 def _shows(section: str, certificate: CertificateConfig) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(certificate.file, certificate.key, _no_passphrase)
+        context.end_point = _end_point(_parsed(certificate.file.read_bytes()))
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
             f"{section}: cannot use {certificate.file} with its key {certificate.key}: {_why(error)}"
         ) from error
     return context
+
+
+def _end_point(certificate: x509.Certificate) -> bytes | None:
+    try:
+        algorithm = certificate.signature_hash_algorithm
+    except UnsupportedAlgorithm:
+        return None
+    if algorithm is None:
+        return None
+    return certificate.fingerprint(hashes.SHA256() if isinstance(algorithm, hashes.MD5 | hashes.SHA1) else algorithm)
 
 
 def _why(error: Exception) -> str:

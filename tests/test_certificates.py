@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import ssl
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 import trustme
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.x509.oid import NameOID
 
-from replicator.certificates import Certificate, Certificates
+from replicator.certificates import Certificate, Certificates, ServerContext
 from replicator.config import CertificateConfig
 from replicator.errors import ConfigError
 from tests.end_to_end.helpers.certificates import certificate
@@ -20,6 +25,27 @@ from tests.end_to_end.helpers.certificates import certificate
 @pytest.fixture(scope="module")
 def ca() -> trustme.CA:
     return trustme.CA()
+
+
+@pytest.mark.parametrize(("signed_by", "hashed_by"), [("SHA-256", "sha256"), ("SHA-384", "sha384"), ("Ed25519", None)])
+def test_end_point_is_hashed_as_the_certificate_was_signed(
+    tmp_path: Path, signed_by: str, hashed_by: str | None
+) -> None:
+    """RFC 5929 section 4.1; undefined for signatures without a hash of their own."""
+    key = ed25519.Ed25519PrivateKey.generate() if hashed_by is None else ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mail")])
+    now = datetime.now(UTC)
+    unsigned = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+    algorithm = {"SHA-256": hashes.SHA256(), "SHA-384": hashes.SHA384(), "Ed25519": None}[signed_by]
+    signed = unsigned.sign(key, algorithm)
+    paths = CertificateConfig(tmp_path / "mail.pem", tmp_path / "mail.key")
+    paths.file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    private = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    paths.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, *private))
+    context = Certificates(None, [paths]).for_clients()
+    assert isinstance(context, ServerContext)
+    der = signed.public_bytes(serialization.Encoding.DER)
+    assert context.end_point == (hashed_by and hashlib.new(hashed_by, der).digest())
 
 
 async def shown_to(trusting: trustme.CA, context: ssl.SSLContext | None, name: str = "localhost") -> str:

@@ -18,6 +18,7 @@ from protocol.units import KIB
 from replicator.errors import MailError
 from replicator.imap.handlers import auth, folders, idle, message_changes
 from replicator.imap.handlers.append import append, appended
+from replicator.imap.handlers.authenticate import authenticate
 from replicator.imap.handlers.fetch import fetch
 from replicator.imap.handlers.search import search
 from replicator.imap.session import Completion, Session, State
@@ -69,7 +70,7 @@ RULES: Mapping[type[object], Rule] = MappingProxyType(
             _rule(c.Logout, _ANY, auth.logout),
             _rule(c.Id, _ANY, auth.identify),
             _rule(c.StartTls, _STRANGER, auth.starttls),
-            _rule(c.Authenticate, _STRANGER, auth.authenticate),
+            _rule(c.Authenticate, _STRANGER, authenticate),
             _rule(c.Login, _STRANGER, auth.login),
             _rule(c.Namespace, _USER, folders.namespace),
             _rule(c.Select, _USER, folders.select),

@@ -15,7 +15,7 @@ from replicator.mailstore import MESSAGE_BYTES_MAX, MailStore
 from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.metrics import ImapMetrics, RefusalMetrics
 from replicator.runtime.places import Limit, PlaceLimits, Places
-from replicator.users import Login
+from replicator.users import Login, ScramAttempt, ScramKeys
 
 
 class Users(Protocol):
@@ -27,6 +27,18 @@ class Users(Protocol):
         Raises UsersUnavailableError while the users are unknown, UnavailableError if too many attempts are being
         delayed.
         """
+        ...
+
+    def has_scram(self, *, for_all: bool = False) -> bool:
+        """Return True if somebody can log in by SCRAM; with `for_all`, if all users can."""
+        ...
+
+    def scram_keys(self, name: str) -> ScramKeys:
+        """Return the keys of a user, or decoys for whoever cannot log in by SCRAM. Raises UsersUnavailableError."""
+        ...
+
+    async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
+        """Return the user's login if the attempt proves the password. Slows guessing down, and raises, as `verify`."""
         ...
 
     def holds(self, login: Login) -> bool:

@@ -37,6 +37,14 @@ _LOGGED_IN = (
 )
 
 
+CHANNEL_BINDING = "tls-server-end-point"
+"""The channel binding for SCRAM-SHA-256-PLUS (RFC 5929 section 4).
+
+The better tls-exporter (RFC 9266) needs keying material of the connection, which Python's ssl does not give out; its
+tls-unique is not defined for TLS 1.3.
+"""
+
+
 class LoginRevokedError(Exception):
     """The user no longer exists, or has another password now."""
 
@@ -114,8 +122,23 @@ class Session:
         if self._login is not None:
             return " ".join((*_ALWAYS, *_LOGGED_IN))
         starttls = ("STARTTLS",) if self.services.tls() is not None and not self.connection.secure else ()
-        login = ("AUTH=PLAIN",) if self.connection.private else ("LOGINDISABLED",)
+        login = [f"AUTH={name}" for name in self.mechanisms()] or ["LOGINDISABLED"]
         return " ".join((*_ALWAYS, *starttls, *login))
+
+    def mechanisms(self) -> tuple[str, ...]:
+        """Return the SASL mechanisms by which every user can log in on this connection, the best first."""
+        if not self.connection.private:
+            return ()
+        if not self.services.users.has_scram(for_all=True):
+            return ("PLAIN",)
+        bound = ("SCRAM-SHA-256-PLUS",) if self.connection.end_point is not None else ()
+        return (*bound, "SCRAM-SHA-256", "PLAIN")
+
+    def accepts(self, mechanism: str) -> bool:
+        """Return True if some user can log in by this SASL mechanism."""
+        if mechanism.startswith("SCRAM-") and self.services.users.has_scram():
+            return mechanism == "SCRAM-SHA-256" or self.connection.end_point is not None
+        return mechanism in self.mechanisms()
 
     def log_in(self, login: Login) -> Completion:
         """Log the client in as this user. Raises CommandFailedError if the user has too many connections."""

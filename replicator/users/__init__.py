@@ -1,6 +1,7 @@
 """Users with mail on this node: a passwd-file in Dovecot's format, `user:{SCHEME}hash[:other fields]`.
 
-`names` maps addresses to users, `schemes` checks password hashes, `passwd_file` reads and edits the file, `throttle`
+`names` maps addresses to users, `schemes` checks password hashes, `scram` lets users log in without sending their
+password (`scram_decoys` if they cannot), `passwd_file` reads and edits the file, `throttle`
 and `turns` slow guessing down, `directory` answers the doors. A user's name is always in lower case, however it was
 written. Passwords are never logged and never kept, not even here.
 """
@@ -16,10 +17,19 @@ from replicator.users.passwd_file import (
     list_users,
     set_password,
 )
+from replicator.users.schemes import DEFAULT_SCHEME, NEW_SCHEMES
+from replicator.users.scram import ClientFirst, ScramAttempt, ScramError, ScramExchange, ScramKeys
 
 __all__ = [
+    "DEFAULT_SCHEME",
+    "NEW_SCHEMES",
+    "ClientFirst",
     "Login",
     "PasswdFileError",
+    "ScramAttempt",
+    "ScramError",
+    "ScramExchange",
+    "ScramKeys",
     "UserDirectory",
     "UserExistsError",
     "UserNames",

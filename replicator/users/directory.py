@@ -13,6 +13,7 @@ import hmac
 import logging
 import secrets
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from replicator.runtime.log_fields import LogFields
 from replicator.users.names import candidates, folded
 from replicator.users.passwd_file import PasswdFileError, UserTable, read_whole_file
 from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash, parse_hash
+from replicator.users.scram import ScramAttempt, ScramKeys
+from replicator.users.scram_decoys import ScramDecoys
 from replicator.users.throttle import Throttle
 from replicator.users.turns import Turns
 
@@ -90,6 +93,7 @@ class UserDirectory:
         self._decoy = parse_hash(DECOY)
         self._hashing = trio.CapacityLimiter(HASHES_AT_ONCE)
         self._key = secrets.token_bytes(32)
+        self._scram = ScramDecoys(UserTable(), self._key)
         self._remembered: dict[str, _Remembered] = {}
         self._throttle = Throttle()
         self._pair_turns: Turns[tuple[str, str]] = Turns()
@@ -136,16 +140,36 @@ class UserDirectory:
         secret = password.encode("utf-8", "surrogateescape")
         if (login := self._remembered_login(user, secret)) is not None:
             return login
-        network = network_of(address or "")
-        async with AsyncExitStack() as turn:
-            await self._take_turn(turn, user, network)
+
+        async def check() -> Login | None:
             # Meanwhile another connection of the same client may have logged in.
-            login = self._remembered_login(user, secret) or await self._check(user, secret)
-            if login is None:
-                self._throttle.failed(user, network, trio.current_time())
-            else:
-                self._throttle.succeeded(user, network)
-        return login
+            return self._remembered_login(user, secret) or await self._check(user, secret)
+
+        return await self._in_turn(user, address, check)
+
+    def has_scram(self, *, for_all: bool = False) -> bool:
+        """Return True if somebody can log in by SCRAM; with `for_all`, if all users can."""
+        self.refresh()
+        return self._scram.for_all if for_all else self._scram.for_some
+
+    def scram_keys(self, name: str) -> ScramKeys:
+        """Return the keys of the user of this name; for whoever cannot log in by SCRAM, decoys. Raises as `find`."""
+        user = self.find(name)
+        stored = self._known().users.get(user) if user is not None else None
+        decoy = self._scram.keys_of(name)
+        return stored.scram if stored is not None and stored.scram is not None else decoy
+
+    async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
+        """Return the user's login if the attempt proves the password. Delays, and raises, as `verify`."""
+        user = self.find(name) or folded(name)
+
+        async def check() -> Login | None:
+            await trio.lowlevel.checkpoint()
+            stored = self._known().users.get(user)
+            is_right = attempt.is_right()
+            return Login(user, stored) if stored is not None and stored.scram == attempt.keys and is_right else None
+
+        return await self._in_turn(user, address, check)
 
     def holds(self, login: Login) -> bool:
         """Return True if the user still exists with the same password. Never waits."""
@@ -161,6 +185,20 @@ class UserDirectory:
         if self._table is None:
             raise UsersUnavailableError("the list of users cannot be read now; try again later")
         return self._table
+
+    async def _in_turn(
+        self, user: str, address: str | None, check: Callable[[], Awaitable[Login | None]]
+    ) -> Login | None:
+        """Check an attempt in its turn, and count it. Raises UnavailableError, UsersUnavailableError."""
+        network = network_of(address or "")
+        async with AsyncExitStack() as turn:
+            await self._take_turn(turn, user, network)
+            login = await check()
+            if login is None:
+                self._throttle.failed(user, network, trio.current_time())
+            else:
+                self._throttle.succeeded(user, network)
+        return login
 
     async def _take_turn(self, turn: AsyncExitStack, user: str, network: str) -> None:
         """Wait for the delay after failures, and for a place for hashing. Raises UnavailableError.
@@ -225,6 +263,7 @@ class UserDirectory:
         self._unreadable = None
         self._remembered.clear()
         self._decoy = _decoy(table)
+        self._scram = ScramDecoys(table, self._key)
         log.info("users read %s", LogFields({"users": len(table.users), "file": self._path}))
         for problem in table.problems:
             log.warning("%s", problem)

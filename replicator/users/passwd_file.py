@@ -6,12 +6,16 @@ reported. Names that differ only in case are one user. Edits keep every other by
 
 from __future__ import annotations
 
+import base64
+import re
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from protocol.units import MIB
 from replicator.runtime.line_files import edit_lines
+from replicator.users import scram
 from replicator.users.names import folded
 from replicator.users.schemes import DEFAULT_SCHEME, PasswordHash, hash_password, parse_hash
 
@@ -24,6 +28,13 @@ USER_MAX_BYTES = 254
 
 NO_USERS = b"# user:{SCHEME}hash\n"
 """Contents of a file without users: nodes reject an empty one."""
+
+SECRET = b"# secret for SCRAM, keep it: "
+"""Begins a comment with the secret that gives users who do not exist the same salt at each attempt, and at each node.
+
+It stands in the file because all nodes have copies of that, and because nobody else may read it.
+"""
+_SECRET_LINE = re.compile(re.escape(SECRET) + rb"([A-Za-z0-9+/]{43}=)\r?\n?")
 
 
 class PasswdFileError(Exception):
@@ -40,10 +51,14 @@ class UserUnknownError(PasswdFileError):
 
 @dataclass(frozen=True, slots=True)
 class UserTable:
-    """Users of the file by folded name; None is an unusable hash. `problems` name file and line."""
+    """Users of the file by folded name; None is an unusable hash. `problems` name file and line.
+
+    `secret`: what SECRET says.
+    """
 
     users: dict[str, PasswordHash | None] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    secret: bytes | None = field(default=None, repr=False)
 
 
 def read_users(path: Path) -> UserTable:
@@ -80,7 +95,12 @@ def _parsed(path: Path, lines: list[bytes]) -> UserTable:
             users[user] = parse_hash(password)
         except ValueError as error:
             problems.append(f"{path}:{number}: {error}")
-    return UserTable(users, tuple(problems))
+    return UserTable(users, tuple(problems), _secret(lines))
+
+
+def _secret(lines: list[bytes]) -> bytes | None:
+    found = next(filter(None, map(_SECRET_LINE.fullmatch, lines)), None)
+    return base64.b64decode(found[1]) if found else None
 
 
 def list_users(path: Path) -> list[str]:
@@ -104,7 +124,7 @@ def add_user(path: Path, user: str, password: str, *, scheme: str = DEFAULT_SCHE
             raise UserExistsError(f"{path}: user {user!r} already exists; set a new password instead")
         if lines and not lines[-1].endswith(b"\n"):
             lines[-1] += b"\n"
-        return [*lines, line + b"\n"]
+        return _with_secret([*lines, line + b"\n"], scheme)
 
     _edit(path, add, create=True)
 
@@ -119,7 +139,7 @@ def set_password(path: Path, user: str, password: str, *, scheme: str = DEFAULT_
         end = old[len(old.rstrip(b"\r\n")) :]
         name, *fields = old.rstrip(b"\r\n").split(b":", 2)
         lines[position] = b":".join([name, hashed, *fields[1:]]) + end
-        return lines
+        return _with_secret(lines, scheme)
 
     _edit(path, replace)
 
@@ -148,6 +168,13 @@ def _new_line(path: Path, user: str, password: str, scheme: str) -> bytes:
         return f"{user}:{hash_password(password, scheme)}".encode()
     except ValueError as error:
         raise PasswdFileError(f"{path}: not changed: {error}") from error
+
+
+def _with_secret(lines: list[bytes], scheme: str) -> list[bytes]:
+    """Return the lines with a secret, if they need one now and have none."""
+    if scheme.upper() != scram.SCHEME or _secret(lines) is not None:
+        return lines
+    return [SECRET + base64.b64encode(secrets.token_bytes(32)) + b"\n", *lines]
 
 
 def _read_lines(path: Path) -> list[bytes]:

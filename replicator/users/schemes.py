@@ -11,17 +11,24 @@ import binascii
 import hashlib
 import hmac
 import re
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from passlib.context import CryptContext
 from passlib.hash import argon2, sha256_crypt, sha512_crypt
 
+from replicator.users import scram
+from replicator.users.scram import ScramKeys
+
 DEFAULT_SCHEME = "ARGON2ID"
 """Scheme of new passwords, with the smallest parameters that OWASP recommends (19 MiB, 2 passes).
 
 One check takes some 20 ms of one core, and the concurrent checks take little of a node's memory.
 """
+NEW_SCHEMES = (DEFAULT_SCHEME, "SHA512-CRYPT", scram.SCHEME)
+"""Schemes of new passwords that people may choose."""
+
 ARGON2 = CryptContext(
     schemes=["argon2"], argon2__type="ID", argon2__memory_cost=19_456, argon2__time_cost=2, argon2__parallelism=1
 )
@@ -43,11 +50,15 @@ Checker = Callable[[bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class PasswordHash:
-    """One parsed hash. `check` blocks; it takes the password as UTF-8. Hashes of the same text are equal."""
+    """One parsed hash. `check` blocks; it takes the password as UTF-8. Hashes of the same text are equal.
+
+    `scram`: the keys of a user who can log in by SCRAM.
+    """
 
     scheme: str
     text: str = field(repr=False)
     check: Checker = field(repr=False, compare=False)
+    scram: ScramKeys | None = field(default=None, repr=False, compare=False)
 
 
 def parse_hash(text: str) -> PasswordHash:
@@ -60,11 +71,13 @@ def parse_hash(text: str) -> PasswordHash:
     match = SCHEMED.fullmatch(text)
     scheme, encoding, value = match.groups() if match else ("CRYPT", None, text)
     scheme = scheme.upper()
-    parser = PARSERS.get(scheme)
-    if parser is None:
-        raise ValueError(f"unknown password scheme {{{scheme}}}; use one of {', '.join(PARSERS)}")
+    if scheme not in SCHEMES:
+        raise ValueError(f"unknown password scheme {{{scheme}}}; use one of {', '.join(SCHEMES)}")
     try:
-        return PasswordHash(scheme, text, parser(value, encoding))
+        if scheme == scram.SCHEME:
+            keys = ScramKeys.parse(value)
+            return PasswordHash(scheme, text, keys.check, keys)
+        return PasswordHash(scheme, text, PARSERS[scheme](value, encoding))
     except ValueError as error:
         raise ValueError(f"invalid {{{scheme}}} hash: {error}; set the password again") from error
 
@@ -82,7 +95,9 @@ def hash_password(password: str, scheme: str = DEFAULT_SCHEME) -> str:
         case "PLAIN":
             # Encoded, because a colon or a line end would end the field.
             return f"{{PLAIN.B64}}{base64.b64encode(secret).decode()}"
-    raise ValueError(f"cannot create {{{scheme}}} hashes; use one of ARGON2ID, SHA512-CRYPT, PLAIN")
+        case scram.SCHEME:
+            return f"{{{scram.SCHEME}}}{ScramKeys.of_password(password, secrets.token_bytes(scram.SALT_BYTES))}"
+    raise ValueError(f"cannot create {{{scheme}}} hashes; use one of {', '.join(NEW_SCHEMES)}, PLAIN")
 
 
 def _plain(value: str, encoding: str | None) -> Checker:
@@ -161,3 +176,5 @@ PARSERS: dict[str, Callable[[str, str | None], Checker]] = {
     "ARGON2I": _argon2,
     "ARGON2ID": _argon2,
 }
+
+SCHEMES = (*PARSERS, scram.SCHEME)

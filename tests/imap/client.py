@@ -16,7 +16,7 @@ from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.command_parser import CommandParser
 from replicator.mailstore import Folder, MailStore, NewMessage
-from replicator.users import Login
+from replicator.users import Login, ScramAttempt, ScramKeys
 from replicator.users.schemes import parse_hash
 from tests.one_node import run_inline
 
@@ -36,6 +36,15 @@ class ReversedNameUsers:
         self.verified.append((name, address))
         await trio.lowlevel.checkpoint()
         return Login(name, PASSWORD) if name and password == name[::-1] else None
+
+    def has_scram(self, *, for_all: bool = False) -> bool:  # noqa: ARG002 - nobody here can log in by SCRAM
+        return False
+
+    def scram_keys(self, name: str) -> ScramKeys:
+        raise NotImplementedError
+
+    async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
+        raise NotImplementedError
 
     def holds(self, login: Login) -> bool:
         return bool(login.user)

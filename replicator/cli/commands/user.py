@@ -11,10 +11,28 @@ import click
 from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import echo_json
 from replicator.cli.target import CommandError, config_argument
-from replicator.users import PasswdFileError, add_user, delete_user, folded, list_users, set_password
+from replicator.users import (
+    DEFAULT_SCHEME,
+    NEW_SCHEMES,
+    PasswdFileError,
+    add_user,
+    delete_user,
+    folded,
+    list_users,
+    set_password,
+)
 
 config_option = click.option(
     "--config", "config_file", required=True, type=click.Path(path_type=Path), help="A node's configuration."
+)
+
+
+scheme_option = click.option(
+    "--scheme",
+    type=click.Choice(NEW_SCHEMES, case_sensitive=False),
+    default=DEFAULT_SCHEME,
+    show_default=True,
+    help="How the password is stored. With SCRAM-SHA-256, clients need not send it.",
 )
 
 
@@ -30,22 +48,24 @@ def user() -> None:
 @user.command("add")
 @click.argument("name", metavar="USER")
 @config_option
-def user_add(name: str, config_file: Path) -> None:
+@scheme_option
+def user_add(name: str, config_file: Path, scheme: str) -> None:
     """Add USER. Names are stored in lower case."""
     file = _passwd_file(config_file)
     password = _new_password()
-    _edit(lambda: add_user(file, name, password))
+    _edit(lambda: add_user(file, name, password, scheme=scheme))
     click.echo(f"{file}: user {folded(name)} added", err=True)
 
 
 @user.command("passwd")
 @click.argument("name", metavar="USER")
 @config_option
-def user_passwd(name: str, config_file: Path) -> None:
+@scheme_option
+def user_passwd(name: str, config_file: Path, scheme: str) -> None:
     """Set a new password for USER. Open IMAP sessions end at their next command, in IDLE within a minute."""
     file = _passwd_file(config_file)
     password = _new_password()
-    _edit(lambda: set_password(file, name, password))
+    _edit(lambda: set_password(file, name, password, scheme=scheme))
     click.echo(f"{file}: password of {folded(name)} set", err=True)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import binascii
 import logging
-from base64 import b64decode
 from functools import partial
 
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
-from replicator.imap.wire.responses import continuation, quoted_or_literal, status_line, untagged
+from replicator.imap.wire.responses import quoted_or_literal, status_line, untagged
 from replicator.runtime.log_fields import LogFields
+from replicator.users import Login
 
 _log = logging.getLogger(__name__)
 
@@ -47,46 +46,25 @@ async def logout(session: Session, _command: c.Logout) -> Completion:
 
 async def login(session: Session, command: c.Login) -> Completion:
     """Run LOGIN."""
-    return await _verify(session, command.user, command.password)
+    return await verify(session, command.user, command.password)
 
 
-async def authenticate(session: Session, command: c.Authenticate) -> Completion:
-    """Run AUTHENTICATE PLAIN (RFC 4616), with or without an initial response (RFC 4959)."""
-    if command.mechanism != "PLAIN":
-        raise CommandFailedError(f"Mechanism {command.mechanism} is not supported here; use PLAIN", "CANNOT")
+async def verify(session: Session, user: bytes, password: bytes) -> Completion:
+    """Log the client in if the password is right. Raises CommandFailedError, and as `Users.verify`."""
     if not session.connection.private:
-        raise _privacy_required()
-    response = command.initial
-    if response is None:
-        await session.write([continuation("")])
-        await session.connection.flush()
-        response = (await session.connection.next_frame()).text
-        if response == b"*":
-            raise CommandFailedError("Authentication cancelled", condition="BAD")
-    authorize, user, password = _plain(b"" if response == b"=" else response)
-    if authorize not in {b"", user}:
-        raise CommandFailedError("Acting for another user is not supported here", "AUTHORIZATIONFAILED")
-    return await _verify(session, user, password)
-
-
-def _plain(response: bytes) -> tuple[bytes, bytes, bytes]:
-    """Decode `[authzid] NUL authcid NUL passwd` from base64."""
-    try:
-        authorize, user, password = b64decode(response, validate=True).split(b"\0")
-    except (binascii.Error, ValueError) as error:
-        raise CommandFailedError("Expected base64 of: identity NUL user NUL password", condition="BAD") from error
-    return authorize, user, password
-
-
-async def _verify(session: Session, user: bytes, password: bytes) -> Completion:
-    if not session.connection.private:
-        raise _privacy_required()
+        raise privacy_required()
     await session.mail.wait_ready()
     try:
         name, secret = user.decode("utf-8"), password.decode("utf-8")
     except UnicodeDecodeError:
         name = secret = ""  # no user's name: fails like any wrong password
-    login = await session.services.users.verify(name, secret, address=session.connection.address)
+    return await conclude(
+        session, name, await session.services.users.verify(name, secret, address=session.connection.address)
+    )
+
+
+async def conclude(session: Session, name: str, login: Login | None) -> Completion:
+    """Log the client in who called itself `name`; None: it has failed. Raises CommandFailedError."""
     who = {"user": login.user if login else name, "client": session.connection.address}
     session.services.metrics.login(ok=login is not None)
     if login is not None:
@@ -105,7 +83,8 @@ async def _verify(session: Session, user: bytes, password: bytes) -> Completion:
     raise CommandFailedError("Wrong user name or password", "AUTHENTICATIONFAILED")
 
 
-def _privacy_required() -> CommandFailedError:
+def privacy_required() -> CommandFailedError:
+    """Return the error for whoever would log in without TLS."""
     return CommandFailedError(
         "A password may be sent only over TLS here; use STARTTLS or a TLS port", "PRIVACYREQUIRED"
     )

@@ -13,6 +13,7 @@ import trio
 
 from protocol.framing import ContinuationNeeded, Event, Frame, FrameLimits, Framer, LargeLiteral
 from protocol.units import KIB, MIB
+from replicator.certificates import ServerContext
 from replicator.imap.wire.responses import continuation
 from replicator.runtime.addresses import is_loopback
 
@@ -58,6 +59,8 @@ class Connection:
         self._idle_s = idle_s
         self.address = address
         self.secure = secure
+        self.end_point: bytes | None = None
+        """Data of the channel binding of the connection's TLS, if it began here and has some (see ServerContext)."""
 
     @property
     def private(self) -> bool:
@@ -134,6 +137,8 @@ class Connection:
         self._stream = stream
         self._sending = False
         self.secure = True
+        shown = stream.context  # of the name for which the client has asked
+        self.end_point = shown.end_point if isinstance(shown, ServerContext) else None
 
     async def close(self) -> None:
         """Close the socket without waiting for the client."""

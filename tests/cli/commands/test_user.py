@@ -23,6 +23,12 @@ async def test_user_is_added_changed_and_deleted(config: Path, invoke: Invoke) -
     assert await directory.verify("ann@example.org", "first")
     assert invoke("user", "passwd", "ann@example.org", "--config", config, typed="second\n").exit_code == 0
     assert await directory.verify("ann@example.org", "second")
+    scram = invoke(
+        "user", "passwd", "ann@example.org", "--scheme", "scram-sha-256", "--config", config, typed="third\n"
+    )
+    assert scram.exit_code == 0
+    assert await directory.verify("ann@example.org", "third")
+    assert directory.has_scram(for_all=True)
     assert invoke("user", "list", "--config", config).stdout == "ann@example.org\n"
     assert json.loads(invoke("user", "list", "--config", config, "--json").stdout) == ["ann@example.org"]
     assert invoke("user", "delete", "ann@example.org", "--config", config).exit_code == 0

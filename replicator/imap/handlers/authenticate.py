@@ -1,0 +1,119 @@
+"""AUTHENTICATE (RFC 3501 section 6.2.2, RFC 4422): the SASL mechanisms, each a function that lets a client log in."""
+
+from __future__ import annotations
+
+import binascii
+import secrets
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+from replicator.imap.handlers.auth import conclude, privacy_required, verify
+from replicator.imap.session import CHANNEL_BINDING, Completion, Session
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire.refusals import CommandFailedError
+from replicator.imap.wire.responses import continuation
+from replicator.users import ClientFirst, ScramError, ScramExchange
+
+NONCE_BYTES = 18
+
+
+class Dialogue:
+    """The client's messages and the server's: decoded here, base64 on the wire."""
+
+    def __init__(self, session: Session, initial: bytes | None) -> None:
+        self._session = session
+        self._initial = initial
+
+    async def first(self) -> bytes:
+        """Return the client's first message: its initial response (RFC 4959), or its answer to an empty challenge."""
+        if self._initial is None:
+            return await self.ask(b"")
+        return b"" if self._initial == b"=" else _decoded(self._initial)
+
+    async def ask(self, challenge: bytes) -> bytes:
+        """Return the client's answer to a challenge. Raises CommandFailedError if it cancels, or says no base64."""
+        await self._session.write([continuation(b64encode(challenge).decode())])
+        await self._session.connection.flush()
+        response = (await self._session.connection.next_frame()).text
+        if response == b"*":
+            raise CommandFailedError("Authentication cancelled", condition="BAD")
+        return _decoded(response)
+
+
+def _decoded(response: bytes) -> bytes:
+    try:
+        return b64decode(response, validate=True)
+    except binascii.Error as error:
+        raise CommandFailedError("Expected base64", condition="BAD") from error
+
+
+async def authenticate(session: Session, command: c.Authenticate) -> Completion:
+    """Run AUTHENTICATE, with or without an initial response (RFC 4959)."""
+    run = MECHANISMS.get(command.mechanism)
+    if run is not None and not session.connection.private:
+        raise privacy_required()
+    if run is None or not session.accepts(command.mechanism):
+        known = ", ".join(session.mechanisms()) or "STARTTLS first"
+        raise CommandFailedError(f"Mechanism {command.mechanism} is not supported here; use {known}", "CANNOT")
+    await session.mail.wait_ready()
+    return await run(session, Dialogue(session, command.initial))
+
+
+async def _plain(session: Session, dialogue: Dialogue) -> Completion:
+    """Log in by PLAIN (RFC 4616): `[authzid] NUL authcid NUL passwd`."""
+    try:
+        authorize, user, password = (await dialogue.first()).split(b"\0")
+    except ValueError as error:
+        raise CommandFailedError("Expected base64 of: identity NUL user NUL password", condition="BAD") from error
+    _check_identity(authorize, user)
+    return await verify(session, user, password)
+
+
+async def _scram(session: Session, dialogue: Dialogue, *, plus: bool) -> Completion:
+    """Log in by SCRAM-SHA-256 or, with `plus`, SCRAM-SHA-256-PLUS (RFC 5802, RFC 7677)."""
+    users = session.services.users
+    try:
+        first = ClientFirst.parse(await dialogue.first())
+        binding = _binding(session, first, plus=plus)
+        _check_identity(first.authorize or first.user, first.user)
+        nonce = b64encode(secrets.token_bytes(NONCE_BYTES)).decode()
+        exchange = ScramExchange(first, users.scram_keys(first.user), nonce, binding)
+        attempt = exchange.attempt(await dialogue.ask(exchange.challenge()))
+    except ScramError as error:
+        raise CommandFailedError(str(error), condition="BAD") from error
+    login = await users.verify_scram(first.user, attempt, address=session.connection.address)
+    if login is not None:
+        await dialogue.ask(attempt.answer())  # the client says nothing more
+    return await conclude(session, first.user, login)
+
+
+def _binding(session: Session, first: ClientFirst, *, plus: bool) -> bytes:
+    """Return the data of the channel binding that the client names (RFC 5802 section 6). Raises ScramError."""
+    end_point = session.connection.end_point
+    if not plus:
+        if first.flag == "p":
+            raise ScramError("Channel binding is for SCRAM-SHA-256-PLUS")
+        if first.flag == "y" and "SCRAM-SHA-256-PLUS" in session.mechanisms():
+            raise ScramError("This server announces channel binding: somebody may be between you and it")
+        return b""
+    if first.binding != CHANNEL_BINDING or end_point is None:
+        raise ScramError(f"The channel binding here is {CHANNEL_BINDING}")
+    return end_point
+
+
+def _check_identity(authorize: str | bytes, user: str | bytes) -> None:
+    if authorize and authorize != user:
+        raise CommandFailedError("Acting for another user is not supported here", "AUTHORIZATIONFAILED")
+
+
+Mechanism = Callable[[Session, Dialogue], Awaitable[Completion]]
+
+MECHANISMS: Mapping[str, Mechanism] = MappingProxyType(
+    {
+        "SCRAM-SHA-256-PLUS": partial(_scram, plus=True),
+        "SCRAM-SHA-256": partial(_scram, plus=False),
+        "PLAIN": _plain,
+    }
+)
