@@ -16,7 +16,7 @@ from typing import TypeVar
 from protocol.framing import ContinuationNeeded, Frame, FramingError, LargeLiteral
 from protocol.units import KIB
 from replicator.errors import MailError
-from replicator.imap.handlers import auth, folders, idle, message_changes
+from replicator.imap.handlers import auth, folders, idle, listing, message_changes
 from replicator.imap.handlers.append import append, appended
 from replicator.imap.handlers.authenticate import authenticate
 from replicator.imap.handlers.fetch import fetch
@@ -78,7 +78,8 @@ RULES: Mapping[type[object], Rule] = MappingProxyType(
             _rule(c.Delete, _USER, folders.delete),
             _rule(c.Rename, _USER, folders.rename),
             _rule(c.Subscribe, _USER, folders.subscribe),
-            _rule(c.ListMailboxes, _USER, folders.list_mailboxes),
+            _rule(c.ListMailboxes, _USER, listing.list_folders),
+            _rule(c.ListSubscriptions, _USER, listing.list_subscriptions),
             _rule(c.Status, _USER, folders.status),
             _rule(c.Append, _USER, append),
             _rule(c.Idle, _USER, idle.idle),

@@ -24,6 +24,8 @@ _ALWAYS = ("IMAP4rev1", "LITERAL+", "SASL-IR", "ID")
 _LOGGED_IN = (
     "NAMESPACE",
     "CHILDREN",
+    "LIST-EXTENDED",
+    "LIST-STATUS",
     "SPECIAL-USE",
     "UIDPLUS",
     "UNSELECT",

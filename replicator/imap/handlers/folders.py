@@ -2,56 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-import trio
-
 from replicator.errors import InvalidNameError, MailboxFullError
-from replicator.imap.handlers.folder_list import MAX_PATTERN, NOSELECT, WILDCARDS, list_entries
 from replicator.imap.selection import Selection
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
-from replicator.imap.wire.refusals import CommandFailedError
-from replicator.imap.wire.responses import list_line, status_line, status_response, untagged
+from replicator.imap.wire.responses import status_line, status_response, untagged
 from replicator.mailstore import INBOX, SEPARATOR, Folder, FolderStatus
-
-_FOLDERS_BETWEEN_CHECKPOINTS = 10  # a millisecond or two where names are as long as they may be
 
 
 async def namespace(session: Session, _command: c.Namespace) -> Completion:
     """Run NAMESPACE (RFC 2342): personal mail at the root, and no other namespace."""
     await session.write([untagged(f'NAMESPACE (("" "{SEPARATOR}")) NIL NIL')])
     return Completion("Namespace listed")
-
-
-async def list_mailboxes(session: Session, command: c.ListMailboxes) -> Completion:
-    """Run LIST and LSUB."""
-    verb = "LSUB" if command.subscribed else "LIST"
-    if not command.pattern and not command.subscribed:  # RFC 3501 section 6.3.8: a request for the separator
-        await session.write([list_line(verb, [NOSELECT], "")])
-        return Completion("Separator listed")
-    pattern = command.reference + command.pattern
-    if len(pattern) > MAX_PATTERN:
-        raise CommandFailedError(f"A pattern may have {MAX_PATTERN} characters, not {len(pattern)}", "LIMIT")
-    limit = session.limits.imap_list_wildcards
-    if (wildcards := sum(map(pattern.count, WILDCARDS))) > limit:
-        raise session.refusal("imap_list_wildcards", f"A pattern may have {limit} wildcards, not {wildcards}")
-    if command.subscribed:
-        names = await session.mail.subscriptions(session.user)
-    else:
-        names = [folder.name for folder in await session.mail.folders(session.user)]
-    lines = []
-    for visited, entry in enumerate(list_entries(pattern, names, children=not command.subscribed)):
-        # RFC 3501 section 6.3.9: a parent that is not subscribed is shown only where "%" stops at it.
-        if entry is not None and (not command.subscribed or NOSELECT not in entry.attributes or "%" in pattern):
-            lines.append(list_line(verb, entry.attributes, entry.name))
-        if visited % _FOLDERS_BETWEEN_CHECKPOINTS == 0:
-            await session.write(lines)
-            lines = []
-            await trio.lowlevel.checkpoint()
-    await session.write(lines)
-    return Completion("Folders listed")
 
 
 async def create(session: Session, command: c.Create) -> Completion:
@@ -98,10 +63,14 @@ def _counting_refusals(session: Session) -> Iterator[None]:
 
 async def status(session: Session, command: c.Status) -> Completion:
     """Run STATUS."""
-    counters = await session.mail.status(await session.folder(command.mailbox))
-    values = [(item.value, _status_value(item, counters)) for item in dict.fromkeys(command.items)]
-    await session.write([status_response(command.mailbox, values)])
+    await session.write([await status_of(session, await session.folder(command.mailbox), command.items)])
     return Completion("Counted")
+
+
+async def status_of(session: Session, folder: Folder, items: Iterable[c.StatusItem]) -> bytes:
+    """Return the STATUS response with these items."""
+    counters = await session.mail.status(folder)
+    return status_response(folder.name, [(item.value, _status_value(item, counters)) for item in dict.fromkeys(items)])
 
 
 def _status_value(item: c.StatusItem, status: FolderStatus) -> str:

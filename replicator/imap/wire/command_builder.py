@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from lark import Token, Transformer, v_args
 
@@ -29,6 +30,10 @@ MAX_OCTETS = 2**63 - 1  # RFC 9051 number64: sizes and offsets; the store has si
 _MACROS = {"ALL": ALL, "FAST": FAST, "FULL": FULL}
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _ESCAPED = re.compile(rb'\\(["\\])')
+
+
+_ListReturns: TypeAlias = tuple[Iterable[c.ListReturn], tuple[c.StatusItem, ...]]
+"""Return options of LIST, and the items of the one called STATUS."""
 
 
 class MeaninglessError(Exception):
@@ -120,17 +125,50 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def unsubscribe(self, mailbox: str) -> c.Command:
         return c.Subscribe(mailbox, subscribed=False)
 
-    def list(self, reference: bytes, pattern: bytes) -> c.Command:
-        return c.ListMailboxes(self._name(reference), self._name(pattern))
+    def list(
+        self,
+        selection: frozenset[c.ListSelection] | None,
+        reference: bytes,
+        patterns: bytes | tuple[bytes, ...],
+        options: _ListReturns | None,
+    ) -> c.Command:
+        returned, status = options or ((), ())
+        return c.ListMailboxes(
+            self._name(reference),
+            tuple(map(self._name, [patterns] if isinstance(patterns, bytes) else patterns)),
+            selection or frozenset(),
+            frozenset(returned),
+            status,
+            extended=selection is not None or options is not None or not isinstance(patterns, bytes),
+        )
+
+    def list_selection(self, *options: Token | None) -> frozenset[c.ListSelection]:
+        selection = frozenset(c.ListSelection(option.upper()) for option in options if option is not None)
+        if c.ListSelection.RECURSIVEMATCH in selection and not selection & c.LIST_CRITERIA:  # RFC 5258 section 3.1
+            raise MeaninglessError("RECURSIVEMATCH needs another selection option beside it: SUBSCRIBED or SPECIAL-USE")
+        return selection
+
+    def list_patterns(self, *patterns: bytes) -> tuple[bytes, ...]:
+        return patterns
+
+    def list_return(self, *options: c.ListReturn | tuple[c.StatusItem, ...] | None) -> _ListReturns:
+        status = [items for items in options if isinstance(items, tuple)]
+        return [one for one in options if isinstance(one, c.ListReturn)], status[-1] if status else ()
+
+    def return_option(self, name: Token) -> c.ListReturn:
+        return c.ListReturn(name.upper())
 
     def lsub(self, reference: bytes, pattern: bytes) -> c.Command:
-        return c.ListMailboxes(self._name(reference), self._name(pattern), subscribed=True)
+        return c.ListSubscriptions(self._name(reference), self._name(pattern))
 
     def list_mailbox(self, pattern: bytes) -> bytes:
         return pattern
 
-    def status(self, mailbox: str, *items: Token) -> c.Command:
-        return c.Status(mailbox, tuple(c.StatusItem(item.upper()) for item in items))
+    def status(self, mailbox: str, items: tuple[c.StatusItem, ...]) -> c.Command:
+        return c.Status(mailbox, items)
+
+    def status_items(self, *items: Token) -> tuple[c.StatusItem, ...]:
+        return tuple(c.StatusItem(item.upper()) for item in items)
 
     def append(self, mailbox: str, flags: tuple[str, ...] | None, received: Token | None, _marker: Token) -> c.Command:
         return c.Append(

@@ -30,6 +30,8 @@ _WORDS = {
     "INITIAL_RESPONSE": "base64",
     "LESSTHAN": "<",
     "LIST_ATOM": "a pattern",
+    "LIST_RETURN": "a return option",
+    "LIST_SELECTION": "a selection option",
     "LITERAL": "a literal",
     "LPAR": "(",
     "NUMBER": "a number",

@@ -99,15 +99,6 @@ class Subscribe:
     subscribed: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ListMailboxes:
-    """LIST and, if `subscribed`, LSUB (RFC 3501 sections 6.3.8 and 6.3.9)."""
-
-    reference: str
-    pattern: str
-    subscribed: bool = False
-
-
 class StatusItem(Enum):
     """Items that STATUS can ask for."""
 
@@ -118,6 +109,50 @@ class StatusItem(Enum):
     UNSEEN = "UNSEEN"
     SIZE = "SIZE"  # RFC 8438
     MAILBOXID = "MAILBOXID"  # RFC 8474 section 4.3
+
+
+class ListSelection(Enum):
+    """Selection options of LIST (RFC 5258 section 3.1, RFC 6154 section 2)."""
+
+    SUBSCRIBED = "SUBSCRIBED"
+    REMOTE = "REMOTE"
+    RECURSIVEMATCH = "RECURSIVEMATCH"
+    SPECIAL_USE = "SPECIAL-USE"
+
+
+LIST_CRITERIA = frozenset({ListSelection.SUBSCRIBED, ListSelection.SPECIAL_USE})
+"""The options that folders can meet; RFC 5258 section 6 calls them list-select-base-opt."""
+
+
+class ListReturn(Enum):
+    """Return options of LIST (RFC 5258 section 3.2, RFC 6154 section 2)."""
+
+    SUBSCRIBED = "SUBSCRIBED"
+    CHILDREN = "CHILDREN"
+    SPECIAL_USE = "SPECIAL-USE"
+
+
+@dataclass(frozen=True, slots=True)
+class ListMailboxes:
+    """LIST (RFC 3501 section 6.3.8, RFC 5258). If not `extended`, it has the syntax of RFC 3501.
+
+    `status`: what to tell of each folder (RFC 5819).
+    """
+
+    reference: str
+    patterns: tuple[str, ...]
+    selection: frozenset[ListSelection] = frozenset()
+    returned: frozenset[ListReturn] = frozenset()
+    status: tuple[StatusItem, ...] = ()
+    extended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ListSubscriptions:
+    """LSUB (RFC 3501 section 6.3.9)."""
+
+    reference: str
+    pattern: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +249,8 @@ class Copy:
 
 Command = (
     Capability | Noop | Logout | Id | StartTls | Authenticate | Login | Namespace | Select | Create | Delete | Rename
-    | Subscribe | ListMailboxes | Status | Append | Idle | Check | Close | Unselect | Expunge | Search | Fetch | Store
-    | Copy
+    | Subscribe | ListMailboxes | ListSubscriptions | Status | Append | Idle | Check | Close | Unselect | Expunge
+    | Search | Fetch | Store | Copy
 )  # fmt: skip
 
 

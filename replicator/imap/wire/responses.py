@@ -90,13 +90,15 @@ def mailbox(name: str) -> bytes:
     return b"".join(quoted_or_literal(encode_name(name)))
 
 
-def list_line(verb: str, attributes: Sequence[str], name: str, separator: str = SEPARATOR) -> bytes:
-    """Format a LIST or LSUB response (RFC 3501 sections 7.2.2 and 7.2.3)."""
-    return b'* %b (%b) "%b" %b\r\n' % (
+def list_line(verb: str, attributes: Sequence[str], name: str, child_info: Sequence[str] = ()) -> bytes:
+    """Format a LIST or LSUB response (RFC 3501 sections 7.2.2 and 7.2.3), with CHILDINFO (RFC 5258 section 3.5)."""
+    extended = ' ("CHILDINFO" (' + " ".join(f'"{option}"' for option in child_info) + "))" if child_info else ""
+    return b'* %b (%b) "%b" %b%b\r\n' % (
         verb.encode("ascii"),
         " ".join(attributes).encode("ascii"),
-        separator.encode("ascii"),
+        SEPARATOR.encode("ascii"),
         mailbox(name),
+        extended.encode("ascii"),
     )
 
 

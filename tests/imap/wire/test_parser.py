@@ -66,9 +66,25 @@ def searched(text: bytes, *literals: bytes) -> k.SearchKey:
         (b"RENAME a b", c.Rename("a", "b")),
         (b"SUBSCRIBE a", c.Subscribe("a")),
         (b"UNSUBSCRIBE a", c.Subscribe("a", subscribed=False)),
-        (b'LIST "" *', c.ListMailboxes("", "*")),
-        (b'LIST "" ""', c.ListMailboxes("", "")),
-        (b"LSUB a/ %b%", c.ListMailboxes("a/", "%b%", subscribed=True)),
+        (b'LIST "" *', c.ListMailboxes("", ("*",))),
+        (b'LIST "" ""', c.ListMailboxes("", ("",))),
+        (b'LIST () "" ""', c.ListMailboxes("", ("",), extended=True)),
+        (b'LIST "" (a "b c")', c.ListMailboxes("", ("a", "b c"), extended=True)),
+        (
+            (
+                b'LIST (subscribed REMOTE RecursiveMatch SPECIAL-USE) "" %'
+                b" RETURN (Children STATUS (unseen SIZE) SUBSCRIBED)"
+            ),
+            c.ListMailboxes(
+                "",
+                ("%",),
+                frozenset(c.ListSelection),
+                frozenset({c.ListReturn.CHILDREN, c.ListReturn.SUBSCRIBED}),
+                (c.StatusItem.UNSEEN, c.StatusItem.SIZE),
+                extended=True,
+            ),
+        ),
+        (b"LSUB a/ %b%", c.ListSubscriptions("a/", "%b%")),
         (b"STATUS a (messages UIDNEXT)", c.Status("a", (c.StatusItem.MESSAGES, c.StatusItem.UIDNEXT))),
         (b"FETCH 1 ALL", c.Fetch(ONE, ALL)),
         (b"FETCH 1 fast", c.Fetch(ONE, FAST)),

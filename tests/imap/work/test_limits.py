@@ -23,6 +23,7 @@ LIMITS = LimitsConfig(imap_search_keys=3, imap_fetch_items=3, imap_list_wildcard
         ("imap_search_keys", "SEARCH NOT SEEN OR SEEN (DELETED)", "SEARCH NOT SEEN OR SEEN (DELETED ALL)"),
         ("imap_fetch_items", "FETCH 1:* (UID FLAGS UID)", "FETCH 1:* (UID FLAGS UID UID)"),
         ("imap_list_wildcards", 'LIST "*" "%a*"', 'LIST "*" "%a*b%"'),
+        ("imap_list_wildcards", 'LIST "*" (a "%")', 'LIST "*" (a "%" b)'),
         ("imap_list_wildcards", 'LSUB "*" "%a*"', 'LSUB "*" "%a*b%"'),
     ],
 )

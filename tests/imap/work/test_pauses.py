@@ -41,7 +41,15 @@ async def counting_turns() -> AsyncIterator[Turns]:
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("command", ['LIST "" "*nothing"', 'LIST "" "%"', 'LSUB "" "*nothing"'])
+@pytest.mark.parametrize(
+    "command",
+    [
+        'LIST "" "*nothing"',
+        'LIST "" "%"',
+        'LIST (SUBSCRIBED RECURSIVEMATCH) "" "*nothing"',
+        'LSUB "" "*nothing"',
+    ],
+)
 async def test_list_pauses_between_folders(
     served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
