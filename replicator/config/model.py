@@ -241,6 +241,7 @@ class LimitsConfig:
 
     imap_search_keys: int = _limit(500, highest=10_000)
     imap_search_work: int = _limit(20_000_000, lowest=1_000, highest=10**12)
+    imap_sort_messages: int = _limit(200_000, lowest=1_000, highest=10**7)
     imap_fetch_items: int = _limit(100, highest=10_000)
     imap_list_wildcards: int = _limit(16, highest=1_000)
     imap_folders_per_user: int = _limit(10_000, highest=30_000)

@@ -36,6 +36,10 @@ _LOGGED_IN = (
     "ESEARCH",
     "SEARCHRES",
     "WITHIN",
+    "SORT",
+    "SORT=DISPLAY",
+    "ESORT",
+    "I18NLEVEL=1",
 )
 
 

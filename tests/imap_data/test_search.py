@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from protocol.values import Dot, UidSet
 from replicator.imap.matching import bounds
-from replicator.imap.matching.bounds import WorkExceededError, WorkMeter, contains
+from replicator.imap.matching.bounds import contains
 from replicator.imap.matching.phases import STEP_WORK, Basis, Search
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.wire.sequence_set import SequenceSet
+from replicator.imap.work_meter import WorkExceededError, WorkMeter
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import Part
 from replicator.view import MailboxView, Message, ViewChange

@@ -17,8 +17,10 @@ from typing import NamedTuple, Protocol, Self, TypeAlias
 
 from protocol.units import KIB
 from protocol.values import UID_MAX, UidSet
+from replicator.imap.rendering.casemap import casemap
 from replicator.imap.rendering.decoding import header_text, part_text, sent_date, value_text
 from replicator.imap.rendering.fetch_answers import ParsedBody
+from replicator.imap.work_meter import WorkMeter
 from replicator.mime.structure import Part
 from replicator.view import MailboxView, Message
 
@@ -44,30 +46,12 @@ def is_text(part: Part) -> bool:
 # ---- what is searched -------------------------------------------------------------------------------------------
 
 
-class WorkExceededError(Exception):
-    """A command has done as much work as one command may do."""
-
-
-class WorkMeter:
-    """Count of a command's work. A step is one message compared with one key, or one KiB of text with one key."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.done = 0
-
-    def spend(self, steps: int) -> None:
-        """Count these steps before they are taken. Raises WorkExceededError."""
-        self.done += steps
-        if self.done > self.limit:
-            raise WorkExceededError
-
-
 _Text: TypeAlias = Sequence[str]
 """A text in pieces, which follow each other without anything in between."""
 
 
 class ReadableText:
-    """A message's text as people read it, case-folded for comparison. Held only while one message is examined."""
+    """A message's text as people read it, as it is compared. Held only while one message is examined."""
 
     def __init__(self, body: ParsedBody, work: WorkMeter) -> None:
         self._body = body
@@ -77,7 +61,7 @@ class ReadableText:
     def has_value(self, name: bytes, wanted: str) -> bool:
         """Return True if a header field of this name, which must be in lower case, contains the text."""
         if (values := self._values.get(name)) is None:
-            values = [[value_text(value).casefold()] for value in self._body.header.values(name)]
+            values = [[casemap(value_text(value))] for value in self._body.header.values(name)]
             self._values[name] = values
         return self._any_has(values, wanted)
 
@@ -100,16 +84,16 @@ class ReadableText:
 
     @cached_property
     def _header(self) -> str:
-        return header_text(self._body.header).casefold()
+        return casemap(header_text(self._body.header))
 
     @cached_property
     def _bodies(self) -> list[_Text]:
         found: list[_Text] = []
         for part in self._body.structure.walk():
             if part.nested is not None:
-                found.append([header_text(part.nested.header).casefold()])
+                found.append([casemap(header_text(part.nested.header))])
             elif is_text(part):
-                found.append([piece.casefold() for piece in part_text(part)])
+                found.append([casemap(piece) for piece in part_text(part)])
         return found
 
 

@@ -28,10 +28,11 @@ from replicator.imap.matching.bounds import (
     SearchScope,
     Test,
     Within,
-    WorkMeter,
 )
+from replicator.imap.rendering.casemap import casemap
 from replicator.imap.rendering.fetch_answers import ParsedBody, email_id
 from replicator.imap.wire import search_keys as keys
+from replicator.imap.work_meter import WorkMeter
 from replicator.view import MailboxView, Message
 
 _DAY_MS = 86_400_000
@@ -206,7 +207,7 @@ class _Compiler:
 
     def _folded(self, text: bytes) -> str:
         try:
-            return text.decode(self._codec).casefold()
+            return casemap(text.decode(self._codec))
         except UnicodeDecodeError as error:
             raise keys.BadCharsetError(f"The text to search for is not in {self._codec.upper()}") from error
 

@@ -45,12 +45,12 @@ class Address(NamedTuple):
 GROUP_END = Address(None, None, None, None)
 
 
-def parse_addresses(text: bytes) -> list[Address]:
-    """Return the addresses of an unfolded header value, with group marks, up to `MAX_ADDRESSES`."""
+def parse_addresses(text: bytes, *, most: int = MAX_ADDRESSES) -> list[Address]:
+    """Return the addresses of an unfolded header value, with group marks, up to so many."""
     parser = _Parser()
     for kind, token in _tokens(text[:MAX_TEXT]):
         parser.take(kind, token)
-        if len(parser.addresses) >= MAX_ADDRESSES:
+        if len(parser.addresses) >= most:
             break
     parser.end_group()
     return parser.addresses

@@ -14,7 +14,7 @@ from binascii import a2b_base64, a2b_qp
 from collections.abc import Iterable, Iterator, Sequence
 from email.errors import HeaderParseError
 from email.header import decode_header
-from email.utils import parsedate
+from email.utils import parsedate_tz
 from encodings import normalize_encoding
 from encodings.aliases import aliases
 
@@ -36,6 +36,7 @@ _NOT_BASE64 = bytes({*range(256)} - {*b"=+/", *string.digits.encode(), *string.a
 _BASE64_RUNS = re.compile(rb"[^=]+|=")
 
 _MAX_CHARSET = 64  # characters; RFC 2978 section 2.3 allows 40
+_DAY_S = 86_400
 _MAX_DATE = 200  # octets; RFC 5322 section 3.3 needs fifty, comments included
 
 # RFC 2047 section 2, with spaces allowed in the text because senders leave them there. Adjacent words are decoded
@@ -95,12 +96,35 @@ def _by_codec(pieces: Sequence[bytes], codec: str, errors: str) -> list[str]:
 
 def sent_date(header: Header) -> dt.date | None:
     """Return the sender's day in the Date field, disregarding time and timezone (RFC 3501 section 6.4.4)."""
+    found = _sent(header)
+    return None if found is None else found[0]
+
+
+def sent_ms(header: Header) -> int | None:
+    """Return the time in the Date field, in milliseconds since the epoch (RFC 5256 section 2.2).
+
+    An invalid time is midnight, an invalid time zone UTC. None if there is no valid date.
+    """
+    found = _sent(header)
+    if found is None:
+        return None
+    date, (hour, minute, second), zone_s = found
+    try:
+        time = dt.time(hour, minute, min(second, 59))  # a leap second
+    except (ValueError, OverflowError):
+        time = dt.time()
+    moment = dt.datetime.combine(date, time, dt.UTC)
+    return (int(moment.timestamp()) - (zone_s if abs(zone_s) < _DAY_S else 0)) * 1000
+
+
+def _sent(header: Header) -> tuple[dt.date, tuple[int, int, int], int] | None:
+    """Return the day, the time of day as it stands there, and the zone in seconds of the Date field."""
     value = header.value(b"date")
-    parsed = None if value is None else parsedate(value[:_MAX_DATE].decode("latin-1"))
+    parsed = None if value is None else parsedate_tz(value[:_MAX_DATE].decode("latin-1"))
     if parsed is None:
         return None
     try:
-        return dt.date(*parsed[:3])
+        return dt.date(*parsed[:3]), parsed[3:6], parsed[9] or 0
     except (ValueError, OverflowError):  # the 31st of February; a year beyond 9999
         return None
 

@@ -22,6 +22,7 @@ from replicator.imap.wire.fetch_items import ALL, FAST, FULL, Attribute, BodySec
 from replicator.imap.wire.mailbox_names import MailboxNameError, decode_pattern
 from replicator.imap.wire.search_keys import ReturnOption, SearchKey, SearchProgram
 from replicator.imap.wire.sequence_set import MessageSet, SavedResult, SequenceSet
+from replicator.imap.wire.sort_keys import SortCriterion, SortKey
 from replicator.mailstore import canonical_name
 
 MAX_SEARCH_DEPTH = 50  # of NOT, OR and parentheses: evaluation recurses, and no person nests that deep
@@ -208,11 +209,21 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def search(self, returns: frozenset[ReturnOption] | None, charset: bytes | None, program: _Nested) -> c.Command:
         return c.Search(SearchProgram(program.key, None if charset is None else _latin(charset)), returns)
 
+    def sort(self, returns: frozenset[ReturnOption] | None, *rest: SortCriterion | bytes | _Nested) -> c.Command:
+        *criteria, charset, program = rest
+        assert isinstance(charset, bytes)
+        assert isinstance(program, _Nested)
+        keys_of_sort = [criterion for criterion in criteria if isinstance(criterion, SortCriterion)]
+        return c.Sort(tuple(keys_of_sort), SearchProgram(program.key, _latin(charset)), returns)
+
+    def sort_criterion(self, reverse: Token | None, key: Token) -> SortCriterion:
+        return SortCriterion(SortKey(key.upper()), reverse=reverse is not None)
+
     def return_options(self, *options: Token | None) -> frozenset[ReturnOption]:
         named = frozenset(ReturnOption(option.upper()) for option in options if option is not None)
         return named or frozenset({ReturnOption.ALL})  # RFC 4731 section 3.1
 
-    def by_uid(self, command: c.Fetch | c.Store | c.Copy | c.Search) -> c.Command:
+    def by_uid(self, command: c.Fetch | c.Store | c.Copy | c.Search | c.Sort) -> c.Command:
         return replace(command, by_uid=True)
 
     # ---- FETCH items ----

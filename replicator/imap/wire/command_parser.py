@@ -45,6 +45,8 @@ _WORDS = {
     "SECTION_MIME": "MIME",
     "SECTION_TEXT": "HEADER or TEXT",
     "SEQUENCE_SET": "a sequence set",
+    "SORT_KEY": "a sort key",
+    "SORT_REVERSE": "REVERSE",
     "STATUS_ITEM": "the name of a STATUS item",
     "STORE_ITEM": "FLAGS",
     "TAG": "a tag",

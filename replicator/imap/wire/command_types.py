@@ -13,6 +13,7 @@ from replicator.imap.wire.fetch_items import FetchItem
 from replicator.imap.wire.large_literal import IncomingLiteral
 from replicator.imap.wire.search_keys import ReturnOption, SearchProgram
 from replicator.imap.wire.sequence_set import MessageSet
+from replicator.imap.wire.sort_keys import SortCriterion
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,16 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
+class Sort:
+    """SORT (RFC 5256 section 3). If `returns` is None, the client wants a SORT response, else ESEARCH (RFC 5267)."""
+
+    criteria: tuple[SortCriterion, ...]
+    program: SearchProgram
+    returns: frozenset[ReturnOption] | None = None
+    by_uid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Fetch:
     """FETCH (RFC 3501 section 6.4.5)."""
 
@@ -250,7 +261,7 @@ class Copy:
 Command = (
     Capability | Noop | Logout | Id | StartTls | Authenticate | Login | Namespace | Select | Create | Delete | Rename
     | Subscribe | ListMailboxes | ListSubscriptions | Status | Append | Idle | Check | Close | Unselect | Expunge
-    | Search | Fetch | Store | Copy
+    | Search | Sort | Fetch | Store | Copy
 )  # fmt: skip
 
 

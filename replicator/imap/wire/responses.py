@@ -108,9 +108,9 @@ def status_response(name: str, items: Iterable[tuple[str, str]]) -> bytes:
     return b"* STATUS %b (%b)\r\n" % (mailbox(name), printed.encode("ascii"))
 
 
-def search_response(numbers: Sequence[int]) -> list[bytes]:
-    """Format a SEARCH response (RFC 3501 section 7.2.5); without matches, an empty list."""
-    return [b"* SEARCH", *_numbers(numbers), b"\r\n"]
+def search_response(verb: str, numbers: Sequence[int]) -> list[bytes]:
+    """Format a SEARCH or SORT response (RFC 3501 section 7.2.5, RFC 5256 section 4); without matches, an empty list."""
+    return [b"* %b" % verb.encode("ascii"), *_numbers(numbers), b"\r\n"]
 
 
 def _numbers(numbers: Sequence[int]) -> Iterator[bytes]:

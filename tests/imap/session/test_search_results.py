@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from protocol.values import UidSet
-from replicator.imap.handlers import search
+from replicator.imap.handlers import fetch, message_changes, results
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
@@ -97,9 +97,10 @@ async def test_large_results_are_handled_in_a_thread(
         threads += 1
         return await run_in_thread(work)
 
-    for name in ("fetch.MANY_RANGES", "search.MANY_RANGES", "message_changes.MANY_MESSAGES", "search.NUMBERED_AT_ONCE"):
-        monkeypatch.setattr(f"replicator.imap.handlers.{name}", 10)
-    assert search.NUMBERED_AT_ONCE == 10
+    monkeypatch.setattr(fetch, "MANY_RANGES", 10)
+    monkeypatch.setattr(results, "MANY_RANGES", 10)
+    monkeypatch.setattr(results, "NUMBERED_AT_ONCE", 10)
+    monkeypatch.setattr(message_changes, "MANY_MESSAGES", 10)
     await fill(mail, messages=25)
     async with connected(replace(served, parsing=Parsing(run_in_thread=count))) as client:
         await client.log_in("alice", "INBOX")

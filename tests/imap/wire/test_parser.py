@@ -16,6 +16,7 @@ from replicator.imap.wire.fetch_items import ALL, FAST, FULL, Attribute, BodySec
 from replicator.imap.wire.mailbox_names import encode_name
 from replicator.imap.wire.responses import mailbox, quoted_or_literal
 from replicator.imap.wire.sequence_set import SavedResult, SequenceSet
+from replicator.imap.wire.sort_keys import SortCriterion, SortKey
 from replicator.mailstore import canonical_name
 
 PARSER = CommandParser()
@@ -173,6 +174,20 @@ def test_result_options_are_parsed(text: bytes, returns: set[str] | None) -> Non
 def test_the_grammar_has_every_result_option(option: k.ReturnOption) -> None:
     command = parsed(f"UID SEARCH RETURN ({option.value}) ALL".encode())
     assert command == c.Search(k.SearchProgram(k.All()), frozenset({option}), by_uid=True)
+
+
+def test_sort_is_parsed() -> None:
+    """RFC 5256 section 5; RFC 5267 section 3 for the options."""
+    command = parsed(b"UID SORT RETURN (COUNT) (reverse Date SUBJECT) {5}\r\n SEEN 2:4", b"UTF-8")
+    criteria = (SortCriterion(SortKey.DATE, reverse=True), SortCriterion(SortKey.SUBJECT))
+    program = k.SearchProgram(k.And((SEEN, k.SequenceNumbers(SequenceSet(((2, 4),))))), "UTF-8")
+    assert command == c.Sort(criteria, program, frozenset({k.ReturnOption.COUNT}), by_uid=True)
+
+
+@pytest.mark.parametrize("key", [*SortKey])
+def test_the_grammar_has_every_sort_key(key: SortKey) -> None:
+    command = parsed(f"SORT ({key.value.lower()}) UTF-8 ALL".encode())
+    assert command == c.Sort((SortCriterion(key),), k.SearchProgram(k.All(), "UTF-8"))
 
 
 @pytest.mark.parametrize("verb", ["FETCH $ UID", "STORE $ FLAGS x", "COPY $ x", "MOVE $ x"])

@@ -1,0 +1,150 @@
+"""What SEARCH, SORT and THREAD share: finding messages, telling which, and keeping them for `$`.
+
+Messages that the view alone cannot decide are read, one at a time. With result options (RFC 4731, RFC 5267), the answer
+is an ESEARCH response; SAVE keeps what was found for `$` (RFC 5182).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
+
+import trio
+
+from replicator.errors import ContentUnavailableError
+from replicator.imap.handlers.fetch import MANY_RANGES
+from replicator.imap.matching.phases import Basis, Search
+from replicator.imap.session import Session
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire.refusals import CommandFailedError
+from replicator.imap.wire.responses import esearch_response, search_response
+from replicator.imap.wire.search_keys import ReturnOption, SearchProgram, count_keys, count_ranges
+from replicator.imap.work_meter import WorkExceededError, WorkMeter
+from replicator.view import Message
+
+NUMBERED_AT_ONCE = 5000  # messages, whose sequence numbers are looked up in some milliseconds
+
+_SAVE_ALONE = frozenset({ReturnOption.SAVE})
+_ALL_COUNT = frozenset({ReturnOption.ALL, ReturnOption.COUNT})
+
+
+class Found(NamedTuple):
+    """UIDs of the messages that match, ascending, and the number of messages that could not be read."""
+
+    uids: Sequence[int]
+    unreadable: int
+
+
+# ---- finding ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def limited_work(session: Session, verb: str) -> Iterator[WorkMeter]:
+    """Yield the meter of a command's work. Raises CommandFailedError once the work exceeds the limit."""
+    work = WorkMeter(session.limits.imap_search_work)
+    try:
+        yield work
+    except WorkExceededError as error:
+        text = f"The {verb} takes more than {work.limit} steps; search fewer messages, or with fewer keys"
+        raise session.refusal("imap_search_work", text) from error
+
+
+async def find(session: Session, program: SearchProgram, saved: Sequence[int], work: WorkMeter) -> Found:
+    """Return the messages that match; `saved` are the UIDs that `$` means.
+
+    Raises BadCharsetError, WorkExceededError and, for too many keys, CommandFailedError.
+    """
+    limit = session.limits.imap_search_keys
+    if (keys := count_keys(program.key)) > limit:
+        raise session.refusal(
+            "imap_search_keys", f"A SEARCH may have {limit} keys, not {keys}; search in several steps"
+        )
+    numbering, view = session.selection.numbering, session.selection.view
+    basis = Basis(numbering.uids, numbering.recent, saved, session.services.clock_ms())
+    prepare = partial(Search, program, view, basis, work)
+    is_long = count_ranges(program.key, len(saved)) > MANY_RANGES
+    evaluation = await session.services.parsing.apart(prepare) if is_long else prepare()
+    uids, unreadable = array("I"), 0
+    for found, doubtful in evaluation.decide():
+        await trio.lowlevel.checkpoint()
+        for uid in doubtful:
+            await trio.lowlevel.checkpoint()
+            if (message := view.messages.get(uid)) is None:
+                continue
+            try:
+                if await _matches(session, message, evaluation) and uid in view.messages:
+                    found.add(uid)
+            except ContentUnavailableError:
+                unreadable += 1
+        uids.extend(sorted(found))
+    return Found(uids, unreadable)
+
+
+async def _matches(session: Session, message: Message, evaluation: Search) -> bool:
+    parsing, bodies = session.services.parsing, evaluation.reads_bodies
+    kept = await session.mail.read_body(message)
+    async with parsing.opened(kept, with_structure=bodies, with_bodies=bodies) as body:
+        work = partial(evaluation.matches, message, body)
+        return await parsing.run(body, work, with_structure=bodies, values=evaluation.keys)
+
+
+# ---- telling ----------------------------------------------------------------------------------------------------
+
+
+async def tell(session: Session, verb: str, uids: Sequence[int], command: c.Search | c.Sort) -> None:
+    """Tell the client of these messages, in their order, in the form that it has asked for."""
+    returns = command.returns
+    if returns == _SAVE_ALONE:  # RFC 5182 section 2.1
+        return
+    numbers = uids if command.by_uid else await sequence_numbers(session, uids)
+    if returns is None:
+        respond = partial(search_response, verb, numbers)
+    else:
+        respond = partial(esearch_response, session.tag, numbers, returns, by_uid=command.by_uid)
+    many = len(numbers) > NUMBERED_AT_ONCE
+    await session.write(await session.services.parsing.apart(respond) if many else respond())
+
+
+async def sequence_numbers(session: Session, uids: Sequence[int]) -> Sequence[int]:
+    """Return the sequence numbers of these announced messages, in their order."""
+    number, numbers = session.selection.numbering.number, array("I")
+    for start in range(0, len(uids), NUMBERED_AT_ONCE):
+        numbers.extend(found for uid in uids[start : start + NUMBERED_AT_ONCE] if (found := number(uid)) is not None)
+        await trio.lowlevel.checkpoint()
+    return numbers
+
+
+def check_readable(found: Found) -> None:
+    """Raise CommandFailedError if messages could not be read, and therefore match nothing."""
+    if found.unreadable:
+        raise CommandFailedError(
+            f"No node in reach has the bodies of {found.unreadable} messages; try again later", "UNAVAILABLE"
+        )
+
+
+# ---- saving -----------------------------------------------------------------------------------------------------
+
+
+def take_saved(session: Session, returns: frozenset[ReturnOption] | None) -> Sequence[int]:
+    """Return the UIDs that `$` means in a command with these options. With SAVE, they are forgotten.
+
+    So `$` is empty if the answer is NO (RFC 5182 section 2.1).
+    """
+    saved = session.selection.saved
+    if returns is not None and ReturnOption.SAVE in returns:
+        session.selection.saved = ()
+    return saved
+
+
+def save(session: Session, found: Found, ordered: Sequence[int], returns: frozenset[ReturnOption] | None) -> None:
+    """Keep what `$` means after a command that has found these messages, in this order (RFC 5182 section 2.4)."""
+    if returns is None or ReturnOption.SAVE not in returns:
+        return
+    if returns & _ALL_COUNT or returns == _SAVE_ALONE or not ordered:
+        session.selection.saved = found.uids
+        return
+    ends = [(ReturnOption.MIN, ordered[0]), (ReturnOption.MAX, ordered[-1])]
+    session.selection.saved = sorted({uid for option, uid in ends if option in returns})

@@ -1,0 +1,73 @@
+"""SORT (RFC 5256 section 3): the values by which messages are compared, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from typing import TypeAlias
+
+from replicator.imap.ordering.header_facts import HeaderFacts
+from replicator.imap.wire.sort_keys import SortCriterion, SortKey
+from replicator.view import Message
+
+SORTED_AT_ONCE = 500  # rows; other threads wait while they are sorted, a millisecond at most
+
+
+@dataclass(frozen=True, slots=True)
+class _Descending:
+    """A text that is compared the other way round."""
+
+    text: str
+
+    def __lt__(self, other: _Descending) -> bool:
+        return other.text < self.text
+
+
+Row: TypeAlias = tuple[int | str | _Descending, ...]
+"""Values of one message, in the order of the criteria; the UID is the last one, and makes the order unique."""
+
+
+def needs_header(criteria: Sequence[SortCriterion]) -> bool:
+    """Return True if the messages' headers must be read."""
+    return any(criterion.key not in {SortKey.ARRIVAL, SortKey.SIZE} for criterion in criteria)
+
+
+def row_of(criteria: Sequence[SortCriterion], message: Message, facts: HeaderFacts) -> Row:
+    """Return a message's values. Uses no state that anything else changes, so it may run in a thread."""
+    return (*(_compared(criterion, message, facts) for criterion in criteria), message.uid)
+
+
+def _compared(criterion: SortCriterion, message: Message, facts: HeaderFacts) -> int | str | _Descending:
+    value = _value(criterion.key, message, facts)
+    if not criterion.reverse:
+        return value
+    return _Descending(value) if isinstance(value, str) else -value
+
+
+def _value(key: SortKey, message: Message, facts: HeaderFacts) -> int | str:
+    match key:
+        case SortKey.ARRIVAL:
+            return message.received_ms
+        case SortKey.DATE:
+            return message.received_ms if facts.sent_ms is None else facts.sent_ms
+        case SortKey.SIZE:
+            return message.size_bytes
+        case SortKey.SUBJECT:
+            return facts.subject.text
+        case SortKey.DISPLAYFROM:
+            return facts.display(b"from")
+        case SortKey.DISPLAYTO:
+            return facts.display(b"to")
+    return facts.mailbox(key.value.lower().encode("ascii"))
+
+
+def in_order(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield the rows in order, in time to let other threads go on: Python waits for a sort, however long it is."""
+    parts = [rows[start : start + SORTED_AT_ONCE] for start in range(0, len(rows), SORTED_AT_ONCE)]
+    return merge(*map(sorted, parts))
+
+
+def uids_in_order(rows: Sequence[Row]) -> list[int]:
+    """Return the UIDs of the rows, in order."""
+    return [uid for *_, uid in in_order(rows) if isinstance(uid, int)]
