@@ -30,7 +30,7 @@ class FrameLimits:
     literal: int = 64 * MIB  # one literal
     literals_total: int = 65 * MIB  # all buffered literals of the frame together: a large one and some names
     literals: int = 64  # number of literals: each costs an object and a slot on the parser's stack
-    whole: int | None = None  # bytes of a literal that is buffered; None: any. Larger ones become a `LargeLiteral`
+    whole: int | None = None  # bytes of a literal that is buffered, within the total, else it becomes a `LargeLiteral`
 
 
 class Frame(NamedTuple):
@@ -179,11 +179,12 @@ class Framer:
     def _begin_literal(self, size: int, *, synchronising: bool) -> ContinuationNeeded | LargeLiteral | None:
         """Start reading a literal. Return the event to report, or None if the literal is simply buffered."""
         limits = self.limits
-        is_large = limits.whole is not None and size > limits.whole
+        room = limits.literals_total - self._literals_total
+        is_large = limits.whole is not None and size > min(limits.whole, room)
         if size > limits.literal:
             what = f"a literal of {size} bytes; the limit is {limits.literal}"
             raise self._fail(what, recoverable=synchronising)
-        if not is_large and size > limits.literals_total - self._literals_total:
+        if not is_large and size > room:
             what = f"a literal of {size} bytes; all literals of a command may have {limits.literals_total}"
             raise self._fail(what, recoverable=synchronising)
         if len(self._literals) >= limits.literals:

@@ -206,6 +206,10 @@ class MailStore(Protocol):
         """Store one message. Raises FolderNotFoundError if the folder was deleted meanwhile, and storage errors."""
         ...
 
+    async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
+        """Store these messages in their order, all or none. Raises as `save`."""
+        ...
+
     async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
         """Copy the messages that exist, all or none. If there are none, the result has no pairs."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,6 +161,10 @@ class HookedMail(ClusterMailStore):
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
         await self.before_change(folder.user)
         return await super().save(folder, message)
+
+    async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
+        await self.before_change(folder.user)
+        return await super().save_all(folder, messages)
 
     async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
         await self.before_change(destination.user)

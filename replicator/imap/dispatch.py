@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
 
 from protocol.framing import ContinuationNeeded, Frame, FramingError, LargeLiteral
-from protocol.units import KIB
 from replicator.errors import MailError
 from replicator.imap.handlers import auth, folders, idle, listing, message_changes
 from replicator.imap.handlers.append import append, appended
@@ -29,9 +27,6 @@ from replicator.imap.wire.large_literal import IncomingLiteral
 from replicator.imap.wire.refusals import CommandFailedError, code_of
 from replicator.imap.wire.responses import continuation, status_line, tagged
 from replicator.runtime.loop_watch import doing
-
-LONG_COMMAND_BYTES = 2 * KIB
-"""Longest text of a command that the event loop parses, which takes up to five milliseconds for each KiB."""
 
 MAX_BAD_COMMANDS = 10  # in a row: the client does not speak IMAP
 
@@ -121,26 +116,20 @@ async def _serve_next(session: Session) -> bool:
         event = await session.connection.next_event()
         if isinstance(event, LargeLiteral):
             return await _serve_large(session, event)
+        if isinstance(event, ContinuationNeeded):
+            return await _serve_waiting(session, event)
     except FramingError as error:
         await _refuse_frame(session, error)
         return error.recoverable
-    if isinstance(event, ContinuationNeeded):
-        return await _serve_waiting(session, event)
     assert isinstance(event, Frame), "whoever meets a large literal reads all of it"
     doing("imap", session.user_or_none, _name_of(event.text))
     try:
-        command = await _parsed(session, event)
+        command = await session.services.parsed(event)
     except CommandSyntaxError as error:
         await session.write([tagged(error.tag or "*", "BAD", str(error))])
         return False
     session.check_login()
     return await _run(session, command, verb_of(event.text).decode("ascii"))
-
-
-async def _parsed(session: Session, frame: Frame) -> c.Tagged:
-    """Return the command of a frame; a long one is parsed in a thread. Raises CommandSyntaxError."""
-    parse = partial(session.services.parser.parse, frame)
-    return await session.services.parsing.apart(parse) if len(frame.text) > LONG_COMMAND_BYTES else parse()
 
 
 def _name_of(text: bytes) -> str:
@@ -155,7 +144,7 @@ async def _serve_waiting(session: Session, begun: ContinuationNeeded) -> bool:
     if verb_of(begun.frame.text) == b"APPEND":
         literal = IncomingLiteral(session.connection, begun)
         with suppress(CommandSyntaxError):  # this literal is another part of the command
-            command = appended(session, begun, literal)
+            command = await appended(session, begun, literal)
             doing("imap", session.user_or_none, "APPEND")
             session.check_login()
             return await _run(session, command, "APPEND", literal)
@@ -168,7 +157,7 @@ async def _serve_large(session: Session, begun: LargeLiteral) -> bool:
     literal = IncomingLiteral(session.connection, begun)
     doing("imap", session.user_or_none, _name_of(begun.frame.text))
     try:
-        command = appended(session, begun, literal)
+        command = await appended(session, begun, literal)
     except CommandSyntaxError as error:
         await literal.skip()
         await session.write([tagged(error.tag or "*", "BAD", str(error))])

@@ -8,14 +8,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from protocol.framing import Frame
+from protocol.units import KIB
 from replicator.config import LimitsConfig
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.wire.command_parser import CommandParser
+from replicator.imap.wire.command_types import Tagged
 from replicator.mailstore import MESSAGE_BYTES_MAX, MailStore
 from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.metrics import ImapMetrics, RefusalMetrics
 from replicator.runtime.places import Limit, PlaceLimits, Places
 from replicator.users import Login, ScramAttempt, ScramKeys
+
+LONG_COMMAND_BYTES = 2 * KIB
+"""Longest text of a command that the event loop parses, which takes up to five milliseconds for each KiB."""
 
 
 class Users(Protocol):
@@ -67,6 +73,11 @@ class ImapServices:
     refusals: RefusalMetrics = field(default_factory=RefusalMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms
     places: Places = field(init=False)
+
+    async def parsed(self, frame: Frame) -> Tagged:
+        """Return the command of a frame; a long one is parsed in a thread. Raises CommandSyntaxError."""
+        parse = partial(self.parser.parse, frame)
+        return await self.parsing.apart(parse) if len(frame.text) > LONG_COMMAND_BYTES else parse()
 
     def __post_init__(self) -> None:
         """Make the door's places by its limits."""

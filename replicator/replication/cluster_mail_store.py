@@ -192,22 +192,35 @@ class ClusterMailStore:
 
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
         """See `MailStore`. A save names no UIDs, so if the folder has been replaced, the new one gets the message."""
+        folder, added = await self._save(folder, message)
+        return SavedMessage(folder.uidvalidity, added.uids[0], added.shown)
+
+    async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
+        """See `MailStore`. After an error, the messages that are there already are removed."""
+        saved: list[tuple[Folder, Added]] = []
+        try:
+            for message in messages:
+                saved.append(await self._save(folder, message))
+                folder = saved[-1][0]
+        except MailError:
+            # RFC 3502 section 6.3.11: no partial appending.
+            for to, added in saved:
+                await self._uid_retry.take_back(MailboxKey.of(to), added)
+            raise
+        return [SavedMessage(to.uidvalidity, added.uids[0], added.shown) for to, added in saved]
+
+    async def _save(self, folder: Folder, message: NewMessage) -> tuple[Folder, Added]:
         received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
         async with self._bodies.prepared(message.body) as stored:
             operation = SaveRequest(
                 MailboxKey.of(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
             )
-            return await self._save(folder, operation)
-
-    async def _save(self, folder: Folder, operation: SaveRequest) -> SavedMessage:
-        while True:
-            try:
-                added = await self._uid_retry.add(operation)
-            except FolderNotFoundError:
-                folder = await self._become(folder)
-                operation = replace(operation, key=MailboxKey.of(folder))
-            else:
-                return SavedMessage(folder.uidvalidity, added.uids[0], added.shown)
+            while True:
+                try:
+                    return folder, await self._uid_retry.add(operation)
+                except FolderNotFoundError:
+                    folder = await self._become(folder)
+                    operation = replace(operation, key=MailboxKey.of(folder))
 
     async def _become(self, folder: Folder) -> Folder:
         """Return the folder that now has this name, once this node knows of it; the master does already.

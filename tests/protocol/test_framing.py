@@ -300,13 +300,19 @@ def test_synchronising_large_literal_may_be_refused() -> None:
     ("data", "message"),
     [
         (b"a {1001+}\r\n", "a literal of 1001 bytes; the limit is 1000"),
-        (b"a {5+}\r\n12345 {5+}\r\n12345 {1+}\r\n", "a literal of 1 bytes; all literals of a command may have 10"),
         (b"a" + b" {6+}\r\nabcdef" * 4 + b" {6+}\r\n", "more than 4 literals in one command"),
     ],
 )
 def test_large_literals_have_limits_too(data: bytes, message: str) -> None:
     with pytest.raises(FramingError, match=message):
         events_of(Framer(STREAMING), [data])
+
+
+def test_literals_beyond_the_total_are_streamed_too() -> None:
+    events = events_of(Framer(STREAMING), [b"a {5+}\r\n12345 {5+}\r\n12345 {1+}\r\nx\r\n"])
+    text = b"a {5+}\r\n {5+}\r\n {1+}\r\n"
+    frame = Frame(text, (b"12345", b"12345", b""))
+    assert events == [LargeLiteral(frame, 1, synchronising=False), LiteralChunk(b"x"), frame]
 
 
 def test_error_about_a_bare_lf_does_not_depend_on_what_follows() -> None:

@@ -70,10 +70,11 @@ async def status(session: Session, command: c.Status) -> Completion:
 async def status_of(session: Session, folder: Folder, items: Iterable[c.StatusItem]) -> bytes:
     """Return the STATUS response with these items."""
     counters = await session.mail.status(folder)
-    return status_response(folder.name, [(item.value, _status_value(item, counters)) for item in dict.fromkeys(items)])
+    values = [(item.value, _status_value(session, item, counters)) for item in dict.fromkeys(items)]
+    return status_response(folder.name, values)
 
 
-def _status_value(item: c.StatusItem, status: FolderStatus) -> str:
+def _status_value(session: Session, item: c.StatusItem, status: FolderStatus) -> str:
     values = {
         c.StatusItem.MESSAGES: status.messages,
         c.StatusItem.RECENT: status.recent,
@@ -81,6 +82,7 @@ def _status_value(item: c.StatusItem, status: FolderStatus) -> str:
         c.StatusItem.UIDVALIDITY: status.folder.uidvalidity,
         c.StatusItem.UNSEEN: status.unseen,
         c.StatusItem.SIZE: status.size_bytes,
+        c.StatusItem.APPENDLIMIT: session.services.max_message_bytes,
         c.StatusItem.MAILBOXID: f"({mailbox_id(status.folder)})",
     }
     return str(values[item])

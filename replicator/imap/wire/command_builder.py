@@ -171,10 +171,14 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def status_items(self, *items: Token) -> tuple[c.StatusItem, ...]:
         return tuple(c.StatusItem(item.upper()) for item in items)
 
-    def append(self, mailbox: str, flags: tuple[str, ...] | None, received: Token | None, _marker: Token) -> c.Command:
-        return c.Append(
-            mailbox, flags or (), None if received is None else _date_time_ms(received), next(self.literals)
-        )
+    def append(self, mailbox: str, *messages: c.AppendedMessage) -> c.Command:
+        return c.Append(mailbox, messages)
+
+    def append_message(
+        self, flags: tuple[str, ...] | None, received: Token | None, _marker: Token
+    ) -> c.AppendedMessage:
+        received_ms = None if received is None else _date_time_ms(received)
+        return c.AppendedMessage(flags or (), received_ms, next(self.literals))
 
     # ---- the selected mailbox ----
 

@@ -110,6 +110,7 @@ class StatusItem(Enum):
     UNSEEN = "UNSEEN"
     SIZE = "SIZE"  # RFC 8438
     MAILBOXID = "MAILBOXID"  # RFC 8474 section 4.3
+    APPENDLIMIT = "APPENDLIMIT"  # RFC 7889 section 3.2: the same for all mailboxes
 
 
 class ListSelection(Enum):
@@ -165,13 +166,24 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
-    """APPEND (RFC 3501 section 6.3.11). A large message arrives while the command runs."""
+class AppendedMessage:
+    """A message of an APPEND."""
 
-    mailbox: str
     flags: tuple[str, ...]
     received_ms: int | None
-    text: bytes | IncomingLiteral = field(repr=False)
+    text: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """APPEND (RFC 3501 section 6.3.11) of one or more messages (RFC 3502), or what has arrived of it.
+
+    While it runs, `arriving` gives the last message, which is empty here, and then what follows.
+    """
+
+    mailbox: str
+    messages: tuple[AppendedMessage, ...]
+    arriving: IncomingLiteral | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

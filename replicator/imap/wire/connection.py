@@ -30,6 +30,9 @@ That has 30 fields of 30 octets with values of 1024. They are literals, or quote
 WHOLE_LITERAL_BYTES = 64 * KIB
 """Largest literal held whole in memory: nearly all mail is smaller, and so are all literals but messages."""
 
+MAX_LITERALS = 300
+"""Literals of a command: messages of an APPEND, and parts of them. Each may be held in memory at up to 64 KiB."""
+
 
 class ConnectionEndedError(Exception):
     """The client has disconnected, or does not read its responses. Nothing more can be sent to it."""
@@ -70,7 +73,9 @@ class Connection:
     def welcome(self, max_message_bytes: int) -> None:
         """Lift the limits that apply before login. The memory that a command takes stays bounded."""
         self._login_by = inf
-        self._framer.limits = FrameLimits(literal=max_message_bytes, literals_total=MIB, whole=WHOLE_LITERAL_BYTES)
+        self._framer.limits = FrameLimits(
+            literal=max_message_bytes, literals_total=MIB, literals=MAX_LITERALS, whole=WHOLE_LITERAL_BYTES
+        )
 
     async def next_event(self, by: float = inf) -> Event:
         """Return the client's next event, waiting until `by`. Safe to cancel.

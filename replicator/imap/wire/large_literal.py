@@ -1,7 +1,8 @@
 """The message of an APPEND, a literal whose command runs while it arrives (RFC 3501 section 4.3, RFC 7888).
 
-It ends its command. So the whole command is known when the literal begins, and a bad command can be refused before a
-client that waits for permission has sent the message. Only a message may be large.
+All that comes before it is known when it begins, so a bad command can be refused before a client that waits for
+permission has sent the message. Other messages may follow (RFC 3502), or parts of the same one (RFC 4469). Only a
+message may be large.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import trio
 
 from protocol.framing import ContinuationNeeded, Event, Frame, LargeLiteral, LiteralChunk
 from replicator.imap.wire.connection import Connection
-from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import continuation
-from replicator.mailstore import sending_s
+from replicator.mailstore import SLOWEST_BYTES_S, sending_s
 
 
 class IncomingLiteral:
@@ -21,16 +21,19 @@ class IncomingLiteral:
     def __init__(self, connection: Connection, begun: LargeLiteral | ContinuationNeeded) -> None:
         self._connection = connection
         self._begun = begun
-        self._client_waits = isinstance(begun, ContinuationNeeded) or begun.synchronising
+        self._client_waits = _waits(begun)
+        self._next: LargeLiteral | ContinuationNeeded | Frame | None = None  # what has come after the literal
         self._over = False  # the framer is at the next command
         self._by = trio.current_time() + sending_s(begun.size)
 
-    async def next_chunk(self) -> bytes | None:
-        """Return the next octets, or None at the end of the command. Raises as `Connection.next_event`.
+    @property
+    def size(self) -> int:
+        """Size of the literal in octets."""
+        return self._begun.size
 
-        Raises CommandFailedError if anything follows the literal within the command.
-        """
-        if self._over:
+    async def next_chunk(self) -> bytes | None:
+        """Return the next octets, or None at the end of the literal. Raises as `Connection.next_event`."""
+        if self._next is not None:
             return None
         if self._client_waits:
             self._client_waits = False
@@ -39,25 +42,50 @@ class IncomingLiteral:
         event = await self._connection.next_event(self._by)
         if isinstance(event, LiteralChunk):
             return event.data
-        self._note(event)
-        if isinstance(event, Frame) and event.text == self._begun.frame.text:
-            return event.literals[-1] or None  # a small literal comes with the frame; of a large one that part is empty
-        raise CommandFailedError("Expected the end of the command after the message", condition="BAD")
+        self._next, self._over = event, isinstance(event, Frame)
+        # A small literal comes with what follows it; of a large one that part is empty.
+        return _frame(event).literals[len(self._begun.frame.literals) - 1] or None
+
+    def proceed(self) -> tuple[Frame, bool]:
+        """Return what follows the literal, at its end; True if its last literal begins now, to be read like this one.
+
+        That is never more than one frame may hold.
+        """
+        event, done = self._next, self._begun.frame
+        assert event is not None, "the literal has not ended"
+        found = _frame(event)
+        rest = Frame(found.text[len(done.text) :], found.literals[len(done.literals) :])
+        if isinstance(event, Frame):
+            return rest, False
+        self._begun, self._next = event, None
+        self._client_waits = _waits(event)
+        self._by += event.size / SLOWEST_BYTES_S
+        return rest, True
 
     async def skip(self) -> None:
         """Skip the rest of the command so that it can be answered; refuse a literal that was not sent yet."""
         if self._client_waits:
             self._client_waits = False
             self._refuse()
+        elif self._next is not None:
+            self._note(self._next)
         while not self._over:
             self._note(await self._connection.next_event(self._by))
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Frame):
             self._over = True
-        elif isinstance(event, ContinuationNeeded) or (isinstance(event, LargeLiteral) and event.synchronising):
+        elif not isinstance(event, LiteralChunk) and _waits(event):
             self._refuse()
 
     def _refuse(self) -> None:
         self._connection.refuse()
         self._over = True
+
+
+def _waits(begun: LargeLiteral | ContinuationNeeded) -> bool:
+    return isinstance(begun, ContinuationNeeded) or begun.synchronising
+
+
+def _frame(event: LargeLiteral | ContinuationNeeded | Frame) -> Frame:
+    return event if isinstance(event, Frame) else event.frame

@@ -161,6 +161,11 @@ def without_body(chunks: Sequence[bytes | Span]) -> list[bytes]:
     return small
 
 
+def appenduid(uidvalidity: int, uids: Sequence[int]) -> str:
+    """Format the APPENDUID code (RFC 4315 section 3) of messages in the order of their APPEND."""
+    return f"APPENDUID {uidvalidity} {_runs(uids)}"
+
+
 def copyuid(uidvalidity: int, pairs: Sequence[tuple[int, int]]) -> str:
     """Format the COPYUID code (RFC 4315 section 3) of pairs (source UID, destination UID), ascending by source.
 

@@ -104,11 +104,14 @@ async def test_errors_are_told_before_the_literal_is_sent(
 @pytest.mark.parametrize(
     ("rest", "answer"),
     [
-        (b" foo\r\n", "a BAD Expected the end of the command after the message"),
-        (b" {3+}\r\nfoo\r\n", "a BAD Expected the end of the command after the message"),
-        (b" {3}\r\n", "a BAD Expected the end of the command after the message"),
-        (b" {70000}\r\n", "a BAD Expected the end of the command after the message"),
-        (b" {70000+}\r\n" + b"x" * 70_000 + b" {3}\r\n", "a BAD Expected the end of the command after the message"),
+        (b" foo\r\n", "a BAD Expected another message, or the end of the command, after the message"),
+        (b" foo {3+}\r\nfoo\r\n", "a BAD Expected another message, or the end of the command, after the message"),
+        (b" foo {3}\r\n", "a BAD Expected another message, or the end of the command, after the message"),
+        (b" foo {70000}\r\n", "a BAD Expected another message, or the end of the command, after the message"),
+        (
+            b" foo {70000+}\r\n" + b"x" * 70_000 + b" {3}\r\n",
+            "a BAD Expected another message, or the end of the command, after the message",
+        ),
         (b" {999999999}\r\n", "a NO [TOOBIG] a literal of 999999999 bytes"),
     ],
 )

@@ -231,7 +231,7 @@ def test_search_charset_and_literals_are_parsed() -> None:
 )
 def test_append_options_are_parsed(options: bytes, flags: tuple[str, ...], received_ms: int | None) -> None:
     command = parsed(b"APPEND {1}\r\n " + options + b"{4+}\r\n", b"a", b"\x00\r\n\xff")
-    assert command == c.Append("a", flags, received_ms, b"\x00\r\n\xff")
+    assert command == c.Append("a", (c.AppendedMessage(flags, received_ms, b"\x00\r\n\xff"),))
 
 
 @pytest.mark.parametrize(
