@@ -71,6 +71,17 @@ class HistoryError(Exception):
     """A peer sent an entry that no node can have numbered. The text names the entry; nothing was changed."""
 
 
+class QuotaExceededError(MailError):
+    """The user's mail would take more than it may. Nothing was stored.
+
+    `defer`: whoever delivers the message is to keep it and try again, because the user may make room.
+    """
+
+    def __init__(self, text: str, *, defer: bool = False) -> None:
+        super().__init__(text)
+        self.defer = defer
+
+
 class MailboxFullError(MailError):
     """No UIDs or UIDVALIDITYs are left, or the user has as many folders as one may have. Nothing was stored."""
 

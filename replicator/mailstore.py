@@ -22,6 +22,7 @@ from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.errors import InvalidNameError
 from replicator.mime.skeleton import Skeleton
+from replicator.users import QuotaLimits
 from replicator.view import MailboxView, Message
 
 INBOX = "INBOX"
@@ -41,6 +42,15 @@ class Folder:
     name: str
     mailbox_id: bytes
     uidvalidity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What all folders of a user hold, as this node shows them, and the most that they may hold (RFC 9208)."""
+
+    storage_bytes: int
+    messages: int
+    limits: QuotaLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +196,10 @@ class MailStore(Protocol):
         """Return the folder's counters without loading the mailbox."""
         ...
 
+    async def quota(self, user: str) -> Quota:
+        """Return what the user's mail takes, and may take. Looks at all folders at the first call for a user only."""
+        ...
+
     async def open_mailbox(self, folder: Folder) -> MailboxView:
         """Return the live view of a mailbox, kept in memory at least while it has subscribers or references."""
         ...
@@ -203,7 +217,10 @@ class MailStore(Protocol):
         ...
 
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
-        """Store one message. Raises FolderNotFoundError if the folder was deleted meanwhile, and storage errors."""
+        """Store one message.
+
+        Raises FolderNotFoundError if the folder was deleted meanwhile, QuotaExceededError, and storage errors.
+        """
         ...
 
     async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
@@ -211,11 +228,17 @@ class MailStore(Protocol):
         ...
 
     async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
-        """Copy the messages that exist, all or none. If there are none, the result has no pairs."""
+        """Copy the messages that exist, all or none. If there are none, the result has no pairs.
+
+        Raises FolderNotFoundError, QuotaExceededError, and storage errors.
+        """
         ...
 
     async def move(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
-        """Copy the messages, then expunge the copied ones (RFC 6851): an interruption leaves two copies, never none."""
+        """Copy the messages, then expunge the copied ones (RFC 6851): an interruption leaves two copies, never none.
+
+        No quota is in its way.
+        """
         ...
 
     async def store_flags(

@@ -16,7 +16,7 @@ import trio
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
 from replicator.certificates import Certificates
-from replicator.config import Address, Config, PeerAddress
+from replicator.config import Address, Config, PeerAddress, WhenFull
 from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
 from replicator.http.destinations import Destinations
@@ -36,6 +36,7 @@ from replicator.replication.coordinator import Coordinator
 from replicator.replication.node_status import StatusReporter
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
+from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.addresses import client_address
 from replicator.runtime.environment import Environment
 from replicator.runtime.file_modes import PRIVATE_DIRECTORY, exposed_directory, exposed_file, umask_for
@@ -46,6 +47,7 @@ from replicator.runtime.metrics import (
     ImapMetrics,
     LmtpMetrics,
     LoopMetrics,
+    QuotaMetrics,
     RefusalMetrics,
 )
 from replicator.runtime.objects import ObjectStore
@@ -58,7 +60,7 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
 from replicator.streams import Handler, Tls, certified, guarded, https, listen, own_socket
-from replicator.users import UserDirectory
+from replicator.users import QuotaLimits, UserDirectory
 
 log = logging.getLogger(__name__)
 
@@ -107,11 +109,14 @@ async def run_node(
             refusals=refusals,
             is_new=not has_begun,
         )
-        mail = ClusterMailStore(store, coordinator, environment)
+        quota = config.quota
+        users = UserDirectory(config.users.passwd_file, quota=QuotaLimits(quota.storage_bytes, quota.messages))
+        users.refresh()  # warn of a missing file now, not when the first mail arrives
+        defer = quota.when_full is WhenFull.DEFER
+        quotas = Quotas(store.usage, users.quota_limits, defer=defer, metrics=QuotaMetrics(registry))
+        mail = ClusterMailStore(store, coordinator, environment, quotas)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        users = UserDirectory(config.users.passwd_file)
-        users.refresh()  # warn of a missing file now, not when the first mail arrives
         report = StatusReporter(
             coordinator,
             store,

@@ -27,6 +27,7 @@ from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
+from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.environment import Environment
 from replicator.store.store import Store
 from replicator.users.names import candidates
@@ -198,7 +199,9 @@ class Names:
 
 
 @asynccontextmanager
-async def one_node(directory: Path, limits: LimitsConfig | None = None) -> AsyncIterator[HookedMail]:
+async def one_node(
+    directory: Path, limits: LimitsConfig | None = None, quotas: Callable[[Store], Quotas] | None = None
+) -> AsyncIterator[HookedMail]:
     """Run a cluster of one node, and yield its mail store."""
     environment = Environment(run_in_thread=run_inline, run_until_cancelled=run_inline)
     config = default_config("dc1", directory)
@@ -207,5 +210,5 @@ async def one_node(directory: Path, limits: LimitsConfig | None = None) -> Async
     async with opened as store, trio.open_nursery() as nursery:
         coordinator = Coordinator(config, store, environment, no_peers)
         nursery.start_soon(coordinator.run)
-        yield HookedMail(store, coordinator, environment)
+        yield HookedMail(store, coordinator, environment, quotas and quotas(store))
         nursery.cancel_scope.cancel()

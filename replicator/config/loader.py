@@ -25,16 +25,19 @@ from replicator.config.model import (
     PeerAddress,
     PeerConfig,
     ProxyConfig,
+    QuotaConfig,
     Scope,
     TlsConfig,
     TlsMode,
     UidConflict,
     UsersConfig,
+    WhenFull,
     WhenShort,
     default_config,
     default_copies,
 )
 from replicator.config.source import Section, Source
+from replicator.runtime.sizes import MESSAGES_MAX
 
 EXAMPLE_SID = "dc1"
 EXAMPLE_ADDRESS: PeerAddress = Address("127.0.0.1", 4421)
@@ -71,6 +74,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         ),
         log=_log(source.section("log")),
         content=_content(source.section("content"), directory),
+        quota=_quota(source.section("quota")),
         checkpoint=_checkpoint(source.section("checkpoint"), directory, defaults.checkpoint),
         tls=tls,
         plain_links=plain_links,
@@ -154,6 +158,15 @@ def _content(section: Section, directory: Path) -> ContentConfig:
         inline_max_bytes=section.take("inline_max", inline, defaults.inline_max_bytes),
         keep_expunged_s=section.take("keep_expunged", values.duration(lowest_s=0.0), defaults.keep_expunged_s),
         attachments=section.take("attachments", values.path(directory), None),
+    )
+
+
+def _quota(section: Section) -> QuotaConfig:
+    defaults = QuotaConfig()
+    return QuotaConfig(
+        storage_bytes=section.take("storage", values.size(lowest_bytes=1), defaults.storage_bytes),
+        messages=section.take("messages", values.whole_number(1, MESSAGES_MAX), defaults.messages),
+        when_full=section.take("when_full", values.choice(WhenFull), defaults.when_full),
     )
 
 

@@ -162,6 +162,22 @@ class ContentConfig:
     attachments: Path | None = None
 
 
+class WhenFull(StrEnum):
+    """Reply to a delivery that exceeds a user's quota: for good, or for now."""
+
+    REFUSE = "refuse"
+    DEFER = "defer"
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaConfig:
+    """Limits on what each user's mail may take, for users whose line in the passwd-file sets none. None: no limit."""
+
+    storage_bytes: int | None = None
+    messages: int | None = None
+    when_full: WhenFull = WhenFull.REFUSE
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:
     """Location of checkpoints: `file:///absolute/path`, or `s3://bucket/prefix` at Amazon or at `endpoint`.
@@ -278,6 +294,7 @@ class Config:
     conflict: ConflictConfig = field(default_factory=ConflictConfig)
     log: LogConfig = field(default_factory=LogConfig)
     content: ContentConfig = field(default_factory=ContentConfig)
+    quota: QuotaConfig = field(default_factory=QuotaConfig)
     tls: TlsConfig | None = None
     plain_links: bool = False  # `tls.mode = "none"`: links to other machines need no TLS
     proxy: ProxyConfig = field(default_factory=ProxyConfig)

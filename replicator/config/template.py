@@ -7,8 +7,17 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from replicator.config.model import CertificateConfig, Config, HttpConfig, LimitsConfig, PeerConfig, TlsConfig
-from replicator.config.values import DURATION_UNITS_S, SIZE_UNITS_BYTES
+from replicator.config.model import (
+    CertificateConfig,
+    Config,
+    HttpConfig,
+    LimitsConfig,
+    PeerConfig,
+    QuotaConfig,
+    TlsConfig,
+)
+from replicator.config.values import DURATION_UNITS_S
+from replicator.runtime.sizes import SIZE_UNITS_BYTES
 
 
 def config_text(config: Config, directory: Path) -> str:
@@ -34,6 +43,8 @@ def config_text(config: Config, directory: Path) -> str:
     sections += [_certificate(certificate, directory) for certificate in config.certificates]
     if config.limits != LimitsConfig():
         sections.append(_limits(config.limits))
+    if config.quota != QuotaConfig():
+        sections.append(_quota(config.quota))
     if config.http != HttpConfig():
         sections.append(_http(config.http, directory))
     return "\n".join(sections)
@@ -122,6 +133,15 @@ def _http(http: HttpConfig, directory: Path) -> str:
     if http.directories is None:
         return f"[http]\n{tokens}"
     return f"[http]\n{tokens}directories = [{', '.join(map(_quoted, http.directories))}]\n"
+
+
+def _quota(quota: QuotaConfig) -> str:
+    return (
+        "[quota]    # of each user; the passwd-file can say otherwise of one\n"
+        + (f"storage = {_size(quota.storage_bytes)}\n" if quota.storage_bytes is not None else "")
+        + (f"messages = {quota.messages}\n" if quota.messages is not None else "")
+        + f'when_full = {_quoted(quota.when_full)}    # "refuse" or "defer" what LMTP delivers\n'
+    )
 
 
 def _limits(limits: LimitsConfig) -> str:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from protocol.units import GIB, KIB, MIB
 from replicator.config.model import DAY_S, Address, Network, PeerAddress, SocketPath
 from replicator.runtime.addresses import is_loopback
+from replicator.runtime.sizes import SIZE_MAX_BYTES, parse_size
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -31,11 +31,6 @@ DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)")
 DURATION_UNITS_S = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86_400)}
 DURATION_MAX_S = 3650 * DAY_S
 """Ten years in seconds: beyond that, sums with a wall clock are meaningless."""
-
-SIZE = re.compile(r"([0-9]{1,18})(B|KiB|MiB|GiB)")
-SIZE_UNITS_BYTES = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
-SIZE_MAX_BYTES = 2**60
-"""SQLite's and Python's file offsets are signed 64-bit numbers; this leaves room for sums."""
 
 ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%]{2,64})\]|([A-Za-z0-9._-]{1,253})):([0-9]{1,5})")
 S3_URL = re.compile(r"s3://[A-Za-z0-9][A-Za-z0-9._-]{0,254}(?:/[^/?#\\]{1,255}){0,16}/?")
@@ -106,10 +101,9 @@ def size(lowest_bytes: int, highest_bytes: int = SIZE_MAX_BYTES) -> Callable[[ob
     """Return a parser of a size such as "64KiB", in bytes."""
 
     def parse(value: object) -> int:
-        match = SIZE.fullmatch(value) if isinstance(value, str) else None
-        if match is None:
+        size_bytes = parse_size(value) if isinstance(value, str) else None
+        if size_bytes is None:
             raise ValueError(f"expected a size such as '512B', '64KiB', '10MiB' or '1GiB', not {_shown(value)}")
-        size_bytes = int(match[1]) * SIZE_UNITS_BYTES[match[2]]
         if not lowest_bytes <= size_bytes <= highest_bytes:
             raise ValueError(f"expected a size from {lowest_bytes} to {highest_bytes} bytes, not {value!r}")
         return size_bytes

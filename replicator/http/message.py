@@ -27,6 +27,7 @@ from replicator.errors import (
     MailError,
     MessageTooLargeError,
     NotReadyError,
+    QuotaExceededError,
     UnavailableError,
     UsersUnavailableError,
 )
@@ -110,6 +111,7 @@ MAIL_ERROR_STATUS: Mapping[type[MailError], HTTPStatus] = {
     NotReadyError: HTTPStatus.SERVICE_UNAVAILABLE,
     UsersUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     DiskFullError: HTTPStatus.INSUFFICIENT_STORAGE,
+    QuotaExceededError: HTTPStatus.INSUFFICIENT_STORAGE,
 }
 
 

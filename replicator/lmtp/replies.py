@@ -15,6 +15,7 @@ from replicator.errors import (
     MailError,
     MessageTooLargeError,
     NotReadyError,
+    QuotaExceededError,
     UnavailableError,
     UsersUnavailableError,
 )
@@ -96,7 +97,9 @@ def reply_for(error: MailError) -> Reply:
             return Reply(451, "4.4.1", str(error))
         case FolderNotFoundError():  # INBOX was just replaced by another folder; the next attempt finds the new one
             return Reply(451, "4.2.0", str(error))
-        case MailboxFullError():
+        case QuotaExceededError(defer=True):
+            return Reply(452, "4.2.2", str(error))
+        case MailboxFullError() | QuotaExceededError():
             return Reply(552, "5.2.2", str(error))
         case MessageTooLargeError():
             return Reply(552, "5.2.3", str(error))

@@ -33,12 +33,14 @@ from replicator.mailstore import (
     Folder,
     FolderStatus,
     NewMessage,
+    Quota,
     SavedMessage,
     StoreResult,
     check_folder_name,
 )
 from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
+from replicator.replication.writes.quotas import Quotas
 from replicator.replication.writes.requests import (
     CopyRequest,
     CreateRequest,
@@ -52,6 +54,7 @@ from replicator.replication.writes.uid_retry import Added, UidRetry
 from replicator.runtime.environment import Environment
 from replicator.store.db import chain as chains
 from replicator.store.db import queries, recent
+from replicator.store.db.chain import Usage
 from replicator.store.db.queries import FolderRecord, MailboxKey
 from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Store
@@ -65,7 +68,11 @@ AT_ONCE = 2000  # messages of one COPY, STORE or EXPUNGE; a client's command for
 class ClusterMailStore:
     """The mail store of the cluster, see `MailStore`. Belongs to the event loop."""
 
-    def __init__(self, store: Store, coordinator: Coordinator, environment: Environment) -> None:
+    def __init__(
+        self, store: Store, coordinator: Coordinator, environment: Environment, quotas: Quotas | None = None
+    ) -> None:
+        """Create the mail store; without `quotas`, users may store anything."""
+        self._quotas = quotas or Quotas(store.usage)
         self._store = store
         self._coordinator = coordinator
         self._environment = environment
@@ -170,6 +177,10 @@ class ClusterMailStore:
             raise FolderNotFoundError(f"another client deleted the folder {name!r} as soon as it was created")
         return _folder(user, record)
 
+    async def quota(self, user: str) -> Quota:
+        """See `MailStore`."""
+        return await self._quotas.quota(user)
+
     # ---- mailboxes
 
     async def open_mailbox(self, folder: Folder) -> MailboxView:
@@ -211,7 +222,7 @@ class ClusterMailStore:
 
     async def _save(self, folder: Folder, message: NewMessage) -> tuple[Folder, Added]:
         received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
-        async with self._bodies.prepared(message.body) as stored:
+        async with self._room_for(folder.user, message), self._bodies.prepared(message.body) as stored:
             operation = SaveRequest(
                 MailboxKey.of(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
             )
@@ -240,19 +251,22 @@ class ClusterMailStore:
 
     async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
         """See `MailStore`."""
-        return await self._copy(source, await self._present(source, uids), destination)
+        wanted = await self._present(source, uids)
+        async with self._quotas.room(destination.user, await _usage_of(wanted)):
+            return await self._copy(source, wanted, destination)
 
     async def move(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
         """See `MailStore`."""
         key, head, wanted = MailboxKey.of(source), source.head, await self._present(source, uids)
-        copied = await self._copy(source, wanted, destination)
-        try:
-            await self._expunge(key, wanted, head)
-        except FolderNotFoundError:
-            # UIDVALIDITY has risen. The placements that were copied are the ones to remove, whatever their UIDs.
-            for some in _batches(wanted, AT_ONCE):
-                await self._uid_retry.expunge_anew(key, some)
-        return copied
+        with self._quotas.moving(destination.user, await _usage_of(wanted)):
+            copied = await self._copy(source, wanted, destination)
+            try:
+                await self._expunge(key, wanted, head)
+            except FolderNotFoundError:
+                # UIDVALIDITY has risen. The placements that were copied are the ones to remove, whatever their UIDs.
+                for some in _batches(wanted, AT_ONCE):
+                    await self._uid_retry.expunge_anew(key, some)
+            return copied
 
     async def _copy(self, source: MailboxView, wanted: Sequence[Message], destination: Folder) -> CopiedMessages:
         parts: list[Added] = []
@@ -337,6 +351,10 @@ class ClusterMailStore:
             return found
         return await self._environment.run_in_thread(partial(_among, view.snapshot(), uids))
 
+    def _room_for(self, user: str, message: NewMessage) -> AbstractAsyncContextManager[None]:
+        body = message.body
+        return self._quotas.room(user, Usage(1, len(body) if isinstance(body, bytes) else body.size_bytes))
+
     def _remember(self, folder: Folder) -> None:
         self._folders[folder.user, folder.name] = folder
         while len(self._folders) > FOLDERS_IN_MEMORY:
@@ -370,6 +388,15 @@ def _among(messages: list[Message], uids: UidSet) -> list[Message]:
     held = [message.uid for message in ordered]
     some = (ordered[bisect_left(held, low) : bisect_right(held, high)] for low, high in uids.ranges)
     return [*chain.from_iterable(some)]
+
+
+async def _usage_of(messages: Sequence[Message]) -> Usage:
+    """Return what the messages take; pause where they are many."""
+    size_bytes = 0
+    for some in _batches(messages, AT_ONCE):
+        size_bytes += sum(message.size_bytes for message in some)
+        await trio.lowlevel.checkpoint()
+    return Usage(len(messages), size_bytes)
 
 
 def _batches(messages: Sequence[Message], size: int) -> Iterator[Sequence[Message]]:

@@ -34,6 +34,23 @@ class RefusalMetrics:
         self._refusals.labels(door, limit).inc()
 
 
+class QuotaMetrics:
+    """Metrics of users' quotas."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._refusals = Counter(
+            "replicator_quota_refusals_total",
+            "Messages, COPYs and APPENDs refused because the user's quota has no room for them, by what is used up:"
+            " storage or messages.",
+            ["resource"],
+            registry=registry,
+        )
+
+    def refused(self, resource: str) -> None:
+        """Count a refusal."""
+        self._refusals.labels(resource).inc()
+
+
 class LmtpMetrics:
     """Metrics of the LMTP door."""
 

@@ -24,9 +24,11 @@ from replicator.store.attachments.files import Files
 from replicator.store.attachments.store import Attachments
 from replicator.store.db import chain as chains
 from replicator.store.db import queries, schema
+from replicator.store.db.chain import Usage
 from replicator.store.db.damage import Damage
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit, Logged, Transaction
+from replicator.store.db.usage_cache import UsageCache
 from replicator.store.db.view_cache import Views
 from replicator.store.db.writer import Writer
 from replicator.store.log import pending_resync
@@ -141,6 +143,7 @@ class Store:
         self._reader_room = trio.Semaphore(READERS)
         self._writing = trio.CancelScope(shield=True)
         self.views = Views(lambda key: self.read(partial(queries.view, key=key)))
+        self._usages = UsageCache(self.write)
         self.listeners: list[Listener] = []
         self._awaited: dict[Dot, set[trio.Event]] = {}
 
@@ -254,6 +257,10 @@ class Store:
         """Return the live view of a mailbox."""
         return await self.views.get(key)
 
+    async def usage(self, user: str) -> Usage:
+        """Return what all mailboxes of the user hold, as this node shows them. Raises DatabaseFailedError."""
+        return await self._usages.get(user)
+
     def has_waiting(self, chain_id: bytes) -> bool:
         """Return True if entries of the mailbox or tree wait for missing predecessors, or stand on another branch."""
         return bool(self._waiting_in[chain_id])
@@ -329,6 +336,7 @@ class Store:
         for change in commit.changes:
             await self.views.apply(change)
         # Nothing waits from here on. Whoever hears that an entry has been applied finds it shown.
+        self._usages.apply(commit)
         self.context.update(commit.context)
         self.collected.update(commit.collected)
         if commit.unsettled_after is not None:

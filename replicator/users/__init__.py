@@ -1,9 +1,9 @@
 """Users with mail on this node: a passwd-file in Dovecot's format, `user:{SCHEME}hash[:other fields]`.
 
 `names` maps addresses to users, `schemes` checks password hashes, `scram` lets users log in without sending their
-password (`scram_decoys` if they cannot), `passwd_file` reads and edits the file, `throttle`
-and `turns` slow guessing down, `directory` answers the doors. A user's name is always in lower case, however it was
-written. Passwords are never logged and never kept, not even here.
+password (`scram_decoys` if they cannot), `passwd_file` reads and edits the file, `quota_limits` understands what it
+says of quotas, `throttle` and `turns` slow guessing down, `directory` answers the doors. A user's name is always in
+lower case, however it was written. Passwords are never logged and never kept, not even here.
 """
 
 from replicator.users.directory import Login, UserDirectory
@@ -17,15 +17,18 @@ from replicator.users.passwd_file import (
     list_users,
     set_password,
 )
+from replicator.users.quota_limits import NO_LIMITS, QuotaLimits
 from replicator.users.schemes import DEFAULT_SCHEME, NEW_SCHEMES
 from replicator.users.scram import ClientFirst, ScramAttempt, ScramError, ScramExchange, ScramKeys
 
 __all__ = [
     "DEFAULT_SCHEME",
     "NEW_SCHEMES",
+    "NO_LIMITS",
     "ClientFirst",
     "Login",
     "PasswdFileError",
+    "QuotaLimits",
     "ScramAttempt",
     "ScramError",
     "ScramExchange",

@@ -26,6 +26,7 @@ from replicator.runtime.environment import ThreadRunner, run_in_thread
 from replicator.runtime.log_fields import LogFields
 from replicator.users.names import candidates, folded
 from replicator.users.passwd_file import PasswdFileError, UserTable, read_whole_file
+from replicator.users.quota_limits import NO_LIMITS, QuotaLimits
 from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash, parse_hash
 from replicator.users.scram import ScramAttempt, ScramKeys
 from replicator.users.scram_decoys import ScramDecoys
@@ -83,8 +84,12 @@ class _Leaving:
 class UserDirectory:
     """The users of one passwd-file. Can be created anywhere; `verify` needs trio, and time is trio's."""
 
-    def __init__(self, path: Path, *, run_in_thread: ThreadRunner = run_in_thread) -> None:
+    def __init__(
+        self, path: Path, *, quota: QuotaLimits = NO_LIMITS, run_in_thread: ThreadRunner = run_in_thread
+    ) -> None:
+        """`quota`: the limits of users whose lines set none."""
         self._path = path
+        self._quota = quota
         self._run_in_thread = run_in_thread
         self._version: FileVersion | None = None
         self._table: UserTable | None = None  # None: no file could be read since the process started
@@ -118,6 +123,11 @@ class UserDirectory:
         """Return all users, in the order of the file."""
         self.refresh()
         return list(self._table.users) if self._table else []
+
+    def quota_limits(self, user: str) -> QuotaLimits:
+        """Return the limits on what the user's mail may take."""
+        self.refresh()
+        return self._quota._replace(**self._table.quotas.get(user, {})) if self._table else self._quota
 
     def unreadable(self) -> list[str]:
         """Return the reason why the file cannot be read now; empty if it can."""

@@ -1,7 +1,7 @@
 """The passwd-file: reading it, and changing single lines.
 
-An invalid line disables one user's password and affects no one else: the user still has mail, and the problem is
-reported. Names that differ only in case are one user. Edits keep every other byte of the file.
+An invalid line disables one user's password, or that user's own quota, and affects no one else: the user still has
+mail, and the problem is reported. Names that differ only in case are one user. Edits keep every other byte of the file.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from protocol.units import MIB
 from replicator.runtime.line_files import edit_lines
 from replicator.users import scram
 from replicator.users.names import folded
+from replicator.users.quota_limits import OwnLimits, own_limits
 from replicator.users.schemes import DEFAULT_SCHEME, PasswordHash, hash_password, parse_hash
+
+T = TypeVar("T")
 
 FILE_MAX_BYTES = 64 * MIB
 """Octets of the file: half a million users, each with a line of usual length."""
@@ -53,11 +57,13 @@ class UserUnknownError(PasswdFileError):
 class UserTable:
     """Users of the file by folded name; None is an unusable hash. `problems` name file and line.
 
+    `quotas`: of the users whose lines set limits.
     `secret`: what SECRET says.
     """
 
     users: dict[str, PasswordHash | None] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    quotas: dict[str, OwnLimits] = field(default_factory=dict)
     secret: bytes | None = field(default=None, repr=False)
 
 
@@ -83,19 +89,30 @@ def read_whole_file(path: Path) -> UserTable:
 def _parsed(path: Path, lines: list[bytes]) -> UserTable:
     users: dict[str, PasswordHash | None] = {}
     first_lines: dict[str, int] = {}
+    quotas: dict[str, OwnLimits] = {}
     problems: list[str] = []
     for number, line in enumerate(lines, 1):
         if not _is_entry(line):
             continue
+
+        def understood(parse: Callable[[str], T], text: str, number: int = number) -> T | None:
+            try:
+                return parse(text)
+            except ValueError as error:
+                problems.append(f"{path}:{number}: {error}")
+                return None
+
         try:
-            name, password = _fields(line)
+            name, password, more = _fields(line)
             user = folded(name)
             _check_first(name, number, first_lines.setdefault(user, number))
-            users[user] = None
-            users[user] = parse_hash(password)
         except ValueError as error:
             problems.append(f"{path}:{number}: {error}")
-    return UserTable(users, tuple(problems), _secret(lines))
+            continue
+        users[user] = understood(parse_hash, password)
+        if limits := understood(own_limits, more):
+            quotas[user] = limits
+    return UserTable(users, tuple(problems), quotas, _secret(lines))
 
 
 def _secret(lines: list[bytes]) -> bytes | None:
@@ -189,13 +206,15 @@ def _is_entry(line: bytes) -> bool:
     return bool(line.strip()) and not line.startswith(b"#")
 
 
-def _fields(line: bytes) -> tuple[str, str]:
+def _fields(line: bytes) -> tuple[str, str, str]:
+    """Return the name, the hash, and all fields after it."""
     try:
         user, _, rest = line.rstrip(b"\r\n").decode().partition(":")
     except UnicodeDecodeError as error:
         raise ValueError("not UTF-8; save the file as UTF-8 text") from error
     check_user_name(user)
-    return user, rest.partition(":")[0]
+    password, _, more = rest.partition(":")
+    return user, password, more
 
 
 def _check_first(name: str, number: int, first: int) -> None:

@@ -13,9 +13,11 @@ from replicator.config import (
     MastershipConfig,
     NodeConfig,
     PeerConfig,
+    QuotaConfig,
     Scope,
     SocketPath,
     UidConflict,
+    WhenFull,
     WhenShort,
     default_config,
     load_config,
@@ -140,6 +142,10 @@ def test_every_key_can_differ_from_its_default(tmp_path: Path) -> None:
         [content]
         inline_max = "0B"
         keep_expunged = "90m"
+        [quota]
+        storage = "10GiB"
+        messages = 100000
+        when_full = "defer"
         [checkpoint]
         url = "s3://bucket/prefix"
         endpoint = "https://objects.example:9000/"
@@ -159,6 +165,7 @@ def test_every_key_can_differ_from_its_default(tmp_path: Path) -> None:
     assert config.conflict.uid is UidConflict.UIDVALIDITY
     assert (config.log.keep_s, config.log.max_size_bytes) == (129600, 10 * 1024**2)
     assert (config.content.inline_max_bytes, config.content.keep_expunged_s) == (0, 5400)
+    assert config.quota == QuotaConfig(10 * 1024**3, 100_000, WhenFull.DEFER)
     assert config.checkpoint == CheckpointConfig("s3://bucket/prefix", "https://objects.example:9000", shared=True)
     assert config.tls is not None
     assert config.tls.ca == tmp_path / "ca.pem"
@@ -213,6 +220,10 @@ def test_relative_paths_start_at_the_configuration_file(tmp_path: Path, monkeypa
         ('node.id = "a"\n[log]\nmax_size = "1GB"', "3: max_size: expected a size such as"),
         ('node.id = "a"\n[log]\nmax_size = "1KiB"', "3: max_size: expected a size from 1048576"),
         ('node.id = "a"\n[content]\ninline_max = "1GiB"', "3: inline_max: expected a size from 0 to 1048576 bytes"),
+        ('node.id = "a"\n[quota]\nstorage = "0B"', "3: storage: expected a size from 1 to"),
+        ('node.id = "a"\n[quota]\nstorage = 10', "3: storage: expected a size such as"),
+        ('node.id = "a"\n[quota]\nmessages = 0', "3: messages: expected a whole number from 1 to"),
+        ('node.id = "a"\n[quota]\nwhen_full = "bounce"', "3: when_full: expected one of 'refuse', 'defer'"),
         ('node.id = "a"\n[conflict]\nuid = "x"', "3: uid: expected one of 'renumber', 'uidvalidity'"),
         ('node.id = "a"\n[checkpoint]\nurl = "http://x"', "3: url: expected 'file:DIRECTORY' or"),
         ('node.id = "a"\n[checkpoint]\nurl = "file:///"', "3: url: expected 'file:DIRECTORY' or"),

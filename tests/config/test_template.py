@@ -21,10 +21,12 @@ from replicator.config import (
     NodeConfig,
     PeerConfig,
     ProxyConfig,
+    QuotaConfig,
     Scope,
     TlsConfig,
     UidConflict,
     UsersConfig,
+    WhenFull,
     WhenShort,
     config_text,
     default_config,
@@ -68,6 +70,10 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         log=LogConfig(draw(DURATIONS), draw(st.integers(2**20, 2**50))),
         content=ContentConfig(
             draw(st.integers(0, 2**20)), draw(DURATIONS), draw(st.none() | st.just(directory / "parts"))
+        ),
+        quota=draw(
+            st.builds(QuotaConfig, st.none() | st.integers(1, 2**50), st.none() | st.integers(1, 10**9))
+            | st.just(QuotaConfig(when_full=WhenFull.DEFER))
         ),
         checkpoint=draw(
             st.builds(CheckpointConfig, paths.map(Path.as_uri), shared=st.booleans())

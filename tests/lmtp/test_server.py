@@ -15,6 +15,7 @@ import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
 
+from protocol.values import UidSet
 from replicator.config import LimitsConfig
 from replicator.errors import DiskFullError, DurabilityError, UnavailableError
 from replicator.lmtp import LmtpServer, LmtpServices
@@ -22,8 +23,10 @@ from replicator.lmtp.machine import LmtpMachine
 from replicator.lmtp.server import COMMAND_BYTES, RECEIVE_BYTES
 from replicator.lmtp.trace import host_name
 from replicator.mailstore import MESSAGE_BYTES_MAX
-from replicator.runtime.metrics import LmtpMetrics, RefusalMetrics
-from replicator.users import UserDirectory, add_user
+from replicator.replication.writes.quotas import Quotas
+from replicator.runtime.metrics import LmtpMetrics, QuotaMetrics, RefusalMetrics
+from replicator.store.store import Store
+from replicator.users import QuotaLimits, UserDirectory, add_user
 from tests.one_node import Gate, HookedMail, Names, SinkLog, one_node
 
 TRACE_BYTES = 102  # size of the trace headers for two recipients
@@ -113,6 +116,38 @@ async def test_smtplib_delivers_a_message(port: int, mail: HookedMail) -> None:
     assert await bodies(mail, "alice") == await bodies(mail, "carol@example.org")
     stored = email.message_from_bytes((await bodies(mail, "alice"))[0])
     assert stored.get_payload(decode=True) == "one\r\n.two\r\n..\r\n\r\nfünf\r\n".encode()
+
+
+@pytest.mark.parametrize(("defer", "reply"), [(False, b"552 5.2.2 "), (True, b"452 4.2.2 ")])
+async def test_message_beyond_a_quota_is_refused_or_deferred(
+    tmp_path: Path, nursery: trio.Nursery, *, defer: bool, reply: bytes
+) -> None:
+    """RFC 3463 section 3.3: mailbox full. The reply for good is Dovecot's default, too."""
+
+    def limits_of(user: str) -> QuotaLimits:
+        return QuotaLimits(storage_bytes=200 if user == "alice" else None)
+
+    def quotas(store: Store) -> Quotas:
+        return Quotas(store.usage, limits_of, defer=defer, metrics=QuotaMetrics(registry))
+
+    async def deliver(body: bytes) -> list[bytes]:
+        await client.ask(b"MAIL FROM:<>\r\nRCPT TO:<alice>\r\nRCPT TO:<bob>\r\nDATA\r\n")
+        return (await client.ask(body + b"\r\n.\r\n")).splitlines()
+
+    registry = CollectorRegistry()
+    async with one_node(tmp_path, quotas=quotas) as mail:
+        client = await connect(LmtpServer(LmtpServices(mail, USERS, "dc1.mail")), nursery)
+        await client.ask(b"LHLO x\r\n")
+        assert await deliver(b"") == [stored("alice").rstrip(), stored("bob").rstrip()]
+        alice, bob = await deliver(b"x" * 100)
+        assert (
+            alice == reply + b"this would exceed the user's quota of storage; there is room once mail has been deleted"
+        )
+        assert bob == stored("bob", 2).rstrip()
+        assert len(await mail.bodies("alice")) == 1
+        await mail.expunge(await mail.open_mailbox(await mail.folder("alice", "INBOX")), UidSet.of([1]))
+        assert await deliver(b"") == [stored("alice", 2).rstrip(), stored("bob", 3).rstrip()]
+    assert registry.get_sample_value("replicator_quota_refusals_total", {"resource": "storage"}) == 1
 
 
 async def test_each_recipient_gets_its_own_reply(port: int, mail: HookedMail) -> None:

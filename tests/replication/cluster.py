@@ -38,14 +38,17 @@ from replicator.node import archive_of
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.node_status import StatusReporter
+from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.environment import Environment
 from replicator.runtime.metrics import AttachmentMetrics
 from replicator.store.db import queries, schema
 from replicator.store.store import Store
+from replicator.users import QuotaLimits
 from replicator.view import MailboxView, Message
 from tests.replication.network import Network
 from tests.store.consistency import check_file
 from tests.store.damaging import damage
+from tests.store.harness import check_usages
 
 T = TypeVar("T")
 
@@ -164,6 +167,7 @@ class Cluster:
         self.shares_objects = False
         self.log = LogConfig()
         self.content = ContentConfig()
+        self.quota = QuotaLimits(1 << 40, 10**9)  # far away, but every delivery is counted
         self.peer_address = LOOPBACK
         self.mastership = MastershipConfig()
         self.clock_ahead_s: dict[str, float] = {}
@@ -266,6 +270,8 @@ class Cluster:
                     if self._clock is None:  # threads: a commit can be read shortly before the event loop has seen it
                         for node in self.all():
                             await node.store.flush()
+                    for node in self.all():
+                        check_usages(node.store)
                     return found[0]
                 await trio.sleep(0.02)
 
@@ -292,7 +298,8 @@ class Cluster:
                         metrics=AttachmentMetrics(registry),
                         is_new=is_new,
                     )
-                    mail = ClusterMailStore(store, coordinator, environment)
+                    quotas = Quotas(store.usage, lambda _: self.quota)
+                    mail = ClusterMailStore(store, coordinator, environment, quotas)
                     report = StatusReporter(coordinator, store, environment, registry)
                     node = Node(sid, config, environment, store, coordinator, mail, report, registry, scope, stopped)
                     if name == sid:

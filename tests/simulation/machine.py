@@ -19,6 +19,7 @@ from replicator.mailstore import Folder
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.node_status import StatusReporter
+from replicator.replication.writes.quotas import Quotas
 from replicator.replication.writes.requests import ChangeRequest, CopyRequest
 from replicator.runtime.environment import Environment
 from replicator.runtime.objects import ObjectStore
@@ -28,6 +29,7 @@ from replicator.store.db import schema
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Listener, Store
+from replicator.users import QuotaLimits
 from replicator.view import MailboxView, Message
 from tests.replication.cluster import EPOCH_MS, Node
 from tests.replication.network import Network
@@ -38,6 +40,7 @@ from tests.simulation.runtime.scheduler import OWNER, Owner
 from tests.store.consistency import check_file
 from tests.store.harness import connection_of
 
+FAR_AWAY = QuotaLimits(1 << 40, 10**9)  # no user comes near, but every delivery is counted
 RESTART_S = 1.0  # pause of a node whose disk does not accept its name
 
 T = TypeVar("T")
@@ -288,7 +291,8 @@ class Machine:
                         is_new=is_new,
                     )
                     coordinator.machine, coordinator.observer = self, self._observer
-                    mail, registry = _ObservedMail(store, coordinator, environment), CollectorRegistry()
+                    quotas = Quotas(store.usage, lambda _: FAR_AWAY)
+                    mail, registry = _ObservedMail(store, coordinator, environment, quotas), CollectorRegistry()
                     mail.machine, mail.observer = self, self._observer
                     if is_new:
                         self._observer.begins_anew(self)

@@ -42,6 +42,17 @@ def connection_of(store: Store) -> Connection:
     return store._connection
 
 
+def check_usages(store: Store) -> int:
+    """Check what the store remembers of users' mail against all rows. Return how many users it knows."""
+    counted = (
+        "SELECT COUNT(*), COALESCE(SUM(u.size_bytes), 0) FROM by_uid u"
+        " WHERE u.mailbox IN (SELECT id FROM chain WHERE user = ?)"
+    )
+    for user, usage in store._usages._known.items():
+        assert usage == connection_of(store).execute(counted, (user,)).fetchone(), f"{store.origin}: mail of {user}"
+    return len(store._usages._known)
+
+
 def guid(number: int) -> bytes:
     return number.to_bytes(16)
 

@@ -18,6 +18,7 @@ from replicator.errors import (
     MailboxFullError,
     MailError,
     MessageTooLargeError,
+    QuotaExceededError,
     UnavailableError,
     UsersUnavailableError,
 )
@@ -37,6 +38,7 @@ _CODES: tuple[tuple[type[MailError], str], ...] = (
     (DatabaseFailedError, "UNAVAILABLE"),
     (UsersUnavailableError, "UNAVAILABLE"),
     (DiskFullError, "OVERQUOTA"),
+    (QuotaExceededError, "OVERQUOTA"),  # RFC 9208 section 4.3
     (BadCharsetError, f"BADCHARSET ({' '.join(CHARSETS)})"),
 )
 

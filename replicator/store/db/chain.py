@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass, field
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgpack
 
@@ -12,6 +12,21 @@ from protocol.values import UID_MAX, Dot
 from replicator.store.db.message_rows import DamagedRowError, unpacked_context
 from resync import row as rows
 from resync.entry import DIGEST_BYTES, ID_BYTES, anchor
+
+
+class Usage(NamedTuple):
+    """What mailboxes hold: messages, and the octets of their bodies. Each copy of a message counts."""
+
+    messages: int = 0
+    size_bytes: int = 0
+
+    def plus(self, other: Usage) -> Usage:
+        """Return the sum of both."""
+        return Usage(self.messages + other.messages, self.size_bytes + other.size_bytes)
+
+    def minus(self, other: Usage) -> Usage:
+        """Return the difference, in which numbers may be negative."""
+        return Usage(self.messages - other.messages, self.size_bytes - other.size_bytes)
 
 
 @dataclass(slots=True)
@@ -44,6 +59,11 @@ class Chain:
     """
     time: int = field(default=0, compare=False)
     """Time of the head's stamp, as far as this run of the node has seen it. The writer's, not on disk."""
+
+    @property
+    def usage(self) -> Usage:
+        """What the mailbox holds; nothing if this is a tree."""
+        return Usage(self.messages, self.size_bytes)
 
     def digest(self) -> bytes:
         """Return 16 bytes that are equal at two nodes if and only if both show the same state of one history."""
@@ -102,6 +122,12 @@ def load_known(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:
     if chain is None:
         check_new(connection, chain_id)
     return chain
+
+
+def usage(connection: sqlite3.Connection, user: str) -> Usage:
+    """Return what all of the user's mailboxes hold, those of deleted folders included."""
+    query = "SELECT COALESCE(SUM(messages), 0), COALESCE(SUM(size_bytes), 0) FROM chain WHERE user = ?"
+    return Usage(*connection.execute(query, (user,)).fetchone())
 
 
 def ids(connection: sqlite3.Connection, after: object, limit: int) -> list[bytes]:

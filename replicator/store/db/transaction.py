@@ -18,7 +18,7 @@ from protocol.values import Context, Dot
 from replicator.store.bodies.body_rows import StoredBody, memory_of, size_of, write_body
 from replicator.store.bodies.deletion_candidates import spare_bodies_of
 from replicator.store.db import chain as chains
-from replicator.store.db.chain import Chain
+from replicator.store.db.chain import Chain, Usage
 from replicator.store.db.damage import WrongCountError
 from replicator.view import ViewChange
 from resync.clock import HybridClock, is_believed
@@ -71,6 +71,9 @@ class Commit:
     unsettled_after: dict[str, int] | None = None  # see `pending_resync`; None: unchanged
     corrected: bool = False  # bodies that entries in the log name have been replaced
     waiting: dict[Dot, bytes] | None = None  # all waiting entries -> their chains, if a job asked for them
+    usage: dict[str, Usage] = field(default_factory=dict)  # of users whom a job asked about, after the transaction
+    growth: dict[str, Usage] = field(default_factory=dict)  # what users' mailboxes hold more, or less, than before
+    recounted: set[str] = field(default_factory=set)  # users of mailboxes whose counters were wrong
 
 
 @dataclass(slots=True)
@@ -114,6 +117,8 @@ class Transaction:
         self.folders_max = folders_max
         self._clock = clock
         self._changed_chains: dict[bytes, Chain] = {}
+        self._held_before: dict[bytes, Usage] = {}  # what the changed mailboxes held before
+        self._users_to_count: set[str] = set()
         self._read_waiting: Callable[[sqlite3.Connection], dict[Dot, bytes]] | None = None
 
     def chain(self, chain_id: bytes) -> Chain | None:
@@ -130,6 +135,7 @@ class Transaction:
             chains.check_new(self.connection, chain_id)
             return self.begin_chain(chain_id, user, uidvalidity)
         self._changed_chains[chain_id] = chain
+        self._held_before.setdefault(chain_id, chain.usage)
         return chain
 
     def begin_chain(self, chain_id: bytes, user: str, uidvalidity: int) -> Chain:
@@ -138,6 +144,7 @@ class Transaction:
         Its row in `recent` stays as evidence if the chain's row is lost.
         """
         chain = self._changed_chains[chain_id] = Chain(chain_id, user, uidvalidity)
+        self._held_before.setdefault(chain_id, chain.usage)
         self._remember(chain)
         self.connection.execute("INSERT OR IGNORE INTO recent (mailbox, uidnext) VALUES (?, 1)", (chain_id,))
         return chain
@@ -254,6 +261,10 @@ class Transaction:
         """Set `Commit.waiting` from the database when this transaction ends."""
         self._read_waiting = query
 
+    def count_usage(self, user: str) -> None:
+        """Set `Commit.usage` of this user when this transaction ends."""
+        self._users_to_count.add(user)
+
     def write_chains(self) -> None:
         """Write changed chains now, for queries that join their rows."""
         for chain in self._changed_chains.values():
@@ -263,6 +274,7 @@ class Transaction:
         """Write the rows kept in memory. Called once, before COMMIT."""
         self.write_chains()
         self._note_unproven()
+        self._note_usage()
         for name in self.commit.context | self.commit.collected:
             origin = self.memory.origins[name]
             self.connection.execute(
@@ -272,6 +284,14 @@ class Transaction:
         if self._read_waiting is not None:
             self.commit.waiting = self._read_waiting(self.connection)
         return self.commit
+
+    def _note_usage(self) -> None:
+        growth = self.commit.growth
+        for chain_id, before in self._held_before.items():
+            chain = self._changed_chains[chain_id]
+            if (more := chain.usage.minus(before)) != Usage():
+                growth[chain.user] = growth.get(chain.user, Usage()).plus(more)
+        self.commit.usage = {user: chains.usage(self.connection, user) for user in self._users_to_count}
 
     def _note_unproven(self) -> None:
         """Record heads taken over from other nodes as unproven: the log does not lead to them; a checkpoint will."""

@@ -94,6 +94,7 @@ def adopt(tx: Transaction, adoption: Adoption) -> bool:
     tx.observe(entry.time)
     if is_lost:
         tx.begin_chain(key.mailbox_id, key.user, key.uidvalidity)
+        tx.commit.recounted.add(key.user)
     _forget_pointers(tx, adoption)
     with _collisions_are_damage(entry.dot):
         apply(tx, entry, adopted=adoption.theirs.history)

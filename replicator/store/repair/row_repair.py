@@ -64,6 +64,7 @@ def mend_strays(tx: Transaction, damages: Sequence[Defect]) -> None:
             retired[damage.mailbox_id] = None
         if damage.mailbox_id is not None and damage.kind == "chain":
             tx.memory.chains.pop(damage.mailbox_id, None)
+            tx.commit.recounted |= set() if damage.user is None else {damage.user}
     tx.commit.retired += retired
     tx.memory.tree = None
 
@@ -144,5 +145,6 @@ def _righted(entry: Entry, by_guid: Mapping[bytes, OtherBody]) -> Iterable[Chang
 def _set_chain(tx: Transaction, right: Chain) -> None:
     """Write the right chain to disk and into the writer's memory, and apply the entries that waited for its head."""
     chains.save(tx.connection, right)
+    tx.commit.recounted.add(right.user)
     tx.chain_to_change(right.id, right.user, right.uidvalidity)  # reread, in place of what this batch had changed
     apply_waiting(tx, right.id)

@@ -1,0 +1,105 @@
+"""Users' quotas at the node that takes their mail (design section 8).
+
+A node compares a user's limits with what the user's folders hold as the node itself shows them, and with what its
+clients are storing at this moment. So the limits are exact where one node takes the user's mail. Nodes that take mail
+at once each let in what fits by their own count.
+
+What is under way makes the count uncertain: a message that is being stored may be counted already or not, and mail that
+is being moved is counted twice for a while. Where that matters, a request waits until the count is certain.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+
+import trio
+
+from replicator.errors import QuotaExceededError, UnavailableError
+from replicator.mailstore import Quota
+from replicator.replication import timing
+from replicator.runtime.metrics import QuotaMetrics
+from replicator.store.db.chain import Usage
+from replicator.users import NO_LIMITS, QuotaLimits
+
+STORAGE, MESSAGES = "storage", "messages"
+
+_NOTHING = Usage()
+
+
+class Quotas:
+    """The quotas of one node's users. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        usage_of: Callable[[str], Awaitable[Usage]],
+        limits_of: Callable[[str], QuotaLimits] = lambda _: NO_LIMITS,
+        *,
+        defer: bool = False,
+        metrics: QuotaMetrics | None = None,
+    ) -> None:
+        """`usage_of`: what a user's folders hold. `defer`: see `QuotaExceededError`."""
+        self._usage_of = usage_of
+        self._limits_of = limits_of
+        self._defer = defer
+        self._metrics = metrics or QuotaMetrics()
+        self._coming: defaultdict[str, Usage] = defaultdict(Usage)
+        self._moving: defaultdict[str, Usage] = defaultdict(Usage)
+        self._certain = trio.Event()  # set, and replaced, whenever something is no longer under way
+
+    async def quota(self, user: str) -> Quota:
+        """Return what the user's mail takes, and may take. Raises DatabaseFailedError."""
+        used = await self._usage_of(user)
+        return Quota(used.size_bytes, used.messages, self._limits_of(user))
+
+    @asynccontextmanager
+    async def room(self, user: str, wanted: Usage) -> AsyncIterator[None]:
+        """Keep room for mail that is stored within the block; wait for it while mail under way makes it uncertain.
+
+        Raises QuotaExceededError, DatabaseFailedError; UnavailableError if it stays uncertain for too long.
+        """
+        if self._limits_of(user) != NO_LIMITS:
+            with trio.move_on_after(timing.REQUEST_TIMEOUT_S) as waiting:
+                await self._wait_for_room(user, wanted)
+            if waiting.cancelled_caught:
+                raise UnavailableError("mail of this user is being stored or moved, and little room is left; try again")
+        with self._under_way(self._coming, user, wanted):
+            yield
+
+    def moving(self, user: str, moved: Usage) -> AbstractContextManager[None]:
+        """Note that this mail is moved within the block, and may be counted twice."""
+        return self._under_way(self._moving, user, moved)
+
+    async def _wait_for_room(self, user: str, wanted: Usage) -> None:
+        while True:
+            limits = self._limits_of(user)
+            used = (await self._usage_of(user)).plus(wanted)
+            if exceeded := _exceeded(limits, used.minus(self._moving.get(user, _NOTHING))):
+                self._metrics.refused(exceeded)
+                text = f"this would exceed the user's quota of {exceeded}; there is room once mail has been deleted"
+                raise QuotaExceededError(text, defer=self._defer)
+            if not _exceeded(limits, used.plus(self._coming.get(user, _NOTHING))):
+                return
+            await self._certain.wait()
+
+    @contextmanager
+    def _under_way(self, which: defaultdict[str, Usage], user: str, some: Usage) -> Iterator[None]:
+        which[user] = which[user].plus(some)
+        try:
+            yield
+        finally:
+            which[user] = which[user].minus(some)
+            if which[user] == _NOTHING:
+                del which[user]
+            self._certain.set()
+            self._certain = trio.Event()
+
+
+def _exceeded(limits: QuotaLimits, used: Usage) -> str | None:
+    """Return what is used up, if anything is."""
+    if limits.storage_bytes is not None and used.size_bytes > limits.storage_bytes:
+        return STORAGE
+    if limits.messages is not None and used.messages > limits.messages:
+        return MESSAGES
+    return None
