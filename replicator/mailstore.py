@@ -200,6 +200,10 @@ class MailStore(Protocol):
         """Return what the user's mail takes, and may take. Looks at all folders at the first call for a user only."""
         ...
 
+    async def check_quota(self, user: str, messages: int, size_bytes: int) -> None:
+        """Raise QuotaExceededError if the user has no room for messages that a client is about to send."""
+        ...
+
     async def open_mailbox(self, folder: Folder) -> MailboxView:
         """Return the live view of a mailbox, kept in memory at least while it has subscribers or references."""
         ...

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from protocol.framing import ContinuationNeeded, Frame, FramingError, LargeLiteral
 from replicator.errors import MailError
-from replicator.imap.handlers import auth, folders, idle, listing, message_changes
+from replicator.imap.handlers import auth, folders, idle, listing, message_changes, quota
 from replicator.imap.handlers.append import append, appended
 from replicator.imap.handlers.authenticate import authenticate
 from replicator.imap.handlers.fetch import fetch
@@ -77,6 +77,9 @@ RULES: Mapping[type[object], Rule] = MappingProxyType(
             _rule(c.ListMailboxes, _USER, listing.list_folders),
             _rule(c.ListSubscriptions, _USER, listing.list_subscriptions),
             _rule(c.Status, _USER, folders.status),
+            _rule(c.GetQuota, _USER, quota.get_quota),
+            _rule(c.GetQuotaRoot, _USER, quota.get_quota_root),
+            _rule(c.SetQuota, _USER, quota.set_quota),
             _rule(c.Append, _USER, append),
             _rule(c.Idle, _USER, idle.idle),
             _rule(c.Check, _SELECTED, message_changes.check),

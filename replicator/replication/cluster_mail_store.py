@@ -181,6 +181,10 @@ class ClusterMailStore:
         """See `MailStore`."""
         return await self._quotas.quota(user)
 
+    async def check_quota(self, user: str, messages: int, size_bytes: int) -> None:
+        """See `MailStore`."""
+        await self._quotas.check(user, Usage(messages, size_bytes))
+
     # ---- mailboxes
 
     async def open_mailbox(self, folder: Folder) -> MailboxView:
@@ -203,26 +207,28 @@ class ClusterMailStore:
 
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
         """See `MailStore`. A save names no UIDs, so if the folder has been replaced, the new one gets the message."""
-        folder, added = await self._save(folder, message)
+        async with self._quotas.room(folder.user, _room_of([message])):
+            folder, added = await self._save(folder, message)
         return SavedMessage(folder.uidvalidity, added.uids[0], added.shown)
 
     async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
         """See `MailStore`. After an error, the messages that are there already are removed."""
         saved: list[tuple[Folder, Added]] = []
-        try:
-            for message in messages:
-                saved.append(await self._save(folder, message))
-                folder = saved[-1][0]
-        except MailError:
-            # RFC 3502 section 6.3.11: no partial appending.
-            for to, added in saved:
-                await self._uid_retry.take_back(MailboxKey.of(to), added)
-            raise
+        async with self._quotas.room(folder.user, _room_of(messages)):
+            try:
+                for message in messages:
+                    saved.append(await self._save(folder, message))
+                    folder = saved[-1][0]
+            except MailError:
+                # RFC 3502 section 6.3.11: no partial appending.
+                for to, added in saved:
+                    await self._uid_retry.take_back(MailboxKey.of(to), added)
+                raise
         return [SavedMessage(to.uidvalidity, added.uids[0], added.shown) for to, added in saved]
 
     async def _save(self, folder: Folder, message: NewMessage) -> tuple[Folder, Added]:
         received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
-        async with self._room_for(folder.user, message), self._bodies.prepared(message.body) as stored:
+        async with self._bodies.prepared(message.body) as stored:
             operation = SaveRequest(
                 MailboxKey.of(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
             )
@@ -351,10 +357,6 @@ class ClusterMailStore:
             return found
         return await self._environment.run_in_thread(partial(_among, view.snapshot(), uids))
 
-    def _room_for(self, user: str, message: NewMessage) -> AbstractAsyncContextManager[None]:
-        body = message.body
-        return self._quotas.room(user, Usage(1, len(body) if isinstance(body, bytes) else body.size_bytes))
-
     def _remember(self, folder: Folder) -> None:
         self._folders[folder.user, folder.name] = folder
         while len(self._folders) > FOLDERS_IN_MEMORY:
@@ -388,6 +390,12 @@ def _among(messages: list[Message], uids: UidSet) -> list[Message]:
     held = [message.uid for message in ordered]
     some = (ordered[bisect_left(held, low) : bisect_right(held, high)] for low, high in uids.ranges)
     return [*chain.from_iterable(some)]
+
+
+def _room_of(messages: Sequence[NewMessage]) -> Usage:
+    """Return what the messages will take."""
+    bodies = [message.body for message in messages]
+    return Usage(len(bodies), sum(len(body) if isinstance(body, bytes) else body.size_bytes for body in bodies))
 
 
 async def _usage_of(messages: Sequence[Message]) -> Usage:

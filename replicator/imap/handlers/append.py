@@ -85,6 +85,7 @@ class _Intake:
             await self._write(sink, message.text)
         else:
             self._count(literal.size)
+            await self._session.mail.check_quota(self._folder.user, len(self._sizes_bytes), sum(self._sizes_bytes))
             while (chunk := await literal.next_chunk()) is not None:
                 await sink.write(chunk)
         self.messages.append(NewMessage(await sink.finish(), flags, message.received_ms))

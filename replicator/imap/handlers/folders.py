@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+import trio
+
 from replicator.errors import InvalidNameError, MailboxFullError
 from replicator.imap.selection import Selection
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.responses import status_line, status_response, untagged
 from replicator.mailstore import INBOX, SEPARATOR, Folder, FolderStatus
+
+_OF_DELETED = frozenset({c.StatusItem.DELETED, c.StatusItem.DELETED_STORAGE})
+_MESSAGES_BETWEEN_CHECKPOINTS = 2000  # a millisecond
 
 
 async def namespace(session: Session, _command: c.Namespace) -> Completion:
@@ -69,12 +74,26 @@ async def status(session: Session, command: c.Status) -> Completion:
 
 async def status_of(session: Session, folder: Folder, items: Iterable[c.StatusItem]) -> bytes:
     """Return the STATUS response with these items."""
-    counters = await session.mail.status(folder)
-    values = [(item.value, _status_value(session, item, counters)) for item in dict.fromkeys(items)]
+    counters, asked = await session.mail.status(folder), dict.fromkeys(items)
+    deleted = await _deleted(session, folder) if _OF_DELETED.intersection(asked) else (0, 0)
+    values = [(item.value, _status_value(session, item, counters, deleted)) for item in asked]
     return status_response(folder.name, values)
 
 
-def _status_value(session: Session, item: c.StatusItem, status: FolderStatus) -> str:
+async def _deleted(session: Session, folder: Folder) -> tuple[int, int]:
+    r"""Return the number of messages with `\Deleted`, and their size in octets."""
+    view = await session.mail.open_mailbox(folder)
+    uids = [*view.by_flag.get("\\Deleted", ())]
+    messages = size_bytes = 0
+    for start in range(0, len(uids), _MESSAGES_BETWEEN_CHECKPOINTS):
+        some = (view.messages.get(uid) for uid in uids[start : start + _MESSAGES_BETWEEN_CHECKPOINTS])
+        for message in filter(None, some):
+            messages, size_bytes = messages + 1, size_bytes + message.size_bytes
+        await trio.lowlevel.checkpoint()
+    return messages, size_bytes
+
+
+def _status_value(session: Session, item: c.StatusItem, status: FolderStatus, deleted: tuple[int, int]) -> str:
     values = {
         c.StatusItem.MESSAGES: status.messages,
         c.StatusItem.RECENT: status.recent,
@@ -82,6 +101,8 @@ def _status_value(session: Session, item: c.StatusItem, status: FolderStatus) ->
         c.StatusItem.UIDVALIDITY: status.folder.uidvalidity,
         c.StatusItem.UNSEEN: status.unseen,
         c.StatusItem.SIZE: status.size_bytes,
+        c.StatusItem.DELETED: deleted[0],
+        c.StatusItem.DELETED_STORAGE: deleted[1],
         c.StatusItem.APPENDLIMIT: session.services.max_message_bytes,
         c.StatusItem.MAILBOXID: f"({mailbox_id(status.folder)})",
     }

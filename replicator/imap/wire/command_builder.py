@@ -165,6 +165,18 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def list_mailbox(self, pattern: bytes) -> bytes:
         return pattern
 
+    def get_quota(self, root: bytes) -> c.Command:
+        return c.GetQuota(root)
+
+    def get_quota_root(self, mailbox: str) -> c.Command:
+        return c.GetQuotaRoot(mailbox)
+
+    def set_quota(self, root: bytes, *_limits: None) -> c.Command:
+        return c.SetQuota(root)
+
+    def quota_limit(self, _resource: Token, _limit: Token) -> None:
+        return None
+
     def status(self, mailbox: str, items: tuple[c.StatusItem, ...]) -> c.Command:
         return c.Status(mailbox, items)
 

@@ -110,6 +110,8 @@ class StatusItem(Enum):
     UNSEEN = "UNSEEN"
     SIZE = "SIZE"  # RFC 8438
     MAILBOXID = "MAILBOXID"  # RFC 8474 section 4.3
+    DELETED = "DELETED"  # RFC 9208 section 4.1.4, like the next one
+    DELETED_STORAGE = "DELETED-STORAGE"
     APPENDLIMIT = "APPENDLIMIT"  # RFC 7889 section 3.2: the same for all mailboxes
 
 
@@ -163,6 +165,27 @@ class Status:
 
     mailbox: str
     items: tuple[StatusItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GetQuota:
+    """GETQUOTA (RFC 9208 section 4.1.1)."""
+
+    root: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GetQuotaRoot:
+    """GETQUOTAROOT (RFC 9208 section 4.1.2). The mailbox need not exist."""
+
+    mailbox: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetQuota:
+    """SETQUOTA (RFC 9208 section 4.1.3). Its limits are parsed and ignored: no client may set any."""
+
+    root: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +295,8 @@ class Copy:
 
 Command = (
     Capability | Noop | Logout | Id | StartTls | Authenticate | Login | Namespace | Select | Create | Delete | Rename
-    | Subscribe | ListMailboxes | ListSubscriptions | Status | Append | Idle | Check | Close | Unselect | Expunge
-    | Search | Sort | Fetch | Store | Copy
+    | Subscribe | ListMailboxes | ListSubscriptions | Status | GetQuota | GetQuotaRoot | SetQuota | Append | Idle
+    | Check | Close | Unselect | Expunge | Search | Sort | Fetch | Store | Copy
 )  # fmt: skip
 
 

@@ -90,6 +90,10 @@ def mailbox(name: str) -> bytes:
     return b"".join(quoted_or_literal(encode_name(name)))
 
 
+def _string(text: str) -> bytes:
+    return b"".join(quoted_or_literal(text.encode()))
+
+
 def list_line(verb: str, attributes: Sequence[str], name: str, child_info: Sequence[str] = ()) -> bytes:
     """Format a LIST or LSUB response (RFC 3501 sections 7.2.2 and 7.2.3), with CHILDINFO (RFC 5258 section 3.5)."""
     extended = ' ("CHILDINFO" (' + " ".join(f'"{option}"' for option in child_info) + "))" if child_info else ""
@@ -106,6 +110,17 @@ def status_response(name: str, items: Iterable[tuple[str, str]]) -> bytes:
     """Format a STATUS response (RFC 3501 section 7.2.4) of items and their printed values."""
     printed = " ".join(f"{item} {value}" for item, value in items)
     return b"* STATUS %b (%b)\r\n" % (mailbox(name), printed.encode("ascii"))
+
+
+def quota_root_response(name: str, roots: Iterable[str]) -> bytes:
+    """Format a QUOTAROOT response (RFC 9208 section 4.2.2)."""
+    return b"* QUOTAROOT %b\r\n" % b" ".join([mailbox(name), *map(_string, roots)])
+
+
+def quota_response(root: str, resources: Iterable[tuple[str, int, int]]) -> bytes:
+    """Format a QUOTA response (RFC 9208 section 4.2.1) of resources, each with what is used and its limit."""
+    printed = " ".join(f"{name} {used} {limit}" for name, used, limit in resources)
+    return b"* QUOTA %b (%b)\r\n" % (_string(root), printed.encode("ascii"))
 
 
 def search_response(verb: str, numbers: Sequence[int]) -> list[bytes]:

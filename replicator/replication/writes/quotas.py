@@ -53,6 +53,17 @@ class Quotas:
         used = await self._usage_of(user)
         return Quota(used.size_bytes, used.messages, self._limits_of(user))
 
+    async def check(self, user: str, wanted: Usage) -> None:
+        """Raise QuotaExceededError if there is certainly no room for so much more; DatabaseFailedError."""
+        limits = self._limits_of(user)
+        if limits == NO_LIMITS:
+            return
+        used = (await self._usage_of(user)).minus(self._moving.get(user, _NOTHING))
+        if exceeded := _exceeded(limits, used.plus(wanted)):
+            self._metrics.refused(exceeded)
+            text = f"this would exceed the user's quota of {exceeded}; there is room once mail has been deleted"
+            raise QuotaExceededError(text, defer=self._defer)
+
     @asynccontextmanager
     async def room(self, user: str, wanted: Usage) -> AsyncIterator[None]:
         """Keep room for mail that is stored within the block; wait for it while mail under way makes it uncertain.
@@ -73,13 +84,10 @@ class Quotas:
 
     async def _wait_for_room(self, user: str, wanted: Usage) -> None:
         while True:
-            limits = self._limits_of(user)
-            used = (await self._usage_of(user)).plus(wanted)
-            if exceeded := _exceeded(limits, used.minus(self._moving.get(user, _NOTHING))):
-                self._metrics.refused(exceeded)
-                text = f"this would exceed the user's quota of {exceeded}; there is room once mail has been deleted"
-                raise QuotaExceededError(text, defer=self._defer)
-            if not _exceeded(limits, used.plus(self._coming.get(user, _NOTHING))):
+            await self.check(user, wanted)
+            used = await self._usage_of(user)
+            coming = self._coming.get(user, _NOTHING)
+            if not _exceeded(self._limits_of(user), used.plus(coming).plus(wanted)):
                 return
             await self._certain.wait()
 

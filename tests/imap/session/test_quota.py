@@ -37,6 +37,66 @@ async def append(client: Client, body: str, mailbox: str = "INBOX") -> str:
     return (await client.run(f"APPEND {mailbox} {{{len(body)}+}}\r\n{body}"))[-1]
 
 
+async def test_limits_and_what_is_used_are_told(alice: Client, mail: HookedMail) -> None:
+    """RFC 9208 sections 4.1.1, 4.1.2 and 5.1: STORAGE counts in 1024 octets, and a mailbox need not exist."""
+    for capability in ("QUOTA", "QUOTA=RES-STORAGE", "QUOTA=RES-MESSAGE"):
+        assert capability in (await alice.run("CAPABILITY"))[0].split()
+    await fill(mail, 2, b"x" * 600)
+    await alice.run("NOOP")
+    told = '* QUOTA "User quota" (STORAGE 2 4 MESSAGE 2 3)'
+    assert await alice.run('GETQUOTA "User quota"') == [told, "t OK Quota listed"]
+    for mailbox, shown in [("inbox", "INBOX"), ('"not/here yet"', "not/here yet"), ("Entw&APw-rfe", "Entw&APw-rfe")]:
+        answer = await alice.run(f"GETQUOTAROOT {mailbox}")
+        assert answer == [f'* QUOTAROOT "{shown}" "User quota"', told, "t OK Quota roots listed"]
+    assert (await alice.run('GETQUOTA "other"'))[-1].startswith("t NO [NONEXISTENT] ")
+    assert (await alice.run("GETQUOTAROOT Entw&rfe"))[-1].startswith("t NO [CANNOT] ")
+    assert (await alice.run("GETQUOTA"))[-1].startswith("t BAD ")
+    for limits in ("()", "(STORAGE 512)", "(STORAGE 512 MESSAGE 7)"):
+        assert (await alice.run(f'SETQUOTA "User quota" {limits}'))[-1].startswith("t NO [NOPERM] ")
+
+
+async def test_only_what_has_a_limit_is_told(mail: HookedMail) -> None:
+    async with connected(services(mail)) as client:
+        assert (await client.run('GETQUOTA "User quota"'))[-1].startswith("t BAD ")
+        await client.log_in("bob")
+        assert (await client.run("GETQUOTAROOT INBOX"))[1] == '* QUOTA "User quota" (MESSAGE 0 10)'
+    async with connected(services(mail)) as client:
+        await client.log_in("carol")
+        assert await client.run("GETQUOTAROOT INBOX") == ['* QUOTAROOT "INBOX"', "t OK Quota roots listed"]
+        assert (await client.run('GETQUOTA "User quota"'))[-1].startswith("t NO [NONEXISTENT] ")
+
+
+async def test_status_tells_what_an_expunge_would_free(alice: Client, mail: HookedMail) -> None:
+    """RFC 9208 section 4.1.4, also in a LIST-STATUS."""
+    await fill(mail, 3, b"x" * 100)
+    await alice.run("NOOP")
+    items = "(MESSAGES DELETED-STORAGE deleted SIZE)"
+    counted = '* STATUS "INBOX" (MESSAGES 3 DELETED-STORAGE {} DELETED {} SIZE 300)'
+    assert (await alice.run(f"STATUS INBOX {items}"))[0] == counted.format(0, 0)
+    await alice.run(r"STORE 1,3 +FLAGS (\Deleted)")
+    assert (await alice.run(f"STATUS INBOX {items}"))[0] == counted.format(200, 2)
+    assert (await alice.run(f'LIST "" INBOX RETURN (STATUS {items})'))[1] == counted.format(200, 2)
+    await alice.run("EXPUNGE")
+    assert (await alice.run("GETQUOTAROOT INBOX"))[1] == '* QUOTA "User quota" (STORAGE 1 4 MESSAGE 1 3)'
+
+
+async def test_append_that_cannot_fit_is_refused_before_the_message_is_sent(alice: Client, mail: HookedMail) -> None:
+    assert (await alice.run("APPEND INBOX {4097}"))[-1].startswith("t NO [OVERQUOTA] ")
+    await alice.send("t APPEND INBOX {2000}\r\n")
+    assert await alice.line() == "+ Send the literal"
+    await alice.send("x" * 2000 + " {2097}\r\n")
+    assert (await alice.until("t"))[-1].startswith("t NO [OVERQUOTA] ")
+    assert len(await mail.bodies("alice")) == 0
+
+
+async def test_messages_of_one_append_fit_together_or_not_at_all(alice: Client, mail: HookedMail) -> None:
+    """RFC 3502 section 6.3.11: all or none, so they need room for all."""
+    one = "{1+}\r\nx"
+    assert (await alice.run(f"APPEND INBOX {one} {one} {one} {one}"))[-1].startswith("t NO [OVERQUOTA] ")
+    assert (await mail.quota("alice")).messages == 0
+    assert (await alice.run(f"APPEND INBOX {one} {one} {one}"))[-1].startswith("t OK")
+
+
 async def test_append_beyond_the_quota_is_refused(alice: Client, mail: HookedMail) -> None:
     """RFC 9208 section 4.3.1."""
     assert (await append(alice, "x" * 4000)).startswith("t OK")
