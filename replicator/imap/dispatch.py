@@ -20,6 +20,7 @@ from replicator.imap.handlers.authenticate import authenticate
 from replicator.imap.handlers.fetch import fetch
 from replicator.imap.handlers.search import search
 from replicator.imap.handlers.sort import sort
+from replicator.imap.handlers.thread import thread
 from replicator.imap.session import Completion, Session, State
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.command_parser import CommandSyntaxError, tag_of, verb_of
@@ -88,6 +89,7 @@ RULES: Mapping[type[object], Rule] = MappingProxyType(
             _rule(c.Expunge, _SELECTED, message_changes.expunge),
             _rule(c.Search, _SELECTED, search),
             _rule(c.Sort, _SELECTED, sort),
+            _rule(c.Thread, _SELECTED, thread),
             _rule(c.Fetch, _SELECTED, fetch),
             _rule(c.Store, _SELECTED, message_changes.store),
             _rule(c.Copy, _SELECTED, message_changes.copy),
@@ -224,4 +226,4 @@ def _what_it_needs(session: Session, rule: Rule) -> str:
 
 def _may_renumber(command: c.Command) -> bool:
     """Return False if RFC 3501 section 7.4.1 forbids EXPUNGE now, so that sequence numbers must not change."""
-    return not isinstance(command, c.Fetch | c.Store | c.Search | c.Sort) or command.by_uid
+    return not isinstance(command, c.Fetch | c.Store | c.Search | c.Sort | c.Thread) or command.by_uid

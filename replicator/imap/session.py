@@ -43,6 +43,9 @@ _LOGGED_IN = (
     "SORT",
     "SORT=DISPLAY",
     "ESORT",
+    "THREAD=ORDEREDSUBJECT",
+    "THREAD=REFERENCES",
+    "THREAD=REFS",
     "I18NLEVEL=1",
 )
 

@@ -95,7 +95,7 @@ def test_order_is_that_of_a_naive_sort(mails: list[Mail], criteria: list[SortCri
         row_of(criteria, message(uid, mail.received_ms, mail.size_bytes), facts(mail.header()))
         for uid, mail in enumerate(mails, 1)
     ]
-    with patch("replicator.imap.ordering.sorting.SORTED_AT_ONCE", at_once):
+    with patch("replicator.imap.ordering.parts.SORTED_AT_ONCE", at_once):
         assert uids_in_order(rows) == naive_order(mails, criteria)
 
 

@@ -26,23 +26,29 @@ ROWS_AT_ONCE = 1000  # messages whose headers are not needed, in a millisecond o
 
 
 async def read_headers(
-    session: Session, uids: Sequence[int], extract: Extract[T], work: WorkMeter, *, values: int
-) -> tuple[list[T], int]:
-    """Return what is wanted of each message, so many values, and the number of messages that could not be read.
+    session: Session,
+    uids: Sequence[int],
+    extract: Extract[T],
+    take: Callable[[T], object],
+    *,
+    work: WorkMeter,
+    values: int,
+) -> int:
+    """Give what is wanted of each message, so many values, to `take`. Return the number of those that cannot be read.
 
-    Those are taken to have no header. Messages that are gone are left out. Raises WorkExceededError.
+    They are taken to have no header. Messages that are gone are left out. Raises WorkExceededError.
     """
-    extracted, unreadable = list[T](), 0
+    unreadable = 0
     for uid in uids:
         await trio.lowlevel.checkpoint()
         if (message := session.selection.view.messages.get(uid)) is None:
             continue
         try:
-            extracted.append(await _read(session, message, extract, work, values))
+            take(await _read(session, message, extract, work, values))
         except ContentUnavailableError:
             unreadable += 1
-            extracted.append(extract(message, NO_FACTS))
-    return extracted, unreadable
+            take(extract(message, NO_FACTS))
+    return unreadable
 
 
 async def _read(session: Session, message: Message, extract: Extract[T], work: WorkMeter, values: int) -> T:

@@ -117,6 +117,15 @@ async def sequence_numbers(session: Session, uids: Sequence[int]) -> Sequence[in
     return numbers
 
 
+def check_sortable(session: Session, found: Found) -> None:
+    """Raise CommandFailedError if these are more messages than one command may put in order."""
+    limit = session.limits.imap_sort_messages
+    if len(found.uids) > limit:
+        raise session.refusal(
+            "imap_sort_messages", f"A SORT or THREAD may have {limit} messages, not {len(found.uids)}; search fewer"
+        )
+
+
 def check_readable(found: Found) -> None:
     """Raise CommandFailedError if messages could not be read, and therefore match nothing."""
     if found.unreadable:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from replicator.imap.handlers.header_reading import read_headers, rows_alone
-from replicator.imap.handlers.results import check_readable, find, limited_work, save, take_saved, tell
+from replicator.imap.handlers.results import check_readable, check_sortable, find, limited_work, save, take_saved, tell
 from replicator.imap.ordering.sorting import Row, needs_header, row_of, uids_in_order
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
@@ -24,7 +24,7 @@ async def sort(session: Session, command: c.Sort) -> Completion:
     criteria = tuple({criterion.key: criterion for criterion in reversed(command.criteria)}.values())[::-1]
     with limited_work(session, "SORT") as work:
         found = await find(session, command.program, take_saved(session, command.returns), work)
-        check_sortable(session, found.uids)
+        check_sortable(session, found)
         rows, headless = await _rows(session, found.uids, criteria, work)
     order = partial(uids_in_order, rows)
     ordered = await session.services.parsing.apart(order) if len(rows) > SORTED_HERE else order()
@@ -34,19 +34,11 @@ async def sort(session: Session, command: c.Sort) -> Completion:
     return Completion(f"Sorted, without the headers of {headless} messages" if headless else "Sorted")
 
 
-def check_sortable(session: Session, uids: Sequence[int]) -> None:
-    """Raise CommandFailedError if these are more messages than one command may put in order."""
-    limit = session.limits.imap_sort_messages
-    if len(uids) > limit:
-        raise session.refusal(
-            "imap_sort_messages", f"A SORT or THREAD may have {limit} messages, not {len(uids)}; search fewer"
-        )
-
-
 async def _rows(
     session: Session, uids: Sequence[int], criteria: tuple[SortCriterion, ...], work: WorkMeter
 ) -> tuple[list[Row], int]:
     extract = partial(row_of, criteria)
     if needs_header(criteria):
-        return await read_headers(session, uids, extract, work, values=len(criteria))
+        rows = list[Row]()
+        return rows, await read_headers(session, uids, extract, rows.append, work=work, values=len(criteria))
     return await rows_alone(session, uids, extract, work), 0

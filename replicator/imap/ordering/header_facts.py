@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice
 
 from protocol.units import KIB
 from replicator.imap.ordering.base_subject import BaseSubject, base_subject
@@ -15,6 +18,11 @@ MAX_COMPARED = 500
 """Limit of characters by which messages are compared: the texts of a whole mailbox are in memory while it is sorted."""
 
 _LOOKED_AT = 4 * KIB  # octets of a value
+_REFERENCES_LOOKED_AT = 16 * KIB  # octets, the last ones, in which the parent is: two hundred messages
+
+# RFC 5322 section 3.6.4, with ids of other forms that senders use.
+_MESSAGE_ID = re.compile(rb"<([^<>\s]{1,1000})>")
+_QUOTING = b'"\\'  # does not count: ids are compared as if none of their parts were quoted
 
 
 class HeaderFacts:
@@ -39,6 +47,18 @@ class HeaderFacts:
         subject = base_subject(value_text((self._header.value(b"subject") or b"")[:_LOOKED_AT]))
         return BaseSubject(casemap(subject.text)[:MAX_COMPARED], subject.is_reply)
 
+    @cached_property
+    def message_id(self) -> bytes | None:
+        """The message's own id (RFC 5256 section 3, REFERENCES)."""
+        return next(_message_ids(self._value(b"message-id")), None)
+
+    @property
+    def references(self) -> list[bytes]:
+        """The ids of the messages before this one in its thread, the parent last (RFC 5256 section 3, REFERENCES)."""
+        if found := [*_message_ids((self._header.value(b"references") or b"")[-_REFERENCES_LOOKED_AT:])]:
+            return found
+        return [*islice(_message_ids(self._value(b"in-reply-to")), 1)]
+
     def mailbox(self, name: bytes) -> str:
         """Return the local part of the first address in the field of this name (RFC 5256 section 3)."""
         addresses = parse_addresses(self._value(name), most=1)
@@ -61,6 +81,10 @@ class HeaderFacts:
 
 NO_FACTS = HeaderFacts(Header(b"", 0, 0, 0))
 """Facts of a header that cannot be read."""
+
+
+def _message_ids(value: bytes) -> Iterator[bytes]:
+    return (found[1].translate(None, _QUOTING) for found in _MESSAGE_ID.finditer(value))
 
 
 def _compared(text: bytes) -> str:

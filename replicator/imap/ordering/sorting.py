@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import merge
 from typing import TypeAlias
 
 from replicator.imap.ordering.header_facts import HeaderFacts
+from replicator.imap.ordering.parts import in_order
 from replicator.imap.wire.sort_keys import SortCriterion, SortKey
 from replicator.view import Message
-
-SORTED_AT_ONCE = 500  # rows; other threads wait while they are sorted, a millisecond at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +60,6 @@ def _value(key: SortKey, message: Message, facts: HeaderFacts) -> int | str:
     return facts.mailbox(key.value.lower().encode("ascii"))
 
 
-def in_order(rows: Sequence[Row]) -> Iterator[Row]:
-    """Yield the rows in order, in time to let other threads go on: Python waits for a sort, however long it is."""
-    parts = [rows[start : start + SORTED_AT_ONCE] for start in range(0, len(rows), SORTED_AT_ONCE)]
-    return merge(*map(sorted, parts))
-
-
 def uids_in_order(rows: Sequence[Row]) -> list[int]:
     """Return the UIDs of the rows, in order."""
-    return [uid for *_, uid in in_order(rows) if isinstance(uid, int)]
+    return [uid for *_, uid in in_order(rows, key=tuple) if isinstance(uid, int)]

@@ -235,11 +235,14 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def sort_criterion(self, reverse: Token | None, key: Token) -> SortCriterion:
         return SortCriterion(SortKey(key.upper()), reverse=reverse is not None)
 
+    def thread(self, algorithm: Token, charset: bytes, program: _Nested) -> c.Command:
+        return c.Thread(c.ThreadAlgorithm(algorithm.upper()), SearchProgram(program.key, _latin(charset)))
+
     def return_options(self, *options: Token | None) -> frozenset[ReturnOption]:
         named = frozenset(ReturnOption(option.upper()) for option in options if option is not None)
         return named or frozenset({ReturnOption.ALL})  # RFC 4731 section 3.1
 
-    def by_uid(self, command: c.Fetch | c.Store | c.Copy | c.Search | c.Sort) -> c.Command:
+    def by_uid(self, command: c.Fetch | c.Store | c.Copy | c.Search | c.Sort | c.Thread) -> c.Command:
         return replace(command, by_uid=True)
 
     # ---- FETCH items ----

@@ -50,6 +50,7 @@ _WORDS = {
     "STATUS_ITEM": "the name of a STATUS item",
     "STORE_ITEM": "FLAGS",
     "TAG": "a tag",
+    "THREAD_ALGORITHM": "the name of a threading algorithm",
     "_SP": "a space",
 }  # other terminals are keywords, called by their own names
 

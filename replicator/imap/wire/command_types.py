@@ -255,6 +255,23 @@ class Sort:
     by_uid: bool = False
 
 
+class ThreadAlgorithm(Enum):
+    """How messages are put into threads (RFC 5256 section 3; REFS: draft-ietf-morg-inthread)."""
+
+    ORDEREDSUBJECT = "ORDEREDSUBJECT"
+    REFERENCES = "REFERENCES"
+    REFS = "REFS"
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """THREAD (RFC 5256 section 3)."""
+
+    algorithm: ThreadAlgorithm
+    program: SearchProgram
+    by_uid: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Fetch:
     """FETCH (RFC 3501 section 6.4.5)."""
@@ -296,7 +313,7 @@ class Copy:
 Command = (
     Capability | Noop | Logout | Id | StartTls | Authenticate | Login | Namespace | Select | Create | Delete | Rename
     | Subscribe | ListMailboxes | ListSubscriptions | Status | GetQuota | GetQuotaRoot | SetQuota | Append | Idle
-    | Check | Close | Unselect | Expunge | Search | Sort | Fetch | Store | Copy
+    | Check | Close | Unselect | Expunge | Search | Sort | Thread | Fetch | Store | Copy
 )  # fmt: skip
 
 

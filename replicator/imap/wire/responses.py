@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from protocol.units import KIB
 from protocol.values import UidSet
@@ -132,6 +133,14 @@ def _numbers(numbers: Sequence[int]) -> Iterator[bytes]:
     """Yield the numbers with a space before each, some at a time: other threads wait while they are joined."""
     for start in range(0, len(numbers), _JOINED_AT_ONCE):
         yield "".join([f" {number}" for number in numbers[start : start + _JOINED_AT_ONCE]]).encode("ascii")
+
+
+def thread_response(lists: Iterator[str]) -> list[bytes]:
+    """Format a THREAD response (RFC 5256 section 4) of pieces of its lists; some are joined at a time."""
+    chunks = [b"* THREAD"]
+    while some := "".join(islice(lists, _JOINED_AT_ONCE)):
+        chunks += [some.encode("ascii")] if len(chunks) > 1 else [b" ", some.encode("ascii")]
+    return [*chunks, b"\r\n"]
 
 
 def esearch_response(

@@ -184,6 +184,12 @@ def test_sort_is_parsed() -> None:
     assert command == c.Sort(criteria, program, frozenset({k.ReturnOption.COUNT}), by_uid=True)
 
 
+@pytest.mark.parametrize("algorithm", [*c.ThreadAlgorithm])
+def test_thread_is_parsed(algorithm: c.ThreadAlgorithm) -> None:
+    command = parsed(f"UID THREAD {algorithm.value.lower()} UTF-8 SEEN".encode())
+    assert command == c.Thread(algorithm, k.SearchProgram(SEEN, "UTF-8"), by_uid=True)
+
+
 @pytest.mark.parametrize("key", [*SortKey])
 def test_the_grammar_has_every_sort_key(key: SortKey) -> None:
     command = parsed(f"SORT ({key.value.lower()}) UTF-8 ALL".encode())
@@ -258,6 +264,7 @@ def test_append_options_are_parsed(options: bytes, flags: tuple[str, ...], recei
         (b"x FETCH 1 (FLAGS FROB)", "x", "Expected BODY[ or the name of a FETCH item at column 18"),
         (b"x STATUS a ()", "x", "Expected the name of a STATUS item at column 13"),
         (b"x SEARCH FROB", "x", "Expected a search key at column 10"),
+        (b"x THREAD JWZ UTF-8 ALL", "x", "Expected the name of a threading algorithm at column 10"),
         (b"x SEARCH ON 31-Feb-2020", "x", "31-Feb-2020 is not a valid date"),
         (b"x SEARCH LARGER 9999999999999999999", "x", "9999999999999999999 is more than 9223372036854775807"),
         (b"x SEARCH " + b"NOT " * 60 + b"ALL", "x", "the search keys nest deeper than 50"),

@@ -1,0 +1,78 @@
+"""THREAD (RFC 5256 section 3)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from replicator.imap.handlers.header_reading import read_headers
+from replicator.imap.handlers.results import check_readable, check_sortable, find, limited_work
+from replicator.imap.ordering.header_facts import HeaderFacts
+from replicator.imap.ordering.references import MessageIds, by_references, by_refs
+from replicator.imap.ordering.threads import Node, Threadable, by_ordered_subject, printed
+from replicator.imap.session import Completion, Session
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire.responses import thread_response
+from replicator.imap.work_meter import WorkMeter
+from replicator.view import Message
+
+THREADED_HERE = 200  # messages; more are threaded in a thread of execution
+
+_A = c.ThreadAlgorithm
+
+
+async def thread(session: Session, command: c.Thread) -> Completion:
+    """Run THREAD and UID THREAD. Raises as SEARCH does.
+
+    A message whose header no reachable node has is a thread of its own.
+    """
+    with limited_work(session, "THREAD") as work:
+        found = await find(session, command.program, session.selection.saved, work)
+        check_sortable(session, found)
+        ids = MessageIds(work)
+        messages, headless = await _threadables(session, found.uids, command.algorithm, ids, work)
+        arrange = _arranger(command.algorithm, messages, len(ids), work)
+        number = session.selection.numbering.number
+
+        def response() -> list[bytes]:
+            return thread_response(printed(arrange(), int if command.by_uid else number))
+
+        # The numbering does not change meanwhile: nothing is announced while a command runs.
+        apart = session.services.parsing.apart
+        await session.write(await apart(response) if len(messages) > THREADED_HERE else response())
+    check_readable(found)
+    return Completion(f"Threaded, without the headers of {headless} messages" if headless else "Threaded")
+
+
+def _arranger(
+    algorithm: c.ThreadAlgorithm, messages: Sequence[Threadable], ids: int, work: WorkMeter
+) -> Callable[[], list[Node]]:
+    if algorithm is _A.ORDEREDSUBJECT:
+        return partial(by_ordered_subject, messages)
+    return partial(by_references if algorithm is _A.REFERENCES else by_refs, messages, ids, work)
+
+
+async def _threadables(
+    session: Session, uids: Sequence[int], algorithm: c.ThreadAlgorithm, ids: MessageIds, work: WorkMeter
+) -> tuple[list[Threadable], int]:
+    """Return what the algorithm needs to know of the messages, and the number of those without a readable header."""
+    with_subject, with_ids = algorithm is not _A.REFS, algorithm is not _A.ORDEREDSUBJECT
+    messages = list[Threadable]()
+
+    def extract(message: Message, facts: HeaderFacts) -> tuple[Threadable, bytes | None, list[bytes]]:
+        date_ms = message.received_ms if facts.sent_ms is None else facts.sent_ms
+        subject = facts.subject if with_subject else ("", False)
+        own, references = (facts.message_id, facts.references) if with_ids else (None, [])
+        return Threadable(message.uid, date_ms, *subject), own, references
+
+    def take(extracted: tuple[Threadable, bytes | None, list[bytes]]) -> None:
+        message, own, references = extracted
+        messages.append(
+            message._replace(
+                own_id=None if own is None else ids.number(own), references=array("I", map(ids.number, references))
+            )
+        )
+
+    values = 1 + with_subject + 2 * with_ids
+    return messages, await read_headers(session, uids, extract, take, work=work, values=values)

@@ -1,0 +1,248 @@
+"""THREAD (RFC 5256 section 3): each algorithm against one that follows the RFC's text step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replicator.imap.ordering.references import MessageIds, by_references, by_refs
+from replicator.imap.ordering.threads import Node, Threadable, by_ordered_subject, printed
+from replicator.imap.work_meter import WorkExceededError, WorkMeter
+from tests.effort import examples
+
+IDS = 8
+
+
+# ---- the RFC, taken literally ------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Box:
+    """A message, or the dummy for one that others refer to."""
+
+    message: Threadable | None = None
+    parent: Box | None = None
+    children: list[Box] = field(default_factory=list)
+
+    def adopt(self, child: Box) -> None:
+        child.leave()
+        child.parent = self
+        self.children.append(child)
+
+    def leave(self) -> None:
+        if self.parent is not None:
+            self.parent.children.remove(self)
+        self.parent = None
+
+    def is_above(self, other: Box | None) -> bool:
+        while other is not None and other is not self:
+            other = other.parent
+        return other is self
+
+    def key(self) -> tuple[int, int]:
+        if self.message is None:
+            return min(child.key() for child in self.children)
+        return self.message.date_ms, self.message.uid
+
+    def written(self) -> str:
+        own = "" if self.message is None else str(self.message.uid)
+        if len(self.children) == 1:
+            return f"{own} {self.children[0].written()}"
+        return own + (" " if own and self.children else "") + "".join(f"({child.written()})" for child in self.children)
+
+
+def linked(messages: Sequence[Threadable]) -> list[Box]:
+    """Return what steps 1 to 3 leave below the root."""
+    boxes: dict[int, Box] = {}
+    alone: list[Box] = []
+    for message in messages:
+        chain = [boxes.setdefault(number, Box()) for number in message.references]
+        for before, after in pairwise(chain):
+            if after.parent is None and not after.is_above(before):
+                before.adopt(after)
+        if message.own_id is None or (message.own_id in boxes and boxes[message.own_id].message is not None):
+            alone.append(box := Box())
+        else:
+            box = boxes.setdefault(message.own_id, Box())
+        box.message = message
+        box.leave()
+        if chain and not box.is_above(chain[-1]):
+            chain[-1].adopt(box)
+    return pruned([box for box in (*boxes.values(), *alone) if box.parent is None], at_root=True)
+
+
+def pruned(boxes: list[Box], *, at_root: bool = False) -> list[Box]:
+    kept: list[Box] = []
+    for box in boxes:
+        box.children = pruned(box.children)
+        if box.message is None and (not at_root or len(box.children) < 2):
+            kept += box.children
+        else:
+            kept.append(box)
+    return kept
+
+
+def by_date(boxes: list[Box]) -> list[Box]:
+    for box in boxes:
+        box.children = by_date(box.children)
+    return sorted(boxes, key=Box.key)
+
+
+def joined(boxes: list[Box]) -> list[Box]:
+    """Return what step 5 leaves below the root."""
+
+    def subject(box: Box) -> str:
+        message = box.message or box.children[0].message
+        assert message is not None
+        return message.subject
+
+    def is_reply(box: Box) -> bool:
+        return box.message is not None and box.message.is_reply
+
+    table: dict[str, Box] = {}
+    for box in boxes:
+        if text := subject(box):
+            known = table.get(text)
+            if known is None or (
+                known.message is not None and (box.message is None or (is_reply(known) and not is_reply(box)))
+            ):
+                table[text] = box
+    root = list(boxes)
+    for box in boxes:
+        known = table.get(subject(box))
+        if known is None or known is box:
+            continue
+        root.remove(box)
+        if known.message is None and box.message is None:
+            known.children += box.children
+        elif known.message is None or (is_reply(box) and not is_reply(known)):
+            known.children.append(box)
+        else:
+            root.remove(known)
+            table[subject(box)] = both = Box(children=[known, box])
+            root.append(both)
+    return root
+
+
+def latest(box: Box) -> tuple[int, int]:
+    own = [] if box.message is None else [(box.message.date_ms, box.message.uid)]
+    return max([*own, *map(latest, box.children)])
+
+
+def written(boxes: list[Box]) -> str:
+    return "".join(f"({box.written()})" for box in boxes)
+
+
+# ---- properties --------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def mailboxes(draw: st.DrawFn) -> list[Threadable]:
+    number = st.integers(0, IDS - 1)
+    return [
+        Threadable(
+            uid,
+            draw(st.integers(0, 4)),
+            draw(st.sampled_from(["", "a", "b"])),
+            draw(st.booleans()),
+            draw(st.none() | number),
+            draw(st.lists(number, max_size=4)),
+        )
+        for uid in range(1, draw(st.integers(0, 9)) + 1)
+    ]
+
+
+def shown(threads: Sequence[Node]) -> str:
+    return "".join(printed(threads, int))
+
+
+@settings(max_examples=examples(300, 3000), deadline=None)
+@given(mailboxes(), st.integers(1, 3))
+def test_references_and_refs_are_what_the_text_says(messages: list[Threadable], at_once: int) -> None:
+    with patch("replicator.imap.ordering.parts.SORTED_AT_ONCE", at_once):
+        references = by_references(messages, IDS, WorkMeter(10_000))
+        refs = by_refs(messages, IDS, WorkMeter(10_000))
+    assert shown(references) == written(by_date(joined(by_date(linked(messages)))))
+    assert shown(refs) == written(sorted(by_date(linked(messages)), key=latest))
+
+
+@given(mailboxes())
+def test_ordered_subject_is_what_the_text_says(messages: list[Threadable]) -> None:
+    threads: dict[str, list[Threadable]] = {}
+    for message in sorted(messages, key=lambda one: (one.date_ms, one.uid)):
+        threads.setdefault(message.subject, []).append(message)
+    boxes = [Box(first, children=list(map(Box, others))) for first, *others in threads.values()]
+    assert shown(by_ordered_subject(messages)) == written(boxes)
+
+
+# ---- examples ----------------------------------------------------------------------------------------------------
+
+
+def tree(uid: int | None, *children: Node) -> Node:
+    return Node(None if uid is None else Threadable(uid, 0), list(children))
+
+
+@pytest.mark.parametrize(
+    ("threads", "text"),
+    [
+        ([], ""),
+        ([tree(2), tree(3, tree(6, tree(4, tree(23)), tree(44, tree(7, tree(96)))))], "(2)(3 6 (4 23)(44 7 96))"),
+        ([tree(None, tree(3), tree(5))], "((3)(5))"),
+    ],
+)
+def test_threads_are_printed_as_in_the_examples(threads: list[Node], text: str) -> None:
+    """RFC 5256 section 4."""
+    assert shown(threads) == text
+
+
+def reply(uid: int, *references: int) -> Threadable:
+    return Threadable(uid, uid, own_id=uid, references=references)
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([reply(1), reply(2, 1), reply(3, 1, 2), reply(4, 1)], "(1 (2 3)(4))"),
+        ([reply(3, 1, 2), reply(4, 1, 2)], "((3)(4))"),  # 1 and 2 are not here
+        ([reply(3, 1, 2), reply(2)], "(2 3)"),
+        ([reply(1, 2), reply(2, 1)], "(2 1)"),  # no circle
+        ([reply(1, 1)], "(1)"),
+        ([reply(1), reply(2, 1), reply(2, 1)._replace(uid=5, date_ms=5)], "(1 (2)(5))"),  # one id twice
+    ],
+)
+def test_messages_are_put_below_what_they_refer_to(messages: list[Threadable], text: str) -> None:
+    assert shown(by_references(messages, 10, WorkMeter(1000))) == text
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_threads_may_be_as_deep_as_a_mailbox_is_large(order: int) -> None:
+    count = 5000
+    messages = [reply(1), *(reply(uid, uid - 1) for uid in range(2, count))][::order]
+    text = shown(by_references(messages, count, WorkMeter(10**6)))
+    assert text == f"({' '.join(map(str, range(1, count)))})"
+
+
+def test_hostile_references_meet_the_limit_of_work() -> None:
+    """To put a thread below a deep one, all that is above it is looked through for a circle."""
+    deep = 1000
+    chain = [[number, number + 1] for number in range(deep)]
+    pairs = [[number, number + 1] for number in range(deep + 1, 2 * deep, 2)]
+    below = [[deep, first] for first, _ in pairs]
+    messages = [Threadable(uid, 0, references=references) for uid, references in enumerate(chain + pairs + below, 1)]
+    with pytest.raises(WorkExceededError):
+        by_references(messages, 2 * deep + 1, WorkMeter(100_000))
+    assert shown(by_references(messages[:deep], deep + 1, WorkMeter(10_000)))
+
+
+def test_message_ids_cost_work() -> None:
+    work = WorkMeter(100)
+    ids = MessageIds(work)
+    assert [ids.number(name) for name in (b"a@x", b"b@x", b"a@x")] == [0, 1, 0]
+    with pytest.raises(WorkExceededError):
+        ids.number(b"a" * 500)
