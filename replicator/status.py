@@ -48,6 +48,17 @@ class MailboxStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaStatus:
+    """What a user's mail takes at this node, and the most that it may take; None: no limit."""
+
+    user: str
+    storage_bytes: int
+    storage_limit_bytes: int | None
+    messages: int
+    messages_limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointStatus:
     """This node's checkpoints, as in its newest manifest, and its log.
 

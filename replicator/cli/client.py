@@ -28,6 +28,7 @@ from replicator.status import (
     MailboxStatus,
     NodeStatus,
     NoRoom,
+    QuotaStatus,
 )
 from replicator.tasks import (
     ApplyStatus,
@@ -109,6 +110,10 @@ class NodeClient:
     def mailboxes(self, user: str) -> list[MailboxStatus]:
         """Return the user's mailboxes."""
         return self._parsed(_mailboxes, self._ask("GET", "/api/v1/mailboxes", {"user": user}))
+
+    def quota(self, user: str) -> QuotaStatus:
+        """Return what the user's mail takes, and may take."""
+        return self._parsed(_quota_status, self._ask("GET", f"/api/v1/users/{_segment(user)}/quota"))
 
     def make_folder(self, user: str, name: str) -> None:
         """Create the folder unless it exists."""
@@ -268,6 +273,10 @@ def _checkpoint_result(document: object) -> CheckpointResult:
 
 def _mailboxes(document: object) -> list[MailboxStatus]:
     return [MailboxStatus(**row) for row in cast("list[_Object]", document)]
+
+
+def _quota_status(document: object) -> QuotaStatus:
+    return QuotaStatus(**cast("_Object", document))
 
 
 def _check_status(document: object) -> CheckStatus:

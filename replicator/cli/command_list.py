@@ -17,6 +17,7 @@ COMMANDS = {
     "inventory": "replicator.cli.commands.inventory:inventory",
     "master": "replicator.cli.commands.master:master",
     "node": "replicator.cli.commands.node:node",
+    "quota": "replicator.cli.commands.quota:quota",
     "rebuild": "replicator.cli.commands.rebuild:rebuild",
     "reload": "replicator.cli.commands.reload:reload",
     "resync": "replicator.cli.commands.resync:resync",

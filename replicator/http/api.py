@@ -10,6 +10,7 @@
 | `PUT /api/v1/users/USER/folders/NAME` | 201 if the folder was created, 200 if it existed |
 | `GET /api/v1/users/USER/folders/NAME/master` | the folder's master; null: this node has not needed it yet |
 | `PUT /api/v1/users/USER/folders/NAME/master?node=` | the master, which that node is now |
+| `GET /api/v1/users/USER/quota` | `QuotaStatus` |
 | `POST /api/v1/checkpoint` | `CheckpointResult`: 200 when all changes are written, 202 if that takes longer |
 | `POST /api/v1/reload` | `CertificateStatus` of each certificate, read again; 409 if one cannot be used |
 | `GET /api/v1/users/USER/messages?mailbox=&after=` | UID and SHA-256 of messages above a UID, one page |
@@ -38,7 +39,7 @@ from replicator.http.services import HttpServices
 from replicator.http.task_routes import TASK_ROUTES
 from replicator.mailstore import INBOX, Folder, NewMessage, canonical_name
 from replicator.runtime.metrics import exposition
-from replicator.status import CheckpointOutcome, CheckpointResult, CheckpointStatus
+from replicator.status import CheckpointOutcome, CheckpointResult, CheckpointStatus, QuotaStatus
 
 MESSAGE_TYPE = "message/rfc822"
 MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
@@ -92,6 +93,15 @@ async def put_folder(services: HttpServices, request: Request) -> Response:
     except FolderExistsError:  # another request was faster
         return json_response(_folder_document(await services.mail.folder(user, name)))
     return json_response(_folder_document(folder), HTTPStatus.CREATED)
+
+
+async def get_quota(services: HttpServices, request: Request) -> Response:
+    """Return what the user's mail takes here, and may take."""
+    user = _known_user(services, request)
+    quota = await services.mail.quota(user)
+    limits = quota.limits
+    status = QuotaStatus(user, quota.storage_bytes, limits.storage_bytes, quota.messages, limits.messages)
+    return json_response(asdict(status))
 
 
 async def get_master(services: HttpServices, request: Request) -> Response:
@@ -203,6 +213,7 @@ ROUTES: tuple[Route[HttpServices], ...] = (
     Route("GET", "/api/v1/status", get_status),
     Route("GET", "/api/v1/mailboxes", get_mailboxes, query=frozenset({"user"})),
     Route("PUT", "/api/v1/users/{user}/folders/{name}", put_folder),
+    Route("GET", "/api/v1/users/{user}/quota", get_quota),
     Route("GET", "/api/v1/users/{user}/folders/{name}/master", get_master),
     Route("PUT", "/api/v1/users/{user}/folders/{name}/master", put_master, query=frozenset({"node"})),
     Route("POST", "/api/v1/checkpoint", post_checkpoint),
