@@ -69,6 +69,7 @@ RULES: Mapping[type[object], Rule] = MappingProxyType(
             _rule(c.StartTls, _STRANGER, auth.starttls),
             _rule(c.Authenticate, _STRANGER, authenticate),
             _rule(c.Login, _STRANGER, auth.login),
+            _rule(c.Compress, _USER, auth.compress),
             _rule(c.Namespace, _USER, folders.namespace),
             _rule(c.Select, _USER, folders.select),
             _rule(c.Create, _USER, folders.create),

@@ -133,7 +133,9 @@ class Session:
     def capabilities(self) -> str:
         """Return the capabilities that apply now (RFC 3501 section 6.1.1)."""
         if self._login is not None:
-            return " ".join((*_ALWAYS, *_LOGGED_IN, f"APPENDLIMIT={self.services.max_message_bytes}"))
+            compress = () if self.connection.compressed else ("COMPRESS=DEFLATE",)
+            limit = f"APPENDLIMIT={self.services.max_message_bytes}"
+            return " ".join((*_ALWAYS, *_LOGGED_IN, limit, *compress))
         starttls = ("STARTTLS",) if self.services.tls() is not None and not self.connection.secure else ()
         login = [f"AUTH={name}" for name in self.mechanisms()] or ["LOGINDISABLED"]
         return " ".join((*_ALWAYS, *starttls, *login))

@@ -90,6 +90,15 @@ def privacy_required() -> CommandFailedError:
     )
 
 
+async def compress(session: Session, command: c.Compress) -> Completion:
+    """Run COMPRESS (RFC 4978 section 3). Compression begins once the answer has been sent uncompressed."""
+    if command.mechanism != "DEFLATE":
+        raise CommandFailedError(f"{command.mechanism} is not known here; use DEFLATE", condition="BAD")
+    if session.connection.compressed:
+        raise CommandFailedError("DEFLATE is already in use", "COMPRESSIONACTIVE")
+    return Completion("Begin DEFLATE now", after=session.connection.compress)
+
+
 async def starttls(session: Session, _command: c.StartTls) -> Completion:
     """Run STARTTLS. TLS begins once the answer has been sent unencrypted."""
     tls = session.services.tls()

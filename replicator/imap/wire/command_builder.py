@@ -94,6 +94,9 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def nil(self) -> None:
         return None
 
+    def compress(self, mechanism: Token) -> c.Command:
+        return c.Compress(mechanism.upper())
+
     def authenticate(self, mechanism: Token, initial: Token | None) -> c.Command:
         return c.Authenticate(mechanism.upper(), None if initial is None else _octets(initial))
 

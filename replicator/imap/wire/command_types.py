@@ -42,6 +42,13 @@ class StartTls:
 
 
 @dataclass(frozen=True, slots=True)
+class Compress:
+    """COMPRESS (RFC 4978 section 3)."""
+
+    mechanism: str
+
+
+@dataclass(frozen=True, slots=True)
 class Authenticate:
     """AUTHENTICATE (RFC 3501 section 6.2.2); `initial` is the initial response in base64, as received (RFC 4959)."""
 
@@ -313,7 +320,7 @@ class Copy:
 Command = (
     Capability | Noop | Logout | Id | StartTls | Authenticate | Login | Namespace | Select | Create | Delete | Rename
     | Subscribe | ListMailboxes | ListSubscriptions | Status | GetQuota | GetQuotaRoot | SetQuota | Append | Idle
-    | Check | Close | Unselect | Expunge | Search | Sort | Thread | Fetch | Store | Copy
+    | Check | Compress | Close | Unselect | Expunge | Search | Sort | Thread | Fetch | Store | Copy
 )  # fmt: skip
 
 

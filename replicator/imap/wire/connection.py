@@ -11,9 +11,10 @@ from math import inf
 
 import trio
 
-from protocol.framing import ContinuationNeeded, Event, Frame, FrameLimits, Framer, LargeLiteral
+from protocol.framing import ContinuationNeeded, Event, Frame, FrameLimits, Framer, FramingError, LargeLiteral
 from protocol.units import KIB, MIB
 from replicator.certificates import ServerContext
+from replicator.imap.wire.deflate_stream import DamagedStreamError, DeflateStream
 from replicator.imap.wire.responses import continuation
 from replicator.runtime.addresses import is_loopback
 
@@ -62,6 +63,7 @@ class Connection:
         self._idle_s = idle_s
         self.address = address
         self.secure = secure
+        self.compressed = False
         self.end_point: bytes | None = None
         """Data of the channel binding of the connection's TLS, if it began here and has some (see ServerContext)."""
 
@@ -145,6 +147,14 @@ class Connection:
         shown = stream.context  # of the name for which the client has asked
         self.end_point = shown.end_point if isinstance(shown, ServerContext) else None
 
+    async def compress(self) -> None:
+        """Compress all that is sent and received from here on (RFC 4978). Raises ConnectionEndedError."""
+        await trio.lowlevel.checkpoint()
+        if self._framer.detach():
+            raise ConnectionEndedError(f"{self.address} sent commands before the answer to COMPRESS")
+        self._stream = DeflateStream(self._stream)
+        self.compressed = True
+
     async def close(self) -> None:
         """Close the socket without waiting for the client."""
         with trio.CancelScope(deadline=trio.current_time() + 1):  # time for TLS to say goodbye, if the client takes it
@@ -155,6 +165,8 @@ class Connection:
             data = await self._stream.receive_some(BLOCK_BYTES)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ConnectionEndedError(f"{self.address}: {error}") from error
+        except DamagedStreamError as error:
+            raise FramingError(f"the compressed data is damaged: {error}", b"") from error
         if not data:
             raise ConnectionEndedError(f"{self.address} closed the connection")
         return bytes(data)
