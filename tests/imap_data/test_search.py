@@ -121,6 +121,7 @@ single_keys = st.one_of(
     st.builds(keys.Sent, relations, days),
     st.builds(keys.ReceivedWithin, st.integers(1, 4).map(lambda days: days * DAY_MS // 1000), st.booleans()),
     st.builds(keys.HeaderContains, st.sampled_from(["SUBJECT", "From", "X-None"]), words),
+    st.builds(keys.AddressContains, st.sampled_from(["FROM", "CC"]), words),
     words.map(keys.BodyContains),
     words.map(keys.TextContains),
 )
@@ -172,6 +173,8 @@ def matches_naively(key: keys.SearchKey, mail: Mail, mailbox: Mailbox) -> bool:
         case keys.HeaderContains(name, text):
             value = {"SUBJECT": mail.subject, "FROM": mail.sender}.get(name.upper())
             return value is not None and text.decode() in value.lower()
+        case keys.AddressContains(name, text):
+            return name == "FROM" and text.decode() in mail.sender.lower()
         case keys.BodyContains(text):
             return text.decode() in mail.body.lower()
         case keys.TextContains(text):
@@ -370,3 +373,39 @@ def test_messages_that_go_or_change_meanwhile_are_tested_as_they_are_at_one_mome
 def test_text_is_found_across_pieces(text: list[str], wanted: str, piece: int) -> None:
     with patch("replicator.imap.matching.bounds._PIECE", piece):
         assert contains(text, wanted) is (wanted in "".join(text))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"Ann Bee <ann@example.org>",
+        b"Ann (of the post) Bee <ann@example.org>",
+        b"ann(x)@(y)example.org (Ann Bee)",
+        b"Ann\r\n Bee <ann @ example . org>",
+        b'"Ann \\Bee" <"ann"@example.org>',
+        b"=?utf-8?q?Ann?= Bee <@relay.example,@b:ann@example.org>",
+        b"Friends: bob@x, Ann Bee <ann@example.org>, carl@x;",
+    ],
+)
+@pytest.mark.parametrize("name", ["FROM", "TO", "CC", "BCC"])
+def test_address_is_found_however_it_is_written(name: str, value: bytes) -> None:
+    """RFC 3501 section 6.4.4: these keys look into the envelope, which has no comments and no obsolete syntax."""
+    octets = name.encode() + b": " + value + b"\r\n\r\n"
+    for wanted in (b"ann@example.org", b"ANN", b"ann bee", b"@example.org", b""):
+        key = keys.AddressContains(name, wanted)
+        assert search_of(key, row(1)).matches(row(1), ParsedBody(Skeleton(octets))), wanted
+    for key in (keys.AddressContains(name, b"bob@example.org"), keys.AddressContains("Sender", b"")):
+        assert not search_of(key, row(1)).matches(row(1), ParsedBody(Skeleton(octets)))
+
+
+def test_address_keys_look_at_the_text_of_the_field_too() -> None:
+    octets = b"From: ann@example.org (of the post)\r\n\r\n"
+    for wanted in (b"(of the post)", b"ORG (of"):
+        assert search_of(keys.AddressContains("FROM", wanted), row(1)).matches(row(1), ParsedBody(Skeleton(octets)))
+
+
+def test_header_key_looks_at_the_text_of_the_field_alone() -> None:
+    octets = b"From: ann(x)@example.org\r\n\r\n"
+    for key, found in ((b"ann@example.org", False), (b"ann(x)@example", True)):
+        search = search_of(keys.HeaderContains("From", key), row(1))
+        assert search.matches(row(1), ParsedBody(Skeleton(octets))) is found

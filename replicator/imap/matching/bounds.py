@@ -17,8 +17,9 @@ from typing import NamedTuple, Protocol, Self, TypeAlias
 
 from protocol.units import KIB
 from protocol.values import UID_MAX, UidSet
+from replicator.imap.rendering.address_lists import parse_addresses
 from replicator.imap.rendering.casemap import casemap
-from replicator.imap.rendering.decoding import header_text, part_text, sent_date, value_text
+from replicator.imap.rendering.decoding import address_text, header_text, part_text, sent_date, value_text
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.imap.work_meter import WorkMeter
 from replicator.mime.structure import Part
@@ -57,6 +58,7 @@ class ReadableText:
         self._body = body
         self._work = work
         self._values: dict[bytes, list[_Text]] = {}
+        self._addresses: dict[bytes, list[_Text]] = {}
 
     def has_value(self, name: bytes, wanted: str) -> bool:
         """Return True if a header field of this name, which must be in lower case, contains the text."""
@@ -64,6 +66,16 @@ class ReadableText:
             values = [[casemap(value_text(value))] for value in self._body.header.values(name)]
             self._values[name] = values
         return self._any_has(values, wanted)
+
+    def has_address(self, name: bytes, wanted: str) -> bool:
+        """Return True if an address in a header field of this name, in lower case, contains the text.
+
+        Addresses are those of ENVELOPE (RFC 3501 section 6.4.4), without the comments and spaces between their parts.
+        """
+        if (addresses := self._addresses.get(name)) is None:
+            parsed = chain.from_iterable(map(parse_addresses, self._body.header.values(name)))
+            addresses = self._addresses[name] = [[casemap(address_text(address))] for address in parsed]
+        return self._any_has(addresses, wanted)
 
     def in_header(self, wanted: str) -> bool:
         """Return True if the header contains the text."""

@@ -187,6 +187,11 @@ class _Compiler:
         return OfText(lambda text: text.sent is not None and _stands(text.sent.toordinal(), key.relation, day))
 
     @test_of.register
+    def _(self, key: keys.AddressContains) -> Test:
+        name, wanted = key.name.lower().encode("latin-1"), self._folded(key.text)
+        return OfText(lambda text: text.has_value(name, wanted) or text.has_address(name, wanted))
+
+    @test_of.register
     def _(self, key: keys.HeaderContains) -> Test:
         name, wanted = key.name.lower().encode("latin-1"), self._folded(key.text)
         return OfText(lambda text: text.has_value(name, wanted))

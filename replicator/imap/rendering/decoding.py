@@ -19,6 +19,7 @@ from encodings import normalize_encoding
 from encodings.aliases import aliases
 
 from protocol.units import KIB
+from replicator.imap.rendering.address_lists import Address
 from replicator.mime.header import Header, without_comment
 from replicator.mime.structure import Part
 
@@ -54,6 +55,12 @@ def header_text(header: Header) -> str:
 def value_text(value: bytes) -> str:
     """Return an unfolded header value, decoded."""
     return _decode_words(decode_text(value, None))
+
+
+def address_text(address: Address) -> str:
+    """Return an address as `name <local@host>`, decoded. The name of a group stands alone."""
+    where = (address.mailbox or b"") + (b"" if address.host is None else b"@" + address.host)
+    return value_text(where if address.name is None else address.name + b" <" + where + b">")
 
 
 def part_text(part: Part) -> list[str]:

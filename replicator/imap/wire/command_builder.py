@@ -299,8 +299,11 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def plain_key(self, name: Token) -> _Nested:
         return _Nested(keys.PLAIN_KEYS[name.upper()])
 
-    def header_key(self, name: Token, text: bytes) -> _Nested:
-        return _Nested(keys.HeaderContains(name.upper(), text))
+    def address_key(self, name: Token, text: bytes) -> _Nested:
+        return _Nested(keys.AddressContains(name.upper(), text))
+
+    def subject_key(self, text: bytes) -> _Nested:
+        return _Nested(keys.HeaderContains("SUBJECT", text))
 
     def received_key(self, relation: Token, date: Token) -> _Nested:
         return _Nested(keys.Received(keys.RECEIVED_KEYS[relation.upper()], _date(date)))

@@ -1,6 +1,6 @@
 r"""Search keys (RFC 3501 section 6.4.4), as a tree.
 
-Several of the RFC's keys share one class: FROM is a header, UNSEEN is not `\Seen`, NEW is `\Recent` and not `\Seen`.
+Several of the RFC's keys share one class: SUBJECT is a header, UNSEEN is not `\Seen`, NEW is `\Recent` and not `\Seen`.
 `PLAIN_KEYS` and the constructors beside it define them.
 """
 
@@ -136,8 +136,16 @@ class ReceivedWithin:
 
 
 @dataclass(frozen=True, slots=True)
+class AddressContains:
+    """FROM, TO, CC, BCC: a header field of this name that contains the text, as it stands there or as addresses."""
+
+    name: str
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class HeaderContains:
-    """HEADER, and FROM, TO, CC, BCC, SUBJECT: a header field of this name that contains the text, in any case.
+    """HEADER and SUBJECT: a header field of this name that contains the text, in any case.
 
     An empty text matches all messages that have the field.
     """
@@ -176,6 +184,7 @@ SearchKey: TypeAlias = (
     | Received
     | Sent
     | ReceivedWithin
+    | AddressContains
     | HeaderContains
     | BodyContains
     | TextContains

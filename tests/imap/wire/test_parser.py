@@ -132,7 +132,8 @@ def test_fetch_items_are_parsed(item: bytes, value: Attribute | BodySection) -> 
         (b"unseen", k.Not(SEEN)),
         (b"2:4 SEEN", k.And((k.SequenceNumbers(SequenceSet(((2, 4),))), SEEN))),
         (b"OR SEEN NOT (SEEN UID 7)", k.Or(SEEN, k.Not(k.And((SEEN, k.Uids(SequenceSet(((7, 7),)))))))),
-        (b'FROM "x y"', k.HeaderContains("FROM", b"x y")),
+        (b'FROM "x y"', k.AddressContains("FROM", b"x y")),
+        (b"SUBJECT x", k.HeaderContains("SUBJECT", b"x")),
         (b"HEADER X-A b", k.HeaderContains("X-A", b"b")),
         (b"BODY b", k.BodyContains(b"b")),
         (b"TEXT t", k.TextContains(b"t")),
@@ -221,7 +222,7 @@ def test_the_grammar_has_every_attribute(item: Attribute) -> None:
 
 def test_search_charset_and_literals_are_parsed() -> None:
     command = parsed(b"UID SEARCH CHARSET utf-8 SUBJECT {2}\r\n OR TO {1+}\r\n ALL", b"\xc3\xa4", b"x")
-    key = k.And((k.HeaderContains("SUBJECT", b"\xc3\xa4"), k.Or(k.HeaderContains("TO", b"x"), k.All())))
+    key = k.And((k.HeaderContains("SUBJECT", b"\xc3\xa4"), k.Or(k.AddressContains("TO", b"x"), k.All())))
     assert command == c.Search(k.SearchProgram(key, "utf-8"), by_uid=True)
 
 
