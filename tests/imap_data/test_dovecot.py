@@ -96,16 +96,16 @@ def answers_of_dovecot() -> list[Value]:
         )
         for path in (directory, *directory.rglob("*")):
             os.chown(path, user.pw_uid, user.pw_gid)
-        done = subprocess.run(
-            [DOVECOT, "-c", config],
-            input=b"a SELECT INBOX\r\nb FETCH 1:* (ENVELOPE BODYSTRUCTURE)\r\nc LOGOUT\r\n",
-            capture_output=True,
-            env={"USER": user.pw_name, "HOME": str(directory)},
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        assert b"\r\nb OK " in done.stdout, done.stderr
-        return answers(done.stdout)
+        command = ["timeout", str(TIMEOUT_S), str(DOVECOT), "-c", str(config)]
+        environment = {"USER": user.pw_name, "HOME": str(directory), "PATH": os.defpath}
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(b"a SELECT INBOX\r\nb FETCH 1:* (ENVELOPE BODYSTRUCTURE)\r\nc LOGOUT\r\n")
+            process.stdin.flush()  # not closed: Dovecot would drop what it has not sent by then
+            said = process.stdout.read()
+        assert b"\r\nc OK " in said
+        return answers(said)
     finally:
         shutil.rmtree(directory)
 
