@@ -39,6 +39,10 @@ class MessageTooLargeError(MailError):
     """A message that exceeds the size limit announced by the door."""
 
 
+class UnknownEncodingError(MailError):
+    """A part's Content-Transfer-Encoding is unknown, so the part cannot be decoded."""
+
+
 class ContentUnavailableError(MailError):
     """The message's body is neither here nor at any node that can be reached."""
 

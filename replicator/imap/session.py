@@ -32,6 +32,7 @@ _LOGGED_IN = (
     "IDLE",
     "MOVE",
     "MULTIAPPEND",
+    "BINARY",
     "OBJECTID",
     "STATUS=SIZE",
     "QUOTA",

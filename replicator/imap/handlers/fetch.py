@@ -20,12 +20,15 @@ import trio
 from protocol.units import MIB
 from protocol.values import UidSet
 from replicator.errors import ContentUnavailableError, MailError
+from replicator.imap.handlers.binary import decoded, measured
 from replicator.imap.rendering.fetch_answers import ParsedBody, fetch_value
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.connection import ConnectionEndedError
 from replicator.imap.wire.fetch_items import (
     Attribute,
+    Chunk,
+    Decoded,
     FetchItem,
     Printed,
     Span,
@@ -214,10 +217,10 @@ async def _said(session: Session, plan: _Plan, message: Message, body: BodyReade
     for chunk in _chunks(values):
         if isinstance(chunk, Span):
             await body.check(chunk.start, chunk.end)
-    return values
+    return [(name, await measured(value, body)) for name, value in values]
 
 
-async def _send(session: Session, body: BodyReader, chunks: list[bytes | Span]) -> None:
+async def _send(session: Session, body: BodyReader, chunks: list[Chunk]) -> None:
     """Send an answer; octets of a large body are read while they are sent.
 
     If they cannot be read after all, the connection ends, because their length was already announced (RFC 3501 section
@@ -228,9 +231,14 @@ async def _send(session: Session, body: BodyReader, chunks: list[bytes | Span]) 
             await session.write([chunk])
             continue
         try:
-            async with aclosing(body.read(chunk.start, chunk.end)) as octets:
-                async for some in octets:
-                    await session.write([without_nul(some)])
+            if isinstance(chunk, Decoded):
+                async with aclosing(decoded(chunk, body)) as octets:
+                    async for some in octets:
+                        await session.write([some])
+            else:
+                async with aclosing(body.read(chunk.start, chunk.end)) as octets:
+                    async for some in octets:
+                        await session.write([without_nul(some)])
         except ContentUnavailableError as error:
             log.warning("closing a connection: cannot read a body that was being sent: %s", error)
             raise ConnectionEndedError(f"cannot read a body that was being sent: {error}") from error
@@ -245,7 +253,7 @@ def _printed_values(items: _Items, message: Message, body: ParsedBody) -> _Value
     return [(name, printed(value)) for name, value in _values(items, message, body)]
 
 
-def _chunks(values: _Values) -> Iterator[bytes | Span]:
+def _chunks(values: _Values) -> Iterator[Chunk]:
     return (chunk for _, value in values for chunk in value.chunks)
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 import codecs
 import datetime as dt
 import re
-import string
 import sys
-from binascii import a2b_base64, a2b_qp
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from email.errors import HeaderParseError
 from email.header import decode_header
 from email.utils import parsedate_tz
@@ -20,7 +18,8 @@ from encodings.aliases import aliases
 
 from protocol.units import KIB
 from replicator.imap.rendering.address_lists import Address
-from replicator.mime.header import Header, without_comment
+from replicator.imap.rendering.transfer_encodings import DECODERS, transfer_encoding
+from replicator.mime.header import Header
 from replicator.mime.structure import Part
 
 # Mail is not written in Python's other codecs, some of which take quadratic time (punycode) or do not decode text.
@@ -31,10 +30,6 @@ _MARKS = {"utf_16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf_32": (codec
 """Codecs whose texts may begin with a mark of their byte order."""
 
 _PIECE_BYTES = 64 * KIB
-_LONG_LINE = 1000  # octets; RFC 2045 section 6.7 allows 76
-
-_NOT_BASE64 = bytes({*range(256)} - {*b"=+/", *string.digits.encode(), *string.ascii_letters.encode()})
-_BASE64_RUNS = re.compile(rb"[^=]+|=")
 
 _MAX_CHARSET = 64  # characters; RFC 2978 section 2.3 allows 40
 _DAY_S = 86_400
@@ -158,44 +153,9 @@ def _decode_run(run: re.Match[str]) -> str:
 
 
 def _transfer_decoded(part: Part) -> Iterator[bytes]:
-    """Yield the content without its transfer encoding, in pieces."""
+    """Yield the content without its transfer encoding, in pieces; as it is if the encoding is unknown."""
     raw, start, end = part.header.raw, part.header.end, part.end
-    octets = (raw[at : min(at + _PIECE_BYTES, end)] for at in range(start, end, _PIECE_BYTES))
-    encoding = without_comment(part.header.value(b"content-transfer-encoding") or b"").lower()
-    if encoding == b"base64":
-        return _base64_decoded(octets)
-    return _quoted_printable_decoded(octets) if encoding == b"quoted-printable" else octets
-
-
-def _base64_decoded(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Decode base64 (RFC 2045 section 6.8) up to its padding, whatever else stands between its characters."""
-    left, pads = b"", 0
-    for piece in pieces:
-        found = bytearray(left)
-        for run in _BASE64_RUNS.findall(piece.translate(None, _NOT_BASE64)):
-            if run != b"=":
-                found += run
-                pads = 0
-            elif len(found) % 4 > 1:
-                pads += 1
-                if len(found) % 4 + pads == 4:
-                    yield a2b_base64(found + b"=" * pads)
-                    return
-        whole = len(found) // 4 * 4
-        yield a2b_base64(found[:whole])
-        left = bytes(found[whole:])
-    if len(left) > 1:
-        yield a2b_base64(left + b"==")
-
-
-def _quoted_printable_decoded(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Decode quoted-printable (RFC 2045 section 6.7). A piece ends with a line or, if lines are long, at no `=`."""
-    left = b""
-    for piece in pieces:
-        text = left + piece
-        if not (cut := text.rfind(b"\n", -_LONG_LINE) + 1):
-            cut = text.rfind(b"=", -2)  # its octet may be split
-        cut = cut if cut >= 0 else len(text)
-        yield a2b_qp(text[:cut])
-        left = text[cut:]
-    yield a2b_qp(left)
+    decoder = DECODERS.get(transfer_encoding(part), DECODERS[b""])()
+    for at in range(start, end, _PIECE_BYTES):
+        yield decoder.write(raw[at : min(at + _PIECE_BYTES, end)])
+    yield decoder.finish()

@@ -12,12 +12,16 @@ from functools import cached_property
 from types import MappingProxyType
 
 from protocol.units import MIB
+from replicator.errors import UnknownEncodingError
 from replicator.imap.rendering.bodystructure import body_structure
 from replicator.imap.rendering.envelope import envelope
+from replicator.imap.rendering.transfer_encodings import DECODERS, transfer_encoding
 from replicator.imap.wire.fetch_items import (
     Atom,
     Attribute,
+    BinarySection,
     BodySection,
+    Decoded,
     FetchItem,
     SectionText,
     Span,
@@ -69,6 +73,8 @@ def fetch_value(item: FetchItem, message: Message, body: ParsedBody | None) -> V
     if isinstance(item, Attribute) and not needs_body(item):
         return _from_metadata(item, message)
     assert body is not None, "needs_body says which items need the body"
+    if isinstance(item, BinarySection):
+        return _decoded(body, item)
     return section(body, item) if isinstance(item, BodySection) else _from_body(item, body)
 
 
@@ -98,6 +104,25 @@ def section(body: ParsedBody, item: BodySection) -> bytes | Span | None:
         start = min(content.start + origin, content.end)
         return Span(start, min(start + length, content.end))
     return content[origin : origin + length]
+
+
+def _decoded(body: ParsedBody, item: BinarySection) -> Decoded | int | None:
+    """Return the content of `BINARY[part]<partial>`, to be decoded as it is read (RFC 3516 section 4.3).
+
+    Only what can be encoded is decoded: neither whole messages nor multiparts (RFC 2045 section 6.4). Raises
+    UnknownEncodingError.
+    """
+    start, end, encoding = 0, len(body.raw), b""
+    if item.part:
+        part = body.structure.find(item.part)
+        if part is None:
+            return 0 if item.size_only else None
+        start, end = part.header.end, part.end
+        encoding = transfer_encoding(part) if part.nested is None and not part.children else b""
+    if encoding not in DECODERS:
+        raise UnknownEncodingError(f"the encoding {encoding[:100].decode('latin-1')!r} of a part is not known here")
+    origin, length = (item.partial.origin, item.partial.length) if item.partial else (0, None)
+    return Decoded(body.skeleton.start(start), body.skeleton.end(end), encoding, origin, length, item.size_only)
 
 
 def _octets(skeleton: Skeleton, start: int, end: int) -> bytes | Span:

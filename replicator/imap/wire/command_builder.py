@@ -18,7 +18,17 @@ from lark import Token, Transformer, v_args
 from protocol.values import UID_MAX
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire import search_keys as keys
-from replicator.imap.wire.fetch_items import ALL, FAST, FULL, Attribute, BodySection, FetchItem, Partial, SectionText
+from replicator.imap.wire.fetch_items import (
+    ALL,
+    FAST,
+    FULL,
+    Attribute,
+    BinarySection,
+    BodySection,
+    FetchItem,
+    Partial,
+    SectionText,
+)
 from replicator.imap.wire.mailbox_names import MailboxNameError, decode_pattern
 from replicator.imap.wire.search_keys import ReturnOption, SearchKey, SearchProgram
 from replicator.imap.wire.sequence_set import MessageSet, SavedResult, SequenceSet
@@ -262,8 +272,15 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def body_section(
         self, opening: Token, section: BodySection, origin: Token | None, length: Token | None
     ) -> FetchItem:
-        partial = None if origin is None or length is None else Partial(_octet_count(origin), _octet_count(length))
-        return replace(section, partial=partial, peek="." in opening)
+        return replace(section, partial=_partial(origin, length), peek="." in opening)
+
+    def binary_section(
+        self, opening: Token, part: Token | None, origin: Token | None, length: Token | None
+    ) -> FetchItem:
+        return BinarySection(_part(part) if part else (), _partial(origin, length), peek="." in opening)
+
+    def binary_size(self, _opening: Token, part: Token | None) -> FetchItem:
+        return BinarySection(_part(part) if part else (), peek=True, size_only=True)
 
     def section_whole(self, part: Token | None) -> BodySection:
         return BodySection(() if part is None else _part(part))
@@ -401,6 +418,10 @@ def _octet_count(digits: str) -> int:
     if (count := int(digits)) > MAX_OCTETS:
         raise MeaninglessError(f"{digits} is more than {MAX_OCTETS}, the largest number of octets")
     return count
+
+
+def _partial(origin: str | None, length: str | None) -> Partial | None:
+    return None if origin is None or length is None else Partial(_octet_count(origin), _octet_count(length))
 
 
 def _part(numbers: str) -> tuple[int, ...]:

@@ -31,14 +31,33 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Decoded:
+    """Octets of the message from `start` up to `end`, without their transfer `encoding`, in lower case.
+
+    `origin` and `length` select some of the decoded octets. With `size_only`, it stands for the number of all of them.
+    """
+
+    start: int
+    end: int
+    encoding: bytes
+    origin: int = 0
+    length: int | None = None
+    size_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Printed:
     """A value in the form in which it is sent."""
 
-    chunks: tuple[bytes | Span, ...]
+    chunks: tuple[Chunk, ...]
 
 
-Value: TypeAlias = "int | Atom | bytes | Span | tuple[Value, ...] | Adjacent | Printed | None"
-"""None: NIL. bytes: a quoted string or a literal, as its octets need. Span: a literal. tuple: a parenthesised list."""
+Chunk: TypeAlias = bytes | Span | Decoded
+"""Octets of an answer, or what stands for them until they are read."""
+
+Value: TypeAlias = "int | Atom | bytes | Span | Decoded | tuple[Value, ...] | Adjacent | Printed | None"
+"""None: NIL. bytes: a quoted string or a literal, as its octets need. Span: a literal. tuple: a parenthesised list.
+Decoded: a literal8, whose length only who reads it can tell."""
 
 
 class Attribute(Enum):
@@ -98,7 +117,20 @@ class BodySection:
     peek: bool = False
 
 
-FetchItem: TypeAlias = Attribute | BodySection
+@dataclass(frozen=True, slots=True)
+class BinarySection:
+    r"""A `BINARY[part]<partial>` item or, if `size_only`, `BINARY.SIZE[part]` (RFC 3516 section 4.2).
+
+    Without part numbers it is the whole message. `peek`: does not set `\Seen`.
+    """
+
+    part: tuple[int, ...] = ()
+    partial: Partial | None = None
+    peek: bool = False
+    size_only: bool = False
+
+
+FetchItem: TypeAlias = Attribute | BodySection | BinarySection
 
 _METADATA = frozenset(
     {
@@ -122,12 +154,14 @@ def needs_body(item: FetchItem) -> bool:
 
 def needs_structure(item: FetchItem) -> bool:
     """Return True if the item needs the MIME structure, beyond the message's own header and the octets below it."""
-    return bool(item.part) if isinstance(item, BodySection) else item in {Attribute.BODY, Attribute.BODYSTRUCTURE}
+    if isinstance(item, Attribute):
+        return item in {Attribute.BODY, Attribute.BODYSTRUCTURE}
+    return bool(item.part)
 
 
 def sets_seen(item: FetchItem) -> bool:
     r"""Return True if fetching the item sets `\Seen` (RFC 3501 section 6.4.5)."""
-    if isinstance(item, BodySection):
+    if not isinstance(item, Attribute):
         return not item.peek
     return item in {Attribute.RFC822, Attribute.RFC822_TEXT}
 
@@ -137,12 +171,15 @@ def response_name(item: FetchItem) -> str:
     if isinstance(item, Attribute):
         return item.value
     words = [str(number) for number in item.part]
+    start = f"<{item.partial.origin}>" if item.partial else ""
+    if isinstance(item, BinarySection):
+        return f"BINARY{'.SIZE' if item.size_only else ''}[{'.'.join(words)}]{start}"
     if item.text is not None:
         words.append(item.text.value)
     section = ".".join(words)
     if item.fields:
         section += f" ({' '.join(_astring(name) for name in item.fields)})"
-    return f"BODY[{section}]" + (f"<{item.partial.origin}>" if item.partial else "")
+    return f"BODY[{section}]{start}"
 
 
 def _astring(name: str) -> str:

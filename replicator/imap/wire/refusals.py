@@ -20,6 +20,7 @@ from replicator.errors import (
     MessageTooLargeError,
     QuotaExceededError,
     UnavailableError,
+    UnknownEncodingError,
     UsersUnavailableError,
 )
 from replicator.imap.wire.search_keys import CHARSETS, BadCharsetError
@@ -32,6 +33,7 @@ _CODES: tuple[tuple[type[MailError], str], ...] = (
     (FlagLimitError, "LIMIT"),
     (MailboxFullError, "LIMIT"),
     (MessageTooLargeError, "TOOBIG"),  # RFC 7889 section 4
+    (UnknownEncodingError, "UNKNOWN-CTE"),  # RFC 3516 section 4.3
     (ContentUnavailableError, "UNAVAILABLE"),
     (DurabilityError, "UNAVAILABLE"),
     (UnavailableError, "UNAVAILABLE"),

@@ -13,7 +13,7 @@ from itertools import islice
 from protocol.units import KIB
 from protocol.values import UidSet
 from replicator.flags import RECENT, SYSTEM_FLAGS, shown_once
-from replicator.imap.wire.fetch_items import Adjacent, Atom, Printed, Span, Value
+from replicator.imap.wire.fetch_items import Adjacent, Atom, Chunk, Decoded, Printed, Span, Value
 from replicator.imap.wire.mailbox_names import encode_name
 from replicator.imap.wire.search_keys import ReturnOption
 from replicator.mailstore import SEPARATOR
@@ -158,12 +158,12 @@ def esearch_response(
     return [" ".join(words).encode("ascii"), b"\r\n"]
 
 
-def fetch_response(number: int, values: Sequence[tuple[bytes, Value]]) -> list[bytes | Span]:
+def fetch_response(number: int, values: Sequence[tuple[bytes, Value]]) -> list[Chunk]:
     """Format a FETCH response (RFC 3501 section 7.4.2) as chunks, without copying large contents.
 
-    A `Span` stands for octets of the message.
+    A `Span` and a `Decoded` stand for octets of the message.
     """
-    chunks: list[bytes | Span] = [b"* %d FETCH (" % number]
+    chunks: list[Chunk] = [b"* %d FETCH (" % number]
     for position, (name, value) in enumerate(values):
         chunks += [b" " if position else b"", name, b" "]
         _print(value, chunks)
@@ -173,13 +173,13 @@ def fetch_response(number: int, values: Sequence[tuple[bytes, Value]]) -> list[b
 
 def printed(value: Value) -> Printed:
     """Format a value of a FETCH response ahead: in a thread if it is large."""
-    chunks: list[bytes | Span] = []
+    chunks: list[Chunk] = []
     _print(value, chunks)
     return Printed(tuple(_joined(chunks)))
 
 
-def without_body(chunks: Sequence[bytes | Span]) -> list[bytes]:
-    """Return a FETCH response without any `Span`."""
+def without_body(chunks: Sequence[Chunk]) -> list[bytes]:
+    """Return a FETCH response that is all octets."""
     small = [chunk for chunk in chunks if isinstance(chunk, bytes)]
     assert len(small) == len(chunks), "no item needs the text"
     return small
@@ -209,9 +209,9 @@ def _runs(numbers: Sequence[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}:{high}" for low, high in runs)
 
 
-def _joined(chunks: list[bytes | Span]) -> list[bytes | Span]:
+def _joined(chunks: list[Chunk]) -> list[Chunk]:
     """Join runs of small chunks: an answer may have millions of them, too many to send singly."""
-    joined: list[bytes | Span] = []
+    joined: list[Chunk] = []
     small: list[bytes] = []
     for chunk in chunks:
         if isinstance(chunk, bytes) and len(chunk) < _LARGE_CHUNK:
@@ -222,7 +222,7 @@ def _joined(chunks: list[bytes | Span]) -> list[bytes | Span]:
     return [*joined, b"".join(small)]
 
 
-def _print(value: Value, chunks: list[bytes | Span]) -> None:
+def _print(value: Value, chunks: list[Chunk]) -> None:
     if value is None:
         chunks.append(b"NIL")
     elif isinstance(value, int):
@@ -231,6 +231,8 @@ def _print(value: Value, chunks: list[bytes | Span]) -> None:
         chunks += quoted_or_literal(value)
     elif isinstance(value, Span):
         chunks += (b"{%d}\r\n" % (value.end - value.start), value)
+    elif isinstance(value, Decoded):
+        chunks.append(value)
     elif isinstance(value, str):
         chunks.append(value.encode("ascii"))
     elif isinstance(value, Adjacent):
@@ -242,7 +244,7 @@ def _print(value: Value, chunks: list[bytes | Span]) -> None:
         _print_list(value, chunks)
 
 
-def _print_list(values: tuple[Value, ...], chunks: list[bytes | Span]) -> None:
+def _print_list(values: tuple[Value, ...], chunks: list[Chunk]) -> None:
     chunks.append(b"(")
     for position, value in enumerate(values):
         if position:
