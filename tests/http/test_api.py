@@ -9,7 +9,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from replicator.errors import ContentUnavailableError, DiskFullError, DurabilityError, MailError, UnavailableError
+from replicator.errors import (
+    ContentUnavailableError,
+    DiskFullError,
+    DurabilityError,
+    MailError,
+    QuotaExceededError,
+    UnavailableError,
+)
 from replicator.http import api
 from replicator.http.message import encode_json, encode_list
 from replicator.http.server import HttpServer
@@ -149,6 +156,7 @@ async def test_messages_are_listed_by_content_in_pages(
     ("error", "status"),
     [
         (DiskFullError("no room"), 507),
+        (QuotaExceededError("no room"), 507),
         (DurabilityError("too few nodes"), 503),
         (UnavailableError("no master"), 503),
         (ContentUnavailableError("gone"), 503),

@@ -12,6 +12,7 @@ from replicator.errors import (
     InvalidNameError,
     MailError,
     MessageTooLargeError,
+    QuotaExceededError,
     UnavailableError,
 )
 from replicator.lmtp.machine import (
@@ -331,6 +332,8 @@ def test_no_answer_is_given_before_delivery(client: MachineClient) -> None:
     [
         (DurabilityError("too few nodes"), b"451 4.3.0 too few nodes\r\n"),
         (DiskFullError("full"), b"452 4.3.1 full\r\n"),
+        (QuotaExceededError("full"), b"552 5.2.2 full\r\n"),
+        (QuotaExceededError("full", defer=True), b"452 4.2.2 full\r\n"),
         (UnavailableError("later"), b"451 4.4.1 later\r\n"),
         (MessageTooLargeError("big"), b"552 5.2.3 big\r\n"),
         (InvalidNameError("n"), b"550 5.1.1 n\r\n"),

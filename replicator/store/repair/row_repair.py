@@ -145,6 +145,5 @@ def _righted(entry: Entry, by_guid: Mapping[bytes, OtherBody]) -> Iterable[Chang
 def _set_chain(tx: Transaction, right: Chain) -> None:
     """Write the right chain to disk and into the writer's memory, and apply the entries that waited for its head."""
     chains.save(tx.connection, right)
-    tx.commit.recounted.add(right.user)
     tx.chain_to_change(right.id, right.user, right.uidvalidity)  # reread, in place of what this batch had changed
     apply_waiting(tx, right.id)

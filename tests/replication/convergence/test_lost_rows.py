@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from replicator.errors import DataError, UnavailableError
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
 from replicator.store.store import Store
 from replicator.tasks import ResyncOptions
 from tests.replication.cluster import USER, Cluster, Node, cluster
@@ -142,3 +143,23 @@ async def test_reduced_origin_counter_makes_the_node_unhealthy_but_ends_no_link(
         assert "replicator rebuild --from-peers" in problem
         assert node.coordinator.connections.link("dc1") is link is not None
         node.damage("UPDATE origin SET seq = seq + 1 WHERE name LIKE 'dc2%'")
+
+
+async def test_mailbox_that_is_adopted_anew_counts_once_for_its_user(tmp_path: Path, autojump_clock: MockClock) -> None:
+    def fail(_tx: Transaction) -> None:
+        raise RuntimeError("the writer forgets what it has in memory")
+
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        for number in range(3):
+            await nodes["dc1"].save(f"text {number}")
+        await nodes.converged()
+        for node in nodes.all():
+            await forget_log(node)
+        damaged = nodes["dc3"]
+        assert (await damaged.mail.quota(USER)).messages == 3
+        damaged.damage(LOST_CHAIN)
+        with pytest.raises(RuntimeError):
+            await damaged.store.write(fail)
+        await resync_at(damaged, ResyncOptions(USER))
+        assert (await damaged.mail.quota(USER)).messages == 3
+        await nodes.converged()
