@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import re
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import TypeAlias
 
-import pytest
-
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
-from tests.effort import IN_CI
 from tests.imap.client import connected, services
+from tests.imap_data.dovecot import needs_dovecot, said_by_dovecot
 from tests.imap_data.hard_mails import HARD_MAILS
 from tests.one_node import one_node
 
 Value: TypeAlias = "bytes | list[Value] | None"
-
-DOVECOT = Path("/usr/lib/dovecot/imap")
-TIMEOUT_S = 60
-
-needs_dovecot = pytest.mark.skipif(
-    not DOVECOT.exists() and not IN_CI, reason="Dovecot is not installed: apt-get install dovecot-imapd"
-)
 
 DIFFERENCES = {
     "forwarded in base64": "an invalid line ends a header here, so what cannot be a header is shown as text",
@@ -61,7 +47,7 @@ async def test_answers_are_those_of_dovecot(tmp_path: Path) -> None:
         for body in HARD_MAILS.values():
             await mail.save(inbox, NewMessage(body))
         ours = await answers_of_this_server(services(mail))
-    theirs = answers_of_dovecot()
+    theirs = answers(said_by_dovecot(HARD_MAILS.values(), "FETCH 1:* (ENVELOPE BODYSTRUCTURE)"))
     assert len(ours) == len(theirs) == len(HARD_MAILS)
     different = {
         name: (mine, other) for name, mine, other in zip(HARD_MAILS, ours, theirs, strict=True) if mine != other
@@ -75,39 +61,6 @@ async def answers_of_this_server(served: ImapServices) -> list[Value]:
         await client.log_in("alice", "INBOX")
         await client.send("t FETCH 1:* (ENVELOPE BODYSTRUCTURE)\r\n")
         return answers(await client.octets())
-
-
-def answers_of_dovecot() -> list[Value]:
-    """Return the answers of Dovecot, which runs without a login here, on a Maildir. It refuses to serve root."""
-    user = pwd.getpwuid(os.getuid()) if os.getuid() else pwd.getpwnam("nobody")
-    directory = Path(tempfile.mkdtemp(prefix="dovecot-"))
-    try:
-        maildir = directory / "mail"
-        for folder in (maildir, *(maildir / name for name in ("new", "cur", "tmp"))):
-            folder.mkdir()
-        for number, body in enumerate(HARD_MAILS.values(), 1):
-            (maildir / "new" / f"{number}.x.host").write_bytes(body)
-        config = directory / "dovecot.conf"
-        config.write_text(
-            f"mail_location = maildir:{maildir}\nbase_dir = {directory}/run\nstate_dir = {directory}/state\nssl = no\n"
-            f"default_login_user = {user.pw_name}\ndefault_internal_user = {user.pw_name}\n"
-            f"mail_uid = {user.pw_uid}\nmail_gid = {user.pw_gid}\nfirst_valid_uid = 1\n",
-            encoding="utf-8",
-        )
-        for path in (directory, *directory.rglob("*")):
-            os.chown(path, user.pw_uid, user.pw_gid)
-        command = ["timeout", str(TIMEOUT_S), str(DOVECOT), "-c", str(config)]
-        environment = {"USER": user.pw_name, "HOME": str(directory), "PATH": os.defpath}
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(b"a SELECT INBOX\r\nb FETCH 1:* (ENVELOPE BODYSTRUCTURE)\r\nc LOGOUT\r\n")
-            process.stdin.flush()  # not closed: Dovecot would drop what it has not sent by then
-            said = process.stdout.read()
-        assert b"\r\nc OK " in said
-        return answers(said)
-    finally:
-        shutil.rmtree(directory)
 
 
 def answers(said: bytes) -> list[Value]:
