@@ -88,6 +88,8 @@ TARGET = Target(
         b'\x20a APPEND x (\\Seen) "01-Jan-2020 12:00:00 +0000" {70+}\r\n' + b"x" * 70 + b"\r\n",
         b"\x03a UID FETCH 1:*,5 (FLAGS BODY.PEEK[1.2.HEADER.FIELDS (From To)]<0.9> ENVELOPE)\r\n",
         b"\x0aa SEARCH CHARSET UTF-8 OR (SEEN NOT FROM x) UID 1:5 SINCE 1-Feb-2020 LARGER 9 BODY {2}\r\nab\r\n",
+        b'\x0aa UID SEARCH RETURN (MIN SAVE) OLDER 9 $\r\na SORT RETURN () (REVERSE DATE SUBJECT) "UTF-8" ALL\r\n',
+        b"\x0aa THREAD REFS UTF-8 YOUNGER 9 UID $\r\na FETCH $ FLAGS\r\n",
         b"\x0ba UID STORE 1 +FLAGS.SILENT (\\Deleted a)\r\na UID EXPUNGE 1\r\na MOVE 1:2 Trash\r\na IDLE\r\n",
         b'\x0aa AUTHENTICATE PLAIN AGEAYg==\r\na ID ("name" NIL)\r\na EXAMINE "a\\"b\\\\"\r\n',
     ),

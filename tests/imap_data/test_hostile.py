@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replicator.imap.ordering.header_facts import MAX_COMPARED, HeaderFacts
 from replicator.imap.rendering.bodystructure import body_structure
 from replicator.imap.rendering.decoding import header_text, part_text, sent_date
 from replicator.imap.rendering.envelope import envelope
@@ -33,6 +34,9 @@ _PIECES = [
     b"Date: Mon, 31 Feb 99999 25:61:61 +9999 (x",
     b"From: a: b <@c,@d:e",
     b"Subject: =?utf-8?b?!?= =?x?q?=?=",
+    b"Subject: [fwd: re [x] : (fwd)]",
+    b"References: <a@b><",
+    b'Message-ID: <"\\',
     b"--b",
     b"--b--",
     b"\r\n",
@@ -56,6 +60,11 @@ def read_all(raw: bytes) -> Part:
         envelope(inner.header)
         header_text(inner.header)
         sent_date(inner.header)
+        facts = HeaderFacts(inner.header)
+        assert len(facts.subject.text) <= MAX_COMPARED
+        assert len(facts.mailbox(b"to") + facts.display(b"from")) <= 2 * MAX_COMPARED
+        assert len(facts.references) <= len(inner.header.raw)
+        assert facts.sent_ms is None or facts.message_id is None or facts.message_id
         if not inner.children and inner.nested is None:
             part_text(inner)
     return part
@@ -166,6 +175,15 @@ def test_parameters_beyond_the_limit_are_ignored() -> None:
         (b"Subject: ", b"=?a?q?"),
         (b"Subject: ", b"=?a?q?b?= "),
         (b"Subject: ", b"=?"),
+        (b"Subject: ", b"[a]"),
+        (b"Subject: ", b"[fwd:"),
+        (b"Subject: x", b"(fwd)"),
+        (b"Subject: re", b"[a] "),
+        (b"References: ", b"<"),
+        (b"References: ", b"<a>"),
+        (b"References: <", b"a"),
+        (b"Message-ID: ", b'<"'),
+        (b"From: ", b"(a"),
         (b"Subject: ", b"=?utf-8?b?a?="),
         (b"Subject: =?a?q?", b"b"),
         (b"Date: ", b"1 "),
