@@ -134,6 +134,11 @@ def test_nothing_from_outside_holds_the_loop(node: Node) -> None:
             "UID SEARCH NOT SEEN",
             f"SEARCH UID {every_second}",
             "SEARCH " + "OR TEXT x " * 40 + "ALL",
+            "SEARCH RETURN (SAVE) NOT SEEN",
+            "UID SEARCH RETURN (ALL) $",
+            "SORT (REVERSE ARRIVAL SIZE) UTF-8 $",
+            "SORT (SUBJECT REVERSE FROM) UTF-8 1:5000",
+            "THREAD REFERENCES UTF-8 1:5000",
             r"STORE 1:* +FLAGS (\Flagged $One)",
             r"STORE 1:* -FLAGS.SILENT (\Flagged)",
             r"STORE 1:* FLAGS (\Seen $Two)",
@@ -209,6 +214,8 @@ def test_nothing_from_outside_holds_the_loop(node: Node) -> None:
         for text in ("ENVELOPE", "BODYSTRUCTURE", "BODY.PEEK[HEADER.FIELDS (X-FIELD-9999)]", "BODY.PEEK[TEXT]<0.99>"):
             measure(f"FETCH {text} of monsters", lambda text=text: run(client, f"FETCH 1:* ({text})"))  # type: ignore[misc]
         measure("SEARCH TEXT in monsters", lambda: run(client, "SEARCH TEXT nowhere"))
+        for text in ("SEARCH FROM nobody", "SORT (TO SUBJECT DISPLAYTO) UTF-8 ALL", "THREAD REFS UTF-8 ALL"):
+            measure(f"{text} of monsters", lambda text=text: run(client, text))  # type: ignore[misc]
 
     heads = {"dc1": ["dc1.1", 1], "dc2": ["dc2.1", 1]}
     planned = [
