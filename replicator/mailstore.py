@@ -192,6 +192,14 @@ class MailStore(Protocol):
         """Set or clear a subscription. Raises InvalidNameError."""
         ...
 
+    async def catch_up(self, user: str, name: str | None = None) -> bool:
+        """Wait until this node shows what clients of the nodes in reach have heard OK for.
+
+        That is: the user's folders, and the mail of the folder of this name, if there is one. Return False if it is not
+        here after a short while.
+        """
+        ...
+
     async def status(self, folder: Folder) -> FolderStatus:
         """Return the folder's counters without loading the mailbox."""
         ...

@@ -196,6 +196,11 @@ class Session:
         """Return the user's folder of this name. Raises FolderNotFoundError."""
         return await self.mail.folder(self.user, name)
 
+    async def catch_up(self) -> None:
+        """Wait for what the client may have changed in the selected mailbox at other nodes, if one is selected."""
+        if self._selection is not None:
+            await self.mail.catch_up(self.user, self._selection.folder.name)
+
     async def write(self, chunks: Iterable[bytes]) -> None:
         """Write responses before the command's end."""
         await self.connection.write(chunks)

@@ -157,6 +157,24 @@ class ClusterMailStore:
         await self._coordinator.readiness.wait(_tree(user))
         await self._coordinator.submit(SubscribeRequest(user, name, subscribed))
 
+    async def catch_up(self, user: str, name: str | None = None) -> bool:
+        """See `MailStore`."""
+        tree = _tree(user)
+        await self._coordinator.readiness.wait(tree)
+        catch_up, before = self._coordinator.read_your_writes.catch_up, await self._mailbox(user, name)
+        is_here = await catch_up(tree, *before)
+        if (now := await self._mailbox(user, name)) != before:
+            is_here = await catch_up(*now) and is_here
+        return is_here
+
+    async def _mailbox(self, user: str, name: str | None) -> list[MailboxKey]:
+        """Return the mailbox of the folder of this name, if there is one."""
+        known = self._folders.get((user, name or ""))
+        if known is None and name is not None:
+            record = await self._store.read(lambda reader: queries.folder(reader, user, name))
+            known = None if record is None else _folder(user, record)
+        return [] if known is None else [MailboxKey.of(known)]
+
     async def status(self, folder: Folder) -> FolderStatus:
         """See `MailStore`."""
         await self._coordinator.readiness.wait(MailboxKey.of(folder))

@@ -58,6 +58,7 @@ from replicator.replication.startup.node_admission import Admission
 from replicator.replication.writes.durability import Durability
 from replicator.replication.writes.lagging_peers import LaggingPeers
 from replicator.replication.writes.prestage import Prestage
+from replicator.replication.writes.read_your_writes import ReadYourWrites
 from replicator.replication.writes.requests import ChangeRequest
 from replicator.replication.writes.router import Router
 from replicator.runtime.environment import Environment
@@ -168,6 +169,7 @@ class Coordinator:
             met_others=self._met_others,
             wait_to_number=self.readiness.wait_to_number,
         )
+        self.read_your_writes = ReadYourWrites(store, self.mastership)
         self.fork_scheduler = ForkScheduler(
             store, self.mastership, self.fork_merger, self.reconciliation, self.carry_out
         )

@@ -127,6 +127,11 @@ MASTERSHIP_RETRY_S = 0.05
 HANDOVER_JOIN_INTERVAL_S = 10.0
 """Between checks for parts of a scope that are no longer in use."""
 
+# ---- writes/read_your_writes.py
+
+READ_YOUR_WRITES_PATIENCE_S = 0.25
+"""For other nodes to say which heads they show, and for these to come: a client waits that long to see a mailbox."""
+
 # ---- writes/requests.py
 
 TRANSFER_MAX_S = 480.0

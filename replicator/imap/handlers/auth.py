@@ -23,8 +23,9 @@ async def capability(session: Session, _command: c.Capability) -> Completion:
     return Completion("Capabilities listed")
 
 
-async def noop(_session: Session, _command: c.Noop) -> Completion:
+async def noop(session: Session, _command: c.Noop) -> Completion:
     """Run NOOP: changes are announced at the end of every command."""
+    await session.catch_up()
     return Completion("Nothing done")
 
 

@@ -68,6 +68,7 @@ def _counting_refusals(session: Session) -> Iterator[None]:
 
 async def status(session: Session, command: c.Status) -> Completion:
     """Run STATUS."""
+    await session.mail.catch_up(session.user, command.mailbox)
     await session.write([await status_of(session, await session.folder(command.mailbox), command.items)])
     return Completion("Counted")
 
@@ -112,6 +113,7 @@ def _status_value(session: Session, item: c.StatusItem, status: FolderStatus, de
 async def select(session: Session, command: c.Select) -> Completion:
     """Run SELECT and EXAMINE. The previous mailbox is closed even if the command fails (RFC 3501 section 6.3.1)."""
     session.select(None)
+    await session.mail.catch_up(session.user, command.mailbox)
     folder = await session.folder(command.mailbox)
     selection = await Selection.open(session.mail, folder, read_only=command.read_only)
     session.select(selection)

@@ -35,6 +35,7 @@ async def list_folders(session: Session, command: c.ListMailboxes) -> Completion
         await session.write([list_line("LIST", [NOSELECT], "")])
         return Completion("Separator listed")
     patterns = _checked(session, command.reference, command.patterns)
+    await session.mail.catch_up(session.user)
     folders = {folder.name: folder for folder in await session.mail.folders(session.user)}
     criteria = sorted(option.value for option in command.selection & c.LIST_CRITERIA)
     selection = await _selection(session, command, folders)
@@ -57,6 +58,7 @@ async def list_folders(session: Session, command: c.ListMailboxes) -> Completion
 async def list_subscriptions(session: Session, command: c.ListSubscriptions) -> Completion:
     """Run LSUB."""
     (pattern,) = _checked(session, command.reference, [command.pattern])
+    await session.mail.catch_up(session.user)
     lines = []
     for visited, entry in enumerate(lsub_entries(pattern, await session.mail.subscriptions(session.user))):
         if entry is not None:

@@ -127,8 +127,9 @@ async def expunge(session: Session, command: c.Expunge) -> Completion:
     return Completion("Expunged")
 
 
-async def check(_session: Session, _command: c.Check) -> Completion:
+async def check(session: Session, _command: c.Check) -> Completion:
     """Run CHECK: everything answered with OK is on disk already."""
+    await session.catch_up()
     return Completion("Checked")
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import trio
 
-from protocol.values import UidSet
+from protocol.values import UidSet, covers
 from replicator.errors import FolderExistsError, FolderNotFoundError, MailError
 from replicator.mailstore import INBOX, Folder, NewMessage
 from replicator.replication import timing
@@ -45,6 +45,7 @@ class Client:
         self._machine = self._dice.choice(list(world.machines.values()))
         self._caches: dict[tuple[str, str], Cache] = {}  # SID, folder name
         self._named: dict[bytes, str] = {}  # mailbox id -> the name under which its folder was opened
+        self._heard: dict[bytes, tuple[str, dict[str, int]]] = {}  # mailbox id -> SID of the last OK, context there
         self._mails = 0
         self._pause_s = world.plan.pause_s * self._dice.choice((0.2, 1.0, 1.0, 1.0))
         habits = {
@@ -67,6 +68,7 @@ class Client:
         """Set the node's caches aside: it has another disk, and may have forgotten what it showed."""
         for key in [key for key in self._caches if key[0] == sid]:
             self.old_caches.append(self._caches.pop(key))
+        self._heard = {one: heard for one, heard in self._heard.items() if heard[0] != sid}
 
     async def run(self) -> None:
         """Run sessions until cancelled."""
@@ -124,12 +126,15 @@ class Client:
         began, frozen_s = trio.current_time(), machine.frozen_s
         try:
             name = self._dice.choices(FOLDERS, FOLDER_WEIGHTS)[0]
+            await self._check_own_writes(node, name)
             view = await self._look(node, name)
             for _ in range(self._dice.randint(1, 3)):
                 action = self._dice.choices(self._actions, self._weights)[0]
                 if not view.messages:
                     action = self._save
                 self._say(f"at {node.sid}: {await action(node, view)}")
+                if self._hears_answer(node):
+                    self._heard[view.mailbox_id] = node.sid, _context(node, view)
                 await trio.sleep(self._dice.uniform(0, self._pause_s / 4))
             await self._look(node, name)
         finally:
@@ -305,6 +310,24 @@ class Client:
                 self._ledger.removed(view.mailbox_id, chosen)
 
     # ---- checks of the node's answers
+
+    async def _check_own_writes(self, node: Node, name: str) -> None:
+        """Check that the node shows what the client heard OK for elsewhere (design section 8).
+
+        It need not if it says that it does not, or if the other node is out of reach.
+        """
+        in_reach = node.component
+        if not await node.mail.catch_up(self.user, name):
+            return
+        try:
+            view = await node.mail.open_mailbox(await node.mail.folder(self.user, name))
+        except FolderNotFoundError:
+            return
+        sid, heard = self._heard.get(view.mailbox_id, (node.sid, {}))
+        if sid != node.sid and sid in in_reach & node.component:
+            shown = _context(node, view)
+            assert covers(shown, heard), f"{node.sid} shows {shown}, but {self._name} heard OK for {heard} at {sid}"
+            self._say(f"at {node.sid}: sees what it heard OK for at {sid}")
 
     def _check_flags(
         self, view: MailboxView, chosen: list[Message], flags: frozenset[str], before: dict[str, int], *, value: bool

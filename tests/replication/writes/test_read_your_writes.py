@@ -1,0 +1,110 @@
+"""A client that goes to another node sees there what it has heard OK for (design section 8)."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicator.replication import timing
+from tests.imap.client import connected, services
+from tests.replication.cluster import USER, Cluster, Node, cluster
+
+LINE_S = 0.05
+
+
+async def lines_of(node: Node, *commands: str) -> list[str]:
+    """Return what a new IMAP session at the node is told in answer to these commands."""
+    told: list[str] = []
+    async with connected(services(node.mail)) as client:
+        await client.log_in(USER)
+        for command in commands:
+            told += await client.run(command)
+    return told
+
+
+async def slow_lines(nodes: Cluster, author: str) -> None:
+    """Make the lines between the nodes slow; what the author's log brings to dc3 takes longest."""
+    for sid in ("dc1", "dc2", "dc3"):
+        for other in {"dc1", "dc2", "dc3"} - {sid}:
+            nodes.network.road(sid, other).delay_s = LINE_S / 5
+    nodes.network.road(author, "dc3").delay_s = LINE_S
+
+
+@pytest.mark.parametrize("author", ["dc1", "dc2"])
+async def test_a_session_elsewhere_shows_what_was_acknowledged(
+    tmp_path: Path, autojump_clock: MockClock, author: str
+) -> None:
+    """With two copies, OK says nothing of the third node: its entry may still be on its way."""
+    async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
+        await nodes["dc1"].save("first")  # dc1 masters the mailbox
+        await nodes.converged()
+        await slow_lines(nodes, "dc1")
+        await nodes[author].save("second")
+        assert len(await nodes["dc3"].messages()) == 1, "the entry is here already, and nothing is tested"
+        assert "* 2 EXISTS" in await lines_of(nodes["dc3"], "SELECT INBOX")
+        await nodes[author].save("third")
+        assert any("MESSAGES 3" in line for line in await lines_of(nodes["dc3"], "STATUS INBOX (MESSAGES)"))
+
+
+@pytest.mark.parametrize("command", ["NOOP", "CHECK"])
+async def test_an_open_session_is_told_when_it_asks(tmp_path: Path, autojump_clock: MockClock, command: str) -> None:
+    async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await slow_lines(nodes, "dc1")
+        async with connected(services(nodes["dc3"].mail)) as client:
+            await client.log_in(USER, "INBOX")
+            await nodes["dc1"].save("second")
+            assert "* 2 EXISTS" in await client.run(command)
+
+
+async def test_folders_that_were_made_elsewhere_are_there(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await slow_lines(nodes, "dc1")
+        await nodes["dc1"].mail.create_folder(USER, "Work")
+        await nodes["dc1"].save("in it", "Work")
+        assert "* 1 EXISTS" in await lines_of(nodes["dc3"], "SELECT Work")
+        await nodes["dc1"].mail.create_folder(USER, "Later")
+        await nodes["dc1"].mail.subscribe(USER, "Later", subscribed=True)
+        assert '* LIST (\\HasNoChildren) "/" "Later"' in await lines_of(nodes["dc3"], 'LIST "" *')
+        await nodes["dc1"].mail.subscribe(USER, "Work", subscribed=True)
+        assert '* LSUB () "/" "Work"' in await lines_of(nodes["dc3"], 'LSUB "" *')
+
+
+async def test_nobody_waits_for_a_node_that_is_out_of_reach(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        nodes.isolate("dc1")
+        await nodes.linked(["dc2", "dc3"], ["dc1"])
+        await nodes["dc1"].save("only here")
+        before = trio.current_time()
+        assert "* 1 EXISTS" in await lines_of(nodes["dc3"], "SELECT INBOX")
+        assert trio.current_time() == before
+        nodes.rejoin("dc1")
+        await nodes.converged()
+
+
+async def test_nobody_waits_for_long_for_a_node_that_does_not_answer(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        nodes.network.road("dc1", "dc3").hold()  # a line that broke just now
+        before = trio.current_time()
+        assert not await nodes["dc3"].mail.catch_up(USER, "INBOX")
+        assert trio.current_time() - before == pytest.approx(timing.READ_YOUR_WRITES_PATIENCE_S)
+        nodes.network.road("dc1", "dc3").release()
+
+
+async def test_the_master_asks_nobody(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes["dc1"].mail.subscribe(USER, "INBOX", subscribed=True)
+        nodes.network.road("dc2", "dc1").hold()
+        before = trio.current_time()
+        assert await nodes["dc1"].mail.catch_up(USER, "INBOX")
+        assert trio.current_time() == before
+        nodes.network.road("dc2", "dc1").release()
