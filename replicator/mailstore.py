@@ -12,7 +12,7 @@ spelled in capitals here and is created for every user on first access.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -108,6 +108,18 @@ class BodyReader(Protocol):
         The error may come after some pieces were yielded: a length already announced cannot be kept then.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outliner:
+    """What a door wants to be kept of each body, so that it need not read the body to answer: its outline.
+
+    `outline` returns the outline of a body, or nothing if the body is always to be read. It runs in a thread, keeps no
+    state, and raises nothing. `version` rises with each change of what it returns.
+    """
+
+    version: int
+    outline: Callable[[Skeleton], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +283,13 @@ class MailStore(Protocol):
 
     async def read_body(self, message: Message) -> BodyReader:
         """Return the message's body, byte for byte as received. Raises ContentUnavailableError."""
+        ...
+
+    async def outlines(self, messages: Iterable[Message], version: int) -> Mapping[bytes, bytes]:
+        """Return the outlines of this version that this node has for these messages, by content hash.
+
+        A message without one must be read.
+        """
         ...
 
 

@@ -24,6 +24,7 @@ from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.tokens import Tokens
 from replicator.imap.matching.message_reader import Parsing
+from replicator.imap.rendering.outline import OUTLINER
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
@@ -146,6 +147,7 @@ async def run_node(
             nursery.start_soon(report.run, config.mastership.heartbeat_s)
             nursery.start_soon(tasks.run)
             nursery.start_soon(coordinator.bodies.sweep)
+            nursery.start_soon(coordinator.bodies.outline, OUTLINER)
             if stopping is not None:
                 nursery.start_soon(_stop_when_asked, stopping, coordinator, nursery.cancel_scope)
             if reloads is not None:

@@ -18,6 +18,7 @@ from replicator.mailstore import (
     CopiedMessages,
     Folder,
     NewMessage,
+    Outliner,
     ReceivedBody,
     SavedMessage,
     StoreResult,
@@ -140,6 +141,10 @@ class HookedMail(ClusterMailStore):
     @property
     def store(self) -> Store:
         return self._store
+
+    async def outline(self, outliner: Outliner) -> None:
+        """Make outlines until cancelled, as a running node does."""
+        await self._bodies.outline(outliner)
 
     def tasks(self) -> TaskRunner:
         """Return the task runner, which the test has to run."""

@@ -75,6 +75,11 @@ class Header:
         """Return the unfolded value of the first field of this name, which must be in lower case."""
         return next(self.values(name), None)
 
+    @property
+    def names(self) -> list[bytes]:
+        """The names of the fields in their order, in lower case; that of a line `From ` is empty."""
+        return [name for name, _ in self._fields]
+
     def select(self, names: frozenset[bytes], *, others: bool = False) -> bytes:
         """Return fields of these names (in lower case), or all others, and the empty line (RFC 3501 section 6.4.5)."""
         if others:

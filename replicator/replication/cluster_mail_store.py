@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -365,6 +365,10 @@ class ClusterMailStore:
         if body is None:
             raise ContentUnavailableError("the body of this message is at no reachable node; try later")
         return body
+
+    async def outlines(self, messages: Iterable[Message], version: int) -> Mapping[bytes, bytes]:
+        """See `MailStore`."""
+        return await self._bodies.outlines([message.content_hash for message in messages], version)
 
     # ---- helpers
 

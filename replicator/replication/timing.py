@@ -112,6 +112,17 @@ ORPHAN_SWEEP_EVERY_S = 86_400.0
 ORPHAN_SWEEP_REST_S = 0.02
 """Minimum rest between two slices."""
 
+# ---- bodies/outlines.py
+
+OUTLINES_QUIET_S = 0.2
+"""Without a new entry in the log: clients and peers write nothing."""
+OUTLINES_PATIENCE_S = 1.0
+"""For such a pause, before each slice."""
+OUTLINES_REST_S = 0.02
+"""Minimum rest between two slices; otherwise as long as the last slice took."""
+OUTLINES_EVERY_S = 60.0
+"""Between two looks at the bodies if the log does not grow, and after a failure."""
+
 # ---- mastership/elections.py
 
 ELECTIONS_REFRESH_S = 30.0

@@ -65,6 +65,7 @@ def check(connection: sqlite3.Connection, *, has_sound_histories: bool = True) -
     _check_trees(connection)
     _check_guids(connection)
     _check_expunged(connection)
+    check_outlines(connection)
     if _has_whole_log(connection) and all(item.applied in {0, APPLIED} for item in log):
         _check_projections(connection, log)
         _check_heads(connection, log, has_sound_histories=has_sound_histories)
@@ -73,6 +74,14 @@ def check(connection: sqlite3.Connection, *, has_sound_histories: bool = True) -
         if has_sound_histories:
             _check_replay(connection, log)
         _check_stamp_order(connection, log)
+
+
+def check_outlines(connection: sqlite3.Connection) -> None:
+    """Check that outlines have bodies, and that new bodies come after all that have been looked at."""
+    query = "SELECT id FROM outline EXCEPT SELECT id FROM content"
+    assert connection.execute(query).fetchall() == [], "outlines of bodies that have left"
+    query = "SELECT id FROM content WHERE id < (SELECT MAX(id) FROM outline) EXCEPT SELECT id FROM outline"
+    assert connection.execute(query).fetchall() == [], "bodies that are never looked at"
 
 
 def _has_whole_log(connection: sqlite3.Connection) -> bool:

@@ -8,11 +8,12 @@ at most one slice of unsent messages.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, tee
 from typing import NamedTuple, TypeAlias
 
 import trio
@@ -21,7 +22,9 @@ from protocol.units import MIB
 from protocol.values import UidSet
 from replicator.errors import ContentUnavailableError, MailError
 from replicator.imap.handlers.binary import decoded, measured
+from replicator.imap.rendering import outline
 from replicator.imap.rendering.fetch_answers import ParsedBody, fetch_value
+from replicator.imap.rendering.outline import Outline
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.connection import ConnectionEndedError
@@ -63,11 +66,12 @@ _FLAGS = b"FLAGS"
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Data to send for each message."""
+    """Data to send for each message. `by_outline`: outlines may tell all of it."""
 
     items: _Items
     with_body: bool
     with_structure: bool
+    by_outline: bool
     tells_flags: bool
 
 
@@ -76,7 +80,7 @@ _Values: TypeAlias = list[tuple[bytes, Printed]]
 
 
 class _Found(NamedTuple):
-    """A message that exists. `body` and `values` are None if no item needs the body."""
+    """A message that exists. `body` is None if it was not read, `values` too if no item needs the body."""
 
     number: int
     message: Message
@@ -104,13 +108,14 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
             "imap_fetch_items", f"A FETCH may have {limit} items, not {items}; ask for fewer at a time"
         )
     selection, plan = session.selection, _plan(command)
-    pairs = selection.numbering.pairs(await resolved(session, command.numbers, by_uid=command.by_uid))
+    (pairs,) = tee(selection.numbering.pairs(await resolved(session, command.numbers, by_uid=command.by_uid)), 1)
     marks = not selection.read_only and any(sets_seen(item) for item in command.items)
     left_out = _LeftOut()
     for first in pairs:
         if plan.with_body:  # reading may take long, and messages of a client that disconnected must not be marked
             await session.connection.flush()
-        some = await _read(session, chain((first,), pairs), left_out, plan)
+        outlines = await _outlines(session, plan, chain((first,), copy(pairs)))
+        some = await _read(session, chain((first,), pairs), outlines, left_out, plan)
         seen = UidSet()
         if marks:
             try:
@@ -145,12 +150,27 @@ def _plan(command: c.Fetch) -> _Plan:
         items=[(response_name(item).encode("ascii"), item) for item in items],
         with_body=any(needs_body(item) for item in items),
         with_structure=any(needs_structure(item) for item in items),
+        by_outline=all(outline.may_tell(item) for item in items if needs_body(item)),
         tells_flags=Attribute.FLAGS in items,
     )
 
 
-async def _read(session: Session, pairs: Iterable[tuple[int, int]], left_out: _LeftOut, plan: _Plan) -> list[_Found]:
-    """Read the next slice. `pairs`: sequence numbers and UIDs."""
+async def _outlines(session: Session, plan: _Plan, pairs: Iterable[tuple[int, int]]) -> Mapping[bytes, bytes]:
+    """Return the outlines of the next slice, or none if they cannot tell all that is to be sent."""
+    if not (plan.with_body and plan.by_outline):
+        return {}
+    found = map(session.selection.view.messages.get, (uid for _, uid in islice(pairs, SLICE_MESSAGES)))
+    return await session.mail.outlines([message for message in found if message is not None], outline.VERSION)
+
+
+async def _read(
+    session: Session,
+    pairs: Iterable[tuple[int, int]],
+    outlines: Mapping[bytes, bytes],
+    left_out: _LeftOut,
+    plan: _Plan,
+) -> list[_Found]:
+    """Read the next slice. `pairs`: sequence numbers and UIDs; `outlines`: by content hash."""
     messages = session.selection.view.messages
     some = list[_Found]()
     size_bytes, deadline = 0, trio.current_time() + SLICE_S
@@ -159,6 +179,8 @@ async def _read(session: Session, pairs: Iterable[tuple[int, int]], left_out: _L
             left_out.gone += 1
         elif not plan.with_body:
             some.append(_Found(number, message))
+        elif (values := _outlined(plan, message, outlines.get(message.content_hash))) is not None:
+            some.append(_Found(number, message, None, values))
         else:
             try:
                 body = await session.mail.read_body(message)
@@ -245,12 +267,29 @@ async def _send(session: Session, body: BodyReader, chunks: list[Chunk]) -> None
 
 
 def _values(items: _Items, message: Message, body: ParsedBody | None) -> list[tuple[bytes, Value]]:
-    return [(name, None if item is Attribute.FLAGS else fetch_value(item, message, body)) for name, item in items]
+    return [(name, _value(item, message, body)) for name, item in items]
+
+
+def _value(item: FetchItem, message: Message, body: ParsedBody | None) -> Value:
+    return None if item is Attribute.FLAGS else fetch_value(item, message, body)
 
 
 def _printed_values(items: _Items, message: Message, body: ParsedBody) -> _Values:
     """Return the values of the items. Uses no mutable state, so it may run in a thread."""
     return [(name, printed(value)) for name, value in _values(items, message, body)]
+
+
+def _outlined(plan: _Plan, message: Message, packed: bytes | None) -> _Values | None:
+    """Return the values of the items by the message's outline; None if it does not tell all of them."""
+    if (known := Outline.unpack(packed)) is None:
+        return None
+    values: _Values = []
+    for name, item in plan.items:
+        value = known.value(item) if needs_body(item) else printed(_value(item, message, None))
+        if value is None:
+            return None
+        values.append((name, value))
+    return values
 
 
 def _chunks(values: _Values) -> Iterator[Chunk]:

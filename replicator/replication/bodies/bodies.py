@@ -17,13 +17,14 @@ import trio
 from protocol.commands import Parts, Reply
 from replicator.config.model import ContentConfig
 from replicator.errors import ContentUnavailableError, DatabaseFailedError, DiskFullError, MailError, UnavailableError
-from replicator.mailstore import BodyReader, ReceivedBody
+from replicator.mailstore import BodyReader, Outliner, ReceivedBody
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.attachments import NodeAttachments
 from replicator.replication.bodies.backfill import Backfill, WriteBody
 from replicator.replication.bodies.download import Downloader, Keepers
 from replicator.replication.bodies.orphan_sweep import AttachmentTotals, OrphanSweep
+from replicator.replication.bodies.outlines import Outlines
 from replicator.replication.bodies.peer_fetch import AnyFetch, Fetched, Links, fetch, fetch_chunk
 from replicator.replication.bodies.reader import LargeBody, PlainBody, recipe_of
 from replicator.replication.bodies.retention import Retention
@@ -41,6 +42,7 @@ from replicator.store.bodies.body_rows import (
     read_body,
     replace_body,
 )
+from replicator.store.bodies.outline_rows import outlines
 from replicator.store.db.transaction import Transaction
 from replicator.store.store import Reader, Store
 
@@ -65,6 +67,7 @@ class Bodies:
             store, content.keep_expunged_s, environment.clock_ms, let_go=self._downloader.let_go_removed
         )
         self._orphan_sweep = OrphanSweep(store)
+        self._outlines = Outlines(store, environment.run_in_thread)
         self._wanted_in, self._wanted_out = trio.open_memory_channel[bytes](WANTED_MAX)
 
     async def run(self) -> None:
@@ -232,6 +235,10 @@ class Bodies:
             return None
         return LargeBody(recipe, self._attachments, found)
 
+    async def outlines(self, hashes: Sequence[bytes], version: int) -> dict[bytes, bytes]:
+        """Return the outlines of this version that these bodies have, by the hash of the body."""
+        return await self._store.read(partial(outlines, hashes=hashes, version=version))
+
     async def read(self, content_hash: bytes) -> bytes | Parts | None:
         """Return a body as peers get it; None: it is missing or damaged here. Its attachments are not checked."""
         return await self._store.read(partial(read_body, content_hash=content_hash))
@@ -282,6 +289,10 @@ class Bodies:
     def attachments_held(self) -> AttachmentTotals | None:
         """The attachments of this node's bodies, as the last complete sweep counted them; None: no sweep yet."""
         return self._orphan_sweep.held
+
+    async def outline(self, outliner: Outliner) -> None:
+        """See `Outlines.run`."""
+        await self._outlines.run(outliner)
 
     async def sweep(self) -> None:
         """See `OrphanSweep.run`."""

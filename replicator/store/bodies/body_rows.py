@@ -70,7 +70,7 @@ def write_body(connection: sqlite3.Connection, stored: StoredBody) -> None:
     A damaged body in the database is replaced, and so is one with attachments by one without, which cannot have lost
     any.
     """
-    if _insert(connection, "IGNORE", stored):
+    if _insert(connection, stored):
         _record(connection, stored)
     elif not _may_stay(connection, stored):
         replace_body(connection, stored)
@@ -79,7 +79,8 @@ def write_body(connection: sqlite3.Connection, stored: StoredBody) -> None:
 def replace_body(connection: sqlite3.Connection, stored: StoredBody) -> None:
     """Store a body in place of a damaged one. A sweep releases the damaged one's attachments."""
     connection.execute("DELETE FROM attachment WHERE text = ?", (stored.content_hash,))
-    _insert(connection, "REPLACE", stored)
+    connection.execute("DELETE FROM content WHERE hash = ?", (stored.content_hash,))  # REPLACE would run no trigger
+    _insert(connection, stored)
     _record(connection, stored)
 
 
@@ -119,11 +120,11 @@ def unrecorded(connection: sqlite3.Connection, holdings: Iterable[Holding]) -> l
     return [held for held in holdings if connection.execute(query, (held.hash, held.holder)).fetchone() is None]
 
 
-def _insert(connection: sqlite3.Connection, otherwise: str, stored: StoredBody) -> bool:
-    """Insert the body's row. Return True if a row was written."""
+def _insert(connection: sqlite3.Connection, stored: StoredBody) -> bool:
+    """Insert the body's row, unless there is one. Return True if a row was written."""
     is_large = isinstance(stored.message, Parts)
     row = (stored.content_hash, stored.size_bytes, is_large, stored.packed)
-    query = f"INSERT OR {otherwise} INTO content (hash, size_bytes, parted, body) VALUES (?, ?, ?, ?)"
+    query = "INSERT OR IGNORE INTO content (hash, size_bytes, parted, body) VALUES (?, ?, ?, ?)"
     return connection.execute(query, row).rowcount == 1
 
 

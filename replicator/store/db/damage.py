@@ -27,6 +27,7 @@ _LARGE = {
     "by_uid": ("mailbox, uid",),
     "by_guid": ("guid, mailbox",),
     "content": ("id", "hash"),
+    "outline": ("id", "version, id"),
     "expunged": ("mailbox, guid", "mailbox, received_ms, guid", "expunged_ms, size_bytes"),
     "doomed": ("hash",),
 }

@@ -235,6 +235,20 @@ CREATE TABLE recent (                               -- this node's alone, of all
 ) WITHOUT ROWID;
 """
 
+_OUTLINES = """
+CREATE TABLE outline (                              -- derived from texts: see `outline_rows`
+    id      INTEGER PRIMARY KEY,                    -- of the text in table content
+    version INTEGER NOT NULL,                       -- of what made it
+    packed  BLOB NOT NULL                           -- zstd; empty: there is none
+);
+CREATE INDEX outline_version ON outline (version, id);
+CREATE TRIGGER outline_leaves AFTER DELETE ON content
+BEGIN
+    DELETE FROM outline WHERE id = OLD.id;
+END;
+"""
+
+
 _UPGRADES = {
     8: """
         ALTER TABLE identity ADD COLUMN begun INTEGER NOT NULL DEFAULT 1;
@@ -243,7 +257,7 @@ _UPGRADES = {
     """,
     9: "ALTER TABLE by_uid ADD COLUMN also BLOB;",
     10: "",  # entries in the log have checks from now on, which earlier versions cannot read
-    11: "ALTER TABLE chain ADD COLUMN history BLOB NOT NULL DEFAULT x'';",  # entries name histories from now on, too
+    11: f"ALTER TABLE chain ADD COLUMN history BLOB NOT NULL DEFAULT x''; {_OUTLINES}",  # entries name histories, too
 }
 """Upgrade scripts: schema version -> SQL that brings a database to the next version."""
 
@@ -317,7 +331,7 @@ def open_writer(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
     if version == 0:
-        connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        connection.executescript(f"BEGIN; {_SCHEMA} {_OUTLINES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     else:
         for before in range(version, SCHEMA_VERSION):
             connection.executescript(f"BEGIN; {_UPGRADES[before]} PRAGMA user_version = {before + 1}; COMMIT;")

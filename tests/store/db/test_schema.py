@@ -40,7 +40,8 @@ async def test_database_of_an_earlier_version_is_upgraded(tmp_path: Path, monkey
     connection = sqlite3.connect(path)
     connection.executescript(
         "DROP INDEX lacking_hash; DROP INDEX log_abandoned; ALTER TABLE identity DROP COLUMN begun;"
-        "ALTER TABLE by_uid DROP COLUMN also; ALTER TABLE chain DROP COLUMN history; PRAGMA user_version = 8;"
+        "ALTER TABLE by_uid DROP COLUMN also; ALTER TABLE chain DROP COLUMN history;"
+        "DROP TRIGGER outline_leaves; DROP TABLE outline; PRAGMA user_version = 8;"
     )
     connection.close()
     async with open_store(tmp_path) as store:
@@ -58,7 +59,8 @@ async def test_entries_that_an_earlier_version_logged_can_be_read(
     connection = sqlite3.connect(path)
     connection.executescript(
         "UPDATE log SET body = substr(body, 18);"  # without checks
-        "ALTER TABLE chain DROP COLUMN history; PRAGMA user_version = 10;"
+        "ALTER TABLE chain DROP COLUMN history; DROP TRIGGER outline_leaves; DROP TABLE outline;"
+        "PRAGMA user_version = 10;"
     )
     connection.close()
     async with Store.open(path, "dc1.b", Environment()) as store:

@@ -1,0 +1,112 @@
+"""Outlines: what clients ask of each message of a folder, made once when its body arrives (design section 6).
+
+An outline holds ENVELOPE and BODYSTRUCTURE as they are sent, and the header fields that clients list, sort and thread
+by. It tells exactly what the body tells, or that it does not know: then the body is read. Bodies whose answers depend
+on the node's limits, or that are damaged, have no outline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import msgpack
+
+from replicator.imap.rendering.bodystructure import body_structure
+from replicator.imap.rendering.envelope import envelope
+from replicator.imap.rendering.fetch_answers import ParsedBody
+from replicator.imap.wire.fetch_items import Attribute, BodySection, FetchItem, Printed, SectionText, Span, Value
+from replicator.imap.wire.responses import printed
+from replicator.mailstore import Outliner
+from replicator.mime.header import Header
+from replicator.mime.skeleton import Skeleton
+from replicator.mime.structure import Part
+
+VERSION = 1
+"""Number that rises whenever outlines would tell something else of any message; nodes then make all of them anew."""
+
+MAX_FIELDS = 100
+"""Most fields of any header in an outlined message. All of these can be found by name, whatever the node's limits."""
+
+KEPT = frozenset(
+    {
+        *(b"date", b"from", b"sender", b"reply-to", b"to", b"cc", b"bcc", b"subject"),
+        *(b"message-id", b"in-reply-to", b"references", b"thread-topic", b"thread-index"),
+        *(b"content-type", b"mime-version", b"content-transfer-encoding", b"content-disposition", b"content-language"),
+        *(b"list-id", b"list-post", b"list-unsubscribe", b"newsgroups", b"mail-followup-to", b"mail-reply-to"),
+        *(b"x-priority", b"x-msmail-priority", b"importance", b"priority", b"precedence", b"auto-submitted"),
+        *(b"disposition-notification-to", b"return-receipt-to", b"x-draft-info", b"user-agent", b"x-mailer"),
+        *(b"x-uniform-type-identifier", b"x-universally-unique-identifier", b"x-spam-flag", b"x-spam-status"),
+    }
+)
+"""Names of the fields that outlines hold. Others are known by name only: that a message has them, or has not."""
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The outline of one body. `header` has the fields that are kept; `left_out` are the names of all others."""
+
+    envelope: bytes
+    structure: bytes
+    header: Header
+    left_out: frozenset[bytes]
+
+    @classmethod
+    def unpack(cls, packed: bytes | None) -> Outline | None:
+        """Return the outline that `outline_of` has made; None if there is none."""
+        if not packed:
+            return None
+        told, structure, header, left_out = cast(
+            "tuple[bytes, bytes, bytes, tuple[bytes, ...]]", msgpack.unpackb(packed, use_list=False)
+        )
+        return cls(told, structure, Header.at(header, 0, len(header)), frozenset(left_out))
+
+    def value(self, item: FetchItem) -> Printed | None:
+        """Return the value of an item as it is sent; None if the outline does not tell it."""
+        if item is Attribute.ENVELOPE:
+            return Printed((self.envelope,))
+        if item is Attribute.BODYSTRUCTURE:
+            return Printed((self.structure,))
+        if not may_tell(item) or not isinstance(item, BodySection):
+            return None
+        names = frozenset(name.lower().encode() for name in item.fields)
+        if names & self.left_out:
+            return None
+        content = self.header.select(names)
+        if item.partial is not None:
+            content = content[item.partial.origin : item.partial.origin + item.partial.length]
+        return printed(content)
+
+
+def may_tell(item: FetchItem) -> bool:
+    """Return True if outlines of most messages tell the value of this item."""
+    if isinstance(item, BodySection):
+        return not item.part and item.text is SectionText.HEADER_FIELDS
+    return item in {Attribute.ENVELOPE, Attribute.BODYSTRUCTURE}
+
+
+def outline_of(skeleton: Skeleton) -> bytes:
+    """Return the outline of a body, packed; nothing if the body is always to be read."""
+    if skeleton.lacks_header or skeleton.header_only:
+        return b""
+    body = ParsedBody(skeleton, MAX_FIELDS + 1)
+    header = body.header
+    if header.end == header.fields_end or not all(_has_few_fields(part) for part in body.structure.walk()):
+        return b""  # without an empty line after the header, its fields cannot be told apart when they are read again
+    structure = body_structure(body.structure, skeleton, extended=True)
+    left_out = sorted({*header.names} - KEPT)
+    outline = (_octets(envelope(header)), _octets(structure), header.select(KEPT), left_out)
+    return cast("bytes", msgpack.packb(outline))
+
+
+OUTLINER = Outliner(VERSION, outline_of)
+
+
+def _has_few_fields(part: Part) -> bool:
+    return len(part.header.names) <= MAX_FIELDS
+
+
+def _octets(value: Value) -> bytes:
+    chunks = printed(value).chunks
+    assert not any(isinstance(chunk, Span) for chunk in chunks), "neither item has contents of the message"
+    return b"".join(chunk for chunk in chunks if isinstance(chunk, bytes))

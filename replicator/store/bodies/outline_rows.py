@@ -1,0 +1,76 @@
+"""Outlines of message bodies in the database: what clients ask for most, made once for each body (design section 6).
+
+An outline is derived data, and opaque here: what makes it and reads it also counts its versions. Each body that was
+looked at has a row, an empty one if its outline is too large or cannot be made. Bodies are looked at in the order of
+their ids, so those above the highest row are still to come. A body's row leaves with the body, by a trigger of table
+`content`: so if the highest body leaves and a new one gets its id, that one is looked at, too.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import zstandard
+
+from protocol.commands import Parts
+from protocol.units import KIB
+from replicator.store.bodies.body_rows import COMPRESSION_LEVEL, read_body
+
+OUTLINE_MAX_BYTES = 16 * KIB
+"""Largest outline that is kept: ten times what mail has, and few enough octets to read a hundred at once."""
+
+
+class Unoutlined(NamedTuple):
+    """A body that has no outline of the present version. `message` is None if the body is damaged."""
+
+    content_hash: bytes
+    message: bytes | Parts | None
+
+
+def outlines(connection: sqlite3.Connection, hashes: Iterable[bytes], version: int) -> dict[bytes, bytes]:
+    """Return the outlines of this version that these bodies have, by their hash. Damaged ones are left out."""
+    query = "SELECT o.packed FROM content c JOIN outline o ON o.id = c.id WHERE c.hash = ? AND o.version = ?"
+    unpack = zstandard.ZstdDecompressor().decompress
+    found: dict[bytes, bytes] = {}
+    for content_hash in hashes:
+        row = connection.execute(query, (content_hash, version)).fetchone()
+        if row is not None and isinstance(row[0], bytes) and row[0]:
+            try:
+                found[content_hash] = unpack(row[0], max_output_size=OUTLINE_MAX_BYTES)
+            except zstandard.ZstdError:
+                continue
+    return found
+
+
+def unoutlined(connection: sqlite3.Connection, version: int, bodies: int, size_bytes: int) -> list[Unoutlined]:
+    """Return bodies to be outlined, within these limits, but at least one if there is any: new ones first."""
+    new = "SELECT hash, length(body) FROM content WHERE id > (SELECT COALESCE(MAX(id), 0) FROM outline) ORDER BY id"
+    old = (
+        "SELECT c.hash, length(c.body) FROM outline o CROSS JOIN content c ON c.id = o.id WHERE o.version < ?"
+        " ORDER BY o.version, o.id"
+    )
+    rows = (
+        connection.execute(f"{new} LIMIT ?", (bodies,)).fetchall()
+        or connection.execute(f"{old} LIMIT ?", (version, bodies)).fetchall()
+    )
+    found: list[Unoutlined] = []
+    for content_hash, length in rows:
+        if found and size_bytes < length:
+            break
+        found.append(Unoutlined(content_hash, read_body(connection, content_hash)))
+        size_bytes -= length
+    return found
+
+
+def write_outlines(connection: sqlite3.Connection, made: Mapping[bytes, bytes], version: int) -> None:
+    """Write rows of bodies that are still here. An empty outline, or one that is too large, leaves an empty row."""
+    compress = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True).compress
+    connection.executemany(
+        "INSERT OR REPLACE INTO outline (id, version, packed) SELECT id, ?, ? FROM content WHERE hash = ?",
+        (
+            (version, compress(octets) if 0 < len(octets) <= OUTLINE_MAX_BYTES else b"", content_hash)
+            for content_hash, octets in made.items()
+        ),
+    )

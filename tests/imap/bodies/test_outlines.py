@@ -1,0 +1,146 @@
+"""FETCH by outlines: the same answers as from the bodies, without reading those."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+
+from replicator.errors import DiskFullError
+from replicator.imap.rendering.outline import OUTLINER, VERSION
+from replicator.imap.services import ImapServices
+from replicator.mailstore import BodyReader, NewMessage, Outliner
+from replicator.replication import timing
+from replicator.replication.bodies.outlines import BODIES_AT_ONCE
+from replicator.view import Message
+from tests.imap.client import connected
+from tests.imap_data.hard_mails import HARD_MAILS
+from tests.one_node import HookedMail
+
+LIST = "FLAGS UID RFC822.SIZE ENVELOPE BODYSTRUCTURE BODY.PEEK[HEADER.FIELDS (Subject References X-Priority)]"
+COMMANDS = [
+    f"FETCH 1:* ({LIST})",
+    "FETCH 1:* ENVELOPE",
+    "UID FETCH 1:* (BODYSTRUCTURE)",
+    "FETCH 1:* (BODY.PEEK[HEADER.FIELDS (Received)])",
+    "FETCH 1:* (ENVELOPE BODY.PEEK[HEADER])",
+    "FETCH 1:* (UID BODY[HEADER.FIELDS (Subject)])",  # sets \Seen
+]
+
+
+@contextmanager
+def counted(mail: HookedMail, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Note the UIDs of messages whose body is read."""
+    read, read_body = list[int](), mail.read_body
+
+    async def note(message: Message) -> BodyReader:
+        read.append(message.uid)
+        return await read_body(message)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mail, "read_body", note)
+        yield read
+
+
+@asynccontextmanager
+async def outlining(
+    mail: HookedMail, clock: trio.testing.MockClock, outliner: Outliner = OUTLINER
+) -> AsyncIterator[None]:
+    """Make outlines of the bodies that are here, and of those that come in the block."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mail.outline, outliner)
+        await trio.sleep_until(clock.current_time() + 2 * timing.OUTLINES_EVERY_S)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def answers(served: ImapServices, commands: list[str] = COMMANDS) -> list[bytes]:
+    found = []
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        for command in commands:
+            await client.send(f"t {command}\r\n")
+            found.append(await client.octets())
+    return found
+
+
+async def test_answers_by_outlines_are_those_by_bodies(
+    mail: HookedMail, served: ImapServices, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    inbox = await mail.folder("alice", "INBOX")
+    for raw in HARD_MAILS.values():
+        await mail.save(inbox, NewMessage(raw, frozenset({"\\Seen"})))
+    await answers(served, [])  # from now on, nothing is \Recent
+    by_bodies = await answers(served)
+    async with outlining(mail, autojump_clock):
+        with counted(mail, monkeypatch) as read:
+            by_outlines = await answers(served, COMMANDS[:1])
+            assert len(read) < len(HARD_MAILS) / 10
+        by_outlines += await answers(served, COMMANDS[1:])
+    for one, other in zip(by_outlines, by_bodies, strict=True):
+        assert sorted(one.split(b"* ")) == sorted(other.split(b"* "))
+
+
+async def test_new_mail_is_read_until_it_has_an_outline(
+    mail: HookedMail, served: ImapServices, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    inbox = await mail.folder("alice", "INBOX")
+    command = ["FETCH 1:* (ENVELOPE)"]
+    async with outlining(mail, autojump_clock):
+        for number in range(3 * BODIES_AT_ONCE):
+            await mail.save(inbox, NewMessage(b"Subject: %d\r\n\r\n" % number))
+        with counted(mail, monkeypatch) as read:
+            by_bodies = await answers(served, command)
+            assert len(read) == 3 * BODIES_AT_ONCE
+        await trio.sleep(timing.OUTLINES_EVERY_S / 2)
+        with counted(mail, monkeypatch) as read:
+            assert await answers(served, command) == by_bodies
+            assert read == []
+
+
+async def test_outlines_are_made_while_mail_comes_in_all_the_time(
+    mail: HookedMail, autojump_clock: trio.testing.MockClock
+) -> None:
+    inbox = await mail.folder("alice", "INBOX")
+    async with outlining(mail, autojump_clock):
+        for number in range(50):
+            await mail.save(inbox, NewMessage(b"Subject: %d\r\n\r\n" % number))
+            await trio.sleep(timing.OUTLINES_QUIET_S / 2)
+        messages = (await mail.open_mailbox(inbox)).messages.values()
+        assert len(await mail.outlines(messages, VERSION)) > 25
+
+
+async def test_full_disk_delays_outlines(
+    mail: HookedMail, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    inbox = await mail.folder("alice", "INBOX")
+    await mail.save(inbox, NewMessage(b"Subject: x\r\n\r\n"))
+    messages = [*(await mail.open_mailbox(inbox)).messages.values()]
+
+    async def full(_: object) -> None:
+        raise DiskFullError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mail.store, "write", full)
+        async with outlining(mail, autojump_clock):
+            assert not await mail.outlines(messages, VERSION)
+            patched.undo()
+            await trio.sleep(2 * timing.OUTLINES_EVERY_S)
+            assert await mail.outlines(messages, VERSION)
+
+
+async def test_outlines_of_an_earlier_version_are_made_anew(
+    mail: HookedMail, autojump_clock: trio.testing.MockClock
+) -> None:
+    inbox = await mail.folder("alice", "INBOX")
+    for number in range(3):
+        await mail.save(inbox, NewMessage(b"Subject: %d\r\n\r\n" % number))
+    messages = [*(await mail.open_mailbox(inbox)).messages.values()]
+    for version in (VERSION, VERSION + 1):
+        async with outlining(mail, autojump_clock, replace(OUTLINER, version=version)):
+            assert len(await mail.outlines(messages, version)) == 3
+    assert await mail.outlines(messages, VERSION) == {}
