@@ -14,6 +14,7 @@ from replicator.imap.matching import bounds
 from replicator.imap.matching.bounds import contains
 from replicator.imap.matching.phases import STEP_WORK, Basis, Search
 from replicator.imap.rendering.fetch_answers import ParsedBody
+from replicator.imap.rendering.outline import outline_of
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.wire.sequence_set import SequenceSet
 from replicator.imap.work_meter import WorkExceededError, WorkMeter
@@ -42,7 +43,7 @@ class Mail:
 
     @property
     def octets(self) -> bytes:
-        lines = [f"From: {self.sender}"]
+        lines = [f"From: {self.sender}", f"Received: {self.sender}"]
         lines += [] if self.subject is None else [f"Subject: {self.subject}"]
         lines += [] if self.sent is None else [f"Date: {self.sent:%d %b %Y} 23:59:59 -1200"]
         return "\r\n".join([*lines, "", self.body]).encode()
@@ -93,7 +94,7 @@ def mail(draw: st.DrawFn, uid: int) -> Mail:
         flags=frozenset(draw(st.sets(st.sampled_from(FLAGS)))),
         received_ms=(day - EPOCH).days * DAY_MS + draw(st.sampled_from([0, 1, DAY_MS - 1])),
         size_bytes=draw(st.integers(0, 5)),
-        content_hash=bytes(32),
+        content_hash=uid.to_bytes(32),
         dot=Dot("dc1.1", uid),
         change=0,
     )
@@ -120,7 +121,7 @@ single_keys = st.one_of(
     st.builds(keys.Received, relations, days),
     st.builds(keys.Sent, relations, days),
     st.builds(keys.ReceivedWithin, st.integers(1, 4).map(lambda days: days * DAY_MS // 1000), st.booleans()),
-    st.builds(keys.HeaderContains, st.sampled_from(["SUBJECT", "From", "X-None"]), words),
+    st.builds(keys.HeaderContains, st.sampled_from(["SUBJECT", "From", "Received", "X-None"]), words),
     st.builds(keys.AddressContains, st.sampled_from(["FROM", "CC"]), words),
     words.map(keys.BodyContains),
     words.map(keys.TextContains),
@@ -171,7 +172,7 @@ def matches_naively(key: keys.SearchKey, mail: Mail, mailbox: Mailbox) -> bool:
         case keys.ReceivedWithin(seconds, younger):
             return (NOW_MS - row.received_ms <= 1000 * seconds) is younger
         case keys.HeaderContains(name, text):
-            value = {"SUBJECT": mail.subject, "FROM": mail.sender}.get(name.upper())
+            value = {"SUBJECT": mail.subject, "FROM": mail.sender, "RECEIVED": mail.sender}.get(name.upper())
             return value is not None and text.decode() in value.lower()
         case keys.AddressContains(name, text):
             return name == "FROM" and text.decode() in mail.sender.lower()
@@ -191,8 +192,10 @@ def in_set(number: int, wanted: SequenceSet, largest: int) -> bool:
 
 
 @settings(max_examples=examples(150, 500), deadline=None)
-@given(mailbox=mailboxes(), key=search_keys, at_once=st.integers(1, 10))
-def test_search_finds_the_same_as_a_naive_search(mailbox: Mailbox, key: keys.SearchKey, at_once: int) -> None:
+@given(mailbox=mailboxes(), key=search_keys, at_once=st.integers(1, 10), outlined=st.sets(st.integers(1, 20)))
+def test_search_finds_the_same_as_a_naive_search(
+    mailbox: Mailbox, key: keys.SearchKey, at_once: int, outlined: set[int]
+) -> None:
     work = WorkMeter(10_000)
     search = Search(keys.SearchProgram(key), mailbox.view, mailbox.basis, work)
     by_uid = {mail.row.uid: mail for mail in mailbox.mails}
@@ -200,6 +203,14 @@ def test_search_finds_the_same_as_a_naive_search(mailbox: Mailbox, key: keys.Sea
         found, undecided = decided(search)
     assert undecided == sorted(undecided)
     assert found.isdisjoint(undecided)
+    if undecided:
+        outlines = {by_uid[uid].row.content_hash: outline_of(Skeleton(by_uid[uid].octets)) for uid in undecided}
+        outlines = {content_hash: one for content_hash, one in outlines.items() if content_hash[-1] in outlined}
+        more, undecided = search.narrow([by_uid[uid].row for uid in undecided], outlines)
+        assert search.reads_fields or not more
+        assert found.isdisjoint(more)
+        assert more.isdisjoint(undecided)
+        found |= more
     found |= {uid for uid in undecided if search.matches(by_uid[uid].row, ParsedBody(Skeleton(by_uid[uid].octets)))}
     announced = [mail for mail in mailbox.mails if mail.row.uid in mailbox.announced]
     assert found == {mail.row.uid for mail in announced if matches_naively(key, mail, mailbox)}
@@ -242,6 +253,31 @@ ROWS = (row(1), row(2, "\\Seen"), row(3), row(4, "\\Seen"))
 )
 def test_bodies_are_needed_only_where_they_decide(key: keys.SearchKey, found: set[int], undecided: list[int]) -> None:
     assert decided(search_of(key, *ROWS)) == (found, undecided)
+
+
+@pytest.mark.parametrize(
+    ("key", "found", "undecided"),
+    [
+        (keys.HeaderContains("Subject", b"x"), {2}, [3]),
+        (keys.AddressContains("From", b"ann@"), {1, 2}, [3]),
+        (keys.HeaderContains("X-None", b"x"), set(), [3]),
+        (keys.HeaderContains("Received", b"x"), set(), [1, 2, 3]),
+        (keys.And((TEXT, keys.HeaderContains("Subject", b"x"))), set(), [2, 3]),
+        (keys.Or(TEXT, keys.HeaderContains("Subject", b"x")), {2}, [1, 3]),
+        (keys.Not(keys.HeaderContains("Subject", b"x")), {1}, [3]),
+        (keys.Sent(keys.Relation.SINCE, DAYS[0]), {1, 2}, [3]),
+        (keys.And((keys.Sent(keys.Relation.BEFORE, DAYS[0]), TEXT)), set(), [3]),
+    ],
+)
+def test_outlines_decide_what_they_tell(key: keys.SearchKey, found: set[int], undecided: list[int]) -> None:
+    """The third message has no outline."""
+    mails = [
+        Mail(row(uid)._replace(content_hash=bytes([uid])), subject, "Ann <ann@example.org>", "", DAYS[2])
+        for uid, subject in ((1, "y"), (2, "x"), (3, "x"))
+    ]
+    outlines = {mail.row.content_hash: outline_of(Skeleton(mail.octets)) for mail in mails[:2]}
+    search = search_of(key, *(mail.row for mail in mails))
+    assert search.narrow([mail.row for mail in mails], outlines) == (found, undecided)
 
 
 class HeaderOnly(ParsedBody):

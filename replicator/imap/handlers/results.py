@@ -1,7 +1,7 @@
 """What SEARCH, SORT and THREAD share: finding messages, telling which, and keeping them for `$`.
 
-Messages that the view alone cannot decide are read, one at a time. With result options (RFC 4731, RFC 5267), the answer
-is an ESEARCH response; SAVE keeps what was found for `$` (RFC 5182).
+Messages that neither the view nor their outlines decide are read, one at a time. With result options (RFC 4731, RFC
+5267), the answer is an ESEARCH response; SAVE keeps what was found for `$` (RFC 5182).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import trio
 from replicator.errors import ContentUnavailableError
 from replicator.imap.handlers.fetch import MANY_RANGES
 from replicator.imap.matching.phases import Basis, Search
+from replicator.imap.rendering import outline
 from replicator.imap.session import Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
@@ -26,6 +27,7 @@ from replicator.imap.work_meter import WorkExceededError, WorkMeter
 from replicator.view import Message
 
 NUMBERED_AT_ONCE = 5000  # messages, whose sequence numbers are looked up in some milliseconds
+OUTLINES_AT_ONCE = 250  # messages, whose outlines take some milliseconds to search, in a thread
 
 _SAVE_ALONE = frozenset({ReturnOption.SAVE})
 _ALL_COUNT = frozenset({ReturnOption.ALL, ReturnOption.COUNT})
@@ -70,7 +72,8 @@ async def find(session: Session, program: SearchProgram, saved: Sequence[int], w
     uids, unreadable = array("I"), 0
     for found, doubtful in evaluation.decide():
         await trio.lowlevel.checkpoint()
-        for uid in doubtful:
+        left = await _narrowed(session, doubtful, evaluation, found) if evaluation.reads_fields else doubtful
+        for uid in left:
             await trio.lowlevel.checkpoint()
             if (message := view.messages.get(uid)) is None:
                 continue
@@ -81,6 +84,21 @@ async def find(session: Session, program: SearchProgram, saved: Sequence[int], w
                 unreadable += 1
         uids.extend(sorted(found))
     return Found(uids, unreadable)
+
+
+async def _narrowed(session: Session, doubtful: Sequence[int], evaluation: Search, found: set[int]) -> list[int]:
+    """Add to `found` what outlines tell of these messages to match. Return those that are still in doubt."""
+    messages, left = session.selection.view.messages, list[int]()
+    for start in range(0, len(doubtful), OUTLINES_AT_ONCE):
+        some = [message for uid in doubtful[start : start + OUTLINES_AT_ONCE] if (message := messages.get(uid))]
+        outlines = await session.mail.outlines(some, outline.VERSION)
+        if not outlines:
+            left.extend(message.uid for message in some)
+            continue
+        decided = await session.services.parsing.apart(partial(evaluation.narrow, some, outlines))
+        found.update(filter(messages.__contains__, decided.sure))
+        left.extend(decided.doubtful)
+    return left
 
 
 async def _matches(session: Session, message: Message, evaluation: Search) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain
@@ -21,7 +21,9 @@ from replicator.imap.rendering.address_lists import parse_addresses
 from replicator.imap.rendering.casemap import casemap
 from replicator.imap.rendering.decoding import address_text, header_text, part_text, sent_date, value_text
 from replicator.imap.rendering.fetch_answers import ParsedBody
+from replicator.imap.rendering.outline import Outline
 from replicator.imap.work_meter import WorkMeter
+from replicator.mime.header import Header
 from replicator.mime.structure import Part
 from replicator.view import MailboxView, Message
 
@@ -51,39 +53,39 @@ _Text: TypeAlias = Sequence[str]
 """A text in pieces, which follow each other without anything in between."""
 
 
-class ReadableText:
-    """A message's text as people read it, as it is compared. Held only while one message is examined."""
+class HeaderText:
+    """A message's header fields as people read them, as they are compared. What it does not tell is None."""
 
-    def __init__(self, body: ParsedBody, work: WorkMeter) -> None:
-        self._body = body
+    def __init__(self, header: Header, work: WorkMeter) -> None:
+        self._fields = header
         self._work = work
         self._values: dict[bytes, list[_Text]] = {}
         self._addresses: dict[bytes, list[_Text]] = {}
 
-    def has_value(self, name: bytes, wanted: str) -> bool:
+    def has_value(self, name: bytes, wanted: str) -> bool | None:
         """Return True if a header field of this name, which must be in lower case, contains the text."""
         if (values := self._values.get(name)) is None:
-            values = [[casemap(value_text(value))] for value in self._body.header.values(name)]
+            values = [[casemap(value_text(value))] for value in self._fields.values(name)]
             self._values[name] = values
         return self._any_has(values, wanted)
 
-    def has_address(self, name: bytes, wanted: str) -> bool:
+    def has_address(self, name: bytes, wanted: str) -> bool | None:
         """Return True if an address in a header field of this name, in lower case, contains the text.
 
         Addresses are those of ENVELOPE (RFC 3501 section 6.4.4), without the comments and spaces between their parts.
         """
         if (addresses := self._addresses.get(name)) is None:
-            parsed = chain.from_iterable(map(parse_addresses, self._body.header.values(name)))
+            parsed = chain.from_iterable(map(parse_addresses, self._fields.values(name)))
             addresses = self._addresses[name] = [[casemap(address_text(address))] for address in parsed]
         return self._any_has(addresses, wanted)
 
-    def in_header(self, wanted: str) -> bool:
-        """Return True if the header contains the text."""
-        return self._any_has([[self._header]], wanted)
+    def in_header(self, _wanted: str, /) -> bool | None:
+        """Return True if the whole header contains the text."""
+        return None
 
-    def in_body(self, wanted: str) -> bool:
+    def in_body(self, _wanted: str, /) -> bool | None:
         """Return True if a text part, or the header of a nested message, contains the text."""
-        return self._any_has(self._bodies, wanted)
+        return None
 
     def _any_has(self, texts: list[_Text], wanted: str) -> bool:
         self._work.spend(len(texts) + sum(len(piece) for text in texts for piece in text) // KIB)
@@ -92,7 +94,39 @@ class ReadableText:
     @cached_property
     def sent(self) -> dt.date | None:
         """The day in the Date field."""
-        return sent_date(self._body.header)
+        return sent_date(self._fields)
+
+
+class OutlinedText(HeaderText):
+    """What an outline tells of a message's text."""
+
+    def __init__(self, outline: Outline, work: WorkMeter) -> None:
+        super().__init__(outline.header, work)
+        self._left_out = outline.left_out
+
+    def has_value(self, name: bytes, wanted: str) -> bool | None:
+        """See `HeaderText`."""
+        return None if name in self._left_out else super().has_value(name, wanted)
+
+    def has_address(self, name: bytes, wanted: str) -> bool | None:
+        """See `HeaderText`."""
+        return None if name in self._left_out else super().has_address(name, wanted)
+
+
+class ReadableText(HeaderText):
+    """A message's whole text. Held only while one message is examined."""
+
+    def __init__(self, body: ParsedBody, work: WorkMeter) -> None:
+        super().__init__(body.header, work)
+        self._body = body
+
+    def in_header(self, wanted: str, /) -> bool:
+        """See `HeaderText`."""
+        return self._any_has([[self._header]], wanted)
+
+    def in_body(self, wanted: str, /) -> bool:
+        """See `HeaderText`."""
+        return self._any_has(self._bodies, wanted)
 
     @cached_property
     def _header(self) -> str:
@@ -126,7 +160,7 @@ def contains(text: _Text, wanted: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SearchScope:
-    """The messages to test: those `chosen`, from `first` to `last`; with the text if there is only one.
+    """The messages to test: those `chosen`, from `first` to `last`; with the texts that are known, by UID.
 
     `spellings` are the mailbox's flags by their names in lower case.
     """
@@ -137,7 +171,7 @@ class SearchScope:
     last: int
     chosen: set[int]
     work: WorkMeter
-    text: ReadableText | None = None
+    texts: Mapping[int, HeaderText] = field(default_factory=dict)
 
     @classmethod
     def of_some(cls, view: MailboxView, uids: Sequence[int], work: WorkMeter) -> Self:
@@ -147,11 +181,20 @@ class SearchScope:
     @classmethod
     def of_one(cls, message: Message, body: ParsedBody, work: WorkMeter) -> Self:
         """Return the scope of one message with its text. It shares nothing with the live view: a thread may use it."""
+        return cls._alone((message,), {message.uid: ReadableText(body, work)}, work)
+
+    @classmethod
+    def of_outlined(cls, messages: Sequence[Message], outlines: Mapping[int, Outline], work: WorkMeter) -> Self:
+        """Return the scope of these messages, ascending and not empty, with their outlines, as `of_one` does."""
+        return cls._alone(messages, {uid: OutlinedText(outline, work) for uid, outline in outlines.items()}, work)
+
+    @classmethod
+    def _alone(cls, messages: Sequence[Message], texts: Mapping[int, HeaderText], work: WorkMeter) -> Self:
+        first, last = messages[0].uid, messages[-1].uid
         alone = MailboxView.build(
-            mailbox_id=b"", user="", uidvalidity=1, uidnext=message.uid + 1, highestmodseq=0, rows=(message,)
+            mailbox_id=b"", user="", uidvalidity=1, uidnext=last + 1, highestmodseq=0, rows=messages
         )
-        uid = message.uid
-        return cls(alone, _spellings(alone), uid, uid, {uid}, work, ReadableText(body, work))
+        return cls(alone, _spellings(alone), first, last, {message.uid for message in messages}, work, texts)
 
     def within(self, uids: UidSet) -> set[int]:
         """Return the UIDs in scope that are among `uids`."""
@@ -248,17 +291,19 @@ class OfRow:
 
 @dataclass(frozen=True, slots=True)
 class OfText:
-    """A test of a message's text."""
+    """A test of a message's text. `matches` returns None if what is known of the text does not tell."""
 
-    matches: Callable[[ReadableText], bool]
+    matches: Callable[[HeaderText], bool | None]
     cost: Cost = Cost.HEADER
 
     def bounds(self, scope: SearchScope) -> Bounds:
         """See `Test`."""
         scope.work.spend(len(scope.chosen))
-        if scope.text is None:
+        if not scope.texts:
             return Bounds(set(), scope.chosen)
-        return Bounds.exact(scope.chosen if scope.chosen and self.matches(scope.text) else set())
+        found = {uid: self.matches(scope.texts[uid]) if uid in scope.texts else None for uid in scope.chosen}
+        sure = {uid for uid, matched in found.items() if matched}
+        return Bounds(sure, {uid for uid, matched in found.items() if matched is not False})
 
 
 @dataclass(frozen=True, slots=True)

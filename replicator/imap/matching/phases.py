@@ -1,9 +1,10 @@
-"""SEARCH (RFC 3501 section 6.4.4) over a mailbox view, in two phases.
+"""SEARCH (RFC 3501 section 6.4.4) over a mailbox view, in three phases.
 
 The first phase bounds every key by what the view knows: the messages that match for sure, and those that may. A key on
-content matches none for sure and may match all; NOT, AND and OR combine these bounds like sets. In the second phase the
-caller reads only the messages that are still in doubt, and calls `matches` for each. Both phases take a part of the
-messages at a time, so that the caller can pause.
+content matches none for sure and may match all; NOT, AND and OR combine these bounds like sets. The second phase,
+`narrow`, bounds the keys of the messages in doubt by their outlines, too. In the third phase the caller reads only the
+messages that are still in doubt, and calls `matches` for each. All phases take a part of the messages at a time, so
+that the caller can pause.
 
 No I/O here. A SEARCH covers the messages that the session has announced: those up to its last UID (new ones get higher
 UIDs, design section 3) that are still in the view.
@@ -12,7 +13,7 @@ UIDs, design section 3) that are still in the view.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import singledispatchmethod
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from replicator.imap.matching.bounds import (
     AnyOf,
     Cost,
     Having,
+    HeaderText,
     NoneOf,
     OfRow,
     OfText,
@@ -31,6 +33,7 @@ from replicator.imap.matching.bounds import (
 )
 from replicator.imap.rendering.casemap import casemap
 from replicator.imap.rendering.fetch_answers import ParsedBody, email_id
+from replicator.imap.rendering.outline import Outline
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.work_meter import WorkMeter
 from replicator.view import MailboxView, Message
@@ -73,7 +76,9 @@ class Search:
         self._view = view
         self._uids = basis.uids
         self._work = work
-        self._test = _Compiler(basis, _codec(program.charset)).test_of(program.key)
+        compiler = _Compiler(basis, _codec(program.charset))
+        self._test = compiler.test_of(program.key)
+        self.reads_fields = compiler.reads_fields  # False: outlines tell nothing that helps
         self.keys = max(1, keys.count_keys(program.key))
 
     def decide(self) -> Iterator[Decided]:
@@ -86,6 +91,17 @@ class Search:
             some = self._uids[start : start + at_once]
             sure, possible = self._test.bounds(SearchScope.of_some(self._view, some, self._work))
             yield Decided(sure, sorted(possible - sure))
+
+    def narrow(self, messages: Sequence[Message], outlines: Mapping[bytes, bytes]) -> Decided:
+        """Return what the outlines of these messages decide, and what still needs a call of `matches`.
+
+        The messages come in ascending order; there is at least one. `outlines`: by content hash. May run in a thread,
+        as `matches` may. Raises WorkExceededError.
+        """
+        known = {message.uid: Outline.unpack(outlines.get(message.content_hash)) for message in messages}
+        told = {uid: outline for uid, outline in known.items() if outline is not None}
+        sure, possible = self._test.bounds(SearchScope.of_outlined(messages, told, self._work))
+        return Decided(sure, sorted(possible - sure))
 
     @property
     def reads_bodies(self) -> bool:
@@ -113,6 +129,7 @@ class _Compiler:
     def __init__(self, basis: Basis, codec: str) -> None:
         self._basis = basis
         self._codec = codec
+        self.reads_fields = False
 
     @singledispatchmethod
     def test_of(self, key: keys.SearchKey) -> Test:
@@ -184,17 +201,17 @@ class _Compiler:
     @test_of.register
     def _(self, key: keys.Sent) -> Test:
         day = key.date.toordinal()
-        return OfText(lambda text: text.sent is not None and _stands(text.sent.toordinal(), key.relation, day))
+        return self._of_fields(lambda text: text.sent is not None and _stands(text.sent.toordinal(), key.relation, day))
 
     @test_of.register
     def _(self, key: keys.AddressContains) -> Test:
         name, wanted = key.name.lower().encode("latin-1"), self._folded(key.text)
-        return OfText(lambda text: text.has_value(name, wanted) or text.has_address(name, wanted))
+        return self._of_fields(lambda text: text.has_value(name, wanted) or text.has_address(name, wanted))
 
     @test_of.register
     def _(self, key: keys.HeaderContains) -> Test:
         name, wanted = key.name.lower().encode("latin-1"), self._folded(key.text)
-        return OfText(lambda text: text.has_value(name, wanted))
+        return self._of_fields(lambda text: text.has_value(name, wanted))
 
     @test_of.register
     def _(self, key: keys.BodyContains) -> Test:
@@ -205,6 +222,10 @@ class _Compiler:
     def _(self, key: keys.TextContains) -> Test:
         wanted = self._folded(key.text)
         return OfText(lambda text: text.in_header(wanted) or text.in_body(wanted), Cost.BODY)
+
+    def _of_fields(self, matches: Callable[[HeaderText], bool | None]) -> Test:
+        self.reads_fields = True
+        return OfText(matches)
 
     def _tests_of(self, parts: Iterable[keys.SearchKey]) -> tuple[Test, ...]:
         """Return the tests of different keys, cheapest first. Equal keys have one test."""
