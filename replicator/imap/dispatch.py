@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from protocol.framing import ContinuationNeeded, Frame, FramingError, LargeLiteral
 from replicator.errors import MailError
-from replicator.imap.handlers import auth, folders, idle, listing, message_changes, quota
+from replicator.imap.handlers import auth, folders, idle, listing, message_changes, quota, updates
 from replicator.imap.handlers.append import append, appended
 from replicator.imap.handlers.authenticate import authenticate
 from replicator.imap.handlers.fetch import fetch
@@ -91,6 +91,7 @@ RULES: Mapping[type[object], Rule] = MappingProxyType(
             _rule(c.Search, _SELECTED, search),
             _rule(c.Sort, _SELECTED, sort),
             _rule(c.Thread, _SELECTED, thread),
+            _rule(c.CancelUpdate, _SELECTED, updates.cancel_update),
             _rule(c.Fetch, _SELECTED, fetch),
             _rule(c.Store, _SELECTED, message_changes.store),
             _rule(c.Copy, _SELECTED, message_changes.copy),
@@ -198,7 +199,7 @@ async def _run(session: Session, command: c.Tagged, verb: str, literal: Incoming
     if literal is not None:
         await literal.skip()
     if session.state is State.SELECTED:
-        await session.announce(expunges=_may_renumber(command.command))
+        await updates.announce(session, expunges=_may_renumber(command.command))
         await session.write(await session.selection.claim_recent())
     session.services.metrics.command(verb, condition)
     await session.write([tagged(command.tag, condition, text, code)])

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-import trio
-
 from replicator.config import LimitsConfig
+from replicator.imap.search_updates import SearchUpdates
 from replicator.imap.selection import Selection
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import Connection
@@ -48,6 +47,8 @@ _LOGGED_IN = (
     "THREAD=REFERENCES",
     "THREAD=REFS",
     "I18NLEVEL=1",
+    "CONTEXT=SEARCH",
+    "CONTEXT=SORT",
 )
 
 
@@ -94,6 +95,8 @@ class Session:
         """The tag of the command that runs."""
         self._login: Login | None = None
         self._selection: Selection | None = None
+        self.updates: SearchUpdates | None = None
+        """The searches of the selected mailbox that are kept up to date, if there are any."""
 
     @property
     def state(self) -> State:
@@ -174,6 +177,9 @@ class Session:
         """Close the selected mailbox and select this one, if any."""
         if self._selection is not None:
             self._selection.close()
+        if self.updates is not None:
+            self.updates.close()
+        self.updates = None
         self._selection = selection
 
     def close(self) -> None:
@@ -204,9 +210,3 @@ class Session:
     async def write(self, chunks: Iterable[bytes]) -> None:
         """Write responses before the command's end."""
         await self.connection.write(chunks)
-
-    async def announce(self, *, expunges: bool) -> None:
-        """Tell the client of changes in the selected mailbox, some at a time. Raises MailboxGoneError."""
-        for lines in self.selection.announce(expunges=expunges):
-            await self.write(lines)
-            await trio.lowlevel.checkpoint()

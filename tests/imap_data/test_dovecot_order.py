@@ -33,6 +33,8 @@ COMMANDS = [
     *(f"UID SEARCH RETURN ({options}) FROM ann" for options in ("MIN MAX COUNT", "ALL", "")),
     *(f"SEARCH {key}" for key in ("FROM ann@x.example", "CC bob", 'TO "B, Carl"', "SUBJECT lunch", "FROM example")),
     "SORT RETURN (ALL COUNT MIN MAX) (SIZE) UTF-8 FROM ann",
+    "UID SEARCH RETURN (PARTIAL 2:7 COUNT) FROM ann",
+    "SORT RETURN (PARTIAL 9:4) (SUBJECT) UTF-8 ALL",
     "UID SEARCH RETURN (SAVE MIN) SUBJECT dinner",
     "UID SORT (DATE) UTF-8 $",
 ]

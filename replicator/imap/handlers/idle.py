@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 
+from replicator.imap.handlers.updates import announce
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
@@ -40,7 +41,7 @@ async def _tell_changes(session: Session, telling: trio.Lock) -> None:
     while True:
         async with telling:
             session.check_login()
-            await session.announce(expunges=True)
+            await announce(session, expunges=True)
             await session.connection.flush()
             await session.write(await session.selection.claim_recent())
             await session.connection.flush()

@@ -21,23 +21,22 @@ from replicator.imap.rendering import outline
 from replicator.imap.session import Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
-from replicator.imap.wire.responses import esearch_response, search_response
-from replicator.imap.wire.search_keys import ReturnOption, SearchProgram, count_keys, count_ranges
+from replicator.imap.wire.responses import esearch_response, places, search_response
+from replicator.imap.wire.search_keys import ReturnOption, Returns, SearchProgram, count_keys, count_ranges
 from replicator.imap.work_meter import WorkExceededError, WorkMeter
 from replicator.view import Message
 
 NUMBERED_AT_ONCE = 5000  # messages, whose sequence numbers are looked up in some milliseconds
 OUTLINES_AT_ONCE = 250  # messages, whose outlines take some milliseconds to search, in a thread
 
-_SAVE_ALONE = frozenset({ReturnOption.SAVE})
 _ALL_COUNT = frozenset({ReturnOption.ALL, ReturnOption.COUNT})
 
 
 class Found(NamedTuple):
-    """UIDs of the messages that match, ascending, and the number of messages that could not be read."""
+    """UIDs of the messages that match, ascending, and of those that could not be read."""
 
     uids: Sequence[int]
-    unreadable: int
+    unreadable: Sequence[int]
 
 
 # ---- finding ----------------------------------------------------------------------------------------------------
@@ -54,8 +53,15 @@ def limited_work(session: Session, verb: str) -> Iterator[WorkMeter]:
         raise session.refusal("imap_search_work", text) from error
 
 
-async def find(session: Session, program: SearchProgram, saved: Sequence[int], work: WorkMeter) -> Found:
-    """Return the messages that match; `saved` are the UIDs that `$` means.
+async def find(
+    session: Session,
+    program: SearchProgram,
+    saved: Sequence[int],
+    work: WorkMeter,
+    *,
+    among: Sequence[int] | None = None,
+) -> Found:
+    """Return the messages that match; `saved` are the UIDs that `$` means. `among`: only of these UIDs, ascending.
 
     Raises BadCharsetError, WorkExceededError and, for too many keys, CommandFailedError.
     """
@@ -65,11 +71,11 @@ async def find(session: Session, program: SearchProgram, saved: Sequence[int], w
             "imap_search_keys", f"A SEARCH may have {limit} keys, not {keys}; search in several steps"
         )
     numbering, view = session.selection.numbering, session.selection.view
-    basis = Basis(numbering.uids, numbering.recent, saved, session.services.clock_ms())
+    basis = Basis(numbering.uids if among is None else among, numbering.recent, saved, session.services.clock_ms())
     prepare = partial(Search, program, view, basis, work)
     is_long = count_ranges(program.key, len(saved)) > MANY_RANGES
     evaluation = await session.services.parsing.apart(prepare) if is_long else prepare()
-    uids, unreadable = array("I"), 0
+    uids, unreadable = array("I"), array("I")
     for found, doubtful in evaluation.decide():
         await trio.lowlevel.checkpoint()
         left = await _narrowed(session, doubtful, evaluation, found) if evaluation.reads_fields else doubtful
@@ -81,7 +87,7 @@ async def find(session: Session, program: SearchProgram, saved: Sequence[int], w
                 if await _matches(session, message, evaluation) and uid in view.messages:
                     found.add(uid)
             except ContentUnavailableError:
-                unreadable += 1
+                unreadable.append(uid)
         uids.extend(sorted(found))
     return Found(uids, unreadable)
 
@@ -115,7 +121,7 @@ async def _matches(session: Session, message: Message, evaluation: Search) -> bo
 async def tell(session: Session, verb: str, uids: Sequence[int], command: c.Search | c.Sort) -> None:
     """Tell the client of these messages, in their order, in the form that it has asked for."""
     returns = command.returns
-    if returns == _SAVE_ALONE:  # RFC 5182 section 2.1
+    if returns is not None and returns.silent:
         return
     numbers = uids if command.by_uid else await sequence_numbers(session, uids)
     if returns is None:
@@ -148,14 +154,14 @@ def check_readable(found: Found) -> None:
     """Raise CommandFailedError if messages could not be read, and therefore match nothing."""
     if found.unreadable:
         raise CommandFailedError(
-            f"No node in reach has the bodies of {found.unreadable} messages; try again later", "UNAVAILABLE"
+            f"No node in reach has the bodies of {len(found.unreadable)} messages; try again later", "UNAVAILABLE"
         )
 
 
 # ---- saving -----------------------------------------------------------------------------------------------------
 
 
-def take_saved(session: Session, returns: frozenset[ReturnOption] | None) -> Sequence[int]:
+def take_saved(session: Session, returns: Returns | None) -> Sequence[int]:
     """Return the UIDs that `$` means in a command with these options. With SAVE, they are forgotten.
 
     So `$` is empty if the answer is NO (RFC 5182 section 2.1).
@@ -166,12 +172,10 @@ def take_saved(session: Session, returns: frozenset[ReturnOption] | None) -> Seq
     return saved
 
 
-def save(session: Session, found: Found, ordered: Sequence[int], returns: frozenset[ReturnOption] | None) -> None:
+def save(session: Session, found: Found, ordered: Sequence[int], returns: Returns | None) -> None:
     """Keep what `$` means after a command that has found these messages, in this order (RFC 5182 section 2.4)."""
     if returns is None or ReturnOption.SAVE not in returns:
         return
-    if returns & _ALL_COUNT or returns == _SAVE_ALONE or not ordered:
-        session.selection.saved = found.uids
-        return
-    ends = [(ReturnOption.MIN, ordered[0]), (ReturnOption.MAX, ordered[-1])]
-    session.selection.saved = sorted({uid for option, uid in ends if option in returns})
+    part = set(() if returns.partial is None else places(ordered, returns.partial))  # RFC 9394 section 3.3
+    part.update(ordered[:1] if ReturnOption.MIN in returns else (), ordered[-1:] if ReturnOption.MAX in returns else ())
+    session.selection.saved = found.uids if returns.silent or _ALL_COUNT & returns.options else sorted(part)

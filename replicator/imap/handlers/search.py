@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from replicator.imap.handlers.results import check_readable, find, limited_work, save, take_saved, tell
+from replicator.imap.handlers.updates import keep_updated, watch
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 
@@ -12,9 +13,11 @@ async def search(session: Session, command: c.Search) -> Completion:
 
     Messages whose body no reachable node has match nothing; the answer is NO then, after the results.
     """
+    watch(session, command)
     with limited_work(session, "SEARCH") as work:
         found = await find(session, command.program, take_saved(session, command.returns), work)
     await tell(session, "SEARCH", found.uids, command)
+    await keep_updated(session, command, [(uid,) for uid in found.uids])
     check_readable(found)
     save(session, found, found.uids, command.returns)
     return Completion("Searched")

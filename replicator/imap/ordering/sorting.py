@@ -26,6 +26,13 @@ Row: TypeAlias = tuple[int | str | _Descending, ...]
 """Values of one message, in the order of the criteria; the UID is the last one, and makes the order unique."""
 
 
+def uid_of(row: Row) -> int:
+    """Return the UID of a row."""
+    uid = row[-1]
+    assert isinstance(uid, int)
+    return uid
+
+
 def needs_header(criteria: Sequence[SortCriterion]) -> bool:
     """Return True if the messages' headers must be read."""
     return any(criterion.key not in {SortKey.ARRIVAL, SortKey.SIZE} for criterion in criteria)
@@ -60,6 +67,6 @@ def _value(key: SortKey, message: Message, facts: HeaderFacts) -> int | str:
     return facts.mailbox(key.value.lower().encode("ascii"))
 
 
-def uids_in_order(rows: Sequence[Row]) -> list[int]:
-    """Return the UIDs of the rows, in order."""
-    return [uid for *_, uid in in_order(rows, key=tuple) if isinstance(uid, int)]
+def rows_in_order(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, in order."""
+    return in_order(rows, key=tuple)

@@ -30,7 +30,7 @@ from replicator.imap.wire.fetch_items import (
     SectionText,
 )
 from replicator.imap.wire.mailbox_names import MailboxNameError, decode_pattern
-from replicator.imap.wire.search_keys import ReturnOption, SearchKey, SearchProgram
+from replicator.imap.wire.search_keys import ReturnOption, Returns, SearchKey, SearchProgram
 from replicator.imap.wire.sequence_set import MessageSet, SavedResult, SequenceSet
 from replicator.imap.wire.sort_keys import SortCriterion, SortKey
 from replicator.mailstore import canonical_name
@@ -235,10 +235,10 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def move(self, numbers: MessageSet, mailbox: str) -> c.Command:
         return c.Copy(numbers, mailbox, remove=True)
 
-    def search(self, returns: frozenset[ReturnOption] | None, charset: bytes | None, program: _Nested) -> c.Command:
+    def search(self, returns: Returns | None, charset: bytes | None, program: _Nested) -> c.Command:
         return c.Search(SearchProgram(program.key, None if charset is None else _latin(charset)), returns)
 
-    def sort(self, returns: frozenset[ReturnOption] | None, *rest: SortCriterion | bytes | _Nested) -> c.Command:
+    def sort(self, returns: Returns | None, *rest: SortCriterion | bytes | _Nested) -> c.Command:
         *criteria, charset, program = rest
         assert isinstance(charset, bytes)
         assert isinstance(program, _Nested)
@@ -251,9 +251,23 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def thread(self, algorithm: Token, charset: bytes, program: _Nested) -> c.Command:
         return c.Thread(c.ThreadAlgorithm(algorithm.upper()), SearchProgram(program.key, _latin(charset)))
 
-    def return_options(self, *options: Token | None) -> frozenset[ReturnOption]:
-        named = frozenset(ReturnOption(option.upper()) for option in options if option is not None)
-        return named or frozenset({ReturnOption.ALL})  # RFC 4731 section 3.1
+    def return_options(self, *named: ReturnOption | tuple[int, int] | None) -> Returns:
+        options = [option for option in named if isinstance(option, ReturnOption)]
+        partials = [option for option in named if isinstance(option, tuple)]
+        if len(partials) + (ReturnOption.ALL in options) > 1:  # RFC 5267 section 4.4
+            raise MeaninglessError("RETURN may have one PARTIAL or ALL")
+        if not options and not partials:
+            options = [ReturnOption.ALL]  # RFC 4731 section 3.1
+        return Returns(frozenset(options), partials[0] if partials else None)
+
+    def result_option(self, name: Token, last: Token | None = None) -> ReturnOption | tuple[int, int]:
+        if last is None:
+            return ReturnOption(name.upper())
+        ends = sorted((_place(name), _place(last)))  # 500:400 is the same as 400:500 (RFC 5267 section 5)
+        return ends[0], ends[1]
+
+    def cancel_update(self, *tags: Token) -> c.Command:
+        return c.CancelUpdate(tuple(_latin(self.quoted(tag)) for tag in tags))
 
     def by_uid(self, command: c.Fetch | c.Store | c.Copy | c.Search | c.Sort | c.Thread) -> c.Command:
         return replace(command, by_uid=True)
@@ -422,6 +436,12 @@ def _octet_count(digits: str) -> int:
 
 def _partial(origin: str | None, length: str | None) -> Partial | None:
     return None if origin is None or length is None else Partial(_octet_count(origin), _octet_count(length))
+
+
+def _place(digits: str) -> int:
+    if (place := int(digits)) > UID_MAX:
+        raise MeaninglessError(f"{digits} is more than {UID_MAX}, the largest number of results")
+    return place
 
 
 def _part(numbers: str) -> tuple[int, ...]:

@@ -41,6 +41,8 @@ _WORDS = {
     "NZ_NUMBER": "a number",
     "PART": "a part number",
     "QUOTED": "a quoted string",
+    "COLON": ":",
+    "PARTIAL": "a result option",
     "RETURN_OPTION": "a result option",
     "RPAR": ")",
     "RSQB": "]",

@@ -11,7 +11,7 @@ from enum import Enum
 
 from replicator.imap.wire.fetch_items import FetchItem
 from replicator.imap.wire.large_literal import IncomingLiteral
-from replicator.imap.wire.search_keys import ReturnOption, SearchProgram
+from replicator.imap.wire.search_keys import Returns, SearchProgram
 from replicator.imap.wire.sequence_set import MessageSet
 from replicator.imap.wire.sort_keys import SortCriterion
 
@@ -248,7 +248,7 @@ class Search:
     """SEARCH (RFC 3501 section 6.4.4). If `returns` is None, the client wants a SEARCH response, else ESEARCH."""
 
     program: SearchProgram
-    returns: frozenset[ReturnOption] | None = None
+    returns: Returns | None = None
     by_uid: bool = False
 
 
@@ -258,8 +258,15 @@ class Sort:
 
     criteria: tuple[SortCriterion, ...]
     program: SearchProgram
-    returns: frozenset[ReturnOption] | None = None
+    returns: Returns | None = None
     by_uid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CancelUpdate:
+    """CANCELUPDATE (RFC 5267 section 4.3.5), with the tags of the commands that asked for updates."""
+
+    tags: tuple[str, ...]
 
 
 class ThreadAlgorithm(Enum):
@@ -320,7 +327,7 @@ class Copy:
 Command = (
     Capability | Noop | Logout | Id | StartTls | Authenticate | Login | Namespace | Select | Create | Delete | Rename
     | Subscribe | ListMailboxes | ListSubscriptions | Status | GetQuota | GetQuotaRoot | SetQuota | Append | Idle
-    | Check | Compress | Close | Unselect | Expunge | Search | Sort | Thread | Fetch | Store | Copy
+    | Check | Compress | Close | Unselect | Expunge | Search | Sort | Thread | CancelUpdate | Fetch | Store | Copy
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from protocol.values import UidSet
 from replicator.flags import RECENT, SYSTEM_FLAGS, shown_once
 from replicator.imap.wire.fetch_items import Adjacent, Atom, Chunk, Decoded, Printed, Span, Value
 from replicator.imap.wire.mailbox_names import encode_name
-from replicator.imap.wire.search_keys import ReturnOption
+from replicator.imap.wire.search_keys import ReturnOption, Returns
 from replicator.mailstore import SEPARATOR
 
 _LARGE_CHUNK = 16 * KIB
@@ -143,19 +143,35 @@ def thread_response(lists: Iterator[str]) -> list[bytes]:
     return [*chunks, b"\r\n"]
 
 
-def esearch_response(
-    tag: str, numbers: Sequence[int], options: frozenset[ReturnOption], *, by_uid: bool
-) -> list[bytes]:
+def esearch_response(tag: str, numbers: Sequence[int], returns: Returns, *, by_uid: bool) -> list[bytes]:
     """Format an ESEARCH response (RFC 4731 section 3.1) of the numbers found, in their order."""
     results = []
     if numbers:
-        results += [f"MIN {numbers[0]}"] if ReturnOption.MIN in options else []
-        results += [f"MAX {numbers[-1]}"] if ReturnOption.MAX in options else []
-        results += [f"ALL {_runs(numbers)}"] if ReturnOption.ALL in options else []
-    if ReturnOption.COUNT in options:
+        results += [f"MIN {numbers[0]}"] if ReturnOption.MIN in returns else []
+        results += [f"MAX {numbers[-1]}"] if ReturnOption.MAX in returns else []
+        results += [f"ALL {_runs(numbers)}"] if ReturnOption.ALL in returns else []
+    if returns.partial is not None:  # RFC 5267 section 4.4
+        first, last = returns.partial
+        results.append(f"PARTIAL ({first}:{last} {_runs(places(numbers, returns.partial)) or 'NIL'})")
+    if ReturnOption.COUNT in returns:
         results.append(f"COUNT {len(numbers)}")
+    return [_esearch(tag, results, by_uid=by_uid)]
+
+
+def update_response(tag: str, name: str, pairs: Iterable[tuple[int, Sequence[int]]], *, by_uid: bool) -> bytes:
+    """Format an ESEARCH response with ADDTO or REMOVEFROM (RFC 5267 section 4.3.2): pairs of places and numbers."""
+    printed = " ".join(f"{place} {_runs(numbers)}" for place, numbers in pairs)
+    return _esearch(tag, [f"{name} ({printed})"], by_uid=by_uid)
+
+
+def _esearch(tag: str, results: Sequence[str], *, by_uid: bool) -> bytes:
     words = [f'* ESEARCH (TAG "{tag}")', *(["UID"] if by_uid else []), *results]
-    return [" ".join(words).encode("ascii"), b"\r\n"]
+    return " ".join(words).encode("ascii") + b"\r\n"
+
+
+def places(numbers: Sequence[int], partial: tuple[int, int]) -> Sequence[int]:
+    """Return the numbers at these places, counted from 1, the last one included."""
+    return numbers[partial[0] - 1 : partial[1]]
 
 
 def fetch_response(number: int, values: Sequence[tuple[bytes, Value]]) -> list[Chunk]:

@@ -207,6 +207,27 @@ class ReturnOption(Enum):
     ALL = "ALL"
     COUNT = "COUNT"
     SAVE = "SAVE"
+    CONTEXT = "CONTEXT"  # RFC 5267 section 4.2: a hint, which is not needed here
+    UPDATE = "UPDATE"  # RFC 5267 section 4.3
+
+
+@dataclass(frozen=True, slots=True)
+class Returns:
+    """Results that a SEARCH or SORT asks for. `partial`: the first and last places wanted (RFC 5267 section 4.4)."""
+
+    options: frozenset[ReturnOption]
+    partial: tuple[int, int] | None = None
+
+    def __contains__(self, option: ReturnOption) -> bool:
+        return option in self.options
+
+    @property
+    def silent(self) -> bool:
+        """True if there is no response: what is found is for `$` alone (RFC 5182 section 2.1)."""
+        return self.partial is None and self.options - _NOT_RESULTS == {ReturnOption.SAVE}
+
+
+_NOT_RESULTS = frozenset({ReturnOption.CONTEXT, ReturnOption.UPDATE})
 
 
 def single_keys(key: SearchKey) -> Iterator[SearchKey]:
@@ -222,6 +243,15 @@ def single_keys(key: SearchKey) -> Iterator[SearchKey]:
             yield from single_keys(negated)
         case _:
             yield key
+
+
+def depends_on_message_alone(key: SearchKey) -> bool:
+    """Return True if the same message matches the key as long as it does not change."""
+    return not any(
+        isinstance(single, SequenceNumbers | Saved | Recent | ReceivedWithin)
+        or (isinstance(single, Uids) and any(None in ends for ends in single.uids.ranges))
+        for single in single_keys(key)
+    )
 
 
 def count_keys(key: SearchKey) -> int:

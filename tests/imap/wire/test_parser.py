@@ -168,13 +168,13 @@ def test_search_keys_are_parsed(text: bytes, key: k.SearchKey) -> None:
 def test_result_options_are_parsed(text: bytes, returns: set[str] | None) -> None:
     command = parsed(b"SEARCH " + text + b"ALL")
     assert isinstance(command, c.Search)
-    assert (None if command.returns is None else {option.value for option in command.returns}) == returns
+    assert (None if command.returns is None else {option.value for option in command.returns.options}) == returns
 
 
 @pytest.mark.parametrize("option", [*k.ReturnOption])
 def test_the_grammar_has_every_result_option(option: k.ReturnOption) -> None:
     command = parsed(f"UID SEARCH RETURN ({option.value}) ALL".encode())
-    assert command == c.Search(k.SearchProgram(k.All()), frozenset({option}), by_uid=True)
+    assert command == c.Search(k.SearchProgram(k.All()), k.Returns(frozenset({option})), by_uid=True)
 
 
 def test_sort_is_parsed() -> None:
@@ -182,7 +182,7 @@ def test_sort_is_parsed() -> None:
     command = parsed(b"UID SORT RETURN (COUNT) (reverse Date SUBJECT) {5}\r\n SEEN 2:4", b"UTF-8")
     criteria = (SortCriterion(SortKey.DATE, reverse=True), SortCriterion(SortKey.SUBJECT))
     program = k.SearchProgram(k.And((SEEN, k.SequenceNumbers(SequenceSet(((2, 4),))))), "UTF-8")
-    assert command == c.Sort(criteria, program, frozenset({k.ReturnOption.COUNT}), by_uid=True)
+    assert command == c.Sort(criteria, program, k.Returns(frozenset({k.ReturnOption.COUNT})), by_uid=True)
 
 
 @pytest.mark.parametrize("algorithm", [*c.ThreadAlgorithm])
@@ -195,6 +195,17 @@ def test_thread_is_parsed(algorithm: c.ThreadAlgorithm) -> None:
 def test_the_grammar_has_every_sort_key(key: SortKey) -> None:
     command = parsed(f"SORT ({key.value.lower()}) UTF-8 ALL".encode())
     assert command == c.Sort((SortCriterion(key),), k.SearchProgram(k.All(), "UTF-8"))
+
+
+def test_partial_results_are_parsed() -> None:
+    """RFC 5267 section 4.4."""
+    for text, partial in ((b"PARTIAL 1:500", (1, 500)), (b"COUNT PARTIAL 9:5 UPDATE", (5, 9))):
+        command = parsed(b"SEARCH RETURN (" + text + b") ALL")
+        assert isinstance(command, c.Search)
+        assert command.returns is not None
+        assert command.returns.partial == partial
+        assert k.ReturnOption.ALL not in command.returns
+    assert parsed(b'CANCELUPDATE "B01" "b\\"2"') == c.CancelUpdate(("B01", 'b"2'))
 
 
 @pytest.mark.parametrize("verb", ["FETCH $ UID", "STORE $ FLAGS x", "COPY $ x", "MOVE $ x"])
@@ -266,6 +277,10 @@ def test_append_options_are_parsed(options: bytes, flags: tuple[str, ...], recei
         (b"x STATUS a ()", "x", "Expected the name of a STATUS item at column 13"),
         (b"x SEARCH FROB", "x", "Expected a search key at column 10"),
         (b"x THREAD JWZ UTF-8 ALL", "x", "Expected the name of a threading algorithm at column 10"),
+        (b"x SEARCH RETURN (ALL PARTIAL 1:2) ALL", "x", "RETURN may have one PARTIAL or ALL"),
+        (b"x SEARCH RETURN (PARTIAL 1:2 PARTIAL 3:4) ALL", "x", "RETURN may have one PARTIAL or ALL"),
+        (b"x SEARCH RETURN (PARTIAL 1:*) ALL", "x", "Expected a number at column 28"),
+        (b"x SEARCH RETURN (PARTIAL 1:4294967296) ALL", "x", "4294967296 is more than 4294967295"),
         (b"x SEARCH ON 31-Feb-2020", "x", "31-Feb-2020 is not a valid date"),
         (b"x SEARCH LARGER 9999999999999999999", "x", "9999999999999999999 is more than 9223372036854775807"),
         (b"x SEARCH " + b"NOT " * 60 + b"ALL", "x", "the search keys nest deeper than 50"),
