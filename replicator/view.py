@@ -118,6 +118,7 @@ class MailboxView:
     by_flag: dict[str, SortedSet[int]] = field(default_factory=dict)
     head: Dot | None = None  # the entry whose state this is, which defines the meaning of its UIDs
     deleted: bool = False
+    changing: bool = False  # a change is shown in steps: some messages have a MODSEQ above HIGHESTMODSEQ
     subscribers: set[Subscription] = field(default_factory=set)
 
     @classmethod
@@ -171,12 +172,13 @@ class MailboxView:
         """Show the changes of an entry, and pause after every few messages: others may use the view then.
 
         The head is the entry's from the beginning: with another one, a UID that the entry has given might name another
-        message at a master on another branch, while a UID that the entry has taken away names none. UIDNEXT is the
-        entry's only at the end: no message may come below a UIDNEXT that a client has seen (design section 3).
+        message at a master on another branch, while a UID that the entry has taken away names none. UIDNEXT and
+        HIGHESTMODSEQ are the entry's only at the end: no message may come below a UIDNEXT that a client has seen
+        (design section 3), and no change at or below a HIGHESTMODSEQ (RFC 7162 section 3.2).
         """
         if change.modseq <= self.highestmodseq:
             return
-        self.highestmodseq, self.head = change.modseq, change.head
+        self.head, self.changing = change.head, True
         step = _Step()
         for uid, after in chain(zip(change.expunged, repeat(None)), ((one.uid, one) for one in change.changed)):
             if step.work >= STEP_WORK:
@@ -191,6 +193,7 @@ class MailboxView:
                 self.uidnext = max(self.uidnext, uid + 1)
             step.note(uid, before, after)
         self.uidnext = max(self.uidnext, change.uidnext)
+        self.highestmodseq, self.changing = change.modseq, False
         self._finish(step)
 
     def _finish(self, step: _Step) -> None:

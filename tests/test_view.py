@@ -36,7 +36,7 @@ def test_bulk_changes_give_the_view_that_would_be_loaded(
     view = view_of(model)
     with view.subscribe() as subscription:
         for modseq in range(2, 12):
-            before, uidnext = dict(model), view.uidnext
+            before, uidnext, modseq_before = dict(model), view.uidnext, view.highestmodseq
             some = dice.choice([0, 1, 20, SIZE // 2, len(model)])
             expunged = sorted(dice.sample(sorted(model), min(some, len(model))))
             for uid in expunged:
@@ -46,11 +46,11 @@ def test_bulk_changes_give_the_view_that_would_be_loaded(
             model.update((one.uid, one) for one in changed)  # a merge may expunge a UID and give it to another mail
             change = ViewChange(b"m", modseq, 2 * SIZE, tuple(changed), tuple(expunged), Dot("dc1.a", modseq))
             for _ in view.apply_in_steps(change):
-                assert (view.highestmodseq, view.head) == (modseq, change.head)
+                assert (view.highestmodseq, view.head, view.changing) == (modseq_before, change.head, True)
                 to_come = {one.uid for one in changed} - view.messages.keys()
                 assert max(view.messages, default=0) < view.uidnext <= max(uidnext, min(to_come, default=view.uidnext))
                 assert_same_view(view, [view.messages[uid] for uid in sorted(view.messages)])
-            assert view.uidnext == change.uidnext
+            assert (view.uidnext, view.highestmodseq, view.changing) == (change.uidnext, modseq, False)
             assert_same_view(view, [model[uid] for uid in sorted(model)])
             told, gone = subscription.take()
             assert told - gone == {one.uid for one in changed} - set(expunged)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from protocol.framing import ContinuationNeeded, Frame, FramingError, LargeLiteral
 from replicator.errors import MailError
-from replicator.imap.handlers import auth, folders, idle, listing, message_changes, quota, updates
+from replicator.imap.handlers import auth, folders, idle, listing, message_changes, quota, resync, updates
 from replicator.imap.handlers.append import append, appended
 from replicator.imap.handlers.authenticate import authenticate
 from replicator.imap.handlers.fetch import fetch
@@ -27,6 +27,7 @@ from replicator.imap.wire.command_parser import CommandSyntaxError, tag_of, verb
 from replicator.imap.wire.large_literal import IncomingLiteral
 from replicator.imap.wire.refusals import CommandFailedError, code_of
 from replicator.imap.wire.responses import continuation, status_line, tagged
+from replicator.imap.wire.search_keys import has_numbers
 from replicator.runtime.loop_watch import doing
 
 MAX_BAD_COMMANDS = 10  # in a row: the client does not speak IMAP
@@ -71,6 +72,7 @@ RULES: Mapping[type[object], Rule] = MappingProxyType(
             _rule(c.Login, _STRANGER, auth.login),
             _rule(c.Compress, _USER, auth.compress),
             _rule(c.Namespace, _USER, folders.namespace),
+            _rule(c.Enable, _USER, resync.enable),
             _rule(c.Select, _USER, folders.select),
             _rule(c.Create, _USER, folders.create),
             _rule(c.Delete, _USER, folders.delete),
@@ -199,8 +201,13 @@ async def _run(session: Session, command: c.Tagged, verb: str, literal: Incoming
     if literal is not None:
         await literal.skip()
     if session.state is State.SELECTED:
-        await updates.announce(session, expunges=_may_renumber(command.command))
+        await updates.announce(session, expunges=_may_renumber(command.command), with_uid=_is_by_uid(command.command))
         await session.write(await session.selection.claim_recent())
+        if modseq_code := session.selection.modseq_code_due():
+            if condition == "OK" and code is None:
+                code = modseq_code
+            else:
+                await session.write([status_line("OK", "Highest MODSEQ", modseq_code)])
     session.services.metrics.command(verb, condition)
     await session.write([tagged(command.tag, condition, text, code)])
     if after is not None:
@@ -227,5 +234,16 @@ def _what_it_needs(session: Session, rule: Rule) -> str:
 
 
 def _may_renumber(command: c.Command) -> bool:
-    """Return False if RFC 3501 section 7.4.1 forbids EXPUNGE now, so that sequence numbers must not change."""
-    return not isinstance(command, c.Fetch | c.Store | c.Search | c.Sort | c.Thread) or command.by_uid
+    """Return False if EXPUNGE and VANISHED are forbidden now, so that sequence numbers must not change.
+
+    See RFC 3501 section 7.4.1, and for a UID SEARCH by sequence numbers RFC 7162 section 3.2.10.2.
+    """
+    if isinstance(command, c.Search | c.Sort | c.Thread):
+        return command.by_uid and not has_numbers(command.program.key)
+    return not isinstance(command, c.Fetch | c.Store) or command.by_uid
+
+
+def _is_by_uid(command: c.Command) -> bool:
+    if isinstance(command, c.Expunge):
+        return command.uids is not None
+    return isinstance(command, c.Fetch | c.Store | c.Search | c.Sort | c.Thread | c.Copy) and command.by_uid

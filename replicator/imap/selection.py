@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import islice
 
 import trio
 
+from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, MailError
 from replicator.flags import RECENT, SYSTEM_FLAGS, keywords
 from replicator.imap.sequence_numbers import Numbering
-from replicator.imap.wire.fetch_items import Atom
+from replicator.imap.wire.fetch_items import Atom, Value
 from replicator.imap.wire.responses import (
     FlagFormatter,
     fetch_response,
     status_line,
     untagged,
+    vanished_response,
     without_body,
 )
 from replicator.mailstore import Folder, MailStore
@@ -50,16 +53,30 @@ class MailboxGoneError(Exception):
         return f"Mailbox {self.folder.name!r} has a new UIDVALIDITY; connect and select it again", None
 
 
+@dataclass(slots=True)
+class Aware:
+    """What the client has shown to understand of RFC 7162. Belongs to the session, and lasts as long."""
+
+    condstore: bool = False
+    qresync: bool = False
+
+
 class Selection:
     """An open mailbox. `close` ends it."""
 
-    def __init__(self, mail: MailStore, folder: Folder, view: MailboxView, *, read_only: bool) -> None:
+    def __init__(
+        self, mail: MailStore, folder: Folder, view: MailboxView, *, read_only: bool, aware: Aware | None = None
+    ) -> None:
         self._mail = mail
         self._exit = ExitStack()
         self._subscription = self._exit.enter_context(view.subscribe())
         self._changed: set[int] = set()
         self._expunged: set[int] = set()
         self._keywords: list[str] = []
+        self._flags_in_use = frozenset[str]()  # when `_keywords` was determined
+        self._told_modseq = view.highestmodseq  # the client has been told all changes up to this one
+        self._clients_modseq: int | None = None  # its HIGHESTMODSEQ, as it was told
+        self._aware = aware or Aware()
         self._unclaimed = 1  # announced messages from this UID on may be recent; not determined yet
         self._print_flags = FlagFormatter()
         self.folder = folder
@@ -71,19 +88,19 @@ class Selection:
         """UIDs that `$` means, ascending (RFC 5182)."""
 
     @classmethod
-    async def open(cls, mail: MailStore, folder: Folder, *, read_only: bool) -> Selection:
+    async def open(cls, mail: MailStore, folder: Folder, *, read_only: bool, aware: Aware | None = None) -> Selection:
         """Open the folder, with all its messages announced. Raises MailError."""
         view = await mail.open_mailbox(folder)
         claimed = view.uidnext
         recent_from = await _recent_from(mail, folder, view, read_only=read_only)
-        selection = cls(mail, folder, view, read_only=read_only)
+        selection = cls(mail, folder, view, read_only=read_only, aware=aware)
         with ExitStack() as undo:
             undo.callback(selection.close)
             await selection._number_up_to(claimed - 1)
             selection.numbering.mark_recent(recent_from)
             await selection._number_up_to(None)
             selection._unclaimed = claimed
-            selection._keywords = keywords(view)
+            selection._note_keywords()
             undo.pop_all()
         return selection
 
@@ -134,8 +151,38 @@ class Selection:
         flags = message.flags
         return self._print_flags(flags | _RECENT_FLAGS if message.uid in self.numbering.recent else flags)
 
-    def announce(self, *, expunges: bool) -> Iterator[list[bytes]]:
+    def unheard_keywords(self, message: Message) -> list[bytes]:
+        """Return FLAGS if the client must hear of a keyword before it hears of this message's flags."""
+        return [] if message.flags <= self._flags_in_use else self._keyword_lines()
+
+    def _keyword_lines(self) -> list[bytes]:
+        before = self._keywords
+        self._note_keywords()
+        return self.flag_lines() if self._keywords != before else []
+
+    def _note_keywords(self) -> None:
+        self._keywords, self._flags_in_use = keywords(self.view), frozenset(self.view.by_flag)
+
+    def changed_message(
+        self, number: int, message: Message, *, with_uid: bool = False, with_flags: bool = True
+    ) -> list[bytes]:
+        """Return FETCH with what has changed of a message.
+
+        A client that is aware of CONDSTORE gets UID and MODSEQ, whatever caused the change (RFC 7162 section 3.2.4).
+        """
+        values: list[tuple[bytes, Value]] = []
+        if with_uid or self._aware.condstore:
+            values.append((b"UID", message.uid))
+        if with_flags:
+            values.append((b"FLAGS", self.printed_flags(message)))
+        if self._aware.condstore:
+            values.append((b"MODSEQ", (message.modseq,)))
+        return [*self.unheard_keywords(message), *without_body(fetch_response(number, values))]
+
+    def announce(self, *, expunges: bool, with_uid: bool = False) -> Iterator[list[bytes]]:
         """Yield responses for changes since the last call; without `expunges`, expunged messages are kept for later.
+
+        `with_uid`: changed messages have UIDs in any case, as during a UID command (RFC 3501 section 6.4.8).
 
         Yields some at a time, so that the caller can pause. All of them must be sent, in this order, before a command
         runs: the client's sequence numbers are those of the responses so far. `claim_recent` completes the
@@ -143,14 +190,12 @@ class Selection:
         """
         self._check()
         self.gather()
+        reached = self.view.highestmodseq
         if expunges:
             expunged, self._expunged = sorted(self._expunged, reverse=True), set()
             for some in self._in_parts(expunged):
-                yield [untagged(f"{number} EXPUNGE") for number in self.numbering.expunge(some)]
-        lines = []
-        if self._keywords != (now := keywords(self.view)):
-            self._keywords = now
-            lines += self.flag_lines()
+                yield self._expunge(some)
+        lines = self._keyword_lines()
         known = self.numbering.last
         if self.numbering.append(self.view.messages.irange(known + 1)):
             lines.append(self.exists_line())
@@ -158,7 +203,18 @@ class Selection:
             yield lines
         changed, self._changed = self._changed, set()
         for some in self._in_parts(sorted(changed)):
-            yield [line for uid in some if uid <= known for line in self._flags_line(uid)]
+            yield [line for uid in some if uid <= known for line in self._changed_line(uid, with_uid=with_uid)]
+        if not self._expunged:
+            self._told_modseq = reached
+
+    def _expunge(self, uids: Iterable[int]) -> list[bytes]:
+        """Return EXPUNGE, or VANISHED for a client that wants that (RFC 7162 section 3.2.10), of announced UIDs."""
+        if not self._aware.qresync:
+            return [untagged(f"{number} EXPUNGE") for number in self.numbering.expunge(uids)]
+        gone = [uid for uid in uids if self.numbering.number(uid) is not None]
+        self.numbering.expunge(gone)
+        self._clients_modseq = None  # RFC 7162 section 3.2.7: HIGHESTMODSEQ must follow
+        return [vanished_response(UidSet.of(gone))] if gone else []
 
     def _in_parts(self, uids: Sequence[int]) -> Iterator[Sequence[int]]:
         for start in range(0, len(uids), ANNOUNCED_AT_ONCE):
@@ -182,11 +238,36 @@ class Selection:
         self.numbering.mark_recent(max(first, recent_from))
         return [self.recent_line()]
 
-    def _flags_line(self, uid: int) -> list[bytes]:
+    def _changed_line(self, uid: int, *, with_uid: bool) -> list[bytes]:
         number, message = self.numbering.number(uid), self.view.messages.get(uid)
         if number is None or message is None:
             return []
-        return without_body(fetch_response(number, [(b"FLAGS", self.printed_flags(message))]))
+        return self.changed_message(number, message, with_uid=with_uid)
+
+    # ---- HIGHESTMODSEQ (RFC 7162 sections 3.1.2.1 and 6) ----
+
+    def modseq_line(self) -> bytes:
+        """Return HIGHESTMODSEQ."""
+        return status_line("OK", "Highest MODSEQ", self._modseq_code())
+
+    def modseq_code_due(self) -> str | None:
+        """Return the code HIGHESTMODSEQ if the client must hear it before the next command, else None.
+
+        A client that is told nothing takes the highest MODSEQ that it has seen in a FETCH (RFC 7162 section 6). So it
+        must be told a lower one as long as it does not know all earlier changes.
+        """
+        if not self._aware.condstore:
+            return None
+        knows_all = self.view.highestmodseq == self._told_modseq and not self.view.changing
+        return None if knows_all and self._clients_modseq == self._told_modseq else self._modseq_code()
+
+    def forget_modseq(self) -> None:
+        """Tell HIGHESTMODSEQ again at the end of this command: the client has just become aware of it."""
+        self._clients_modseq = None
+
+    def _modseq_code(self) -> str:
+        self._clients_modseq = self._told_modseq
+        return f"HIGHESTMODSEQ {shown_modseq(self._told_modseq)}"
 
     # ---- changes that the client learns in other ways ----
 
@@ -218,6 +299,11 @@ class Selection:
     async def wait(self) -> None:
         """Return once the view has changed. Safe to cancel."""
         await self._subscription.wait()
+
+
+def shown_modseq(highestmodseq: int) -> int:
+    """Return a mailbox's HIGHESTMODSEQ for a client, to whom 0 would mean that there is none (RFC 7162, 3.1.7)."""
+    return max(1, highestmodseq)
 
 
 async def _recent_from(mail: MailStore, folder: Folder, view: MailboxView, *, read_only: bool) -> int:

@@ -61,8 +61,7 @@ class Numbering:
         part of its messages.
         """
         if by_uid:
-            ranges = numbers.resolve(self.last).ranges
-            return [range(bisect_left(self._uids, low) + 1, bisect_right(self._uids, high) + 1) for low, high in ranges]
+            return self.within(numbers.resolve(self.last))
         if not self._uids and all(None in ends for ends in numbers.ranges):
             return []
         ranges = numbers.resolve(len(self._uids)).ranges
@@ -74,6 +73,11 @@ class Numbering:
         """Return the sequence numbers of those UIDs that were announced, as ascending runs."""
         return [range(low, high + 1) for low, high in UidSet.of(self.numbers(uids)).ranges]
 
+    def within(self, uids: UidSet) -> list[range]:
+        """Return the sequence numbers of the messages with these UIDs, as ascending runs."""
+        ends = ((bisect_left(self._uids, low), bisect_right(self._uids, high)) for low, high in uids.ranges)
+        return [range(start + 1, stop + 1) for start, stop in ends]
+
     def uids_of(self, runs: Iterable[range]) -> Sequence[int]:
         """Return the UIDs of the messages of these runs."""
         found = array("I")
@@ -81,7 +85,7 @@ class Numbering:
             found += self._uids[run.start - 1 : run.stop - 1]
         return found
 
-    def pairs(self, runs: Iterable[range]) -> Iterator[tuple[int, int]]:
+    def pairs(self, runs: Iterable[Iterable[int]]) -> Iterator[tuple[int, int]]:
         """Return (sequence number, UID) of each message of these runs."""
         return ((number, self._uids[number - 1]) for run in runs for number in run)
 

@@ -11,7 +11,7 @@ from enum import Enum
 
 from replicator.config import LimitsConfig
 from replicator.imap.search_updates import SearchUpdates
-from replicator.imap.selection import Selection
+from replicator.imap.selection import Aware, Selection
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import Connection
 from replicator.imap.wire.refusals import CommandFailedError
@@ -22,6 +22,9 @@ from replicator.users import Login
 _ALWAYS = ("IMAP4rev1", "LITERAL+", "SASL-IR", "ID")
 _LOGGED_IN = (
     "NAMESPACE",
+    "ENABLE",
+    "CONDSTORE",
+    "QRESYNC",
     "CHILDREN",
     "LIST-EXTENDED",
     "LIST-STATUS",
@@ -97,6 +100,7 @@ class Session:
         self._selection: Selection | None = None
         self.updates: SearchUpdates | None = None
         """The searches of the selected mailbox that are kept up to date, if there are any."""
+        self._aware = Aware()
 
     @property
     def state(self) -> State:
@@ -172,6 +176,18 @@ class Session:
         """Check that a logged-in user still may log in. Raises LoginRevokedError."""
         if self._login is not None and not self.services.users.holds(self._login):
             raise LoginRevokedError("Your password was changed, or your account was removed; log in again")
+
+    @property
+    def aware(self) -> Aware:
+        """What the client understands of RFC 7162."""
+        return self._aware
+
+    def become_aware(self, *, qresync: bool = False) -> None:
+        """Note that the client is aware of CONDSTORE (RFC 7162 section 3.1), and of QRESYNC (section 3.2.3)."""
+        if self._selection is not None and not self._aware.condstore:
+            self._selection.forget_modseq()
+        self._aware.condstore = True
+        self._aware.qresync = self._aware.qresync or qresync
 
     def select(self, selection: Selection | None) -> None:
         """Close the selected mailbox and select this one, if any."""

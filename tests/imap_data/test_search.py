@@ -90,7 +90,7 @@ def mail(draw: st.DrawFn, uid: int) -> Mail:
     row = Message(
         uid=uid,
         guid=bytes([draw(st.integers(0, 2))] * 16),
-        modseq=1,
+        modseq=draw(st.integers(1, 5)),
         flags=frozenset(draw(st.sets(st.sampled_from(FLAGS)))),
         received_ms=(day - EPOCH).days * DAY_MS + draw(st.sampled_from([0, 1, DAY_MS - 1])),
         size_bytes=draw(st.integers(0, 5)),
@@ -116,6 +116,7 @@ single_keys = st.one_of(
     st.just(keys.Saved()),
     st.integers(0, 2).map(lambda octet: keys.EmailId("M" + bytes([octet] * 16).hex())),
     st.sampled_from([*FLAGS, "Work", "none"]).map(keys.Flagged),
+    st.integers(0, 6).map(keys.ModSeq),
     st.integers(0, 5).map(keys.Larger),
     st.integers(0, 5).map(keys.Smaller),
     st.builds(keys.Received, relations, days),
@@ -161,6 +162,8 @@ def matches_naively(key: keys.SearchKey, mail: Mail, mailbox: Mailbox) -> bool:
             return flag.lower() in {found.lower() for found in row.flags}
         case keys.Recent():
             return row.uid in set(mailbox.recent)
+        case keys.ModSeq(modseq):
+            return row.modseq >= modseq
         case keys.Larger(size):
             return row.size_bytes > size
         case keys.Smaller(size):

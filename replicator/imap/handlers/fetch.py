@@ -21,7 +21,9 @@ import trio
 from protocol.units import MIB
 from protocol.values import UidSet
 from replicator.errors import ContentUnavailableError, MailError
+from replicator.imap.cache_update import within
 from replicator.imap.handlers.binary import decoded, measured
+from replicator.imap.handlers.resync import changed_since, tell_vanished
 from replicator.imap.rendering import outline
 from replicator.imap.rendering.fetch_answers import ParsedBody, fetch_value
 from replicator.imap.rendering.outline import Outline
@@ -62,6 +64,7 @@ _Items: TypeAlias = Sequence[tuple[bytes, FetchItem]]
 """Items with the names that answers give them."""
 
 _FLAGS = b"FLAGS"
+_MODSEQ = b"MODSEQ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ class _Plan:
     with_structure: bool
     by_outline: bool
     tells_flags: bool
+    tells_modseq: bool
+    tells_uid: bool
 
 
 _Values: TypeAlias = list[tuple[bytes, Printed]]
@@ -97,10 +102,10 @@ class _LeftOut:
 
 
 async def fetch(session: Session, command: c.Fetch) -> Completion:
-    """Run FETCH and UID FETCH. Messages that are gone or unreadable are left out, and the answer is NO then.
+    """Run FETCH and UID FETCH. Messages that are gone or unreadable are left out; for these the answer is NO.
 
-    RFC 2180 section 4.1.2 covers messages that were expunged elsewhere and not announced yet; a UID without a message
-    is not an error (RFC 3501 section 6.4.8).
+    For messages that were expunged elsewhere and not announced yet, the answer is OK with a code (RFC 5530 section 3);
+    a UID without a message is not an error (RFC 3501 section 6.4.8).
     """
     limit = session.limits.imap_fetch_items
     if (items := len(command.items)) > limit:
@@ -108,7 +113,14 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
             "imap_fetch_items", f"A FETCH may have {limit} items, not {items}; ask for fewer at a time"
         )
     selection, plan = session.selection, _plan(command)
-    (pairs,) = tee(selection.numbering.pairs(await resolved(session, command.numbers, by_uid=command.by_uid)), 1)
+    runs: Sequence[Sequence[int]] = await resolved(session, command.numbers, by_uid=command.by_uid)
+    if command.vanished:
+        await _tell_vanished(session, command)
+    if command.changed_since is not None:
+        runs = [await changed_since(session, runs, command.changed_since)]
+    if plan.tells_modseq:
+        session.become_aware()
+    (pairs,) = tee(selection.numbering.pairs(runs), 1)
     marks = not selection.read_only and any(sets_seen(item) for item in command.items)
     left_out = _LeftOut()
     for first in pairs:
@@ -124,6 +136,20 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
                 marks = False
         await _tell(session, plan, some, seen)
     return _completion(gone=0 if command.by_uid else left_out.gone, unreadable=UidSet.of(left_out.unreadable))
+
+
+async def _tell_vanished(session: Session, command: c.Fetch) -> None:
+    """Tell which UIDs are gone (RFC 7162 section 3.2.6). Raises CommandFailedError."""
+    if not (command.by_uid and command.changed_since is not None and session.aware.qresync):
+        raise CommandFailedError(
+            "VANISHED needs UID FETCH, CHANGEDSINCE and, before it, ENABLE QRESYNC", condition="BAD"
+        )
+    if isinstance(command.numbers, SavedResult):
+        known = UidSet.of(session.selection.saved)
+    else:  # "*" is the last UID that was given: the messages up to there may be gone
+        last = session.selection.view.uidnext - 1
+        known = within(command.numbers.resolve(last), last)
+    await tell_vanished(session, known)
 
 
 async def resolved(session: Session, numbers: MessageSet, *, by_uid: bool) -> list[range]:
@@ -144,6 +170,8 @@ async def resolved(session: Session, numbers: MessageSet, *, by_uid: bool) -> li
 
 def _plan(command: c.Fetch) -> _Plan:
     items = list(dict.fromkeys(command.items))
+    if command.changed_since is not None and Attribute.MODSEQ not in items:  # RFC 7162 section 3.1.4.1
+        items.append(Attribute.MODSEQ)
     if command.by_uid and Attribute.UID not in items:  # RFC 3501 section 6.4.8
         items.insert(0, Attribute.UID)
     return _Plan(
@@ -152,6 +180,8 @@ def _plan(command: c.Fetch) -> _Plan:
         with_structure=any(needs_structure(item) for item in items),
         by_outline=all(outline.may_tell(item) for item in items if needs_body(item)),
         tells_flags=Attribute.FLAGS in items,
+        tells_modseq=Attribute.MODSEQ in items,
+        tells_uid=Attribute.UID in items,
     )
 
 
@@ -214,13 +244,22 @@ async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: Uid
         message = selection.view.messages.get(found.uid, found)  # with its present flags
         flags = selection.printed_flags(message)
         made: Iterable[tuple[bytes, Value]] = _values(plan.items, message, None) if said is None else said
-        values = [(name, flags if name == _FLAGS else value) for name, value in made]
-        if message.uid in seen and not plan.tells_flags:
-            values.append((_FLAGS, flags))
+        now: dict[bytes, Value] = {_FLAGS: flags, _MODSEQ: (message.modseq,)}
+        values = [(name, now.get(name, value)) for name, value in made]
+        if message.uid in seen:
+            if not plan.tells_flags:
+                values.append((_FLAGS, flags))
+            if session.aware.condstore:  # RFC 7162 section 3.2.4
+                values += [] if plan.tells_uid else [(b"UID", message.uid)]
+                values += [] if plan.tells_modseq else [(_MODSEQ, (message.modseq,))]
+        if plan.tells_flags or message.uid in seen:
+            chunks += selection.unheard_keywords(message)
         response = fetch_response(number, values)
         if body is None:
             chunks += without_body(response)
             continue
+        await session.write(chunks)
+        chunks = []
         await _send(session, body, response)
         await trio.lowlevel.checkpoint()
     await session.write(chunks)
@@ -296,6 +335,11 @@ def _chunks(values: _Values) -> Iterator[Chunk]:
     return (chunk for _, value in values for chunk in value.chunks)
 
 
+def expunged_elsewhere(done: str, gone: int) -> Completion:
+    """Return the end of a command that was carried out for all messages but those that are gone (RFC 5530)."""
+    return Completion(f"{done}; {gone} of the messages have been expunged, and NOOP tells which", "EXPUNGEISSUED")
+
+
 def _completion(*, gone: int, unreadable: UidSet) -> Completion:
     if unreadable:
         ranges = ",".join(str(UidSet((one,))) for one in unreadable.ranges[:RANGES_NAMED])
@@ -304,5 +348,5 @@ def _completion(*, gone: int, unreadable: UidSet) -> Completion:
         why = f"no node in reach has the body of UID {ranges}{more}"
         raise CommandFailedError(f"{out} left out: {why}; try again later", "UNAVAILABLE")
     if gone:
-        raise CommandFailedError(f"{gone} of the messages have been expunged; NOOP tells which", "EXPUNGEISSUED")
+        return expunged_elsewhere("Fetched", gone)
     return Completion("Fetched")

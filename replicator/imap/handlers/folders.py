@@ -8,9 +8,11 @@ from contextlib import contextmanager
 import trio
 
 from replicator.errors import InvalidNameError, MailboxFullError
-from replicator.imap.selection import Selection
+from replicator.imap.handlers.resync import update_cache
+from replicator.imap.selection import Selection, shown_modseq
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
+from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import status_line, status_response, untagged
 from replicator.mailstore import INBOX, SEPARATOR, Folder, FolderStatus
 
@@ -75,7 +77,10 @@ async def status(session: Session, command: c.Status) -> Completion:
 
 async def status_of(session: Session, folder: Folder, items: Iterable[c.StatusItem]) -> bytes:
     """Return the STATUS response with these items."""
-    counters, asked = await session.mail.status(folder), dict.fromkeys(items)
+    asked = dict.fromkeys(items)
+    if c.StatusItem.HIGHESTMODSEQ in asked:
+        session.become_aware()
+    counters = await session.mail.status(folder)
     deleted = await _deleted(session, folder) if _OF_DELETED.intersection(asked) else (0, 0)
     values = [(item.value, _status_value(session, item, counters, deleted)) for item in asked]
     return status_response(folder.name, values)
@@ -106,16 +111,23 @@ def _status_value(session: Session, item: c.StatusItem, status: FolderStatus, de
         c.StatusItem.DELETED_STORAGE: deleted[1],
         c.StatusItem.APPENDLIMIT: session.services.max_message_bytes,
         c.StatusItem.MAILBOXID: f"({mailbox_id(status.folder)})",
+        c.StatusItem.HIGHESTMODSEQ: shown_modseq(status.highestmodseq),
     }
     return str(values[item])
 
 
 async def select(session: Session, command: c.Select) -> Completion:
     """Run SELECT and EXAMINE. The previous mailbox is closed even if the command fails (RFC 3501 section 6.3.1)."""
-    session.select(None)
+    if command.resync is not None and not session.aware.qresync:
+        raise CommandFailedError("QRESYNC needs ENABLE QRESYNC before it", condition="BAD")
+    if session.selection_or_none is not None:
+        session.select(None)
+        await session.write([status_line("OK", "Previous mailbox closed", "CLOSED")])  # RFC 7162 section 3.2.11
+    if command.condstore:
+        session.become_aware()
     await session.mail.catch_up(session.user, command.mailbox)
     folder = await session.folder(command.mailbox)
-    selection = await Selection.open(session.mail, folder, read_only=command.read_only)
+    selection = await Selection.open(session.mail, folder, read_only=command.read_only, aware=session.aware)
     session.select(selection)
     unseen = selection.first_unseen()
     lines = [
@@ -125,9 +137,12 @@ async def select(session: Session, command: c.Select) -> Completion:
         *([status_line("OK", "First unseen message", f"UNSEEN {unseen}")] if unseen is not None else []),
         status_line("OK", "UIDs are valid", f"UIDVALIDITY {selection.uidvalidity}"),
         status_line("OK", "Next UID", f"UIDNEXT {selection.view.uidnext}"),
+        selection.modseq_line(),
         status_line("OK", "Id of the mailbox", mailbox_id_code(folder)),
     ]
     await session.write(lines)
+    if command.resync is not None and command.resync.uidvalidity == selection.uidvalidity:
+        await update_cache(session, command.resync)
     return Completion("Selected", "READ-ONLY" if command.read_only else "READ-WRITE")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -10,13 +11,13 @@ import trio
 
 from protocol.values import UidSet
 from replicator.flags import keywords, other_flags, removable_flags, settable_flags
-from replicator.imap.handlers.fetch import MANY_RANGES, MESSAGES_BETWEEN_CHECKPOINTS, resolved
+from replicator.imap.handlers.fetch import MANY_RANGES, MESSAGES_BETWEEN_CHECKPOINTS, expunged_elsewhere, resolved
+from replicator.imap.handlers.resync import LOOKED_AT_ONCE, changed_since
 from replicator.imap.selection import Selection
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
-from replicator.imap.wire.fetch_items import Value
 from replicator.imap.wire.refusals import CommandFailedError, offering_to_create
-from replicator.imap.wire.responses import copyuid, fetch_response, status_line, without_body
+from replicator.imap.wire.responses import copyuid, status_line
 from replicator.imap.wire.sequence_set import MessageSet, SavedResult
 from replicator.view import MailboxView, Message
 
@@ -28,7 +29,12 @@ _DELETED = "\\Deleted"
 
 
 async def store(session: Session, command: c.Store) -> Completion:
-    """Run STORE and UID STORE. `.SILENT` suppresses only the client's own changes."""
+    """Run STORE and UID STORE. `.SILENT` suppresses only the client's own changes.
+
+    A client that is aware of CONDSTORE always hears of the new MODSEQs (RFC 7162 section 3.1.3).
+    """
+    if command.unchanged_since is not None:
+        session.become_aware()
     selection = _writable(session)
     view = selection.view
     runs = await resolved(session, command.numbers, by_uid=command.by_uid)
@@ -38,16 +44,46 @@ async def store(session: Session, command: c.Store) -> Completion:
     added, removed = _flag_changes(selection, command, uids)
     before = _before(view, each) if command.silent else []
     selection.gather()
-    if gone < len(each) and (added or removed):
-        await session.mail.store_flags(view, uids, added=added, removed=removed)
+    refused = UidSet()
+    if command.unchanged_since is not None and not (added or removed):
+        refused = await _changed(session, runs, command.unchanged_since)
+    elif gone < len(each) and (added or removed):
+        result = await session.mail.store_flags(
+            view, uids, added=added, removed=removed, unchanged_since=command.unchanged_since
+        )
+        refused = result.refused if command.unchanged_since is not None else refused
+    expected: dict[int, frozenset[str]] = {}
     if command.silent:
         expect = partial(_expected, before, each, added, removed)
-        await selection.forget_expected(await _apart_if_many(session, len(before), expect))
+        expected = await _apart_if_many(session, len(before), expect)
+    if command.silent and not session.aware.condstore:
+        await selection.forget_expected(expected)
     else:
         selection.forget_changes(each)
-        await _tell_flags(session, runs, with_uid=command.by_uid)
+        await _tell_flags(session, runs, expected, refused, with_uid=command.by_uid)
+    return await _stored(session, command, runs, refused, gone)
+
+
+async def _changed(session: Session, runs: list[range], modseq: int) -> UidSet:
+    """Return the UIDs of the messages of these runs that have a MODSEQ above this one."""
+    found = await changed_since(session, runs, modseq)
+    pairs = session.selection.numbering.pairs([found])
+    return await _apart_if_many(session, len(found), lambda: UidSet.of(uid for _, uid in pairs))
+
+
+async def _stored(session: Session, command: c.Store, runs: list[range], refused: UidSet, gone: int) -> Completion:
+    """Return the end of a STORE: which messages were changed since, or how many are gone."""
+    view, numbering, modified = session.selection.view, session.selection.numbering, array("I")
+    for position, (number, uid) in enumerate(numbering.pairs(runs) if refused else ()):
+        if uid in refused and uid in view.messages:
+            modified.append(uid if command.by_uid else number)
+        if position % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
+            await trio.lowlevel.checkpoint()
+    if modified:
+        printed = await _apart_if_many(session, len(modified), lambda: str(UidSet.of(modified)))
+        return Completion(f"{len(modified)} of the messages have been changed since", f"MODIFIED {printed}")
     if gone and not command.by_uid:
-        raise _expunged_elsewhere(gone)
+        return expunged_elsewhere("Stored", gone)
     return Completion("Stored")
 
 
@@ -86,13 +122,15 @@ def _flag_changes(selection: Selection, command: c.Store, uids: UidSet) -> tuple
     return wanted, other_flags(wanted, selection.view, uids)
 
 
-async def _tell_flags(session: Session, runs: list[range], *, with_uid: bool) -> None:
+async def _tell_flags(
+    session: Session, runs: list[range], expected: Mapping[int, frozenset[str]], refused: UidSet, *, with_uid: bool
+) -> None:
+    """Tell the messages' flags, or the MODSEQ alone of those that have the flags that their client expects."""
     selection = session.selection
     for position, (number, uid) in enumerate(selection.numbering.pairs(runs)):
         if (message := selection.view.messages.get(uid)) is not None:
-            values: list[tuple[bytes, Value]] = [(b"UID", uid)] if with_uid else []
-            values.append((b"FLAGS", selection.printed_flags(message)))
-            await session.write(without_body(fetch_response(number, values)))
+            with_flags = message.flags != expected.get(uid) or uid in refused
+            await session.write(selection.changed_message(number, message, with_uid=with_uid, with_flags=with_flags))
         if position % MESSAGES_BETWEEN_CHECKPOINTS == 0:
             await trio.lowlevel.checkpoint()
 

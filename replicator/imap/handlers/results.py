@@ -22,7 +22,14 @@ from replicator.imap.session import Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import esearch_response, places, search_response
-from replicator.imap.wire.search_keys import ReturnOption, Returns, SearchProgram, count_keys, count_ranges
+from replicator.imap.wire.search_keys import (
+    ReturnOption,
+    Returns,
+    SearchProgram,
+    count_keys,
+    count_ranges,
+    has_modseq,
+)
 from replicator.imap.work_meter import WorkExceededError, WorkMeter
 from replicator.view import Message
 
@@ -70,6 +77,8 @@ async def find(
         raise session.refusal(
             "imap_search_keys", f"A SEARCH may have {limit} keys, not {keys}; search in several steps"
         )
+    if has_modseq(program.key):
+        session.become_aware()
     numbering, view = session.selection.numbering, session.selection.view
     basis = Basis(numbering.uids if among is None else among, numbering.recent, saved, session.services.clock_ms())
     prepare = partial(Search, program, view, basis, work)
@@ -124,12 +133,32 @@ async def tell(session: Session, verb: str, uids: Sequence[int], command: c.Sear
     if returns is not None and returns.silent:
         return
     numbers = uids if command.by_uid else await sequence_numbers(session, uids)
+    modseq = await _highest_modseq(session, uids, returns) if has_modseq(command.program.key) else None
     if returns is None:
-        respond = partial(search_response, verb, numbers)
+        respond = partial(search_response, verb, numbers, modseq)
     else:
-        respond = partial(esearch_response, session.tag, numbers, returns, by_uid=command.by_uid)
+        respond = partial(esearch_response, session.tag, numbers, returns, modseq, by_uid=command.by_uid)
     many = len(numbers) > NUMBERED_AT_ONCE
     await session.write(await session.services.parsing.apart(respond) if many else respond())
+
+
+async def _highest_modseq(session: Session, uids: Sequence[int], returns: Returns | None) -> int | None:
+    """Return the highest MODSEQ of the messages that are told, None if there are none (RFC 4731 section 3.2)."""
+    if returns is not None and not returns.options & _ALL_COUNT:
+        uids = _told_singly(uids, returns)
+    messages, highest = session.selection.view.messages, 0
+    for start in range(0, len(uids), NUMBERED_AT_ONCE):
+        some = (messages.get(uid) for uid in uids[start : start + NUMBERED_AT_ONCE])
+        highest = max(highest, *(message.modseq for message in some if message is not None), 0)
+        await trio.lowlevel.checkpoint()
+    return highest or None
+
+
+def _told_singly(ordered: Sequence[int], returns: Returns) -> list[int]:
+    """Return the UIDs that MIN, MAX and PARTIAL name, ascending."""
+    part = set(() if returns.partial is None else places(ordered, returns.partial))  # RFC 9394 section 3.3
+    part.update(ordered[:1] if ReturnOption.MIN in returns else (), ordered[-1:] if ReturnOption.MAX in returns else ())
+    return sorted(part)
 
 
 async def sequence_numbers(session: Session, uids: Sequence[int]) -> Sequence[int]:
@@ -176,6 +205,5 @@ def save(session: Session, found: Found, ordered: Sequence[int], returns: Return
     """Keep what `$` means after a command that has found these messages, in this order (RFC 5182 section 2.4)."""
     if returns is None or ReturnOption.SAVE not in returns:
         return
-    part = set(() if returns.partial is None else places(ordered, returns.partial))  # RFC 9394 section 3.3
-    part.update(ordered[:1] if ReturnOption.MIN in returns else (), ordered[-1:] if ReturnOption.MAX in returns else ())
-    session.selection.saved = found.uids if returns.silent or _ALL_COUNT & returns.options else sorted(part)
+    whole = returns.silent or _ALL_COUNT & returns.options
+    session.selection.saved = found.uids if whole else _told_singly(ordered, returns)

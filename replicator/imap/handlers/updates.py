@@ -22,11 +22,11 @@ from replicator.imap.work_meter import WorkExceededError, WorkMeter
 # ---- announcing -------------------------------------------------------------------------------------------------
 
 
-async def announce(session: Session, *, expunges: bool) -> None:
+async def announce(session: Session, *, expunges: bool, with_uid: bool = False) -> None:
     """Tell the client of changes in the selected mailbox, some at a time. Raises MailboxGoneError."""
     updates = session.updates
     gone = updates.take_expunged(session.selection.numbering.number) if updates is not None else []
-    parts = session.selection.announce(expunges=expunges)
+    parts = session.selection.announce(expunges=expunges, with_uid=with_uid)
     # No await before the first part: REMOVEFROM must come before the EXPUNGE (RFC 5267 section 4.3.4).
     first = next(parts, [])
     await session.write([*gone, *first])

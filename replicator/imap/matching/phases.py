@@ -174,6 +174,10 @@ class _Compiler:
         return OfRow(lambda message: email_id(message) == key.email_id)
 
     @test_of.register
+    def _(self, key: keys.ModSeq) -> Test:
+        return OfRow(lambda message: message.modseq >= key.modseq)
+
+    @test_of.register
     def _(self, key: keys.Flagged) -> Test:
         return Having(key.flag.lower())
 

@@ -172,6 +172,8 @@ def _from_metadata(item: Attribute, message: Message) -> Value:
             return tuple(Atom(flag) for flag in sorted(message.flags))
         case Attribute.INTERNALDATE:
             return internal_date(message.received_ms)
+        case Attribute.MODSEQ:
+            return (message.modseq,)
         case Attribute.RFC822_SIZE:
             return message.size_bytes
         case Attribute.THREADID:

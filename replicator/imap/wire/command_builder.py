@@ -15,7 +15,8 @@ from typing import TypeAlias
 
 from lark import Token, Transformer, v_args
 
-from protocol.values import UID_MAX
+from protocol.values import UID_MAX, UidSet
+from replicator.flags import RECENT
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.wire.fetch_items import (
@@ -37,6 +38,11 @@ from replicator.mailstore import canonical_name
 
 MAX_SEARCH_DEPTH = 50  # of NOT, OR and parentheses: evaluation recurses, and no person nests that deep
 MAX_OCTETS = 2**63 - 1  # RFC 9051 number64: sizes and offsets; the store has signed 64 bits
+
+MODSEQ_MAX = 2**63 - 1  # RFC 7162 section 7
+
+_SelectParameters: TypeAlias = tuple[bool, c.Resync | None]
+"""CONDSTORE, and the argument of QRESYNC."""
 
 _MACROS = {"ALL": ALL, "FAST": FAST, "FULL": FULL}
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -118,11 +124,34 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def namespace(self) -> c.Command:
         return c.Namespace()
 
-    def select(self, mailbox: str) -> c.Command:
-        return c.Select(mailbox)
+    def enable(self, *extensions: Token) -> c.Command:
+        return c.Enable(tuple(extension.upper() for extension in extensions))
 
-    def examine(self, mailbox: str) -> c.Command:
-        return c.Select(mailbox, read_only=True)
+    def select(self, mailbox: str, parameters: _SelectParameters | None) -> c.Command:
+        condstore, resync = parameters or (False, None)
+        return c.Select(mailbox, condstore=condstore, resync=resync)
+
+    def examine(self, mailbox: str, parameters: _SelectParameters | None) -> c.Command:
+        condstore, resync = parameters or (False, None)
+        return c.Select(mailbox, read_only=True, condstore=condstore, resync=resync)
+
+    def select_parameters(self, *given: c.Resync | None) -> _SelectParameters:
+        if len(given) != len({type(one) for one in given}):
+            raise MeaninglessError("each parameter may stand once")
+        return None in given, next((one for one in given if one is not None), None)
+
+    def condstore(self) -> None:
+        return None
+
+    def resync(self, uidvalidity: Token, modseq: Token, known: UidSet | None, sample: c.MatchData | None) -> c.Resync:
+        number = _number(uidvalidity)
+        assert number is not None
+        return c.Resync(number, _modseq(modseq), known, sample)
+
+    def match_data(self, numbers: UidSet, uids: UidSet) -> c.MatchData:
+        if len(numbers) != len(uids):
+            raise MeaninglessError(f"there are {len(numbers)} sequence numbers and {len(uids)} UIDs to match")
+        return c.MatchData(numbers, uids)
 
     def create(self, mailbox: str) -> c.Command:
         return c.Create(mailbox)
@@ -222,12 +251,31 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def expunge(self, uids: MessageSet | None = None) -> c.Command:
         return c.Expunge(uids)
 
-    def fetch(self, numbers: MessageSet, items: tuple[FetchItem, ...]) -> c.Command:
-        return c.Fetch(numbers, items)
+    def fetch(
+        self, numbers: MessageSet, items: tuple[FetchItem, ...], modifiers: tuple[int | None, bool] | None
+    ) -> c.Command:
+        changed_since, vanished = modifiers or (None, False)
+        return c.Fetch(numbers, items, changed_since, vanished)
 
-    def store(self, numbers: MessageSet, item: Token, flags: tuple[str, ...]) -> c.Command:
+    def fetch_modifiers(self, *given: int | None) -> tuple[int | None, bool]:
+        if len(given) != len({type(one) for one in given}):
+            raise MeaninglessError("each modifier may stand once")
+        return next((one for one in given if one is not None), None), None in given
+
+    def changed_since(self, modseq: Token) -> int:
+        return _modseq(modseq)
+
+    def vanished(self) -> None:
+        return None
+
+    def store(self, numbers: MessageSet, unchanged_since: int | None, item: Token, flags: tuple[str, ...]) -> c.Command:
+        if any(flag.lower() == RECENT.lower() for flag in flags):  # not a flag that STORE takes, RFC 3501 section 9
+            raise MeaninglessError(f"only the server sets {RECENT}")
         action, _, silent = item.upper().partition(".")
-        return c.Store(numbers, c.StoreAction(action), flags, silent=bool(silent))
+        return c.Store(numbers, c.StoreAction(action), flags, bool(silent), unchanged_since)
+
+    def unchanged_since(self, modseq: Token) -> int:
+        return _modseq(modseq)
 
     def copy(self, numbers: MessageSet, mailbox: str) -> c.Command:
         return c.Copy(numbers, mailbox)
@@ -369,6 +417,9 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def emailid(self, name: Token) -> _Nested:
         return _Nested(keys.EmailId(str(name)))
 
+    def modseq(self, _entry: Token | None, _type: Token | None, modseq: Token) -> _Nested:
+        return _Nested(keys.ModSeq(_modseq(modseq)))
+
     def threadid(self, _name: Token) -> _Nested:
         return _Nested(keys.Not(keys.All()))  # RFC 8474 section 5.2: no message here has a THREADID
 
@@ -406,6 +457,12 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def saved_result(self) -> SavedResult:
         return SavedResult()
 
+    def uid_set(self, text: Token) -> UidSet:
+        if "*" in text:
+            raise MeaninglessError("what a client knows already has no *")
+        ends = [_range(item) for item in text.split(",")]
+        return SequenceSet(tuple(ends)).resolve(0)
+
     def flags(self, *flags: Token) -> tuple[str, ...]:
         return tuple(str(flag) for flag in flags)
 
@@ -442,6 +499,12 @@ def _place(digits: str) -> int:
     if (place := int(digits)) > UID_MAX:
         raise MeaninglessError(f"{digits} is more than {UID_MAX}, the largest number of results")
     return place
+
+
+def _modseq(digits: str) -> int:
+    if (modseq := int(digits)) > MODSEQ_MAX:
+        raise MeaninglessError(f"{digits} is more than {MODSEQ_MAX}, the largest MODSEQ")
+    return modseq
 
 
 def _part(numbers: str) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from protocol.values import UidSet
 from replicator.imap.wire.fetch_items import FetchItem
 from replicator.imap.wire.large_literal import IncomingLiteral
 from replicator.imap.wire.search_keys import Returns, SearchProgram
@@ -70,11 +71,38 @@ class Namespace:
 
 
 @dataclass(frozen=True, slots=True)
+class Enable:
+    """ENABLE (RFC 5161), with the names of extensions in capitals."""
+
+    extensions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MatchData:
+    """Some sequence numbers with the UIDs that the client knows for them (RFC 7162 section 3.2.5.2), both ascending."""
+
+    numbers: UidSet
+    uids: UidSet
+
+
+@dataclass(frozen=True, slots=True)
+class Resync:
+    """The QRESYNC parameter of SELECT (RFC 7162 section 3.2.5): what the client knows from an earlier session."""
+
+    uidvalidity: int
+    modseq: int
+    known: UidSet | None = None
+    sample: MatchData | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Select:
-    """SELECT and, if `read_only`, EXAMINE (RFC 3501 sections 6.3.1 and 6.3.2)."""
+    """SELECT and, if `read_only`, EXAMINE (RFC 3501 sections 6.3.1 and 6.3.2), with the parameters of RFC 7162."""
 
     mailbox: str
     read_only: bool = False
+    condstore: bool = False
+    resync: Resync | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +145,7 @@ class StatusItem(Enum):
     UNSEEN = "UNSEEN"
     SIZE = "SIZE"  # RFC 8438
     MAILBOXID = "MAILBOXID"  # RFC 8474 section 4.3
+    HIGHESTMODSEQ = "HIGHESTMODSEQ"  # RFC 7162 section 3.1.7
     DELETED = "DELETED"  # RFC 9208 section 4.1.4, like the next one
     DELETED_STORAGE = "DELETED-STORAGE"
     APPENDLIMIT = "APPENDLIMIT"  # RFC 7889 section 3.2: the same for all mailboxes
@@ -288,10 +317,12 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """FETCH (RFC 3501 section 6.4.5)."""
+    """FETCH (RFC 3501 section 6.4.5), with the modifiers of RFC 7162, sections 3.1.4.1 and 3.2.6."""
 
     numbers: MessageSet
     items: tuple[FetchItem, ...]
+    changed_since: int | None = None
+    vanished: bool = False
     by_uid: bool = False
 
 
@@ -305,12 +336,13 @@ class StoreAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """STORE (RFC 3501 section 6.4.6)."""
+    """STORE (RFC 3501 section 6.4.6), with the modifier of RFC 7162 section 3.1.3."""
 
     numbers: MessageSet
     action: StoreAction
     flags: tuple[str, ...]
     silent: bool = False
+    unchanged_since: int | None = None
     by_uid: bool = False
 
 
@@ -325,9 +357,10 @@ class Copy:
 
 
 Command = (
-    Capability | Noop | Logout | Id | StartTls | Authenticate | Login | Namespace | Select | Create | Delete | Rename
-    | Subscribe | ListMailboxes | ListSubscriptions | Status | GetQuota | GetQuotaRoot | SetQuota | Append | Idle
-    | Check | Compress | Close | Unselect | Expunge | Search | Sort | Thread | CancelUpdate | Fetch | Store | Copy
+    Capability | Noop | Logout | Id | StartTls | Authenticate | Login | Namespace | Enable | Select | Create | Delete
+    | Rename | Subscribe | ListMailboxes | ListSubscriptions | Status | GetQuota | GetQuotaRoot | SetQuota | Append
+    | Idle | Check | Compress | Close | Unselect | Expunge | Search | Sort | Thread | CancelUpdate | Fetch | Store
+    | Copy
 )  # fmt: skip
 
 

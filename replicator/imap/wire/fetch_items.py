@@ -69,6 +69,7 @@ class Attribute(Enum):
     ENVELOPE = "ENVELOPE"
     FLAGS = "FLAGS"
     INTERNALDATE = "INTERNALDATE"
+    MODSEQ = "MODSEQ"  # RFC 7162 section 3.1.4.2
     RFC822 = "RFC822"
     RFC822_HEADER = "RFC822.HEADER"
     RFC822_SIZE = "RFC822.SIZE"
@@ -137,6 +138,7 @@ _METADATA = frozenset(
         Attribute.EMAILID,
         Attribute.FLAGS,
         Attribute.INTERNALDATE,
+        Attribute.MODSEQ,
         Attribute.RFC822_SIZE,
         Attribute.THREADID,
         Attribute.UID,

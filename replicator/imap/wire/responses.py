@@ -124,9 +124,13 @@ def quota_response(root: str, resources: Iterable[tuple[str, int, int]]) -> byte
     return b"* QUOTA %b (%b)\r\n" % (_string(root), printed.encode("ascii"))
 
 
-def search_response(verb: str, numbers: Sequence[int]) -> list[bytes]:
-    """Format a SEARCH or SORT response (RFC 3501 section 7.2.5, RFC 5256 section 4); without matches, an empty list."""
-    return [b"* %b" % verb.encode("ascii"), *_numbers(numbers), b"\r\n"]
+def search_response(verb: str, numbers: Sequence[int], modseq: int | None) -> list[bytes]:
+    """Format a SEARCH or SORT response (RFC 3501 section 7.2.5, RFC 5256 section 4); without matches, an empty list.
+
+    `modseq`: the highest MODSEQ of the messages, if the client is to be told (RFC 7162 section 3.1.6).
+    """
+    told = [] if modseq is None else [b" (MODSEQ %d)" % modseq]
+    return [b"* %b" % verb.encode("ascii"), *_numbers(numbers), *told, b"\r\n"]
 
 
 def _numbers(numbers: Sequence[int]) -> Iterator[bytes]:
@@ -143,8 +147,13 @@ def thread_response(lists: Iterator[str]) -> list[bytes]:
     return [*chunks, b"\r\n"]
 
 
-def esearch_response(tag: str, numbers: Sequence[int], returns: Returns, *, by_uid: bool) -> list[bytes]:
-    """Format an ESEARCH response (RFC 4731 section 3.1) of the numbers found, in their order."""
+def esearch_response(
+    tag: str, numbers: Sequence[int], returns: Returns, modseq: int | None, *, by_uid: bool
+) -> list[bytes]:
+    """Format an ESEARCH response (RFC 4731 section 3.1) of the numbers found, in their order.
+
+    `modseq`: the MODSEQ of the result, if the client is to be told (section 3.2).
+    """
     results = []
     if numbers:
         results += [f"MIN {numbers[0]}"] if ReturnOption.MIN in returns else []
@@ -155,6 +164,7 @@ def esearch_response(tag: str, numbers: Sequence[int], returns: Returns, *, by_u
         results.append(f"PARTIAL ({first}:{last} {_runs(places(numbers, returns.partial)) or 'NIL'})")
     if ReturnOption.COUNT in returns:
         results.append(f"COUNT {len(numbers)}")
+    results += [] if modseq is None else [f"MODSEQ {modseq}"]
     return [_esearch(tag, results, by_uid=by_uid)]
 
 
@@ -172,6 +182,11 @@ def _esearch(tag: str, results: Sequence[str], *, by_uid: bool) -> bytes:
 def places(numbers: Sequence[int], partial: tuple[int, int]) -> Sequence[int]:
     """Return the numbers at these places, counted from 1, the last one included."""
     return numbers[partial[0] - 1 : partial[1]]
+
+
+def vanished_response(uids: UidSet, *, earlier: bool = False) -> bytes:
+    """Format a VANISHED response (RFC 7162 section 3.2.10)."""
+    return untagged(f"VANISHED {'(EARLIER) ' if earlier else ''}{uids}")
 
 
 def fetch_response(number: int, values: Sequence[tuple[bytes, Value]]) -> list[Chunk]:

@@ -86,6 +86,16 @@ class EmailId:
 
 
 @dataclass(frozen=True, slots=True)
+class ModSeq:
+    """MODSEQ: messages with this MODSEQ or a higher one (RFC 7162 section 3.1.5).
+
+    Messages have one MODSEQ for all their flags, so the name of a flag is ignored.
+    """
+
+    modseq: int
+
+
+@dataclass(frozen=True, slots=True)
 class Flagged:
     r"""Messages with this flag, such as `\Seen` or a keyword, in any case."""
 
@@ -177,6 +187,7 @@ SearchKey: TypeAlias = (
     | Uids
     | Saved
     | EmailId
+    | ModSeq
     | Flagged
     | Recent
     | Larger
@@ -269,6 +280,16 @@ def count_ranges(key: SearchKey, saved: int) -> int:
             case Saved():
                 count += saved
     return count
+
+
+def has_numbers(key: SearchKey) -> bool:
+    """Return True if a tree of keys names messages by their sequence numbers."""
+    return any(isinstance(single, SequenceNumbers) for single in single_keys(key))
+
+
+def has_modseq(key: SearchKey) -> bool:
+    """Return True if a tree of keys has a MODSEQ."""
+    return any(isinstance(single, ModSeq) for single in single_keys(key))
 
 
 def not_flagged(flag: str) -> Not:

@@ -71,7 +71,7 @@ async def test_expunged_message_that_was_not_announced_is_in_the_saved_result_an
         await mail.expunge(view, UidSet.of([1]))
         told = await client.run("FETCH $ UID")
         assert told[0] == "* 2 FETCH (UID 2)"
-        assert told[1].startswith("t NO [EXPUNGEISSUED] ")
+        assert told[1].startswith("t OK [EXPUNGEISSUED] ")
         assert (await client.run("NOOP"))[0] == "* 1 EXPUNGE"
         assert await client.run("FETCH $ UID") == ["* 1 FETCH (UID 2)", "t OK Fetched"]
 

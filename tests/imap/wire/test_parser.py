@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.framing import Frame
+from protocol.values import UidSet
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire import search_keys as k
 from replicator.imap.wire.command_parser import CommandParser, CommandSyntaxError, tag_of
@@ -94,6 +95,27 @@ def searched(text: bytes, *literals: bytes) -> k.SearchKey:
         (b"FETCH 1 (BODY RFC822 BODY[])", c.Fetch(ONE, (Attribute.BODY, Attribute.RFC822, BodySection()))),
         (b"STORE 1 +FLAGS (\\Seen x)", c.Store(ONE, c.StoreAction.ADD, ("\\Seen", "x"))),
         (b"STORE 1 -flags.silent y z", c.Store(ONE, c.StoreAction.REMOVE, ("y", "z"), silent=True)),
+        (b"ENABLE condstore X-Y", c.Enable(("CONDSTORE", "X-Y"))),
+        (b"SELECT a (condstore)", c.Select("a", condstore=True)),
+        (b"EXAMINE a (QRESYNC (5 6))", c.Select("a", read_only=True, resync=c.Resync(5, 6))),
+        (
+            b"SELECT a (CONDSTORE QRESYNC (5 6 1:9,3 (1,3 2:3)))",
+            c.Select(
+                "a",
+                condstore=True,
+                resync=c.Resync(5, 6, UidSet(((1, 9),)), c.MatchData(UidSet.of([1, 3]), UidSet.of([2, 3]))),
+            ),
+        ),
+        (
+            b"SELECT a (QRESYNC (5 6 (1 2)))",
+            c.Select("a", resync=c.Resync(5, 6, None, c.MatchData(UidSet.of([1]), UidSet.of([2])))),
+        ),
+        (b"FETCH 1 UID (CHANGEDSINCE 7)", c.Fetch(ONE, (Attribute.UID,), 7)),
+        (
+            b"UID FETCH 1 MODSEQ (VANISHED CHANGEDSINCE 7)",
+            c.Fetch(ONE, (Attribute.MODSEQ,), 7, vanished=True, by_uid=True),
+        ),
+        (b"STORE 1 (UNCHANGEDSINCE 0) FLAGS ()", c.Store(ONE, c.StoreAction.REPLACE, (), unchanged_since=0)),
         (b"UID STORE 1 FLAGS ()", c.Store(ONE, c.StoreAction.REPLACE, (), by_uid=True)),
         (b"COPY 1 a", c.Copy(ONE, "a")),
         (b"UID MOVE 1 inBOX/x", c.Copy(ONE, "INBOX/x", remove=True, by_uid=True)),
@@ -267,7 +289,14 @@ def test_append_options_are_parsed(options: bytes, flags: tuple[str, ...], recei
         (b"x LOGIN alice", "x", "Expected an argument at the end"),
         (b"x LOGIN(", "x", "Unknown command LOGIN("),
         (b'x SELECT "a', "x", "Expected a literal or a quoted string or an atom at column 10"),
-        (b"x SELECT a b", "x", "Expected the end of the command at column 11"),
+        (b"x SELECT a b", "x", "Expected ( at column 12"),
+        (b"x SELECT a (CONDSTORE CONDSTORE)", "x", "each parameter may stand once"),
+        (b"x SELECT a (QRESYNC (1 0))", "x", "Expected a number at column 24"),
+        (b"x SELECT a (QRESYNC (1 1 1:*))", "x", "what a client knows already has no *"),
+        (b"x SELECT a (QRESYNC (4294967296 1))", "x", "4294967296 is more than 4294967295"),
+        (b"x SELECT a (QRESYNC (1 9223372036854775808))", "x", "9223372036854775808 is more than 9223372036854775807"),
+        (b"x SELECT a (QRESYNC (1 1 1:9 (1,2 7)))", "x", "there are 2 sequence numbers and 1 UIDs to match"),
+        (b"x STORE 1 +FLAGS (\\recent)", "x", "only the server sets \\Recent"),
         (b"x FETCH 0 FLAGS", "x", "Expected a sequence set at column 9"),
         (b"x FETCH 4294967296 FLAGS", "x", "4294967296 is more than 4294967295, the largest number of a message"),
         (b"x FETCH 1 BODY[1TEXT]", "x", "Expected ] or a full stop at column 17"),

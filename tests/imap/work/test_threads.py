@@ -165,7 +165,7 @@ async def test_many_messages_are_changed_with_the_help_of_threads(
         told += await client.run("NOOP")
         if "FLAGS.SILENT" in command:  # tells of another session's change, before or after its own
             flags = "a" if "1:*" in command else "other"
-            assert [line for line in told if "FETCH" in line] == [rf"* 29 FETCH (FLAGS (\Recent {flags}))"]
+            assert [line for line in told if "FETCH" in line] == [rf"* 29 FETCH (UID 29 FLAGS (\Recent {flags}))"]
 
 
 @pytest.mark.parametrize(

@@ -81,10 +81,10 @@ async def test_merge_during_a_fetch(tmp_path: Path, autojump_clock: MockClock, m
             assert without_recent(await client.run("FETCH 1:2 (UID BODY.PEEK[])")) == [
                 '* 1 FETCH (UID 1 BODY[] "both")',
                 "* 4 EXISTS",
-                "t NO [EXPUNGEISSUED] 1 of the messages have been expunged; NOOP tells which",
+                "t OK [EXPUNGEISSUED] Fetched; 1 of the messages have been expunged, and NOOP tells which",
             ]
             assert await client.run("FETCH 2 (FLAGS)") == [
-                "t NO [EXPUNGEISSUED] 1 of the messages have been expunged; NOOP tells which"
+                "t OK [EXPUNGEISSUED] Fetched; 1 of the messages have been expunged, and NOOP tells which"
             ]
             assert (await client.run("FETCH 3:4 (UID)"))[:-1] == ["* 3 FETCH (UID 3)", "* 4 FETCH (UID 4)"]
             assert await client.run("NOOP") == ["* 2 EXPUNGE", "t OK Nothing done"]

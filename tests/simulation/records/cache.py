@@ -1,8 +1,9 @@
 """A client's cache of a mailbox, and its update after an absence (QRESYNC, RFC 7162 section 3.2).
 
-A returning client only hears which of its UIDs are gone and which messages have changed since its MODSEQ. Its updated
-cache must equal that of a client that fetches everything anew: this is the purpose of the promises about UIDs and
-MODSEQs.
+A returning client only hears which of its UIDs are gone and which messages have changed since its MODSEQ, by the rules
+that the IMAP door has (`replicator/imap/cache_update.py`). It tells the node all sequence numbers and UIDs that it
+knows. Its updated cache must equal that of a client that fetches everything anew: this is the purpose of the promises
+about UIDs and MODSEQs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from protocol.values import UidSet
+from replicator.imap.cache_update import believed_modseq, known_up_to, vanished, without
+from replicator.imap.wire.command_types import MatchData
 from replicator.view import MailboxView, Message
 
 
@@ -51,8 +55,12 @@ class Cache:
         assert view.uidvalidity == self.uidvalidity
         assert view.highestmodseq >= self.modseq, "HIGHESTMODSEQ was lowered"
         assert view.uidnext >= self.uidnext, "UIDNEXT was lowered"
-        changed = {uid: message for uid, message in view.messages.items() if message.modseq > self.modseq}
-        messages = {uid: known for uid, known in self.messages.items() if uid in view.messages}
+        since = believed_modseq(self.modseq, view.highestmodseq)
+        changed = {uid: message for uid, message in view.messages.items() if message.modseq > since}
+        numbers, uids = UidSet.of(range(1, len(self.messages) + 1)), UidSet.of(self.messages)
+        up_to = known_up_to(MatchData(numbers, uids), view.messages.keys())
+        gone = vanished(without(uids, up_to), view.messages.keys())
+        messages = {uid: known for uid, known in self.messages.items() if uid not in gone}
         for uid, message in changed.items():
             before = messages.get(uid)
             assert before is None or before.guid == message.guid, f"UID {uid} names another message than before"

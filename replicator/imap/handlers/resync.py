@@ -1,0 +1,78 @@
+"""ENABLE (RFC 5161), and how a client learns what its cache lacks (RFC 7162 sections 3.1.4.1, 3.2.5 and 3.2.6)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import trio
+
+from protocol.values import UidSet
+from replicator.imap import cache_update
+from replicator.imap.session import Completion, Session
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire.responses import untagged, vanished_response
+
+LOOKED_AT_ONCE = 5000  # messages whose MODSEQ is compared, in a millisecond
+TOLD_AT_ONCE = 100  # changed messages, in a millisecond
+RANGES_AT_ONCE = 500  # of vanished UIDs in a line, which is some KiB long then
+
+_CAN_BE_ENABLED = ("CONDSTORE", "QRESYNC")
+
+
+async def enable(session: Session, command: c.Enable) -> Completion:
+    """Run ENABLE. What this server cannot enable is passed over (RFC 5161 section 3.1)."""
+    enabled = [name for name in dict.fromkeys(command.extensions) if name in _CAN_BE_ENABLED]
+    if enabled:
+        session.become_aware(qresync="QRESYNC" in enabled)
+    await session.write([untagged(" ".join(["ENABLED", *enabled]))])
+    return Completion("Enabled")
+
+
+async def update_cache(session: Session, resync: c.Resync) -> None:
+    """Tell what the client's cache lacks: the QRESYNC of SELECT, for a mailbox whose UIDVALIDITY it knows."""
+    selection = session.selection
+    view = selection.view
+    since = cache_update.believed_modseq(resync.modseq, view.highestmodseq)
+    known = UidSet(((1, view.uidnext - 1),)) if view.uidnext > 1 else UidSet()
+    if resync.known is not None:
+        known = resync.known
+    numbered = selection.numbering.uids
+    # A client that comes from another branch may have missed more than the numbers of messages tell.
+    up_to = cache_update.known_up_to(resync.sample, numbered) if resync.sample is not None and since else 0
+    await tell_vanished(session, cache_update.without(known, up_to))
+    runs = selection.numbering.within(known)
+    changed = await changed_since(session, runs, since)
+    for told, (number, uid) in enumerate(selection.numbering.pairs([changed])):
+        if (message := view.messages.get(uid)) is not None:
+            await session.write(selection.changed_message(number, message))
+        if told % TOLD_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+
+
+async def tell_vanished(session: Session, known: UidSet) -> None:
+    """Tell which of these UIDs are not in the mailbox, by VANISHED (EARLIER).
+
+    Messages that were expunged in this session count as there: the client hears of them later (RFC 7162 section
+    3.2.10.2), as it does of new ones.
+    """
+    numbering, view = session.selection.numbering, session.selection.view
+    present = array("I", numbering.uids)
+    present.extend(view.messages.irange(numbering.last + 1))
+    gone = await session.services.parsing.apart(partial(cache_update.vanished, known, present))
+    for start in range(0, len(gone.ranges), RANGES_AT_ONCE):
+        await session.write([vanished_response(UidSet(gone.ranges[start : start + RANGES_AT_ONCE]), earlier=True)])
+        await trio.lowlevel.checkpoint()
+
+
+async def changed_since(session: Session, runs: Iterable[Iterable[int]], modseq: int) -> Sequence[int]:
+    """Return the sequence numbers of the messages of these runs that have a MODSEQ above this one."""
+    selection = session.selection
+    messages, found = selection.view.messages, array("I")
+    for position, (number, uid) in enumerate(selection.numbering.pairs(runs)):
+        if (message := messages.get(uid)) is not None and message.modseq > modseq:
+            found.append(number)
+        if position % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
+            await trio.lowlevel.checkpoint()
+    return found
