@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 import trio
 
-from protocol.units import MIB
+from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.errors import ContentUnavailableError, MailError
 from replicator.imap.cache_update import within
@@ -55,7 +55,8 @@ MESSAGES_BETWEEN_CHECKPOINTS = 100  # about a millisecond of formatting; other c
 
 # A slice is marked as seen by one change, so it is also the most that is marked for a client that disconnects.
 SLICE_MESSAGES = MESSAGES_BETWEEN_CHECKPOINTS
-SLICE_BYTES = MIB  # of bodies in memory, plus one more body
+SLICE_BYTES = MIB  # of bodies or outlines in memory, plus one more
+OUTLINE_LEAST_BYTES = 2 * KIB  # that an outline counts for each item: an item takes some microseconds, however small
 SLICE_S = 1.0  # limit of reading: messages read so far may be delayed by one distant body, not by many
 
 log = logging.getLogger(__name__)
@@ -189,7 +190,8 @@ async def _outlines(session: Session, plan: _Plan, pairs: Iterable[tuple[int, in
     """Return the outlines of the next slice, or none if they cannot tell all that is to be sent."""
     if not (plan.with_body and plan.by_outline):
         return {}
-    found = map(session.selection.view.messages.get, (uid for _, uid in islice(pairs, SLICE_MESSAGES)))
+    most = min(SLICE_MESSAGES, 1 + SLICE_BYTES // (len(plan.items) * OUTLINE_LEAST_BYTES))
+    found = map(session.selection.view.messages.get, (uid for _, uid in islice(pairs, most)))
     return await session.mail.outlines([message for message in found if message is not None], outline.VERSION)
 
 
@@ -209,8 +211,9 @@ async def _read(
             left_out.gone += 1
         elif not plan.with_body:
             some.append(_Found(number, message))
-        elif (values := _outlined(plan, message, outlines.get(message.content_hash))) is not None:
+        elif (values := _outlined(plan, message, packed := outlines.get(message.content_hash, b""))) is not None:
             some.append(_Found(number, message, None, values))
+            size_bytes += len(plan.items) * max(OUTLINE_LEAST_BYTES, len(packed))
         else:
             try:
                 body = await session.mail.read_body(message)
@@ -220,8 +223,8 @@ async def _read(
                 size_bytes += max(said_bytes, len(body.skeleton.raw))
             except ContentUnavailableError:
                 left_out.unreadable.append(uid)
-            if size_bytes >= SLICE_BYTES or trio.current_time() >= deadline:
-                break
+        if size_bytes >= SLICE_BYTES or trio.current_time() >= deadline:
+            break
     return some
 
 

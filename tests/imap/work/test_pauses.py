@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,9 +13,14 @@ import trio
 
 from protocol.values import UidSet
 from replicator.imap import selection
+from replicator.imap.handlers.fetch import OUTLINE_LEAST_BYTES, SLICE_BYTES
 from replicator.imap.matching.phases import STEP_WORK
+from replicator.imap.rendering.outline import OUTLINER, Outline
 from replicator.imap.services import ImapServices
+from replicator.imap.wire.fetch_items import FetchItem, Printed
 from replicator.mailstore import Folder
+from replicator.mime.skeleton import Skeleton
+from replicator.store.bodies.outline_rows import write_outlines
 from tests.imap.client import connected, fill
 from tests.one_node import HookedMail
 
@@ -110,3 +116,26 @@ async def test_search_of_many_keys_pauses_between_messages(served: ImapServices,
         assert answer == "t OK Searched"
         assert len(found.split()) == 2 + 300
         assert turns.count - before >= 300 * 400 // STEP_WORK
+
+
+async def test_fetch_of_many_items_by_outlines_pauses_between_messages(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages, items = 150, 90
+    view = await mail.open_mailbox(await fill(mail, messages, b"Subject: x\r\n\r\n"))
+    made = {view.messages[1].content_hash: OUTLINER.outline(Skeleton(b"Subject: x\r\n\r\n"))}
+    await mail.store.write(lambda tx: write_outlines(tx.connection, made, OUTLINER.version))
+    wanted = " ".join(f"BODY.PEEK[HEADER.FIELDS (Subject X-{number})]" for number in range(items))
+    value, values = Outline.value, Counter[int]()
+    async with connected(served) as client, counting_turns() as turns:
+
+        def counted(outline: Outline, item: FetchItem) -> Printed | None:
+            values[turns.count] += 1
+            return value(outline, item)
+
+        monkeypatch.setattr(Outline, "value", counted)
+        await client.log_in("alice", "INBOX")
+        await client.send(f"t FETCH 1:* ({wanted})\r\n")
+        assert (await client.octets()).count(b"Subject: x") == messages * items
+    assert values.total() == messages * items
+    assert max(values.values()) <= SLICE_BYTES // OUTLINE_LEAST_BYTES + items
