@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
-from protocol.values import UidSet
+from protocol.values import UID_MAX, UidSet
 from replicator.imap.wire.command_types import MatchData
 
 
@@ -78,11 +78,9 @@ def _runs(sample: MatchData) -> Iterator[tuple[int, int, int]]:
             uid, last_uid = next(uids, (1, 0))
 
 
-def without(uids: UidSet, up_to: int) -> UidSet:
-    """Return the UIDs above `up_to`."""
-    return UidSet(tuple((max(low, up_to + 1), high) for low, high in uids.ranges if high > up_to))
-
-
-def within(uids: UidSet, up_to: int) -> UidSet:
-    """Return the UIDs up to `up_to`."""
-    return UidSet(tuple((low, min(high, up_to)) for low, high in uids.ranges if low <= up_to))
+def between(uids: UidSet, first: int, last: int) -> UidSet:
+    """Return the UIDs from `first` to `last`."""
+    ranges = uids.ranges
+    start = max(0, bisect_right(ranges, (first, UID_MAX)) - 1)
+    some = ranges[start : bisect_right(ranges, (last, UID_MAX), start)]
+    return UidSet(tuple((max(low, first), min(high, last)) for low, high in some if high >= first))

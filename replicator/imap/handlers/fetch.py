@@ -21,7 +21,7 @@ import trio
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.errors import ContentUnavailableError, MailError
-from replicator.imap.cache_update import within
+from replicator.imap.cache_update import between
 from replicator.imap.handlers.binary import decoded, measured
 from replicator.imap.handlers.resync import changed_since, tell_vanished
 from replicator.imap.rendering import outline
@@ -145,12 +145,12 @@ async def _tell_vanished(session: Session, command: c.Fetch) -> None:
         raise CommandFailedError(
             "VANISHED needs UID FETCH, CHANGEDSINCE and, before it, ENABLE QRESYNC", condition="BAD"
         )
-    if isinstance(command.numbers, SavedResult):
-        known = UidSet.of(session.selection.saved)
-    else:  # "*" is the last UID that was given: the messages up to there may be gone
-        last = session.selection.view.uidnext - 1
-        known = within(command.numbers.resolve(last), last)
-    await tell_vanished(session, known)
+    numbers, saved, last = command.numbers, session.selection.saved, session.selection.view.uidnext - 1
+
+    def named() -> UidSet:  # "*" is the last UID that was given: the messages up to there may be gone
+        return UidSet.of(saved) if isinstance(numbers, SavedResult) else between(numbers.resolve(last), 1, last)
+
+    await tell_vanished(session, await session.services.parsing.apart(named))
 
 
 async def resolved(session: Session, numbers: MessageSet, *, by_uid: bool) -> list[range]:

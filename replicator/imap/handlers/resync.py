@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 import trio
 
-from protocol.values import UidSet
+from protocol.values import UID_MAX, UidSet
 from replicator.imap import cache_update
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
@@ -16,7 +15,7 @@ from replicator.imap.wire.responses import untagged, vanished_response
 
 LOOKED_AT_ONCE = 5000  # messages whose MODSEQ is compared, in a millisecond
 TOLD_AT_ONCE = 100  # changed messages, in a millisecond
-RANGES_AT_ONCE = 500  # of vanished UIDs in a line, which is some KiB long then
+COMPARED_AT_ONCE = 500  # messages, between which UIDs have vanished: a line of some KiB
 
 _CAN_BE_ENABLED = ("CONDSTORE", "QRESYNC")
 
@@ -38,11 +37,16 @@ async def update_cache(session: Session, resync: c.Resync) -> None:
     known = UidSet(((1, view.uidnext - 1),)) if view.uidnext > 1 else UidSet()
     if resync.known is not None:
         known = resync.known
-    numbered = selection.numbering.uids
     # A client that comes from another branch may have missed more than the numbers of messages tell.
-    up_to = cache_update.known_up_to(resync.sample, numbered) if resync.sample is not None and since else 0
-    await tell_vanished(session, cache_update.without(known, up_to))
-    runs = selection.numbering.within(known)
+    sample = resync.sample if since else None
+
+    def compare() -> tuple[UidSet, list[range]]:  # the client may name thousands of ranges
+        numbering = selection.numbering  # which does not change meanwhile: nothing is announced while a command runs
+        up_to = cache_update.known_up_to(sample, numbering.uids) if sample is not None else 0
+        return cache_update.between(known, up_to + 1, UID_MAX), numbering.within(known)
+
+    doubtful, runs = await session.services.parsing.apart(compare)
+    await tell_vanished(session, doubtful)
     changed = await changed_since(session, runs, since)
     for told, (number, uid) in enumerate(selection.numbering.pairs([changed])):
         if (message := view.messages.get(uid)) is not None:
@@ -58,11 +62,16 @@ async def tell_vanished(session: Session, known: UidSet) -> None:
     3.2.10.2), as it does of new ones.
     """
     numbering, view = session.selection.numbering, session.selection.view
-    present = array("I", numbering.uids)
+    present = array("I")
+    present.extend(numbering.uids)  # at once, other than by the constructor
     present.extend(view.messages.irange(numbering.last + 1))
-    gone = await session.services.parsing.apart(partial(cache_update.vanished, known, present))
-    for start in range(0, len(gone.ranges), RANGES_AT_ONCE):
-        await session.write([vanished_response(UidSet(gone.ranges[start : start + RANGES_AT_ONCE]), earlier=True)])
+    first = 1
+    for start in range(0, len(present) + 1, COMPARED_AT_ONCE):
+        some = present[start : start + COMPARED_AT_ONCE]
+        last = some[-1] if len(some) == COMPARED_AT_ONCE else UID_MAX
+        if gone := cache_update.vanished(cache_update.between(known, first, last), some):
+            await session.write([vanished_response(gone, earlier=True)])
+        first = last + 1
         await trio.lowlevel.checkpoint()
 
 

@@ -13,6 +13,7 @@ import trio
 
 from protocol.values import UidSet
 from replicator.imap import selection
+from replicator.imap.handlers import resync
 from replicator.imap.handlers.fetch import OUTLINE_LEAST_BYTES, SLICE_BYTES
 from replicator.imap.matching.phases import STEP_WORK
 from replicator.imap.rendering.outline import OUTLINER, Outline
@@ -104,6 +105,24 @@ async def test_select_pauses_and_tells_what_changes_meanwhile(
                 count -= 1
         assert count == len(view.messages) == 299
         assert await client.run("SEARCH UID 2,199:201,301") == ["* SEARCH 1 198 199 299", "t OK Searched"]
+
+
+async def test_update_of_a_cache_pauses(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("LOOKED_AT_ONCE", "TOLD_AT_ONCE", "COMPARED_AT_ONCE"):
+        monkeypatch.setattr(resync, limit, 10)
+    view = await mail.open_mailbox(await fill(mail, messages=300))
+    await mail.expunge(view, UidSet.of(range(2, 301, 2)))
+    async with connected(served) as client, counting_turns() as turns:
+        await client.log_in("alice")
+        await client.run("ENABLE QRESYNC")
+        before = turns.count
+        told = await client.run(f"SELECT INBOX (QRESYNC ({view.uidvalidity} 100))")
+        assert turns.count - before > 150 // 10 + 150 // 10 + 100 // 10
+        gone = [line.removeprefix("* VANISHED (EARLIER) ").split(",") for line in told if "VANISHED" in line]
+        assert [int(uid) for some in gone for uid in some] == [*range(2, 301, 2)]
+        assert sum("FETCH" in line for line in told) == 100
 
 
 async def test_search_of_many_keys_pauses_between_messages(served: ImapServices, mail: HookedMail) -> None:

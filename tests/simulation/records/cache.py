@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from protocol.values import UidSet
-from replicator.imap.cache_update import believed_modseq, known_up_to, vanished, without
+from protocol.values import UID_MAX, UidSet
+from replicator.imap.cache_update import believed_modseq, between, known_up_to, vanished
 from replicator.imap.wire.command_types import MatchData
 from replicator.view import MailboxView, Message
 
@@ -59,7 +59,7 @@ class Cache:
         changed = {uid: message for uid, message in view.messages.items() if message.modseq > since}
         numbers, uids = UidSet.of(range(1, len(self.messages) + 1)), UidSet.of(self.messages)
         up_to = known_up_to(MatchData(numbers, uids), view.messages.keys())
-        gone = vanished(without(uids, up_to), view.messages.keys())
+        gone = vanished(between(uids, up_to + 1, UID_MAX), view.messages.keys())
         messages = {uid: known for uid, known in self.messages.items() if uid not in gone}
         for uid, message in changed.items():
             before = messages.get(uid)
