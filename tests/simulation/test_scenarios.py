@@ -12,8 +12,9 @@ from replicator.config import DurabilityConfig, WhenShort
 from replicator.errors import DiskFullError, DurabilityError, NotReadyError, UnavailableError
 from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
+from replicator.store.db.queries import MailboxKey
 from tests.effort import first
-from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, USER
+from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, USER, Node
 from tests.simulation.checks import settling
 from tests.simulation.clients.reader import Reader
 from tests.simulation.machine import Machine, NodeGoneError
@@ -150,6 +151,35 @@ async def test_failing_disk_does_not_end_its_node_at_a_new_term(
         await wait_for_component(world, "dc1", "dc2")
         assert world["dc1"].is_up
         assert await bodies(world["dc1"]) == ["first"]
+
+
+async def test_master_that_cannot_catch_up_does_not_claim_to_show_everything(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Its disk fails when the line comes back, so it may number the mailbox without the other side's mail."""
+    plan = Plan(size=2, durability=DurabilityConfig(1, WhenShort.PROCEED))
+    async with running(tmp_path, autojump_clock, plan) as world:
+        await save(world["dc1"], "before the cut")
+        await wait_for_mails(world, 1, ["dc2"])
+        world.cut(world.between(["dc2"]))
+        await wait_for_component(world, "dc2", at=[world["dc2"]])
+        await save(world["dc1"], "heard OK at dc1")
+        await save(world["dc2"], "heard OK at dc2")
+        world.mend_roads()
+        await wait_for_component(world, "dc1", "dc2")
+        world["dc2"].disk.fault = DiskFault.BROKEN
+        with pytest.raises(UnavailableError):
+            await save(world["dc2"], "refused")
+        assert await world["dc2"].call(_may_number_inbox)
+        assert not await world["dc2"].call(lambda node: node.mail.catch_up(USER, "INBOX"))
+        world["dc2"].disk.fault = None
+        await world.settle()
+        assert await world["dc2"].call(lambda node: node.mail.catch_up(USER, "INBOX"))
+        assert await bodies(world["dc2"]) == ["before the cut", "heard OK at dc1", "heard OK at dc2"]
+
+
+async def _may_number_inbox(node: Node) -> bool:
+    return node.coordinator.mastership.may_number(MailboxKey.of(await node.inbox()))
 
 
 async def test_acknowledged_mail_survives_power_loss_at_all_nodes(tmp_path: Path, autojump_clock: MockClock) -> None:

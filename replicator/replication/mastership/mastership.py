@@ -26,6 +26,7 @@ from replicator.runtime.signals import Signal
 from replicator.store.db.queries import MailboxKey
 
 CatchUp = Callable[[MailboxKey], Awaitable[None]]
+Readiness = tuple[int, int]  # the term and the promises of the mailbox's scope when this node got ready to number it
 
 
 class Mastership:
@@ -46,9 +47,9 @@ class Mastership:
         self._pulse = pulse
         self._catch_up = catch_up
         self._timeout_s = config.mastership.timeout_s
-        # Mailbox id -> promises of its scope when it got ready. By mailbox, since a scope may have many. Bounded by the
-        # mailboxes that this node has mastered in this term.
-        self._ready: dict[bytes, int] = {}
+        # By mailbox id, since a scope may have many. Bounded by the mailboxes that this node has mastered in this term.
+        self._ready: dict[bytes, Readiness] = {}
+        self._shows_all: dict[bytes, Readiness] = {}  # during which this node has shown what all nodes showed
         self._readying: dict[bytes, trio.Event] = {}  # one for each comparison that runs
         self._met = trio.Event()  # set when this node has met its peers since it stood still
         self._met.set()
@@ -58,6 +59,7 @@ class Mastership:
     def term_began(self, term: int) -> None:
         """Forget all masters, and number nothing before this node has become a master anew."""
         self._ready.clear()
+        self._shows_all.clear()
         self.masters.begin(term)
         self._note_met()
 
@@ -97,7 +99,26 @@ class Mastership:
 
     def may_number(self, key: MailboxKey) -> bool:
         """Return True if this node may number the mailbox's changes at this moment."""
-        return self._ready.get(key.mailbox_id) == self.masters.promises(self.scope(key)) and self.is_ours(key)
+        return self.readiness(key) is not None
+
+    def readiness(self, key: MailboxKey) -> Readiness | None:
+        """Return a value that stays the same while this node alone may number the mailbox; None if it may not."""
+        ready = self._ready.get(key.mailbox_id)
+        return ready if ready == self._readiness_now(key) and self.is_ours(key) else None
+
+    def shows_all(self, key: MailboxKey) -> bool:
+        """Return True if nobody in reach can show anything of the mailbox that this node does not show.
+
+        That is so once `note_shows_all` was called for the present readiness, since this node alone numbers meanwhile.
+        A node that could not catch up in time, for instance because its disk failed, is ready without showing all.
+        """
+        ready = self.readiness(key)
+        return ready is not None and self._shows_all.get(key.mailbox_id) == ready
+
+    def note_shows_all(self, key: MailboxKey, ready: Readiness) -> None:
+        """Note that this node, after it got `ready`, has shown all that any node in reach showed."""
+        if self.readiness(key) == ready:
+            self._shows_all[key.mailbox_id] = ready
 
     def is_ours(self, key: MailboxKey) -> bool:
         """Return True if this node masters the mailbox now and has not stood still. Any thread may call this."""
@@ -165,7 +186,10 @@ class Mastership:
     def is_ready(self, key: MailboxKey, term: int) -> None:
         """Note that this node has, in that term, all that the previous master had of the mailbox."""
         if term == self.masters.term:
-            self._ready[key.mailbox_id] = self.masters.promises(self.scope(key))
+            self._ready[key.mailbox_id] = self._readiness_now(key)
+
+    def _readiness_now(self, key: MailboxKey) -> Readiness:
+        return self.masters.term, self.masters.promises(self.scope(key))
 
     def _note_met(self) -> None:
         if self._peers <= set(self.table.component):

@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from replicator.replication import timing
+from replicator.store.db.queries import MailboxKey
 from tests.imap.client import connected, services
 from tests.replication.cluster import USER, Cluster, Node, cluster
 
@@ -99,12 +100,36 @@ async def test_nobody_waits_for_long_for_a_node_that_does_not_answer(tmp_path: P
         nodes.network.road("dc1", "dc3").release()
 
 
-async def test_the_master_asks_nobody(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_the_master_asks_the_others_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
         await nodes["dc1"].save("first")
         await nodes["dc1"].mail.subscribe(USER, "INBOX", subscribed=True)
+        await nodes.converged()
+        nodes.network.road("dc2", "dc1").hold()
+        assert not await nodes["dc1"].mail.catch_up(USER, "INBOX"), "dc2 has not answered"
+        nodes.network.road("dc2", "dc1").release()
+        assert await nodes["dc1"].mail.catch_up(USER, "INBOX")
         nodes.network.road("dc2", "dc1").hold()
         before = trio.current_time()
         assert await nodes["dc1"].mail.catch_up(USER, "INBOX")
         assert trio.current_time() == before
         nodes.network.road("dc2", "dc1").release()
+
+
+async def test_a_master_asks_again_after_it_has_given_the_mailbox_away(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        assert await nodes["dc1"].mail.catch_up(USER, "INBOX")
+        for taker in ("dc2", "dc1"):
+            await nodes[taker].coordinator.handover.move_to(await nodes[taker].inbox(), taker)
+            await nodes[taker].save(f"at {taker}")
+        mastership = nodes["dc1"].coordinator.mastership
+        key = MailboxKey.of(await nodes["dc1"].inbox())
+        assert mastership.may_number(key)
+        assert not mastership.shows_all(key)
+        await nodes.converged()
+        assert await nodes["dc1"].mail.catch_up(USER, "INBOX")
+        assert mastership.shows_all(key)
