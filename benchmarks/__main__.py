@@ -21,6 +21,7 @@ from benchmarks.figures.differences import differences
 from benchmarks.figures.distance import distance
 from benchmarks.figures.failover import failover
 from benchmarks.figures.heal import heal
+from benchmarks.figures.imap import imap
 from benchmarks.figures.large import large
 from benchmarks.figures.newcomers import newcomers
 from benchmarks.figures.scale import FULL, QUICK, Scale
@@ -50,6 +51,7 @@ SCENARIOS: Mapping[str, Callable[[Path, Scale], list[Figure]]] = {
     "slow_line": slow_line,
     "shared_attachments": shared_attachments,
     "attachments": attachments,
+    "imap": imap,
 }
 """Scenarios that need clusters of their own, in a directory of their own."""
 

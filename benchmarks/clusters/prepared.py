@@ -37,6 +37,7 @@ CLUSTER = "mail"
 AT_ONCE = 500  # messages of one job of the writer
 KEPT_MAX = 1000  # bodies that may be repeated
 DATABASE = "node.db"
+PREPARED_SEED = 30  # of the mails
 LIMIT_S = 900.0
 """Seconds after which a preparation is taken for hung."""
 
@@ -72,7 +73,7 @@ class _Texts:
     """A number of distinct bodies, which are then repeated; if there are very many, none is repeated or kept."""
 
     def __init__(self, distinct: int, size_bytes: int) -> None:
-        self._made = MailTexts(size_bytes, seed=30)
+        self._made = MailTexts(size_bytes, PREPARED_SEED)
         self._left = distinct
         self._kept: deque[StoredBody] = deque(maxlen=KEPT_MAX)
 

@@ -39,6 +39,14 @@ class Scale:
     """Mails that all contain the same file."""
     attachment_rounds: int
     """Rounds of 32 stores, or of 256 links."""
+    imap_messages: int
+    """Messages of the mailbox that is read by IMAP."""
+    imap_sessions: int
+    """Sessions that only wait."""
+    imap_idle_s: float
+    imap_workers: int
+    """Sessions that work at the same time."""
+    imap_busy_s: float
 
 
 QUICK = Scale(
@@ -61,6 +69,11 @@ QUICK = Scale(
     large_mib=(1, 10),
     shared_mails=100,
     attachment_rounds=6,
+    imap_messages=10_000,
+    imap_sessions=50,
+    imap_idle_s=5,
+    imap_workers=10,
+    imap_busy_s=5,
 )
 FULL = Scale(
     delivery_s=20,
@@ -82,4 +95,9 @@ FULL = Scale(
     large_mib=(1, 10, 100),
     shared_mails=1_000,
     attachment_rounds=30,
+    imap_messages=100_000,
+    imap_sessions=200,
+    imap_idle_s=30,
+    imap_workers=50,
+    imap_busy_s=20,
 )
