@@ -27,6 +27,7 @@ from replicator.imap.handlers.resync import changed_since, tell_vanished
 from replicator.imap.rendering import outline
 from replicator.imap.rendering.fetch_answers import ParsedBody, fetch_value
 from replicator.imap.rendering.outline import Outline
+from replicator.imap.rendering.row_answers import row_answer
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.connection import ConnectionEndedError
@@ -52,6 +53,7 @@ from replicator.view import SEEN, Message
 RANGES_NAMED = 10  # of UIDs, in a one-line answer
 MANY_RANGES = 500  # of a sequence set; each takes some microseconds, and more than these are resolved in a thread
 MESSAGES_BETWEEN_CHECKPOINTS = 100  # about a millisecond of formatting; other connections wait no longer
+ROWS_BETWEEN_CHECKPOINTS = 500  # the same, without bodies
 
 # A slice is marked as seen by one change, so it is also the most that is marked for a client that disconnects.
 SLICE_MESSAGES = MESSAGES_BETWEEN_CHECKPOINTS
@@ -86,12 +88,12 @@ _Values: TypeAlias = list[tuple[bytes, Printed]]
 
 
 class _Found(NamedTuple):
-    """A message that exists. `body` is None if it was not read, `values` too if no item needs the body."""
+    """A message that exists, and the values of the items. `body` is None if it was not read."""
 
     number: int
     message: Message
-    body: BodyReader | None = None
-    values: _Values | None = None
+    body: BodyReader | None
+    values: _Values
 
 
 @dataclass(slots=True)
@@ -121,12 +123,15 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
         runs = [await changed_since(session, runs, command.changed_since)]
     if plan.tells_modseq:
         session.become_aware()
+    if not plan.with_body:
+        gone = await _tell_rows(session, plan, runs)
+        return _completion(gone=0 if command.by_uid else gone, unreadable=UidSet())
     (pairs,) = tee(selection.numbering.pairs(runs), 1)
     marks = not selection.read_only and any(sets_seen(item) for item in command.items)
     left_out = _LeftOut()
     for first in pairs:
-        if plan.with_body:  # reading may take long, and messages of a client that disconnected must not be marked
-            await session.connection.flush()
+        # Reading may take long, and messages of a client that disconnected must not be marked.
+        await session.connection.flush()
         outlines = await _outlines(session, plan, chain((first,), copy(pairs)))
         some = await _read(session, chain((first,), pairs), outlines, left_out, plan)
         seen = UidSet()
@@ -186,9 +191,28 @@ def _plan(command: c.Fetch) -> _Plan:
     )
 
 
+async def _tell_rows(session: Session, plan: _Plan, runs: Iterable[Iterable[int]]) -> int:
+    """Send items that no body is needed for. Return the number of messages that are gone."""
+    selection, gone = session.selection, 0
+    messages, pairs = selection.view.messages, selection.numbering.pairs(runs)
+    answer = row_answer(plan.items, lambda message: selection.printed_flags(message).encode("ascii"))
+    while some := [*islice(pairs, ROWS_BETWEEN_CHECKPOINTS)]:
+        chunks = []
+        for number, uid in some:
+            if (message := messages.get(uid)) is None:
+                gone += 1
+                continue
+            if plan.tells_flags:
+                chunks += selection.unheard_keywords(message)
+            chunks.append(answer(number, message))
+        await session.write((b"".join(chunks),))
+        await trio.lowlevel.checkpoint()
+    return gone
+
+
 async def _outlines(session: Session, plan: _Plan, pairs: Iterable[tuple[int, int]]) -> Mapping[bytes, bytes]:
     """Return the outlines of the next slice, or none if they cannot tell all that is to be sent."""
-    if not (plan.with_body and plan.by_outline):
+    if not plan.by_outline:
         return {}
     most = min(SLICE_MESSAGES, 1 + SLICE_BYTES // (len(plan.items) * OUTLINE_LEAST_BYTES))
     found = map(session.selection.view.messages.get, (uid for _, uid in islice(pairs, most)))
@@ -209,8 +233,6 @@ async def _read(
     for number, uid in islice(pairs, SLICE_MESSAGES):
         if (message := messages.get(uid)) is None:
             left_out.gone += 1
-        elif not plan.with_body:
-            some.append(_Found(number, message))
         elif (values := _outlined(plan, message, packed := outlines.get(message.content_hash, b""))) is not None:
             some.append(_Found(number, message, None, values))
             size_bytes += len(plan.items) * max(OUTLINE_LEAST_BYTES, len(packed))
@@ -246,9 +268,8 @@ async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: Uid
     for number, found, body, said in some:
         message = selection.view.messages.get(found.uid, found)  # with its present flags
         flags = selection.printed_flags(message)
-        made: Iterable[tuple[bytes, Value]] = _values(plan.items, message, None) if said is None else said
         now: dict[bytes, Value] = {_FLAGS: flags, _MODSEQ: (message.modseq,)}
-        values = [(name, now.get(name, value)) for name, value in made]
+        values = [(name, now.get(name, value)) for name, value in said]
         if message.uid in seen:
             if not plan.tells_flags:
                 values.append((_FLAGS, flags))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 
 from protocol.units import MIB
@@ -33,7 +33,7 @@ from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import Part, parse
 from replicator.view import Message
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EPOCH = dt.date(1970, 1, 1)
 _EARLIEST_MS, _LATEST_MS = -62_135_596_800_000, 253_402_300_799_999  # years 1 to 9999: the grammar has four digits
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -85,8 +85,16 @@ def email_id(message: Message) -> str:
 
 def internal_date(received_ms: int) -> bytes:
     """Return INTERNALDATE in UTC (RFC 3501 section 9, `date-time`), clamped to the years that its form allows."""
-    time = _EPOCH + dt.timedelta(milliseconds=max(_EARLIEST_MS, min(received_ms, _LATEST_MS)))
-    return f"{time.day:2}-{_MONTHS[time.month - 1]}-{time.year:04} {time:%H:%M:%S} +0000".encode()
+    day, second = divmod(max(_EARLIEST_MS, min(received_ms, _LATEST_MS)) // 1000, 86_400)
+    minute, second = divmod(second, 60)
+    return b"%b %02d:%02d:%02d +0000" % (_date(day), *divmod(minute, 60), second)
+
+
+@lru_cache(maxsize=4096)
+def _date(day: int) -> bytes:
+    """Return `date` of RFC 3501 section 9 of a day since 1970."""
+    date = _EPOCH + dt.timedelta(days=day)
+    return f"{date.day:2}-{_MONTHS[date.month - 1]}-{date.year:04}".encode()
 
 
 def section(body: ParsedBody, item: BodySection) -> bytes | Span | None:
