@@ -285,6 +285,14 @@ class MailStore(Protocol):
         """Return the message's body, byte for byte as received. Raises ContentUnavailableError."""
         ...
 
+    async def read_bodies(self, messages: Iterable[Message], max_bytes: int) -> Mapping[bytes, BodyReader]:
+        """Return bodies of the first of these messages, by content hash, together at most so many octets.
+
+        Each thread switch costs more than reading a small body, so small ones are read together. Those that are left
+        out, such as large ones, are for `read_body`.
+        """
+        ...
+
     async def outlines(self, messages: Iterable[Message], version: int) -> Mapping[bytes, bytes]:
         """Return the outlines of this version that this node has for these messages, by content hash.
 

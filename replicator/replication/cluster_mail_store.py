@@ -366,6 +366,10 @@ class ClusterMailStore:
             raise ContentUnavailableError("the body of this message is at no reachable node; try later")
         return body
 
+    async def read_bodies(self, messages: Iterable[Message], max_bytes: int) -> Mapping[bytes, BodyReader]:
+        """See `MailStore`."""
+        return await self._bodies.open_small([message.content_hash for message in messages], max_bytes)
+
     async def outlines(self, messages: Iterable[Message], version: int) -> Mapping[bytes, bytes]:
         """See `MailStore`."""
         return await self._bodies.outlines([message.content_hash for message in messages], version)

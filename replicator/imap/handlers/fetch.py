@@ -14,6 +14,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice, tee
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 import trio
@@ -96,6 +97,13 @@ class _Found(NamedTuple):
     values: _Values
 
 
+class _Ahead(NamedTuple):
+    """Outlines and bodies of a slice that are here, by content hash; all others are read one by one."""
+
+    outlines: Mapping[bytes, bytes] = MappingProxyType({})
+    bodies: Mapping[bytes, BodyReader] = MappingProxyType({})
+
+
 @dataclass(slots=True)
 class _LeftOut:
     """Messages left out: `gone` counts the expunged ones, `unreadable` lists UIDs whose body no reachable node has."""
@@ -132,8 +140,8 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
     for first in pairs:
         # Reading may take long, and messages of a client that disconnected must not be marked.
         await session.connection.flush()
-        outlines = await _outlines(session, plan, chain((first,), copy(pairs)))
-        some = await _read(session, chain((first,), pairs), outlines, left_out, plan)
+        ahead = await _read_ahead(session, plan, chain((first,), copy(pairs)))
+        some = await _read(session, chain((first,), pairs), ahead, left_out, plan)
         seen = UidSet()
         if marks:
             try:
@@ -210,35 +218,32 @@ async def _tell_rows(session: Session, plan: _Plan, runs: Iterable[Iterable[int]
     return gone
 
 
-async def _outlines(session: Session, plan: _Plan, pairs: Iterable[tuple[int, int]]) -> Mapping[bytes, bytes]:
-    """Return the outlines of the next slice, or none if they cannot tell all that is to be sent."""
-    if not plan.by_outline:
-        return {}
+async def _read_ahead(session: Session, plan: _Plan, pairs: Iterable[tuple[int, int]]) -> _Ahead:
+    """Read outlines of the next slice or, if they cannot tell all that is to be sent, small bodies: many at a time."""
     most = min(SLICE_MESSAGES, 1 + SLICE_BYTES // (len(plan.items) * OUTLINE_LEAST_BYTES))
-    found = map(session.selection.view.messages.get, (uid for _, uid in islice(pairs, most)))
-    return await session.mail.outlines([message for message in found if message is not None], outline.VERSION)
+    present = map(session.selection.view.messages.get, (uid for _, uid in islice(pairs, most)))
+    messages = [message for message in present if message is not None]
+    if plan.by_outline:
+        return _Ahead(outlines=await session.mail.outlines(messages, outline.VERSION))
+    return _Ahead(bodies=await session.mail.read_bodies(messages, SLICE_BYTES))
 
 
 async def _read(
-    session: Session,
-    pairs: Iterable[tuple[int, int]],
-    outlines: Mapping[bytes, bytes],
-    left_out: _LeftOut,
-    plan: _Plan,
+    session: Session, pairs: Iterable[tuple[int, int]], ahead: _Ahead, left_out: _LeftOut, plan: _Plan
 ) -> list[_Found]:
-    """Read the next slice. `pairs`: sequence numbers and UIDs; `outlines`: by content hash."""
+    """Read the next slice. `pairs`: sequence numbers and UIDs."""
     messages = session.selection.view.messages
     some = list[_Found]()
     size_bytes, deadline = 0, trio.current_time() + SLICE_S
     for number, uid in islice(pairs, SLICE_MESSAGES):
         if (message := messages.get(uid)) is None:
             left_out.gone += 1
-        elif (values := _outlined(plan, message, packed := outlines.get(message.content_hash, b""))) is not None:
+        elif (values := _outlined(plan, message, packed := ahead.outlines.get(message.content_hash, b""))) is not None:
             some.append(_Found(number, message, None, values))
             size_bytes += len(plan.items) * max(OUTLINE_LEAST_BYTES, len(packed))
         else:
             try:
-                body = await session.mail.read_body(message)
+                body = ahead.bodies.get(message.content_hash) or await session.mail.read_body(message)
                 values = await _said(session, plan, message, body)
                 some.append(_Found(number, message, body, values))
                 said_bytes = sum(len(chunk) for chunk in _chunks(values) if isinstance(chunk, bytes))

@@ -40,6 +40,7 @@ from replicator.store.bodies.body_rows import (
     holdings_of,
     keepers_of,
     read_body,
+    read_small_bodies,
     replace_body,
 )
 from replicator.store.bodies.outline_rows import outlines
@@ -234,6 +235,11 @@ class Bodies:
         if recipe is None or any(attached.hash not in found for attached in recipe.distinct):
             return None
         return LargeBody(recipe, self._attachments, found)
+
+    async def open_small(self, hashes: Sequence[bytes], max_bytes: int) -> dict[bytes, BodyReader]:
+        """Open bodies without attachments, together at most so many octets, by their hash: see `read_small_bodies`."""
+        found = await self._store.read(partial(read_small_bodies, hashes=hashes, max_bytes=max_bytes))
+        return {content_hash: PlainBody(body) for content_hash, body in found.items()}
 
     async def outlines(self, hashes: Sequence[bytes], version: int) -> dict[bytes, bytes]:
         """Return the outlines of this version that these bodies have, by the hash of the body."""

@@ -90,16 +90,39 @@ def read_body(connection: sqlite3.Connection, content_hash: bytes) -> bytes | Pa
     The attachments of a large body are not checked.
     """
     row = connection.execute("SELECT body, size_bytes, parted FROM content WHERE hash = ?", (content_hash,)).fetchone()
-    if row is None or not isinstance(row[0], bytes):
+    if row is None:
         return None
     packed, size_bytes, is_large = row
+    unpacked = _unpacked(packed)
+    if unpacked is not None and is_large:
+        return Parts(content_hash, size_bytes, unpacked)
+    return unpacked if unpacked is not None and hashlib.sha256(unpacked).digest() == content_hash else None
+
+
+def read_small_bodies(connection: sqlite3.Connection, hashes: Iterable[bytes], max_bytes: int) -> dict[bytes, bytes]:
+    """Return bodies without attachments by their hash, as many in this order as fit into so many octets.
+
+    Bodies that are large, missing or damaged are left out.
+    """
+    found: dict[bytes, bytes] = {}
+    query = "SELECT body FROM content WHERE hash = ? AND NOT parted AND size_bytes <= ?"
+    for content_hash in dict.fromkeys(hashes):
+        row = connection.execute(query, (content_hash, max_bytes)).fetchone()
+        body = None if row is None else _unpacked(row[0])
+        if body is not None and hashlib.sha256(body).digest() == content_hash:
+            found[content_hash] = body
+            max_bytes -= len(body)
+    return found
+
+
+def _unpacked(packed: object) -> bytes | None:
+    """Return what the database has of a body, unpacked; None if it is damaged."""
+    if not isinstance(packed, bytes):
+        return None
     try:
-        unpacked = zstandard.ZstdDecompressor().decompress(packed, max_output_size=MAX_BODY_BYTES)
+        return zstandard.ZstdDecompressor().decompress(packed, max_output_size=MAX_BODY_BYTES)
     except zstandard.ZstdError:
         return None
-    if is_large:
-        return Parts(content_hash, size_bytes, unpacked)
-    return unpacked if hashlib.sha256(unpacked).digest() == content_hash else None
 
 
 def holdings_of(connection: sqlite3.Connection, content_hash: bytes) -> list[Holding]:

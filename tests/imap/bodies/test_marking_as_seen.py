@@ -2,6 +2,7 @@ r"""A FETCH marks exactly the messages that it sends as `\Seen`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import pytest
@@ -146,7 +147,13 @@ async def test_local_bodies_do_not_wait_for_remote_ones(
             await trio.sleep(SLOW_S)
         return await read_body(message)
 
+    read_bodies = mail.read_bodies
+
+    async def local(messages: Iterable[Message], max_bytes: int) -> Mapping[bytes, BodyReader]:
+        return await read_bodies([message for message in messages if message.uid == 1], max_bytes)
+
     monkeypatch.setattr(mail, "read_body", slow)
+    monkeypatch.setattr(mail, "read_bodies", local)
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         began = autojump_clock.current_time()

@@ -1,4 +1,4 @@
-"""Writing a body that the database already has."""
+"""Writing a body that the database already has; reading bodies together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ import pytest
 
 from protocol.commands import Parts
 from replicator.store.attachments.construction import Holding
-from replicator.store.bodies.body_rows import StoredBody, holdings_of, read_body, write_body
+from replicator.store.bodies.body_rows import (
+    StoredBody,
+    holdings_of,
+    read_body,
+    read_small_bodies,
+    write_body,
+)
 from replicator.store.db import schema
 
 BODY = b"body" * 100
@@ -79,3 +85,21 @@ def test_plain_body_replaces_a_recipe_but_not_vice_versa(
     assert stored_state(database) == (BODY, [])
     write_body(database, in_parts(holding(2)))
     assert stored_state(database) == (BODY, [])
+
+
+def test_small_bodies_are_read_together_as_far_as_they_fit(database: sqlite3.Connection) -> None:
+    bodies = [StoredBody.of(b"%d" % number * size) for number, size in enumerate((10, 500, 20, 10))]
+    for stored in (*bodies, in_parts(holding(1))):
+        write_body(database, stored)
+    hashes = [stored.content_hash for stored in (*bodies[:2], bodies[0], in_parts(), *bodies[2:])]
+    found = read_small_bodies(database, [*hashes, b"?" * 32], 35)
+    assert found == {stored.content_hash: stored.message for stored in (bodies[0], bodies[2])}
+    assert len(read_small_bodies(database, hashes, 540)) == 4
+
+
+@pytest.mark.parametrize("damage", ["body = x'00'", "body = 'text'", "size_bytes = 1 << 40"])
+def test_damaged_bodies_are_not_read_together(database: sqlite3.Connection, damage: str) -> None:
+    write_body(database, PLAIN)
+    assert read_small_bodies(database, [PLAIN.content_hash], 1000)
+    database.execute(f"UPDATE content SET {damage}")
+    assert not read_small_bodies(database, [PLAIN.content_hash], 1000)
