@@ -16,24 +16,13 @@ from replicator.store.repair.row_repair import OtherBody, entries_with, put_righ
 from replicator.tasks import ResyncOptions
 from resync.entry import anchor, tree_id
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
+from tests.replication.tasks.planted_damage import alter_history
 from tests.replication.tasks.running import check_at, resync_at
 from tests.store.harness import without_histories
 
 
 async def chain_id(node: Node, *, of_tree: bool) -> bytes:
     return tree_id(USER) if of_tree else (await node.inbox()).mailbox_id
-
-
-async def alter_history(node: Node, chain: bytes) -> None:
-    """Alter the history of the node's head, on disk and in memory."""
-
-    def alter(tx: Transaction) -> None:
-        known = tx.chain(chain)
-        assert known is not None
-        known = tx.chain_to_change(chain, known.user, known.uidvalidity)
-        known.history = node.sid.encode().ljust(16)
-
-    await node.store.write(alter)
 
 
 async def begin(nodes: Cluster, altered: Sequence[str], *, of_tree: bool) -> bytes:
