@@ -219,9 +219,6 @@ class ForkScheduler:
         if not await self._store.read(partial(forks.branch_heads, chain_id=key.mailbox_id)):
             return False
         if await self._is_ours(key):
-            if doubted:  # what a node shows is better than a replay of a log that entries contradict
-                with trio.move_on_after(timing.FORK_SCHEDULER_CATCH_UP_S):
-                    await self._reconciliation.catch_up(key)
             await self._fork_merger.join_branches(key)
         elif doubted:
             await self._follow_master(key)

@@ -104,7 +104,7 @@ async def test_altered_head_is_reported_once_for_each_peer_until_resync_corrects
         reports = [record.getMessage() for record in caplog.records if "is damaged at this node" in record.getMessage()]
         assert 2 <= len(reports) <= 4, "dc3 and each of its peers differ, and each of them may say so once"
         assert len([report for report in reports if "at dc3" in report]) == 2
-        before = nodes["dc1"].store.context
+        before = dict(nodes["dc1"].store.context)
         assert (await resync_at(nodes["dc3"], ResyncOptions(USER, "INBOX"))).unmended == 0
         for node in nodes.all():
             assert await node.bodies() == {1: "first", 2: RIGHT}

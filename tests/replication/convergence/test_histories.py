@@ -95,7 +95,7 @@ async def test_nodes_join_histories_after_an_election(
 async def test_check_repairs_an_altered_history_from_the_log(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await begin(nodes, ["dc2"], of_tree=False)
-        before = nodes["dc2"].store.context
+        before = dict(nodes["dc2"].store.context)
         checked = await check_at(nodes["dc2"], repair=True)
         assert (checked.damage, checked.unrepaired) == ({"chain": 1}, 0)
         await nodes.converged()
@@ -222,7 +222,7 @@ async def test_new_node_becomes_equal_from_corrected_entries(
         for sid in ("dc1", "dc2"):
             await nodes[sid].store.write(correcting(key, uid))
         await nodes.converged()
-        numbered = nodes["dc1"].store.context
+        numbered = dict(nodes["dc1"].store.context)
         await nodes.start("dc3")
         await nodes.linked()
         await nodes.converged()
