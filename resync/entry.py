@@ -9,8 +9,7 @@ Shapes: ids and GUIDs are 16 bytes, content hashes 32, times milliseconds since 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -162,8 +161,6 @@ class Entry:
     """One entry. `modseq` is the mailbox's HIGHESTMODSEQ after it; a tree has UIDVALIDITY 0.
 
     `histories` are those of the predecessors, in their order; None: an earlier version has numbered the entry.
-    `history_before` is the history that the entry had before this node corrected the bodies that it names, None if it
-    did not: later entries go on naming that one.
     """
 
     dot: Dot
@@ -175,13 +172,12 @@ class Entry:
     uidvalidity: int
     changes: tuple[Change, ...]
     histories: tuple[bytes, ...] | None = None
-    history_before: bytes | None = None
     _digest: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def history(self) -> bytes:
         """The hash that names the entry and all that it stands on (design section 6)."""
-        return self.history_before or (anchor(self.dot) if self.histories is None else self.digest())
+        return anchor(self.dot) if self.histories is None else self.digest()
 
     @property
     def stamp(self) -> Stamp:
@@ -200,6 +196,12 @@ class Entry:
         return context_of(dot for merge in merges for dot in merge.context)
 
     @property
+    def bodies_bytes(self) -> int:
+        """Size of the bodies that come with the entry."""
+        adds = (change for change in self.changes if isinstance(change, MailAdd) and not change.copied)
+        return sum({add.content_hash: add.size_bytes for add in adds}.values())
+
+    @property
     def is_tree(self) -> bool:
         """True if the entry changes a folder tree rather than a mailbox."""
         return self.uidvalidity == 0
@@ -216,8 +218,7 @@ class Entry:
     def _message_pack(self) -> bytes:
         changes = [_packed(change) for change in self.changes]
         fields = (self.predecessors, self.time, self.modseq, self.user, self.mailbox_id, self.uidvalidity, changes)
-        before = () if self.history_before is None else (self.history_before,)
-        also = () if self.histories is None else (self.histories, *before)
+        also = () if self.histories is None else (self.histories,)
         return cast("bytes", msgpack.packb(fields + also))
 
     def digest(self) -> bytes:
@@ -245,11 +246,6 @@ class Entry:
         if self.histories is None:
             return head in self.predecessors and history == anchor(head)
         return (head, history) in zip(self.predecessors, self.histories, strict=True)
-
-    def corrected(self, changes: Iterable[Change]) -> Entry:
-        """Return the entry with other bodies of messages, under the history that it has."""
-        right = replace(self, changes=tuple(changes))
-        return right if right.history == self.history else replace(right, history_before=self.history)
 
     @classmethod
     def unpack(cls, dot: Dot, packed: bytes) -> Entry:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 
+from protocol.values import Dot
 from replicator.replication.bodies import AttachmentTotals
 from replicator.status import CertificateStatus, CheckpointStatus, LinkStatus
 from replicator.store.db.transaction import Commit
@@ -53,9 +54,10 @@ class NodeMetrics:
         )
         self._mismatches = counter(
             "history_mismatches_total",
-            "Attempts to apply a log entry that names another history of its predecessor than this node has: a node was"
-            " damaged.",
+            "Log entries that named another history of their predecessor than this node had when it tried to apply"
+            " them: a node was damaged.",
         )
+        self._mismatched: set[Dot] = set()  # those that have been counted and still wait
         self._needs_sync = gauge(
             "peer_needs_sync",
             "1 if the peer lacks entries that have left this node's log: it has to get them from another node, or"
@@ -134,7 +136,9 @@ class NodeMetrics:
         self._logged.inc(len(commit.logged))
         self._applied.inc(len(commit.applied))
         self._abandoned.inc(len(commit.abandoned))
-        self._mismatches.inc(len(commit.mismatched))
+        self._mismatches.inc(len(commit.mismatched.keys() - self._mismatched))
+        self._mismatched |= commit.mismatched.keys()
+        self._mismatched.difference_update((entry.dot for entry in commit.applied), commit.absorbed)
         self._joined.inc(sum(entry.is_merge for entry in commit.applied))
         self._messages.inc(sum(isinstance(change, MailAdd) for entry in commit.applied for change in entry.changes))
 

@@ -28,6 +28,8 @@ from replicator.runtime.metrics import HttpMetrics, ImapMetrics, LmtpMetrics
 from replicator.status import LinkStatus
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
+from replicator.store.db.transaction import Commit
+from resync.entry import Entry, MailDel
 from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, USER, Node, cluster
 from tests.replication.metrics import value
 from tests.replication.slow_disk import delay_writes
@@ -337,6 +339,17 @@ def info(registry: CollectorRegistry) -> dict[str, str]:
     assert (sample.name, sample.value) == ("replicator_info", 1)
     assert int(sample.labels["term"]) > 0
     return {name: text for name, text in sample.labels.items() if name != "term"}
+
+
+def test_entry_that_names_another_history_counts_once_however_often_it_is_tried() -> None:
+    registry = CollectorRegistry()
+    metrics = NodeMetrics(registry, "data")
+    one, other = (Entry(Dot("dc1.a", seq), (), 0, 1, USER, bytes(16), 1, (MailDel(UidSet()),)) for seq in (1, 2))
+    for tried in ({one.dot: one}, {one.dot: one, other.dot: other}, {other.dot: other}):
+        metrics.committed(Commit(mismatched=tried))
+    assert value(registry, "history_mismatches_total") == 2
+    metrics.committed(Commit(applied=[one], absorbed=[other.dot]))
+    assert not metrics._mismatched, "those that no longer wait need no memory"
 
 
 def test_help_of_each_metric_is_a_whole_sentence() -> None:

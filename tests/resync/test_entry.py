@@ -164,15 +164,3 @@ def test_merge_stands_on_each_of_its_histories() -> None:
     of_one = replace(NEXT, predecessors=(FIRST.dot, FIRST.dot), histories=(FIRST.history, other.history))
     assert of_one.stands_on(FIRST.dot, FIRST.history)
     assert of_one.stands_on(FIRST.dot, other.history)
-
-
-def test_corrected_entry_keeps_its_history() -> None:
-    right = FIRST.corrected([ADD._replace(content_hash=b"h" * 32)])
-    assert right.digest() != FIRST.digest()
-    assert right.history == FIRST.history
-    assert right.corrected(FIRST.changes).history == FIRST.history
-    assert Entry.unpack(right.dot, right.pack()) == right
-    assert Entry.unpack(right.dot, right.pack()).history == FIRST.history
-    before = OF_BEFORE.corrected([ADD._replace(content_hash=b"h" * 32)])
-    assert before.history_before is None
-    assert before.history == OF_BEFORE.history

@@ -86,8 +86,9 @@ class Reconciliation:
             return
         with trio.move_on_after(timing.RECONCILIATION_LOG_FIRST_S):
             await self._store.wait_logged(reply.head)
-        while not (await chain_of(self._store, key)).has_seen(reply.head):
-            await self._fork_merger.join_branches(key)
+        while not (mine := await chain_of(self._store, key)).has_seen(reply.head):
+            if not covers(context_of(reply.context), mine.context):
+                await self._fork_merger.join_branches(key)
             outcome = await self.reconcile(key, sid)
             if outcome not in {Outcome.ADOPTED, Outcome.MERGED}:
                 return  # it is unavailable now, or the node does not show the head that it named

@@ -194,7 +194,7 @@ class Feeds(Mapping[str, Feed]):
         return bool(due)
 
     def _note_commit(self, commit: Commit) -> None:
-        if commit.collected:
+        if commit.collected or commit.corrected:  # senders may have read entries as they were before
             self._start_again()
 
     def _start_again(self) -> None:

@@ -395,18 +395,8 @@ def lag(connection: sqlite3.Connection, context: Context) -> Lag:
         if first <= seq and (row := connection.execute(query, (origin, first)).fetchone()) is not None:
             time, first_offset, body = row
             times.append(time)
-            size_bytes += offset - first_offset + _size_bytes(entry_of(Dot(origin, first), body), body)
+            size_bytes += offset - first_offset + len(body) + entry_of(Dot(origin, first), body).bodies_bytes
     return Lag(entries, size_bytes if times or not entries else None, min(times) >> 16 if times else None)
-
-
-def _size_bytes(entry: Entry, body: bytes) -> int:
-    """Return the size of the entry with the bodies that came with it."""
-    bodies = {
-        change.content_hash: change.size_bytes
-        for change in entry.changes
-        if isinstance(change, MailAdd) and not change.copied
-    }
-    return len(body) + sum(bodies.values())
 
 
 def chains_of(connection: sqlite3.Connection, user: str | None) -> Iterator[Chain]:

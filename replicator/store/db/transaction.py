@@ -225,18 +225,18 @@ class Transaction:
         messages = {stored.content_hash: stored.message for stored in bodies}
         self.commit.logged.append(Logged(position, entry, len(body), messages))
 
-    def correct(self, entry: Entry) -> None:
+    def correct(self, entry: Entry, right: Entry) -> None:
         """Replace an entry of the log by one that names other bodies of messages."""
+        (name, seq), packed = entry.dot, right.pack()
         query = "SELECT length(body) FROM log WHERE origin = ? AND seq = ?"
         ((before,),) = self.connection.execute(query, entry.dot)
-        body, (name, seq) = entry.pack(), entry.dot
-        more = len(body) - before
-        self.connection.execute("UPDATE log SET body = ? WHERE origin = ? AND seq = ?", (body, name, seq))
-        self.connection.execute(
-            "UPDATE log SET offset_bytes = offset_bytes + ? WHERE origin = ? AND seq >= ?", (more, name, seq)
-        )
-        self.connection.execute("UPDATE origin SET offset_bytes = offset_bytes + ? WHERE name = ?", (more, name))
-        self.memory.origins[name].offset_bytes += more
+        self.connection.execute("UPDATE log SET body = ? WHERE origin = ? AND seq = ?", (packed, name, seq))
+        if more := len(packed) - before + right.bodies_bytes - entry.bodies_bytes:  # seldom: it changes all later rows
+            self.connection.execute(
+                "UPDATE log SET offset_bytes = offset_bytes + ? WHERE origin = ? AND seq >= ?", (more, name, seq)
+            )
+            self.connection.execute("UPDATE origin SET offset_bytes = offset_bytes + ? WHERE name = ?", (more, name))
+            self.memory.origins[name].offset_bytes += more
         self.commit.corrected = True
 
     def let_wait(self, entry: Entry) -> None:

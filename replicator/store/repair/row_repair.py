@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from protocol.values import Dot
@@ -103,13 +104,8 @@ def put_right(tx: Transaction, key: MailboxKey, others: Sequence[OtherBody], dot
     Their former bodies are kept as orphans, and this node's checkpoints of the mailbox are void.
     """
     done = [other for other in others if _give(tx, key, other)]
-    by_guid = {other.row.guid: other for other in done}
-    for dot in dots if done else ():
-        entry = queries.entry_at(tx.connection, dot)
-        if entry is not None:
-            right = entry.corrected(_righted(entry, by_guid))
-            tx.correct(right)
     if done:
+        _correct_log(tx, key, {other.row.guid: other for other in done}, dots)
         for head in catalog.heads_of(tx.connection, key.mailbox_id):
             catalog.forget_unreadable(tx, head)
         orphaned_bodies.keep(tx.connection, {other.row.content_hash for other in done}, tx.wall_ms())
@@ -129,6 +125,19 @@ def _give(tx: Transaction, key: MailboxKey, other: OtherBody) -> bool:
     chain.size_bytes += right.size_bytes - row.size_bytes
     chain.fingerprint = rows.add(rows.remove(chain.fingerprint, row.fingerprint()), right.fingerprint())
     return True
+
+
+def _correct_log(tx: Transaction, key: MailboxKey, by_guid: Mapping[bytes, OtherBody], dots: Iterable[Dot]) -> None:
+    """Give entries of the log the right bodies, and the head the history that its entry has then."""
+    chain = tx.chain_to_change(key.mailbox_id, key.user, key.uidvalidity)
+    for dot in dots:
+        entry = queries.entry_at(tx.connection, dot)
+        right = entry and replace(entry, changes=tuple(_righted(entry, by_guid)))
+        if entry is None or right is None or right == entry:
+            continue
+        tx.correct(entry, right)
+        if dot == chain.head:
+            chain.history = right.history
 
 
 def _righted(entry: Entry, by_guid: Mapping[bytes, OtherBody]) -> Iterable[Change]:

@@ -1,6 +1,6 @@
 """Nodes whose heads have different histories, although nothing else differs, become equal."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,25 +15,14 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.repair.row_repair import OtherBody, entries_with, put_right
 from replicator.tasks import ResyncOptions
 from resync.entry import anchor, tree_id
-from tests.replication.cluster import USER, Cluster, Node, cluster
+from tests.replication.cluster import USER, Cluster, Node, cluster, until
+from tests.replication.tasks.planted_damage import alter_history
 from tests.replication.tasks.running import check_at, resync_at
 from tests.store.harness import without_histories
 
 
 async def chain_id(node: Node, *, of_tree: bool) -> bytes:
     return tree_id(USER) if of_tree else (await node.inbox()).mailbox_id
-
-
-async def alter_history(node: Node, chain: bytes) -> None:
-    """Alter the history of the node's head, on disk and in memory."""
-
-    def alter(tx: Transaction) -> None:
-        known = tx.chain(chain)
-        assert known is not None
-        known = tx.chain_to_change(chain, known.user, known.uidvalidity)
-        known.history = node.sid.encode().ljust(16)
-
-    await node.store.write(alter)
 
 
 async def begin(nodes: Cluster, altered: Sequence[str], *, of_tree: bool) -> bytes:
@@ -106,7 +95,7 @@ async def test_nodes_join_histories_after_an_election(
 async def test_check_repairs_an_altered_history_from_the_log(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await begin(nodes, ["dc2"], of_tree=False)
-        before = nodes["dc2"].store.context
+        before = dict(nodes["dc2"].store.context)
         checked = await check_at(nodes["dc2"], repair=True)
         assert (checked.damage, checked.unrepaired) == ({"chain": 1}, 0)
         await nodes.converged()
@@ -207,24 +196,56 @@ async def test_nodes_go_on_from_entries_of_an_earlier_version(
             assert head.history != anchor(head.head)
 
 
-async def test_new_node_becomes_equal_from_corrected_entries(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Entries with corrected bodies have another digest than the history that later entries name."""
+def correcting(key: MailboxKey, uid: int) -> Callable[[Transaction], None]:
+    """Return a job that gives a message the body of the first one."""
+
+    def correct(tx: Transaction) -> None:
+        rows = {row.uid: row for row in queries.mailbox_rows(tx.connection, key.mailbox_id)}
+        other = OtherBody(rows[uid], rows[1].content_hash, rows[1].size_bytes)
+        assert put_right(tx, key, [other], entries_with(tx.connection, key.mailbox_id, [other])) == [other]
+
+    return correct
+
+
+@pytest.mark.parametrize("uid", [2, 3], ids=["below the head", "at the head"])
+async def test_new_node_becomes_equal_from_corrected_entries(
+    tmp_path: Path, autojump_clock: MockClock, uid: int
+) -> None:
+    """A corrected entry has another history than later entries name, and a head has that of its corrected entry."""
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
-        for body in ("first", "wrong", "last"):
+        for body in ("first", "the second", "the third"):
             await nodes["dc1"].save(body)
         await nodes.converged()
         key = MailboxKey.of(await nodes["dc1"].inbox())
-
-        def correct(tx: Transaction) -> None:
-            first, wrong, _ = queries.mailbox_rows(tx.connection, key.mailbox_id)
-            other = OtherBody(wrong, first.content_hash, first.size_bytes)
-            assert put_right(tx, key, [other], entries_with(tx.connection, key.mailbox_id, [other])) == [other]
-
         await nodes.stop("dc3")
         nodes.erase("dc3")
         for sid in ("dc1", "dc2"):
-            await nodes[sid].store.write(correct)
+            await nodes[sid].store.write(correcting(key, uid))
+        await nodes.converged()
+        numbered = dict(nodes["dc1"].store.context)
         await nodes.start("dc3")
         await nodes.linked()
+        await nodes.converged()
+        assert nodes["dc1"].store.context == numbered, "nothing had to be numbered"
+        assert (await nodes["dc3"].bodies())[uid] == "first"
         await assert_sound(nodes, key.mailbox_id)
-        assert (await nodes["dc3"].bodies())[2] == "first"
+
+
+async def test_sender_sends_entries_as_they_are_after_a_correction(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Also those that it had read before, for a peer to which it sends slowly."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        key = MailboxKey.of(await nodes["dc1"].inbox())
+        await nodes.stop("dc2")
+        for number in range(10):
+            await nodes["dc1"].save(f"{number} " + "large " * 10_000)
+        await nodes["dc1"].save("wrong")
+        road = nodes.network.road("dc1", "dc2")
+        road.bytes_per_s = 50_000
+        await nodes.start("dc2")
+        await until(lambda: len(road.entries()) > 2)
+        await nodes["dc1"].store.write(correcting(key, 12))
+        assert len(road.entries()) < 12, "the road is slow"
+        await nodes.converged()
+        assert (await nodes["dc2"].bodies())[12] == "first"

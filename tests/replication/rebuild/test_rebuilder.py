@@ -4,6 +4,7 @@ import random
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from replicator.replication.links.handshake import REBUILDING
 from replicator.replication.rebuild.rebuilder import Progress, Rebuild, RebuildError, Rebuilt
 from replicator.store.bodies.body_rows import lacking_count
 from replicator.store.db import queries, schema
+from replicator.store.db.queries import MailboxKey
 from replicator.store.repair import damaged_database
 from replicator.store.repair.database_swap import replacement_of, take_place
 from replicator.store.store import Store
@@ -23,7 +25,8 @@ from tests.effort import first
 from tests.replication.bodies.large_messages import bodies, check_holders, contents, keep_apart, message, save
 from tests.replication.cluster import USER, Cluster, cluster, until
 from tests.replication.log.truncating import forget_log
-from tests.replication.tasks.running import scrub
+from tests.replication.tasks.planted_damage import alter_history
+from tests.replication.tasks.running import check_at, scrub
 from tests.store.consistency import check_file
 from tests.store.damaging import leaves_of, overwrite, zero_middle
 
@@ -154,6 +157,50 @@ async def test_mail_that_only_the_damaged_database_has_is_kept(
         assert collected or "meanwhile" in texts
         assert await nodes["dc2"].bodies("Alone") == {1: "in a folder"}
         assert await nodes["dc3"].bodies() == await nodes["dc2"].bodies()
+
+
+@pytest.mark.parametrize("altered", [None, 2, 19], ids=["as numbered", "early", "late"])
+async def test_entries_that_only_a_damaged_log_has_keep_their_histories(
+    tmp_path: Path, autojump_clock: MockClock, altered: int | None
+) -> None:
+    """The other nodes have lost their disks, and the damaged node's log leads to all that it had, whichever history.
+
+    `altered`: the last UID before the database altered the history of the head, which the next entry then named.
+    """
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        alone = nodes["dc3"]
+        key = MailboxKey.of(await alone.inbox())
+        for uid in range(2, 21):
+            assert await alone.save(f"alone {uid}") == uid
+            if uid == altered:
+                await alter_history(alone, key.mailbox_id)
+        for sid in ("dc3", "dc2"):
+            await nodes.stop(sid)
+        nodes.rejoin("dc3")
+        nodes.erase("dc2")
+        overwrite(database(nodes, "dc3"), leaves_of(database(nodes, "dc3"), "by_uid")[0])
+        found = await rebuild_database(nodes, "dc3")
+        assert (found.is_whole, found.salvaged_entries, found.delivered_anew) == (True, 19, 0)
+        assert (found.untaken_entries, found.waiting_entries) == (0, 0)
+        take_place(database(nodes, "dc3"), "date")
+        await nodes.stop("dc1")
+        nodes.erase("dc1")
+        await nodes.start()
+        await nodes.linked()
+        await nodes["dc2"].save("last")
+        await nodes.converged()
+        for node in nodes.all():
+            assert list((await node.bodies()).values()) == ["first", *(f"alone {uid}" for uid in range(2, 21)), "last"]
+            assert (await check_at(node)).damage == {}
+            chain = await node.store.read(partial(queries.chain_or_empty, key=key))
+            assert chain.head is not None
+            entry = await node.store.read(partial(queries.entry_at, dot=chain.head))
+            assert entry is not None
+            assert chain.history == entry.history == entry.digest()
 
 
 @pytest.mark.parametrize("rows_lost", [False, True], ids=["rows whole", "rows damaged"])

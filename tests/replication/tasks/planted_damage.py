@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.replication.cluster import USER, Cluster
+from replicator.store.db.transaction import Transaction
+from tests.replication.cluster import USER, Cluster, Node
 
 INBOX = "(SELECT mailbox_id FROM folder WHERE name = 'INBOX' AND user = 'alice')"
 WORK = "(SELECT mailbox_id FROM folder WHERE name = 'Work')"
@@ -149,3 +150,15 @@ async def fill(nodes: Cluster) -> None:
     nodes.rejoin("dc2")
     await nodes.linked()
     await nodes.converged()
+
+
+async def alter_history(node: Node, chain: bytes) -> None:
+    """Alter the history of the node's head, on disk and in memory."""
+
+    def alter(tx: Transaction) -> None:
+        known = tx.chain(chain)
+        assert known is not None
+        known = tx.chain_to_change(chain, known.user, known.uidvalidity)
+        known.history = node.sid.encode().ljust(16)
+
+    await node.store.write(alter)
