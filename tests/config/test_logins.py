@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ OAUTH = {
     "claim": '"email"',
 }
 CERTIFICATE = '[[certificate]]\nfile = "mail.pem"\nkey = "mail.pem"\n'
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def load(directory: Path, text: str) -> Config:
@@ -54,6 +58,15 @@ def test_all_keys_of_oauth(tmp_path: Path) -> None:
     config = load(tmp_path, oauth(jwks='"keys.json"')).oauth
     assert config is not None
     assert config.jwks == tmp_path / "keys.json"
+
+
+def test_manual_shows_all_keys_of_oauth_with_their_defaults() -> None:
+    commented = PAGE.read_text("utf-8").partition("# [oauth]")[2].partition("\n\n")[0]
+    shown = tomllib.loads("\n".join(line.removeprefix("# ") for line in commented.splitlines()[1:]))
+    default = OauthConfig(**{key: shown.pop(key) for key in OAUTH})
+    assert shown.pop("ca")
+    assert shown == {"scopes": list(default.scopes), "algorithms": list(default.algorithms), "refresh": "1h"}
+    assert default.refresh_s == 3600
 
 
 @pytest.mark.parametrize(
