@@ -305,7 +305,7 @@ class LimitsConfig:
     imap_unauthenticated: int = _limit(250, highest=100_000)
     imap_unauthenticated_per_address: int = _limit(20, highest=100_000)
     imap_unauthenticated_on_loopback: int = _limit(100, highest=100_000)
-    imap_token_bytes: int = _limit(16_384, lowest=1_024, highest=45_000)
+    imap_token_bytes: int = _limit(16_384, lowest=1_024, highest=32_768)
     imap_login_seconds: int = _limit(60, lowest=10, highest=600)
     imap_idle_seconds: int = _limit(1_800, lowest=1_800, highest=86_400)
     lmtp_connections: int = _limit(200, highest=10_000)

@@ -25,7 +25,7 @@ KEYS_MAX = 100
 
 RSA_BITS_MIN = 2048  # RFC 7518 section 3.3
 RSA_BITS_MAX = 8192
-"""Checking a signature takes a quarter of a millisecond at that size."""
+"""Checking a signature takes less than a millisecond at that size."""
 
 _SIGNATURES: Mapping[tuple[object, object], frozenset[str]] = {
     ("RSA", None): frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),

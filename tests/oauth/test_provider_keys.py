@@ -125,13 +125,17 @@ async def test_last_good_keys_stay_in_force_while_the_provider_is_down(
         assert len(provider.read_at) == 12  # every minute
         assert await ids(keys, OLD) == ["old"]
         provider.down = False
+        await trio.sleep(REFRESH_S)
+        assert len(provider.read_at) == 13  # and then every hour
+        provider.down = True
         await trio.sleep(PAUSE_S)
     assert [record.getMessage() for record in caplog.records] == [
         "the identity provider's keys were read keys=1 ids=old",
         "[oauth] jwks: cannot use it: it is down; the last keys stay in force",
         "the identity provider's keys were read keys=1 ids=old",
+        "[oauth] jwks: cannot use it: it is down; the last keys stay in force",
     ]
-    for result, times in (("ok", 2), ("failed", 11)):
+    for result, times in (("ok", 2), ("failed", 12)):
         assert registry.get_sample_value("replicator_oauth_key_reads_total", {"result": result}) == times
 
 
