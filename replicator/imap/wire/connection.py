@@ -17,6 +17,7 @@ from replicator.certificates import ServerContext, identity_of
 from replicator.imap.wire.deflate_stream import DamagedStreamError, DeflateStream
 from replicator.imap.wire.responses import continuation
 from replicator.runtime.addresses import is_loopback
+from replicator.tls_stream import send_alert
 from replicator.users import Identity
 
 WRITE_TIMEOUT_S = 60.0  # for one block: the slowest of modems needs a tenth of it
@@ -147,6 +148,7 @@ class Connection:
             except (trio.BrokenResourceError, ssl.SSLError) as error:
                 if isinstance(error.__cause__, ssl.SSLCertVerificationError):
                     why = error.__cause__.verify_message
+                    await send_alert(stream)
                     raise CertificateRefusedError(f"the client's certificate cannot be verified: {why}") from error
                 raise ConnectionEndedError(f"{self.address}: the TLS handshake failed: {error}") from error
         if scope.cancelled_caught:

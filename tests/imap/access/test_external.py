@@ -114,13 +114,12 @@ def door(
     return Door(served, certificates, authority, clients, tmp_path)
 
 
-async def refused(client: Client) -> bool:
-    """Return True if the client gets no connection, and so cannot log in in any way."""
-    try:
-        await client.send("a LOGIN alice secret\r\n")
-        return await client.line() == ""
-    except trio.BrokenResourceError:
-        return True
+async def alert(client: Client) -> str | None:
+    """Return the alert of TLS by which the client learns why it gets no connection."""
+    with pytest.raises(trio.BrokenResourceError) as broken:
+        await client.line()
+    assert isinstance(broken.value.__cause__, ssl.SSLError)
+    return broken.value.__cause__.reason
 
 
 def external(user: str = "") -> str:
@@ -197,17 +196,17 @@ async def test_refusals_are_logged(door: Door, caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.parametrize("tls_1_2", [False, True])
 @pytest.mark.parametrize(
-    ("what", "why"),
+    ("what", "why", "told"),
     [
-        ("expired", "certificate has expired"),
-        ("foreign", "unable to get local issuer certificate"),
-        ("revoked", "certificate revoked"),
-        ("for servers", "unsuitable certificate purpose"),
-        ("no list", "CRL has expired"),
+        ("expired", "certificate has expired", "SSLV3_ALERT_CERTIFICATE_EXPIRED"),
+        ("foreign", "unable to get local issuer certificate", "TLSV1_ALERT_UNKNOWN_CA"),
+        ("revoked", "certificate revoked", "SSLV3_ALERT_CERTIFICATE_REVOKED"),
+        ("for servers", "unsuitable certificate purpose", "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE"),
+        ("no list", "CRL has expired", "SSLV3_ALERT_CERTIFICATE_EXPIRED"),
     ],
 )
 async def test_certificate_that_is_not_valid_fails_the_handshake(
-    door: Door, caplog: pytest.LogCaptureFixture, what: str, why: str, *, tls_1_2: bool
+    door: Door, caplog: pytest.LogCaptureFixture, what: str, why: str, told: str, *, tls_1_2: bool
 ) -> None:
     """So such a client cannot log in by its password either; one without a certificate can."""
     caplog.set_level(logging.INFO, "replicator.imap")
@@ -223,7 +222,7 @@ async def test_certificate_that_is_not_valid_fails_the_handshake(
         door.clients.revoke(door.directory / "crl.pem", until=NOW - DAY)
         door.certificates.reload()
     async with door.over_tls(certificate, tls_1_2=tls_1_2) as client:
-        assert await refused(client)
+        assert await alert(client) == told
     [said] = [record.getMessage() for record in caplog.records]
     assert said == f'TLS refused client=192.0.2.7 reason="the client\'s certificate cannot be verified: {why}"'
     async with door.over_tls(None) as client:
@@ -238,7 +237,7 @@ async def test_certificate_that_is_revoked_at_a_reload_is_refused(door: Door) ->
     door.clients.revoke(door.directory / "crl.pem", 100)
     door.certificates.reload()
     async with door.over_tls(certificate) as client:
-        assert await refused(client)
+        assert await alert(client) == "SSLV3_ALERT_CERTIFICATE_REVOKED"
 
 
 async def test_session_ends_with_its_certificate_and_its_user(door: Door, path: Path) -> None:
