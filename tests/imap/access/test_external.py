@@ -6,7 +6,7 @@ import logging
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ import trio.testing
 import trustme
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from replicator.certificates import Certificates
+from replicator.certificates import Certificates, identity_of
 from replicator.config import CertificateConfig, ClientCertificatesConfig
 from replicator.errors import ConfigError
 from replicator.imap.server import serve_imap
@@ -291,3 +291,38 @@ def test_broken_file_is_refused_by_name(certificates: Certificates, tmp_path: Pa
 
 def test_authority_of_clients_is_shown_with_the_other_certificates(certificates: Certificates, tmp_path: Path) -> None:
     assert certificates.files()[tmp_path / "clients.pem"].name == "clients"
+
+
+@pytest.mark.parametrize("tls_1_2", [False, True])
+def test_session_that_tls_resumes_counts_until_the_next_reload(
+    certificates: Certificates, authority: trustme.CA, clients: ClientAuthority, tmp_path: Path, *, tls_1_2: bool
+) -> None:
+    """A resumed handshake shows and verifies no certificate (RFC 8446 section 2.2); TLS remembers the first one."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    context.load_cert_chain(clients.issue(tmp_path / "alice.pem", "alice", serial=100))
+    if tls_1_2:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    def connect(session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool | None, str | None]:
+        """Return the session, whether it was resumed, and whom the client's certificate names."""
+        ours, theirs = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = context.wrap_bio(ours, theirs, server_hostname=MAIL, session=session)
+        accepting = certificates.for_imap()
+        assert accepting is not None
+        server = accepting.wrap_bio(theirs, ours, server_side=True)
+        for side in (client, server, client, server):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+        server.write(b"x")
+        assert client.read(1) == b"x"
+        identity = identity_of(server.getpeercert(binary_form=True) or b"")
+        return client.session, client.session_reused, identity.name if identity else None
+
+    session, resumed, name = connect(None)
+    assert (resumed, name) == (False, "alice")
+    assert connect(session)[1:] == (True, "alice")
+    clients.revoke(tmp_path / "crl.pem", 100)
+    certificates.reload()
+    with pytest.raises(ssl.SSLCertVerificationError, match="certificate revoked"):
+        connect(session)
