@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -17,9 +18,12 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
-from replicator.config import CertificateConfig, TlsConfig
+from replicator.config import CertificateConfig, ClientCertificatesConfig, OauthConfig, TlsConfig
 from replicator.errors import ConfigError
 from replicator.runtime.file_modes import exposed_file
+from replicator.users import Identity
+
+CLIENT_CERTIFICATES = "[client_certificates]"
 
 NAME_CHARACTERS_MAX = 64
 """Characters of a name that are shown: RFC 5280 allows as many, but nobody has checked the certificate yet."""
@@ -44,6 +48,25 @@ class Certificate(NamedTuple):
         return f"{self.name}, until {self.expires.astimezone(UTC):%Y-%m-%d}"
 
 
+def identity_of(der: bytes) -> Identity | None:
+    """Return the identity that a mail client's certificate shows, until the certificate expires. TLS has verified it.
+
+    One rule says whom it names: its e-mail address in subjectAltName (rfc822Name, RFC 5280 section 4.2.1.6), or if it
+    has none, its common name. One with several of the kind that counts names nobody: None.
+    """
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        names = [str(name.value) for name in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        with suppress(x509.ExtensionNotFound):
+            extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+            names = extension.value.get_values_for_type(x509.RFC822Name) or names
+    except (ValueError, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        return None
+    if len(names) != 1 or not names[0]:
+        return None
+    return Identity(names[0], int(certificate.not_valid_after_utc.timestamp() * 1000))
+
+
 class ServerContext(ssl.SSLContext):
     """The TLS context of a server that shows one certificate.
 
@@ -59,6 +82,8 @@ class _Contexts(NamedTuple):
 
     files: Mapping[Path, Certificate]
     for_clients: ssl.SSLContext | None = None
+    for_imap: ssl.SSLContext | None = None
+    for_provider: ssl.SSLContext | None = None
     accepting: ssl.SSLContext | None = None
     dialling: ssl.SSLContext | None = None
 
@@ -66,20 +91,38 @@ class _Contexts(NamedTuple):
 class Certificates:
     """The node's certificates. Without configuration there are no contexts, and connections are not encrypted.
 
+    `of_clients`: those with which mail clients may log in; `oauth`: the identity provider, whose server has one.
     Raises ConfigError if a file cannot be used.
     """
 
-    def __init__(self, config: TlsConfig | None, for_clients: Sequence[CertificateConfig] = ()) -> None:
+    def __init__(
+        self,
+        config: TlsConfig | None,
+        for_clients: Sequence[CertificateConfig] = (),
+        *,
+        of_clients: ClientCertificatesConfig | None = None,
+        oauth: OauthConfig | None = None,
+    ) -> None:
         self._config = config
         self._for_clients = tuple(for_clients)
-        self._contexts = _read(config, self._for_clients)
+        self._of_clients = of_clients
+        self._oauth = oauth
+        self._contexts = self._read()
 
     def reload(self) -> None:
         """Read all files again, for the handshakes from now on. Waits for the disk.
 
         Raises ConfigError if one cannot be used; then all contexts stay as they were.
         """
-        self._contexts = _read(self._config, self._for_clients)
+        self._contexts = self._read()
+
+    def _read(self) -> _Contexts:
+        contexts = _read(self._config, self._for_clients, self._of_clients)
+        if self._oauth is None or not isinstance(self._oauth.jwks, str):
+            return contexts
+        ca = self._oauth.ca
+        files = {**contexts.files, **(_described("[oauth]", ca) if ca is not None else {})}
+        return contexts._replace(files=files, for_provider=_for_provider(ca))
 
     def exposed(self) -> Sequence[str]:
         """Return a warning for each key that everybody on this machine can read. Waits for the disk."""
@@ -89,6 +132,14 @@ class Certificates:
     def for_clients(self) -> ssl.SSLContext | None:
         """Return the context for mail clients and MTAs: it shows the certificate with the name that they ask for."""
         return self._contexts.for_clients
+
+    def for_imap(self) -> ssl.SSLContext | None:
+        """Return the context for mail clients at IMAP: as `for_clients`, and they may show certificates, too."""
+        return self._contexts.for_imap
+
+    def for_provider(self) -> ssl.SSLContext | None:
+        """Return the context for the identity provider's server, if the keys come from there."""
+        return self._contexts.for_provider
 
     def accepting(self) -> ssl.SSLContext | None:
         """Return the context for peers that dial this node."""
@@ -108,16 +159,21 @@ class Certificates:
         return self._contexts.files[self._config.certificate]
 
 
-def _read(config: TlsConfig | None, for_clients: Sequence[CertificateConfig]) -> _Contexts:
+def _read(
+    config: TlsConfig | None, for_clients: Sequence[CertificateConfig], of_clients: ClientCertificatesConfig | None
+) -> _Contexts:
+    section, shown = "[[certificate]]", for_clients
+    if config is not None and not for_clients:
+        section, shown = "[tls]", [CertificateConfig(config.certificate, config.key)]
     files = _described("[[certificate]]", *(one.file for one in for_clients))
+    context = for_imap = _for_clients(section, shown)
+    if of_clients is not None:
+        files = {**files, **_described(CLIENT_CERTIFICATES, of_clients.ca)}
+        for_imap = _for_clients(section, shown, of_clients)
     if config is None:
-        return _Contexts(files, _for_clients("[[certificate]]", for_clients))
+        return _Contexts(files, context, for_imap)
     own = (config.certificate,) if config.ca is None else (config.certificate, config.ca)
-    if for_clients:
-        context = _for_clients("[[certificate]]", for_clients)
-    else:
-        context = _for_clients("[tls]", [CertificateConfig(config.certificate, config.key)])
-    contexts = _Contexts({**_described("[tls]", *own), **files}, context)
+    contexts = _Contexts({**_described("[tls]", *own), **files}, context, for_imap)
     if config.ca is None:
         return contexts
     return contexts._replace(
@@ -159,11 +215,19 @@ def _context(config: TlsConfig, kind: int) -> ssl.SSLContext:
     return context
 
 
-def _for_clients(section: str, certificates: Sequence[CertificateConfig]) -> ssl.SSLContext | None:
-    """Return a TLS context that shows the certificate with the name that the client asks for, or else the first."""
+def _for_clients(
+    section: str, certificates: Sequence[CertificateConfig], of_clients: ClientCertificatesConfig | None = None
+) -> ssl.SSLContext | None:
+    """Return a TLS context that shows the certificate with the name that the client asks for, or else the first.
+
+    With `of_clients`, it asks clients for certificates.
+    """
     contexts = [(_names(section, one), _shows(section, one)) for one in certificates]
     if not contexts:
         return None
+    if of_clients is not None:
+        for _, context in contexts:
+            _ask_for_certificates(context, of_clients)
 
     def choose(handshake: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
         wanted = (name or "").lower()
@@ -187,6 +251,32 @@ def _shows(section: str, certificate: CertificateConfig) -> ssl.SSLContext:
         raise ConfigError(
             f"{section}: cannot use {certificate.file} with its key {certificate.key}: {_why(error)}"
         ) from error
+    return context
+
+
+def _ask_for_certificates(context: ssl.SSLContext, of_clients: ClientCertificatesConfig) -> None:
+    """Make the handshake ask for a certificate. A client that shows none is served; a bad one fails the handshake."""
+    context.verify_mode = ssl.CERT_OPTIONAL
+    try:
+        context.load_verify_locations(of_clients.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{CLIENT_CERTIFICATES}: cannot use {of_clients.ca}: {_why(error)}") from error
+    if (crl := of_clients.crl) is not None:
+        try:
+            x509.load_pem_x509_crl(crl.read_bytes())
+            context.load_verify_locations(crl)
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
+            why = error.strerror if isinstance(error, OSError) else f"it is no CRL in the form PEM ({error})"
+            raise ConfigError(f"{CLIENT_CERTIFICATES}: cannot use {crl}: {why}") from error
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+
+
+def _for_provider(ca: Path | None) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"[oauth]: cannot use {ca}: {_why(error)}") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
 

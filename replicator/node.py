@@ -30,6 +30,7 @@ from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import host_name
+from replicator.oauth import AccessTokens, ProviderKeys, key_source
 from replicator.proxy_header import behind_proxies
 from replicator.reloading import Reloading
 from replicator.replication.cluster_mail_store import ClusterMailStore
@@ -48,6 +49,7 @@ from replicator.runtime.metrics import (
     ImapMetrics,
     LmtpMetrics,
     LoopMetrics,
+    OauthMetrics,
     QuotaMetrics,
     RefusalMetrics,
 )
@@ -93,11 +95,12 @@ async def run_node(
     async with Store.open(
         config.node.data / DATABASE, origin, environment, attachments_of(config), config.limits
     ) as store:
-        certificates, archive = Certificates(config.tls, config.certificates), archive_of(config, environment)
+        certificates, archive = _certificates_of(config), archive_of(config, environment)
         _warn_of_exposed(config, certificates)
         has_begun = await _claim(store, config, new_cluster=new_cluster)
-        tls, reloading = Tls(certificates), Reloading(certificates, environment)
         registry = CollectorRegistry()
+        keys = _provider_keys_of(config, certificates, environment, registry)
+        tls, reloading = Tls(certificates), Reloading(certificates, environment, _file_of(keys, config))
         metrics, refusals = AttachmentMetrics(registry), RefusalMetrics(registry)
         coordinator = Coordinator(
             config,
@@ -111,7 +114,11 @@ async def run_node(
             is_new=not has_begun,
         )
         quota = config.quota
-        users = UserDirectory(config.users.passwd_file, quota=QuotaLimits(quota.storage_bytes, quota.messages))
+        users = UserDirectory(
+            config.users.passwd_file,
+            quota=QuotaLimits(quota.storage_bytes, quota.messages),
+            clock_ms=environment.clock_ms,
+        )
         users.refresh()  # warn of a missing file now, not when the first mail arrives
         defer = quota.when_full is WhenFull.DEFER
         quotas = Quotas(store.usage, users.quota_limits, defer=defer, metrics=QuotaMetrics(registry))
@@ -134,6 +141,7 @@ async def run_node(
             environment=environment,
             mail=mail,
             users=users,
+            tokens=AccessTokens(config.oauth, keys, environment.clock_ms) if config.oauth and keys else None,
             report=report,
             tasks=tasks,
             registry=registry,
@@ -145,6 +153,8 @@ async def run_node(
             nursery.start_soon(LoopWatch(LoopMetrics(registry)).run)
             nursery.start_soon(coordinator.run)
             nursery.start_soon(report.run, config.mastership.heartbeat_s)
+            if keys is not None:
+                nursery.start_soon(keys.run)
             nursery.start_soon(tasks.run)
             nursery.start_soon(coordinator.bodies.sweep)
             nursery.start_soon(coordinator.bodies.outline, OUTLINER)
@@ -161,6 +171,25 @@ async def run_node(
             if config.plain_links:
                 log.warning('links are not encrypted, and any node that can connect is believed: [tls] mode is "none"')
             ready()
+
+
+def _certificates_of(config: Config) -> Certificates:
+    return Certificates(config.tls, config.certificates, of_clients=config.client_certificates, oauth=config.oauth)
+
+
+def _provider_keys_of(
+    config: Config, certificates: Certificates, environment: Environment, registry: CollectorRegistry
+) -> ProviderKeys | None:
+    """Return the keys of the identity provider, if one is configured. They are read once `run` has begun."""
+    if config.oauth is None:
+        return None
+    read = key_source(config.oauth, environment, certificates.for_provider)
+    return ProviderKeys(read, refresh_s=config.oauth.refresh_s, metrics=OauthMetrics(registry))
+
+
+def _file_of(keys: ProviderKeys | None, config: Config) -> ProviderKeys | None:
+    """Return the keys if they come from a file. Those at a URL do not keep certificates from being reloaded."""
+    return keys if config.oauth is not None and isinstance(config.oauth.jwks, Path) else None
 
 
 async def _stop_when_asked(asked: trio.Event, coordinator: Coordinator, scope: trio.CancelScope) -> None:
@@ -229,6 +258,7 @@ def _doors(
     environment: Environment,
     mail: ClusterMailStore,
     users: UserDirectory,
+    tokens: AccessTokens | None,
     report: StatusReporter,
     tasks: TaskRunner,
     registry: CollectorRegistry,
@@ -241,7 +271,8 @@ def _doors(
         mail=mail,
         users=users,
         sid=sid,
-        tls=certificates.for_clients,
+        tls=certificates.for_imap,
+        tokens=tokens,
         parsing=Parsing(max_fields=config.limits.imap_header_fields),
         metrics=ImapMetrics(registry),
         limits=config.limits,

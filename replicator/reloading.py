@@ -1,4 +1,4 @@
-"""Certificates that a running node reads again: at SIGHUP, and when `replicator reload` asks for it.
+"""Certificates and the identity provider's keys, read again while the node runs: at SIGHUP, and by `replicator reload`.
 
 One reading runs at a time. Whoever asks meanwhile shares the next one, because the files may have changed since the
 present one began.
@@ -13,6 +13,7 @@ import trio
 
 from replicator.certificates import Certificates
 from replicator.errors import ConfigError
+from replicator.oauth import ProviderKeys
 from replicator.runtime.environment import Environment
 from replicator.status import CertificateStatus
 
@@ -23,10 +24,11 @@ PAUSE_S = 1.0
 
 
 class Reloading:
-    """The reading again of a node's certificates. Belongs to the event loop."""
+    """The reading again of a node's certificates, and of the file of `keys`. Belongs to the event loop."""
 
-    def __init__(self, certificates: Certificates, environment: Environment) -> None:
+    def __init__(self, certificates: Certificates, environment: Environment, keys: ProviderKeys | None = None) -> None:
         self._certificates = certificates
+        self._keys = keys
         self._environment = environment
         self._turn = trio.Lock()
         self._asked = 0
@@ -41,7 +43,7 @@ class Reloading:
         ]
 
     async def reload(self) -> Sequence[CertificateStatus]:
-        """Read the certificates again, and return them. Raises ConfigError; then all stay as they were."""
+        """Read all again, and return the certificates. Raises ConfigError; then all stays as it was."""
         self._asked += 1
         number = self._asked
         async with self._turn:
@@ -57,16 +59,19 @@ class Reloading:
             try:
                 await self.reload()
             except ConfigError as error:
-                log.warning("the certificates stay as they were: %s", error)
+                log.warning("certificates and keys stay as they were: %s", error)
             await trio.sleep(PAUSE_S)
 
     async def _read(self) -> None:
         asked = self._asked
         try:
+            keys = await self._keys.read() if self._keys is not None else None
             await self._environment.run_in_thread(self._certificates.reload)
         except ConfigError as error:
             self._answered, self._problem = asked, error
             return
+        if self._keys is not None and keys is not None:
+            self._keys.install(keys)
         self._answered, self._problem = asked, None
         names = ", ".join(each.file for each in self.shown())
         log.info("the certificates were read again: %s", names or "there are none")

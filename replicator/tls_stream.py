@@ -11,6 +11,7 @@ import trio
 
 from replicator.certificates import Certificate
 
+S = TypeVar("S", bound=trio.abc.Stream)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -31,6 +32,13 @@ _REFUSED: Mapping[str, str] = {
     "TLSV1_ALERT_UNKNOWN_CA": "is not signed by the other side's [tls] ca; all nodes need certificates of one CA",
 }
 """What the other side finds wrong with this node's certificate, by the alert of RFC 8446 section 6.2."""
+
+
+async def send_alert(stream: trio.SSLStream[S]) -> None:
+    """Tell the other side what this one has refused, so that both know: trio leaves the alert unsent."""
+    alert = stream._outgoing.read()  # noqa: SLF001
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+        await stream.transport_stream.send_all(alert)
 
 
 class TlsError(trio.BrokenResourceError):
@@ -86,14 +94,8 @@ class TlsStream(trio.abc.Stream):
             if not isinstance(error.__cause__, ssl.SSLError):
                 raise
             if not self._is_trusted:
-                await self._send_alert()
+                await send_alert(self._stream)
             raise TlsError(f"TLS with {self.far}: {self._reason(error.__cause__)}") from error
-
-    async def _send_alert(self) -> None:
-        """Tell the other side what this one has refused, so that both logs say it: trio leaves the alert unsent."""
-        alert = self._stream._outgoing.read()  # noqa: SLF001
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
-            await self._stream.transport_stream.send_all(alert)
 
     def _reason(self, error: ssl.SSLError) -> str:
         name = error.reason or ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ssl
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
 from replicator.certificates import Certificate, Certificates, ServerContext
-from replicator.config import CertificateConfig
+from replicator.config import CertificateConfig, OauthConfig
 from replicator.errors import ConfigError
 from tests.end_to_end.helpers.certificates import certificate
 
@@ -201,3 +202,20 @@ async def test_clients_need_no_tls_between_nodes(tmp_path: Path, ca: trustme.CA)
     certificates = Certificates(None, [for_clients(ca, tmp_path, "first", "localhost")])
     assert await shown_to(ca, certificates.for_clients()) == "first"
     assert certificates.accepting() is None
+
+
+def test_authority_of_the_identity_provider_is_read_with_the_certificates(tmp_path: Path, ca: trustme.CA) -> None:
+    file = tmp_path / "id-ca.pem"
+    ca.cert_pem.write_to_path(file)
+    oauth = OauthConfig("https://id.example.org", "mail", "https://id.example.org/keys", "email", file)
+    certificates = Certificates(None, oauth=oauth)
+    context = certificates.for_provider()
+    assert context is not None
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert len(context.get_ca_certs()) == 1  # and not those of the system
+    assert list(certificates.files()) == [file]
+    file.write_text("nonsense\n", "ascii")
+    with pytest.raises(ConfigError, match=r"^\[oauth\]: cannot "):
+        certificates.reload()
+    assert certificates.for_provider() is context
+    assert Certificates(None, oauth=replace(oauth, jwks=tmp_path / "keys.json", ca=None)).for_provider() is None

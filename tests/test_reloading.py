@@ -17,11 +17,13 @@ import trio.testing
 import trustme
 
 from replicator.certificates import Certificates
-from replicator.config import TlsConfig
+from replicator.config import OauthConfig, TlsConfig
 from replicator.errors import ConfigError
+from replicator.oauth import ProviderKeys, key_source
 from replicator.reloading import Reloading
 from replicator.runtime.environment import Environment
 from tests.end_to_end.helpers.certificates import certificate
+from tests.oauth.issuer import SigningKey, key_set
 
 T = TypeVar("T")
 
@@ -125,3 +127,31 @@ async def test_key_that_others_can_read_is_told_at_each_reading(
     assert (
         warning == f"{files.key}: everybody on this machine can read it (mode 0644); close it by `chmod o= {files.key}`"
     )
+
+
+async def test_keys_and_certificates_are_replaced_together_or_not_at_all(files: TlsConfig, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    file.write_bytes(key_set(SigningKey("old")))
+    oauth = OauthConfig("https://id.example.org", "mail", file, "email")
+    keys = ProviderKeys(key_source(oauth, Environment(), lambda: None), refresh_s=60)
+    certificates = Certificates(files)
+    reloading = Reloading(certificates, Environment(), keys)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keys.run)
+        assert len(await keys.fitting("old", "ES256")) == 1
+        before = certificates.for_clients()
+        file.write_bytes(b"nonsense")
+        with pytest.raises(ConfigError, match=r"^\[oauth\] jwks: cannot use .*: it is not JSON$"):
+            await reloading.reload()
+        assert certificates.for_clients() is before
+        file.write_bytes(key_set(SigningKey("new")))
+        good = files.certificate.read_bytes()
+        files.certificate.write_bytes(b"")
+        with pytest.raises(ConfigError, match=r"^\[tls\]"):
+            await reloading.reload()
+        assert not await keys.fitting("new", "ES256")
+        files.certificate.write_bytes(good)
+        await reloading.reload()
+        assert certificates.for_clients() is not before
+        assert len(await keys.fitting("new", "ES256")) == 1
+        nursery.cancel_scope.cancel()

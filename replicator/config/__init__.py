@@ -7,9 +7,11 @@ defaults are a contract: scripts rely on them.
 
 from replicator.config.loader import load_config
 from replicator.config.model import (
+    ALGORITHMS,
     Address,
     CertificateConfig,
     CheckpointConfig,
+    ClientCertificatesConfig,
     Config,
     ConflictConfig,
     ContentConfig,
@@ -21,6 +23,7 @@ from replicator.config.model import (
     MastershipConfig,
     Network,
     NodeConfig,
+    OauthConfig,
     PeerAddress,
     PeerConfig,
     ProxyConfig,
@@ -37,9 +40,11 @@ from replicator.config.model import (
 from replicator.config.template import config_text, tls_text
 
 __all__ = [
+    "ALGORITHMS",
     "Address",
     "CertificateConfig",
     "CheckpointConfig",
+    "ClientCertificatesConfig",
     "Config",
     "ConflictConfig",
     "ContentConfig",
@@ -51,6 +56,7 @@ __all__ = [
     "MastershipConfig",
     "Network",
     "NodeConfig",
+    "OauthConfig",
     "PeerAddress",
     "PeerConfig",
     "ProxyConfig",

@@ -9,9 +9,12 @@ from pathlib import Path
 from protocol.units import MIB
 from replicator.config import values
 from replicator.config.model import (
+    ALGORITHMS,
+    REFRESH_S,
     Address,
     CertificateConfig,
     CheckpointConfig,
+    ClientCertificatesConfig,
     Config,
     ConflictConfig,
     ContentConfig,
@@ -22,6 +25,7 @@ from replicator.config.model import (
     LogConfig,
     MastershipConfig,
     NodeConfig,
+    OauthConfig,
     PeerAddress,
     PeerConfig,
     ProxyConfig,
@@ -80,6 +84,8 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         plain_links=plain_links,
         proxy=ProxyConfig(source.section("proxy").take("trusted", values.networks, ProxyConfig().trusted)),
         certificates=tuple(_certificate(section, directory) for section in source.sections("certificate")),
+        client_certificates=_client_certificates(source.section("client_certificates"), directory),
+        oauth=_oauth(source.section("oauth"), directory),
         limits=_limits(source.section("limits")),
         http=_http(source.section("http"), directory),
     )
@@ -202,6 +208,38 @@ def _certificate(section: Section, directory: Path) -> CertificateConfig:
     )
 
 
+def _client_certificates(section: Section, directory: Path) -> ClientCertificatesConfig | None:
+    file = values.existing_file(directory)
+    if not section.given:
+        for key in ("ca", "crl"):
+            section.take(key, file, None)
+        return None
+    return ClientCertificatesConfig(
+        ca=section.take_required("ca", file, directory / "clients.pem"), crl=section.take("crl", file, None)
+    )
+
+
+def _oauth(section: Section, directory: Path) -> OauthConfig | None:
+    keys: Path | str = "https://id.example.org/keys"
+    if not section.given:
+        for key in fields(OauthConfig):
+            section.take(key.name.removesuffix("_s"), values.text, None)
+        return None
+    oauth = OauthConfig(
+        issuer=section.take_required("issuer", values.word, "https://id.example.org"),
+        audience=section.take_required("audience", values.word, "mail"),
+        jwks=section.take_required("jwks", values.keys_location(directory), keys),
+        claim=section.take_required("claim", values.word, "email"),
+        ca=section.take("ca", values.existing_file(directory), None),
+        scopes=section.take("scopes", values.words, ()),
+        algorithms=section.take("algorithms", values.algorithms, ALGORITHMS),
+        refresh_s=section.take("refresh", values.duration(lowest_s=60.0), REFRESH_S),
+    )
+    if oauth.ca is not None and isinstance(oauth.jwks, Path):
+        section.problem("ca", "it is for an https:// URL, but `jwks` is a file; leave one of them out")
+    return oauth
+
+
 def _http(section: Section, directory: Path) -> HttpConfig:
     return HttpConfig(
         tokens=section.take("tokens", values.path(directory), None),
@@ -296,6 +334,9 @@ def _check_exposure(source: Source, config: Config) -> None:
     if listen.imaps and config.tls is None and not config.certificates:
         text = "TLS begins at once there, so it needs a [[certificate]] for clients, or [tls] with certificate and key"
         source.problem(("listen", "imaps"), f"imaps: {text}")
+    if config.client_certificates and config.tls is None and not config.certificates:
+        text = "certificates of clients need TLS, so add a [[certificate]], or [tls] with certificate and key"
+        source.problem(("client_certificates",), text)
     if listen.http and not listen.http.is_loopback:
         lacks = []
         if config.http.tokens is None:

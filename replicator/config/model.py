@@ -231,6 +231,44 @@ class CertificateConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientCertificatesConfig:
+    """PEM files: the CA of certificates with which mail clients may log in, and its list of revoked ones (a CRL)."""
+
+    ca: Path
+    crl: Path | None = None
+
+
+ALGORITHMS = (
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519",
+)  # fmt: skip
+"""Signatures of access tokens (RFC 7518 section 3.1, RFC 8037 section 3.1, RFC 9864), all by a private key.
+
+With others, such as HS256, whoever can check a token can make one, too.
+"""
+
+
+REFRESH_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class OauthConfig:
+    """Access tokens of an identity provider with which mail clients may log in.
+
+    `jwks`: a file with the provider's keys, or their `https://` URL. `ca`: a PEM file with the CA of the URL's
+    certificate; None: the system's CAs. `claim` names the user. `scopes`: all are required.
+    """
+
+    issuer: str
+    audience: str
+    jwks: Path | str
+    claim: str
+    ca: Path | None = None
+    scopes: tuple[str, ...] = ()
+    algorithms: tuple[str, ...] = ALGORITHMS
+    refresh_s: float = REFRESH_S
+
+
+@dataclass(frozen=True, slots=True)
 class HttpConfig:
     """The HTTP listener. `tokens`: the file of those who may use it; None: whoever can connect may do everything.
 
@@ -267,6 +305,7 @@ class LimitsConfig:
     imap_unauthenticated: int = _limit(250, highest=100_000)
     imap_unauthenticated_per_address: int = _limit(20, highest=100_000)
     imap_unauthenticated_on_loopback: int = _limit(100, highest=100_000)
+    imap_token_bytes: int = _limit(16_384, lowest=1_024, highest=32_768)
     imap_login_seconds: int = _limit(60, lowest=10, highest=600)
     imap_idle_seconds: int = _limit(1_800, lowest=1_800, highest=86_400)
     lmtp_connections: int = _limit(200, highest=10_000)
@@ -299,6 +338,8 @@ class Config:
     plain_links: bool = False  # `tls.mode = "none"`: links to other machines need no TLS
     proxy: ProxyConfig = field(default_factory=ProxyConfig)
     certificates: tuple[CertificateConfig, ...] = ()  # for clients; none: that of `tls`
+    client_certificates: ClientCertificatesConfig | None = None
+    oauth: OauthConfig | None = None
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
 

@@ -96,7 +96,8 @@ class Source:
             if key in self._known[section]:
                 continue
             homes = sorted(name for name, keys in self._known.items() if key in keys)
-            advice = f"it belongs in [{homes[0]}]" if homes else self._nearest_key(section, key)
+            where = " or ".join(f"[{home}]" for home in homes)
+            advice = f"it belongs in {where}" if homes else self._nearest_key(section, key)
             self.problem((*path, key), f"unknown key {key!r} in [{section}]; {advice}")
 
     def _nearest_key(self, section: str, key: str) -> str:

@@ -8,10 +8,14 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from replicator.config.model import (
+    ALGORITHMS,
+    REFRESH_S,
     CertificateConfig,
+    ClientCertificatesConfig,
     Config,
     HttpConfig,
     LimitsConfig,
+    OauthConfig,
     PeerConfig,
     QuotaConfig,
     TlsConfig,
@@ -41,6 +45,10 @@ def config_text(config: Config, directory: Path) -> str:
     if config.proxy.trusted:
         sections.append(f"[proxy]\ntrusted = {json.dumps([str(network) for network in config.proxy.trusted])}\n")
     sections += [_certificate(certificate, directory) for certificate in config.certificates]
+    if config.client_certificates is not None:
+        sections.append(_client_certificates(config.client_certificates, directory))
+    if config.oauth is not None:
+        sections.append(_oauth(config.oauth, directory))
     if config.limits != LimitsConfig():
         sections.append(_limits(config.limits))
     if config.quota != QuotaConfig():
@@ -126,6 +134,26 @@ def _tls(tls: TlsConfig, directory: Path) -> str:
 def _certificate(certificate: CertificateConfig, directory: Path) -> str:
     file, key = _path(certificate.file, directory), _path(certificate.key, directory)
     return f"[[certificate]]    # for mail clients and MTAs, by the names in it\nfile = {file}\nkey = {key}\n"
+
+
+def _client_certificates(clients: ClientCertificatesConfig, directory: Path) -> str:
+    crl = f"crl = {_path(clients.crl, directory)}\n" if clients.crl else ""
+    return f"[client_certificates]    # with which mail clients log in\nca = {_path(clients.ca, directory)}\n{crl}"
+
+
+def _oauth(oauth: OauthConfig, directory: Path) -> str:
+    jwks = _quoted(oauth.jwks) if isinstance(oauth.jwks, str) else _path(oauth.jwks, directory)
+    return (
+        "[oauth]    # access tokens with which mail clients log in\n"
+        f"issuer = {_quoted(oauth.issuer)}\n"
+        f"audience = {_quoted(oauth.audience)}\n"
+        f"jwks = {jwks}    # the provider's keys\n"
+        + (f"ca = {_path(oauth.ca, directory)}    # of the certificate at that URL\n" if oauth.ca else "")
+        + f"claim = {_quoted(oauth.claim)}    # names the user\n"
+        + (f"scopes = {json.dumps(oauth.scopes)}\n" if oauth.scopes else "")
+        + (f"algorithms = {json.dumps(oauth.algorithms)}\n" if oauth.algorithms != ALGORITHMS else "")
+        + (f"refresh = {_duration(oauth.refresh_s)}\n" if oauth.refresh_s != REFRESH_S else "")
+    )
 
 
 def _http(http: HttpConfig, directory: Path) -> str:

@@ -14,9 +14,9 @@ from enum import StrEnum
 from ipaddress import ip_network
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from replicator.config.model import DAY_S, Address, Network, PeerAddress, SocketPath
+from replicator.config.model import ALGORITHMS, DAY_S, Address, Network, PeerAddress, SocketPath
 from replicator.runtime.addresses import is_loopback
 from replicator.runtime.sizes import SIZE_MAX_BYTES, parse_size
 
@@ -38,6 +38,9 @@ S3_URL = re.compile(r"s3://[A-Za-z0-9][A-Za-z0-9._-]{0,254}(?:/[^/?#\\]{1,255}){
 ENDPOINT = re.compile(rf"(https?)://{ADDRESS.pattern}/?")
 PLACES_MAX = 100
 """Entries of a list that is compared with each request."""
+WORD = re.compile(r"[\x21-\x7e]{1,1024}")
+HTTPS_URL = re.compile(r"https://(?:\[[0-9A-Fa-f:.]{2,64}\]|[A-Za-z0-9._-]{1,253})(?::[0-9]{1,5})?/[!-~]{0,1024}")
+"""URL without a user or a password, and with a path."""
 PATH_MAX = 4096
 """PATH_MAX of Linux."""
 UNIX = "unix:"
@@ -249,6 +252,56 @@ def endpoint(value: object) -> str:
             "expected https: over http, others could read who has mail from where, and replace the objects"
         )
     return match[0].rstrip("/")
+
+
+def word(value: object) -> str:
+    """Parse a string of printable ASCII without spaces, such as a scope (RFC 6749 section 3.3)."""
+    return _matching(value, WORD, "1 to 1024 printable ASCII characters without spaces")
+
+
+def words(value: object) -> tuple[str, ...]:
+    """Parse a list of what `word` parses."""
+    if not isinstance(value, list) or len(value) > PLACES_MAX:
+        raise ValueError(f'expected a list of at most {PLACES_MAX} words such as ["mail"], not {_shown(value)}')
+    return tuple(map(word, value))
+
+
+def algorithms(value: object) -> tuple[str, ...]:
+    """Parse a list of signature algorithms for access tokens."""
+    names = words(value)
+    for name in names:
+        if name not in ALGORITHMS:
+            raise ValueError(f"expected some of {', '.join(ALGORITHMS)} (those with a private key); not {name!r}")
+    if not names:
+        raise ValueError("expected at least one algorithm, or no token can be accepted")
+    return names
+
+
+def keys_location(directory: Path) -> Callable[[object], Path | str]:
+    """Return a parser of a file, relative to `directory`, or of an `https://` URL."""
+    file = existing_file(directory)
+
+    def parse(value: object) -> Path | str:
+        name = text(value)
+        if "://" not in name:
+            return file(name)
+        parsed = urlsplit(name) if HTTPS_URL.fullmatch(name) else None
+        if parsed is None or parsed.fragment or "\\" in name or not _has_port(parsed):
+            raise ValueError(
+                "expected a file, or a URL such as 'https://id.example.org/keys': over http, anybody on the way could"
+                f" put in keys; not {_shown(value)}"
+            )
+        return name
+
+    return parse
+
+
+def _has_port(url: SplitResult) -> bool:
+    """Return True if the URL's port, if it has one, is valid."""
+    try:
+        return url.port is None or url.port > 0
+    except ValueError:
+        return False
 
 
 def _is_s3(url: str) -> bool:

@@ -138,7 +138,7 @@ async def post_reload(services: HttpServices, _request: Request) -> Response:
     try:
         certificates = await services.reload()
     except ConfigError as error:
-        raise ProblemError(HTTPStatus.CONFLICT, f"the certificates stay as they were: {error}") from error
+        raise ProblemError(HTTPStatus.CONFLICT, f"certificates and keys stay as they were: {error}") from error
     return json_response([asdict(certificate) for certificate in certificates])
 
 

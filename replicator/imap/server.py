@@ -13,8 +13,15 @@ from replicator.imap.dispatch import converse
 from replicator.imap.selection import MailboxGoneError
 from replicator.imap.services import ImapServices
 from replicator.imap.session import LoginRevokedError, Session
-from replicator.imap.wire.connection import Connection, ConnectionEndedError, InactivityError, NoLoginError
+from replicator.imap.wire.connection import (
+    CertificateRefusedError,
+    Connection,
+    ConnectionEndedError,
+    InactivityError,
+    NoLoginError,
+)
 from replicator.imap.wire.responses import status_line
+from replicator.runtime.log_fields import LogFields
 
 GOODBYE_S = 1.0  # for telling clients why they must go; a shutdown waits no longer than that
 
@@ -44,7 +51,7 @@ async def serve_imap(
             with trio.move_on_after(GOODBYE_S):
                 await _say_bye(connection, "Too many connections; try again later", "UNAVAILABLE")
     except* ConnectionEndedError as ended:
-        _log.debug("connection ended: %s", leaves(ended)[0])
+        _note_end(address, leaves(ended)[0])
     except* FramingError as unframed:  # within a command: in the client's reply to AUTHENTICATE or IDLE
         await _say_bye(connection, str(leaves(unframed)[0]))
     except* InactivityError as silent:
@@ -65,6 +72,13 @@ async def serve_imap(
         await _say_bye(connection, f"Internal error; see the log of {services.sid}", "SERVERBUG")
     finally:
         await connection.close()
+
+
+def _note_end(address: str, error: ConnectionEndedError) -> None:
+    if isinstance(error, CertificateRefusedError):  # nobody else could tell the user why
+        _log.info("TLS refused %s", LogFields({"client": address, "reason": error}))
+    else:
+        _log.debug("connection ended: %s", error)
 
 
 async def _begin_tls(connection: Connection, services: ImapServices) -> None:

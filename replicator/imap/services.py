@@ -15,10 +15,11 @@ from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.wire.command_parser import CommandParser
 from replicator.imap.wire.command_types import Tagged
 from replicator.mailstore import MESSAGE_BYTES_MAX, MailStore
+from replicator.oauth import AccessTokens
 from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.metrics import ImapMetrics, RefusalMetrics
 from replicator.runtime.places import Limit, PlaceLimits, Places
-from replicator.users import Login, ScramAttempt, ScramKeys
+from replicator.users import Identity, Login, ScramAttempt, ScramKeys
 
 LONG_COMMAND_BYTES = 2 * KIB
 """Longest text of a command that the event loop parses, which takes up to five milliseconds for each KiB."""
@@ -47,8 +48,15 @@ class Users(Protocol):
         """Return the user's login if the attempt proves the password. Slows guessing down, and raises, as `verify`."""
         ...
 
+    async def admit(self, name: str, identity: Identity | None, *, address: str | None = None) -> Login | None:
+        """Return the login of the user of this name, if the identity is that user's. Delays, and raises, as `verify`.
+
+        None for `identity` is a failed attempt.
+        """
+        ...
+
     def holds(self, login: Login) -> bool:
-        """Return True if the user still exists, with the same password."""
+        """Return True if the user still exists, with the same password or an identity in force."""
         ...
 
 
@@ -56,13 +64,15 @@ class Users(Protocol):
 class ImapServices:
     """Services shared by all connections, created once.
 
-    `sid` names the node in replies to clients; `tls` returns the context of STARTTLS, if there is one.
+    `sid` names the node in replies to clients; `tls` returns the context of STARTTLS, if there is one. `tokens`: the
+    access tokens with which clients may log in, if there is a provider of them.
     """
 
     mail: MailStore
     users: Users
     sid: str
     tls: Callable[[], ssl.SSLContext | None] = lambda: None
+    tokens: AccessTokens | None = None
     max_message_bytes: int = MESSAGE_BYTES_MAX
     name: str = "mail-replicator"
     version: str | None = None

@@ -64,7 +64,7 @@ tls-unique is not defined for TLS 1.3.
 
 
 class LoginRevokedError(Exception):
-    """The user no longer exists, or has another password now."""
+    """The user no longer exists, or has another password now, or the identity that was shown has expired."""
 
 
 class State(Enum):
@@ -149,13 +149,19 @@ class Session:
         return " ".join((*_ALWAYS, *starttls, *login))
 
     def mechanisms(self) -> tuple[str, ...]:
-        """Return the SASL mechanisms by which every user can log in on this connection, the best first."""
+        """Return the SASL mechanisms that are announced on this connection, the best first.
+
+        Those with a password are announced if every user can log in by them.
+        """
         if not self.connection.private:
             return ()
-        if not self.services.users.has_scram(for_all=True):
-            return ("PLAIN",)
-        bound = ("SCRAM-SHA-256-PLUS",) if self.connection.end_point is not None else ()
-        return (*bound, "SCRAM-SHA-256", "PLAIN")
+        certified = ("EXTERNAL",) if self.connection.identity is not None else ()
+        bearer = ("OAUTHBEARER", "XOAUTH2") if self.services.tokens is not None else ()
+        scram: tuple[str, ...] = ()
+        if self.services.users.has_scram(for_all=True):
+            bound = ("SCRAM-SHA-256-PLUS",) if self.connection.end_point is not None else ()
+            scram = (*bound, "SCRAM-SHA-256")
+        return (*certified, *scram, *bearer, "PLAIN")
 
     def accepts(self, mechanism: str) -> bool:
         """Return True if some user can log in by this SASL mechanism."""
@@ -175,7 +181,8 @@ class Session:
     def check_login(self) -> None:
         """Check that a logged-in user still may log in. Raises LoginRevokedError."""
         if self._login is not None and not self.services.users.holds(self._login):
-            raise LoginRevokedError("Your password was changed, or your account was removed; log in again")
+            what = "password was changed" if self._login.until_ms is None else "token or certificate has expired"
+            raise LoginRevokedError(f"Your {what}, or your account was removed; log in again")
 
     @property
     def aware(self) -> Aware:

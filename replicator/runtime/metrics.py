@@ -93,7 +93,7 @@ class ImapMetrics:
         self.connections = Gauge("replicator_imap_connections", "IMAP connections that are open.", registry=registry)
         self._logins = Counter(
             "replicator_imap_logins_total",
-            "IMAP login attempts with a name and a password, by result.",
+            "IMAP login attempts, by result.",
             ["result"],
             registry=registry,
         )
@@ -111,6 +111,22 @@ class ImapMetrics:
     def command(self, name: str, condition: str) -> None:
         """Count an answered command of the grammar."""
         self._commands.labels(name, condition).inc()
+
+
+class OauthMetrics:
+    """Metrics of the identity provider's keys."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._reads = Counter(
+            "replicator_oauth_key_reads_total",
+            "Readings of the identity provider's keys, by result: ok, or failed and the last keys stay in force.",
+            ["result"],
+            registry=registry,
+        )
+
+    def read(self, *, ok: bool) -> None:
+        """Count a reading."""
+        self._reads.labels("ok" if ok else "failed").inc()
 
 
 class HttpMetrics:

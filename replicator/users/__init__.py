@@ -1,12 +1,20 @@
 """Users with mail on this node: a passwd-file in Dovecot's format, `user:{SCHEME}hash[:other fields]`.
 
 `names` maps addresses to users, `schemes` checks password hashes, `scram` lets users log in without sending their
-password (`scram_decoys` if they cannot), `passwd_file` reads and edits the file, `quota_limits` understands what it
-says of quotas, `throttle` and `turns` slow guessing down, `directory` answers the doors. A user's name is always in
+password (`scram_decoys` if they cannot), `bearer` reads what clients say who show an access token, `passwd_file` reads
+and edits the file, `quota_limits` understands what it says of quotas, `throttle` and `turns` slow guessing down,
+`directory` answers the doors. A user's name is always in
 lower case, however it was written. Passwords are never logged and never kept, not even here.
 """
 
-from replicator.users.directory import Login, UserDirectory
+from replicator.users.bearer import (
+    BearerError,
+    BearerMessage,
+    TokenFault,
+    oauthbearer_challenge,
+    xoauth2_challenge,
+)
+from replicator.users.directory import Identity, Login, UserDirectory
 from replicator.users.names import UserNames, folded
 from replicator.users.passwd_file import (
     PasswdFileError,
@@ -25,7 +33,10 @@ __all__ = [
     "DEFAULT_SCHEME",
     "NEW_SCHEMES",
     "NO_LIMITS",
+    "BearerError",
+    "BearerMessage",
     "ClientFirst",
+    "Identity",
     "Login",
     "PasswdFileError",
     "QuotaLimits",
@@ -33,6 +44,7 @@ __all__ = [
     "ScramError",
     "ScramExchange",
     "ScramKeys",
+    "TokenFault",
     "UserDirectory",
     "UserExistsError",
     "UserNames",
@@ -41,5 +53,7 @@ __all__ = [
     "delete_user",
     "folded",
     "list_users",
+    "oauthbearer_challenge",
     "set_password",
+    "xoauth2_challenge",
 ]

@@ -22,7 +22,7 @@ import trio
 
 from replicator.errors import UnavailableError, UsersUnavailableError
 from replicator.runtime.addresses import network_of
-from replicator.runtime.environment import ThreadRunner, run_in_thread
+from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.log_fields import LogFields
 from replicator.users.names import candidates, folded
 from replicator.users.passwd_file import PasswdFileError, UserTable, read_whole_file
@@ -57,11 +57,23 @@ FileVersion = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """A name for which an access token or a client's certificate vouches, until a time of the wall clock."""
+
+    name: str
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Login:
-    """A user whose password was right, and the hash of that password, which `UserDirectory.holds` compares later."""
+    """A user who has logged in, and on what that rests: `UserDirectory.holds` looks at it again later.
+
+    `password`: the hash of the password that was right; None: an identity was shown, which ends at `until_ms`.
+    """
 
     user: str
-    password: PasswordHash
+    password: PasswordHash | None = None
+    until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +87,10 @@ class _Remembered:
 
 @dataclass(frozen=True, slots=True)
 class _Leaving:
-    """A user who has just disappeared from the file. Log-ins with `password` stay valid meanwhile; None: no log-ins."""
+    """A user who has just disappeared from the file. With `in_place`, log-ins stay valid meanwhile."""
 
     password: PasswordHash | None
+    in_place: bool
     until_s: float
 
 
@@ -85,12 +98,18 @@ class UserDirectory:
     """The users of one passwd-file. Can be created anywhere; `verify` needs trio, and time is trio's."""
 
     def __init__(
-        self, path: Path, *, quota: QuotaLimits = NO_LIMITS, run_in_thread: ThreadRunner = run_in_thread
+        self,
+        path: Path,
+        *,
+        quota: QuotaLimits = NO_LIMITS,
+        run_in_thread: ThreadRunner = run_in_thread,
+        clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         """`quota`: the limits of users whose lines set none."""
         self._path = path
         self._quota = quota
         self._run_in_thread = run_in_thread
+        self._clock_ms = clock_ms
         self._version: FileVersion | None = None
         self._table: UserTable | None = None  # None: no file could be read since the process started
         self._leaving: dict[str, _Leaving] = {}
@@ -181,14 +200,34 @@ class UserDirectory:
 
         return await self._in_turn(user, address, check)
 
+    async def admit(self, name: str, identity: Identity | None, *, address: str | None = None) -> Login | None:
+        """Return the login of the user of this name, if the identity is that user's. Delays, and raises, as `verify`.
+
+        None for `identity` is a failed attempt, which is counted like a wrong password. Names are compared as users,
+        so that each of a user's addresses is as good as another.
+        """
+        user = self.find(name) or folded(name)
+
+        async def check() -> Login | None:
+            await trio.lowlevel.checkpoint()
+            if identity is None or self.find(name) != user or self.find(identity.name) != user:
+                return None
+            return Login(user, until_ms=identity.until_ms)
+
+        return await self._in_turn(user, address, check)
+
     def holds(self, login: Login) -> bool:
-        """Return True if the user still exists with the same password. Never waits."""
+        """Return True if the user still exists, with the same password or an identity in force. Never waits."""
         self.refresh()
-        if self._table is None:
+        if self._table is None or (login.until_ms is not None and login.until_ms <= self._clock_ms()):
             return False
-        if login.user not in self._table.users and (leaving := self._leaves(login.user)) is not None:
-            return leaving.password == login.password
-        return self._table.users.get(login.user) == login.password
+        password = self._table.users.get(login.user)
+        if login.user not in self._table.users:
+            leaving = self._leaves(login.user)
+            if leaving is None or not leaving.in_place:
+                return False
+            password = leaving.password
+        return login.password is None or login.password == password
 
     def _known(self) -> UserTable:
         self.refresh()
@@ -282,7 +321,7 @@ class UserDirectory:
         """Keep missing users for a while, but not their sessions if the file was replaced as a whole."""
         self._leaving = {user: leaving for user in self._leaving if (leaving := self._leaves(user)) is not None}
         for user in before.users.keys() - now.users.keys():
-            self._leaving[user] = _Leaving(before.users[user] if in_place else None, trio.current_time() + LEAVING_S)
+            self._leaving[user] = _Leaving(before.users[user], in_place, trio.current_time() + LEAVING_S)
 
     def _leaves(self, user: str) -> _Leaving | None:
         leaving = self._leaving.get(user)

@@ -30,6 +30,9 @@ USER_MAX_BYTES = 254
 """Octets of a name; no address is longer (RFC 5321 section 4.5.3.1.3, without its angle brackets)."""
 
 
+NO_HASH = "*"
+"""Stands in place of a hash: the user logs in without a password, by a token or a certificate, or not at all."""
+
 NO_USERS = b"# user:{SCHEME}hash\n"
 """Contents of a file without users: nodes reject an empty one."""
 
@@ -55,7 +58,7 @@ class UserUnknownError(PasswdFileError):
 
 @dataclass(frozen=True, slots=True)
 class UserTable:
-    """Users of the file by folded name; None is an unusable hash. `problems` name file and line.
+    """Users of the file by folded name; None is an unusable hash, or none. `problems` name file and line.
 
     `quotas`: of the users whose lines set limits.
     `secret`: what SECRET says.
@@ -109,7 +112,7 @@ def _parsed(path: Path, lines: list[bytes]) -> UserTable:
         except ValueError as error:
             problems.append(f"{path}:{number}: {error}")
             continue
-        users[user] = understood(parse_hash, password)
+        users[user] = None if password == NO_HASH else understood(parse_hash, password)
         if limits := understood(own_limits, more):
             quotas[user] = limits
     return UserTable(users, tuple(problems), quotas, _secret(lines))

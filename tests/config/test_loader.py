@@ -196,7 +196,10 @@ def test_relative_paths_start_at_the_configuration_file(tmp_path: Path, monkeypa
         ('node.id = "a"\n[node2]', "2: unknown section [node2]; the most similar one is [node]"),
         ('node.id = "a"\n[lsiten]\nimap = "x"', "2: unknown section [lsiten]; the most similar one is [listen]"),
         ('node.id = "a"\n[log]\ninline_max = "1B"', "3: unknown key 'inline_max' in [log]; it belongs in [content]"),
-        ('node.id = "a"\n[log]\nca = "x"', "3: unknown key 'ca' in [log]; it belongs in [tls]"),
+        (
+            'node.id = "a"\n[log]\nca = "x"',
+            "3: unknown key 'ca' in [log]; it belongs in [client_certificates] or [oauth] or [tls]",
+        ),
         ('node.id = "a"\n[log]\nzzz = 1', "3: unknown key 'zzz' in [log]; the most similar one is "),
         ('node.id = "a"\nlog = 3', "2: log must be a section"),
         ('node.id = "a"\npeer = 3', "2: peer must be a list of sections"),

@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicator.config import (
+    ALGORITHMS,
     Address,
     CertificateConfig,
     CheckpointConfig,
+    ClientCertificatesConfig,
     Config,
     ConflictConfig,
     ContentConfig,
@@ -19,6 +21,7 @@ from replicator.config import (
     LogConfig,
     MastershipConfig,
     NodeConfig,
+    OauthConfig,
     PeerConfig,
     ProxyConfig,
     QuotaConfig,
@@ -42,7 +45,25 @@ DURATIONS = st.integers(0, 10**9).map(lambda ms: ms / 1000)
 HEARTBEATS = st.integers(10, 1000).map(lambda ms: ms / 1000)
 TIMEOUTS = st.integers(2000, 10**9).map(lambda ms: ms / 1000)
 
+WORDS = st.from_regex(r"[!-~]{1,20}", fullmatch=True)
+URLS = st.sampled_from(["https://id.example.org/keys", "https://[::1]:8443/a?b=c", "https://id.example.org:443/"])
+
 PROXIES = ProxyConfig((ip_network("10.0.0.0/8"), ip_network("::1/128")))
+
+
+@st.composite
+def oauths(draw: st.DrawFn, directory: Path) -> OauthConfig:
+    jwks = draw(st.just(directory / "keys.json") | URLS)
+    return OauthConfig(
+        issuer=draw(WORDS),
+        audience=draw(WORDS),
+        jwks=jwks,
+        claim=draw(WORDS),
+        ca=draw(st.none() | st.just(directory / "ca")) if isinstance(jwks, str) else None,
+        scopes=tuple(draw(st.lists(WORDS, max_size=3))),
+        algorithms=tuple(draw(st.lists(st.sampled_from(ALGORITHMS), min_size=1, max_size=3))),
+        refresh_s=draw(st.integers(60_000, 10**9)) / 1000,
+    )
 
 
 @st.composite
@@ -82,6 +103,12 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         tls=protection if isinstance(protection, TlsConfig) else None,
         plain_links=protection == "none",
         certificates=certificates,
+        client_certificates=draw(
+            st.builds(ClientCertificatesConfig, st.just(directory / "ca"), st.none() | st.just(directory / "crl"))
+            if certificates
+            else st.none()
+        ),
+        oauth=draw(st.none() | oauths(directory)),
         http=HttpConfig(draw(st.none() | paths), draw(st.sampled_from([None, (), ("s3://b/p", "/srv/inventories")]))),
         proxy=draw(st.sampled_from([ProxyConfig(), PROXIES])),
         limits=LimitsConfig(
@@ -95,7 +122,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
 def test_written_configuration_is_read_back(data: st.DataObject) -> None:
     with TemporaryDirectory() as name:
         directory = Path(name)
-        for pem in ("c", "k", "ca", "c0", "k0", "c1", "k1"):
+        for pem in ("c", "k", "ca", "c0", "k0", "c1", "k1", "crl", "keys.json"):
             (directory / pem).touch()
         config = data.draw(configs(directory))
         file = directory / "written.toml"

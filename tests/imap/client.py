@@ -16,7 +16,7 @@ from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.command_parser import CommandParser
 from replicator.mailstore import Folder, MailStore, NewMessage
-from replicator.users import Login, ScramAttempt, ScramKeys
+from replicator.users import Identity, Login, ScramAttempt, ScramKeys
 from replicator.users.schemes import parse_hash
 from tests.one_node import run_inline
 
@@ -44,6 +44,9 @@ class ReversedNameUsers:
         raise NotImplementedError
 
     async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
+        raise NotImplementedError
+
+    async def admit(self, name: str, identity: Identity | None, *, address: str | None = None) -> Login | None:
         raise NotImplementedError
 
     def holds(self, login: Login) -> bool:

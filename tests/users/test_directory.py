@@ -9,8 +9,9 @@ import trio
 import trio.testing
 
 from replicator.errors import UsersUnavailableError
-from replicator.users import UserDirectory, add_user, delete_user, set_password
+from replicator.users import Identity, Login, UserDirectory, add_user, delete_user, set_password
 from replicator.users.directory import LEAVING_S, REMEMBER_S
+from replicator.users.throttle import FIRST_DELAY_S
 
 T = TypeVar("T")
 
@@ -340,3 +341,43 @@ async def test_login_holds_until_user_or_password_changes(directory: UserDirecto
     again = await directory.verify("alice", "secret")
     assert again
     assert directory.holds(again)
+
+
+async def test_identity_logs_its_own_user_in(path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    directory = UserDirectory(path, clock_ms=lambda: 1000)
+    alice = Identity("Alice@example.org", 2000)
+    assert await directory.admit("alice+x", alice) == Login("alice", until_ms=2000)
+    assert await directory.admit("bob", alice) is None
+    assert await directory.admit("carol", Identity("carol", 2000)) is None
+    assert await directory.admit("alice", None) is None
+
+
+async def test_failed_identities_delay_the_next_attempt(
+    directory: UserDirectory, autojump_clock: trio.testing.MockClock
+) -> None:
+    for _ in range(4):
+        assert await directory.admit("alice", Identity("bob", 2000), address="192.0.2.1") is None
+    before = trio.current_time()
+    assert await directory.verify("alice", "secret", address="192.0.2.1")
+    assert trio.current_time() - before == FIRST_DELAY_S
+
+
+async def test_login_by_an_identity_holds_until_it_ends_or_the_user_has_gone(
+    path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    now_ms = 1000
+    directory = UserDirectory(path, clock_ms=lambda: now_ms)
+    alice, bob = Login("alice", until_ms=2000), Login("bob", until_ms=2000)
+    assert directory.holds(alice)
+    write_file(path, "alice:{PLAIN}new\nbroken:{X}y\n")  # in place: bob may come back
+    assert directory.holds(alice)
+    assert directory.holds(bob)
+    await trio.sleep(LEAVING_S)
+    assert not directory.holds(bob)
+    whole = path.with_suffix(".new")
+    write_file(whole, "bob:*\n")
+    whole.replace(path)
+    assert not directory.holds(alice)
+    assert directory.holds(bob)
+    now_ms = 2000
+    assert not directory.holds(bob)

@@ -65,23 +65,39 @@ async def verify(session: Session, user: bytes, password: bytes) -> Completion:
 
 
 async def conclude(session: Session, name: str, login: Login | None) -> Completion:
-    """Log the client in who called itself `name`; None: it has failed. Raises CommandFailedError."""
-    who = {"user": login.user if login else name, "client": session.connection.address}
-    session.services.metrics.login(ok=login is not None)
-    if login is not None:
-        try:
-            completion = session.log_in(login)
-        except CommandFailedError as error:
-            _log.info("login refused %s", LogFields({**who, "reason": str(error)}))
-            raise
-        _log.info("login ok %s", LogFields(who))
-        return completion
-    _log.info("login failed %s", LogFields(who))
+    """Log the client in who called itself `name`; None: its password is wrong. Raises CommandFailedError."""
+    if login is None:
+        note_failure(session, name)
+        raise await failed(session, "Wrong user name or password")
+    return admitted(session, login)
+
+
+def admitted(session: Session, login: Login) -> Completion:
+    """Log the client in. Raises CommandFailedError if the user has too many connections."""
+    who = {"user": login.user, "client": session.connection.address}
+    session.services.metrics.login(ok=True)
+    try:
+        completion = session.log_in(login)
+    except CommandFailedError as error:
+        _log.info("login refused %s", LogFields({**who, "reason": str(error)}))
+        raise
+    _log.info("login ok %s", LogFields(who))
+    return completion
+
+
+def note_failure(session: Session, name: str | None, reason: str | None = None) -> None:
+    """Count and log the failed attempt of a client that called itself `name`."""
+    session.services.metrics.login(ok=False)
     session.failed_logins += 1
+    _log.info("login failed %s", LogFields({"user": name, "client": session.connection.address, "reason": reason}))
+
+
+async def failed(session: Session, text: str) -> CommandFailedError:
+    """Return the error for a failed attempt, after too many of which the connection ends."""
     if session.failed_logins >= MAX_FAILED_LOGINS:
         session.ended = True
         await session.write([status_line("BYE", f"{MAX_FAILED_LOGINS} attempts have failed; connect again")])
-    raise CommandFailedError("Wrong user name or password", "AUTHENTICATIONFAILED")
+    return CommandFailedError(text, "AUTHENTICATIONFAILED")
 
 
 def privacy_required() -> CommandFailedError:

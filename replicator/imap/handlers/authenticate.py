@@ -5,16 +5,28 @@ from __future__ import annotations
 import binascii
 import secrets
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
-from replicator.imap.handlers.auth import conclude, privacy_required, verify
+from replicator.imap.handlers.auth import admitted, conclude, failed, note_failure, privacy_required, verify
 from replicator.imap.session import CHANNEL_BINDING, Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import continuation
-from replicator.users import ClientFirst, ScramError, ScramExchange
+from replicator.oauth import TokenRefusedError
+from replicator.users import (
+    BearerError,
+    BearerMessage,
+    ClientFirst,
+    Identity,
+    ScramError,
+    ScramExchange,
+    TokenFault,
+    oauthbearer_challenge,
+    xoauth2_challenge,
+)
 
 NONCE_BYTES = 18
 
@@ -89,6 +101,51 @@ async def _scram(session: Session, dialogue: Dialogue, *, plus: bool) -> Complet
     return await conclude(session, first.user, login)
 
 
+async def _bearer(session: Session, dialogue: Dialogue, form: _BearerForm) -> Completion:
+    """Log in by OAUTHBEARER (RFC 7628) or XOAUTH2: with an access token, which is for one user only."""
+    tokens, limit = session.services.tokens, session.limits.imap_token_bytes
+    assert tokens is not None, "the mechanism is not accepted without"
+    try:
+        user, token = form.parse(await dialogue.first())
+    except BearerError as error:
+        raise CommandFailedError(str(error), condition="BAD") from error
+    if len(token) > limit:
+        raise session.refusal("imap_token_bytes", f"The access token is longer than {limit} bytes")
+    name, identity, reason, fault = user or tokens.claimed_name(token), None, None, TokenFault.INVALID_TOKEN
+    try:
+        identity = await tokens.check(token)
+    except TokenRefusedError as error:
+        reason, fault = f"the token is refused: {error}", error.fault
+    if name and token:  # else nobody was to be logged in
+        login = await session.services.users.admit(name, identity, address=session.connection.address)
+        if login is not None:
+            return admitted(session, login)
+    note_failure(session, name, reason or _another("token", identity))
+    await dialogue.ask(form.challenge(fault, tokens.scopes))  # the answer says nothing (RFC 7628 section 3.2.3)
+    raise await failed(session, "The access token is not accepted; the server's log says why")
+
+
+async def _external(session: Session, dialogue: Dialogue) -> Completion:
+    """Log in by EXTERNAL (RFC 4422 appendix A): as the user whom the client's certificate names."""
+    identity = session.connection.identity
+    assert identity is not None, "the mechanism is not accepted without"
+    try:
+        name = (await dialogue.first()).decode() or identity.name
+    except UnicodeDecodeError as error:
+        raise CommandFailedError("Expected base64 of a user name in UTF-8, or of nothing", condition="BAD") from error
+    login = await session.services.users.admit(name, identity, address=session.connection.address)
+    if login is not None:
+        return admitted(session, login)
+    note_failure(session, name, _another("certificate", identity))
+    raise await failed(session, "The certificate is not accepted; the server's log says why")
+
+
+def _another(what: str, identity: Identity | None) -> str:
+    """Return why a valid token or certificate does not help."""
+    assert identity is not None, "a refused one has a reason of its own"
+    return f"the {what} is for {identity.name}, who is no user here or not the one that the client names"
+
+
 def _binding(session: Session, first: ClientFirst, *, plus: bool) -> bytes:
     """Return the data of the channel binding that the client names (RFC 5802 section 6). Raises ScramError."""
     end_point = session.connection.end_point
@@ -108,12 +165,22 @@ def _check_identity(authorize: str | bytes, user: str | bytes) -> None:
         raise CommandFailedError("Acting for another user is not supported here", "AUTHORIZATIONFAILED")
 
 
+class _BearerForm(NamedTuple):
+    """One of the two forms of a login with an access token."""
+
+    parse: Callable[[bytes], BearerMessage]
+    challenge: Callable[[TokenFault, Sequence[str]], bytes]
+
+
 Mechanism = Callable[[Session, Dialogue], Awaitable[Completion]]
 
 MECHANISMS: Mapping[str, Mechanism] = MappingProxyType(
     {
         "SCRAM-SHA-256-PLUS": partial(_scram, plus=True),
         "SCRAM-SHA-256": partial(_scram, plus=False),
+        "OAUTHBEARER": partial(_bearer, form=_BearerForm(BearerMessage.of_oauthbearer, oauthbearer_challenge)),
+        "XOAUTH2": partial(_bearer, form=_BearerForm(BearerMessage.of_xoauth2, xoauth2_challenge)),
+        "EXTERNAL": _external,
         "PLAIN": _plain,
     }
 )

@@ -13,10 +13,12 @@ import trio
 
 from protocol.framing import ContinuationNeeded, Event, Frame, FrameLimits, Framer, FramingError, LargeLiteral
 from protocol.units import KIB, MIB
-from replicator.certificates import ServerContext
+from replicator.certificates import ServerContext, identity_of
 from replicator.imap.wire.deflate_stream import DamagedStreamError, DeflateStream
 from replicator.imap.wire.responses import continuation
 from replicator.runtime.addresses import is_loopback
+from replicator.tls_stream import send_alert
+from replicator.users import Identity
 
 WRITE_TIMEOUT_S = 60.0  # for one block: the slowest of modems needs a tenth of it
 
@@ -37,6 +39,10 @@ MAX_LITERALS = 300
 
 class ConnectionEndedError(Exception):
     """The client has disconnected, or does not read its responses. Nothing more can be sent to it."""
+
+
+class CertificateRefusedError(ConnectionEndedError):
+    """The client has shown a certificate that cannot be verified, which ends the handshake. The text says why."""
 
 
 class InactivityError(Exception):
@@ -66,6 +72,8 @@ class Connection:
         self.compressed = False
         self.end_point: bytes | None = None
         """Data of the channel binding of the connection's TLS, if it began here and has some (see ServerContext)."""
+        self.identity: Identity | None = None
+        """The user whom the client's certificate names, if it has shown one in TLS that began here."""
 
     @property
     def private(self) -> bool:
@@ -138,6 +146,10 @@ class Connection:
             try:
                 await stream.do_handshake()
             except (trio.BrokenResourceError, ssl.SSLError) as error:
+                if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+                    why = error.__cause__.verify_message
+                    await send_alert(stream)
+                    raise CertificateRefusedError(f"the client's certificate cannot be verified: {why}") from error
                 raise ConnectionEndedError(f"{self.address}: the TLS handshake failed: {error}") from error
         if scope.cancelled_caught:
             raise ConnectionEndedError(f"{self.address} was too slow in the TLS handshake")
@@ -146,6 +158,8 @@ class Connection:
         self.secure = True
         shown = stream.context  # of the name for which the client has asked
         self.end_point = shown.end_point if isinstance(shown, ServerContext) else None
+        if shown.verify_mode is not ssl.CERT_NONE and (certificate := stream.getpeercert(binary_form=True)):
+            self.identity = identity_of(certificate)
 
     async def compress(self) -> None:
         """Compress all that is sent and received from here on (RFC 4978). Raises ConnectionEndedError."""

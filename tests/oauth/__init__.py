@@ -1,0 +1,1 @@
+"""Access tokens: what is accepted of whom, and where the keys come from."""
