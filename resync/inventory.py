@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Version of the tables and columns. It rises with every change that a reader of the former version would misread."""
 FORMAT_KEY: Final = "mail-replicator.inventory.format"
 """Key in the metadata of each Parquet file, whose value is FORMAT as decimal digits."""
@@ -93,6 +93,14 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("user", "string"),
         Column("name", "string"),
         Column("subscribed", "bool"),
+        Column("time", "int64"),
+        Column("sid", "string"),
+    ),
+    "annotations": (  # by (user, folder, name)
+        Column("user", "string"),
+        Column("folder", "binary"),  # the mailbox's id; empty: the user's account
+        Column("name", "string"),
+        Column("value", "binary", nullable=True),  # null: removed
         Column("time", "int64"),
         Column("sid", "string"),
     ),

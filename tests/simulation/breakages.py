@@ -58,6 +58,11 @@ BREAKAGES = (
         "return len(self._dropped) == len(self._links.component)", "return self.sid in self._dropped",
     ),
     Breakage(
+        "annotations", "a merge keeps one side's annotations", "resync/folder_tree.py",
+        "merged.annotations = _joined_annotations(merged, (ours, theirs))",
+        "merged.annotations = _joined_annotations(merged, (ours,))",
+    ),
+    Breakage(
         "sync", "OK comes before the disk has it", "replicator/store/db/schema.py",
         "PRAGMA synchronous = FULL", "PRAGMA synchronous = OFF",
     ),

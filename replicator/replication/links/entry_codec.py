@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from protocol.commands import (
+    Annotate,
     Copy,
     Create,
     Delete,
@@ -46,6 +47,7 @@ from resync.entry import (
     Entry,
     FlagAdd,
     FlagDel,
+    FolderAnnotate,
     FolderCreate,
     FolderDelete,
     FolderRename,
@@ -127,6 +129,8 @@ def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Itera
                 yield Delete(entry.user, mailbox_id, header)
             case FolderSubscribe(name, subscribed):
                 yield Subscribe(entry.user, name, subscribed, header)
+            case FolderAnnotate(mailbox_id, values):
+                yield Annotate(entry.user, mailbox_id, entries.pack_values(values), header)
 
 
 def remote_command(entry: Entry, number: Callable[[MailboxKey], int], name: str) -> Remote:
@@ -265,7 +269,7 @@ class EntryAssembler:
 
     def _mailbox(self, command: EntryCommand | Remote) -> MailboxKey:
         match command:
-            case Create() | Rename() | Delete() | Subscribe():
+            case Create() | Rename() | Delete() | Subscribe() | Annotate():
                 return MailboxKey(command.user, tree_id(command.user), 0)
             case Save(mailboxes=(number,)):
                 pass
@@ -322,10 +326,20 @@ class EntryAssembler:
                 return FolderDelete(command.mailbox_id)
             case Subscribe():
                 return FolderSubscribe(command.name, command.subscribed)
+            case Annotate():
+                return FolderAnnotate(command.mailbox_id, values_of(command))
             case _:
                 raise ProtocolError(
                     f"a {type(command).__name__.upper()} that carries an entry lacks values that the master assigns"
                 )
+
+
+def values_of(annotate: Annotate) -> tuple[tuple[str, bytes | None], ...]:
+    """Return the values of an ANNOTATE. Raises ProtocolError."""
+    try:
+        return entries.unpack_values(annotate.values)
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
 
 
 def _unpacked(packed: bytes) -> Change:

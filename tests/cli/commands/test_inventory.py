@@ -81,7 +81,7 @@ def test_inventory_holds_what_the_node_shows(filled: ServedNode, invoke: Invoke,
         head["master"] = "dc1"
     assert tables == wanted
     assert (manifest.cluster, manifest.node, manifest.origin.partition(".")[0]) == ("mail", "dc1", "dc1")
-    assert manifest.rows == {"heads": 2, "folders": 1, "subscriptions": 0, "messages": 2, "guids": 2}
+    assert manifest.rows == {"heads": 2, "folders": 1, "subscriptions": 0, "annotations": 0, "messages": 2, "guids": 2}
     again = invoke("inventory", "--to", to, "--url", filled.url)
     assert (again.exit_code, again.stdout) == (1, "")
     assert "holds a complete inventory; name another place, or remove that inventory" in again.stderr

@@ -17,6 +17,7 @@ from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.tasks import UndeleteOptions
 from replicator.view import MailboxView, Message
+from resync.entry import NOWHERE
 from tests.replication.cluster import Node
 from tests.simulation.checks.retention import LedgerUndelete
 from tests.simulation.machine import Machine, NodeGoneError
@@ -47,6 +48,7 @@ class Client:
         self._named: dict[bytes, str] = {}  # mailbox id -> the name under which its folder was opened
         self._heard: dict[bytes, tuple[str, dict[str, int]]] = {}  # mailbox id -> SID of the last OK, context there
         self._mails = 0
+        self._values = 0
         self._pause_s = world.plan.pause_s * self._dice.choice((0.2, 1.0, 1.0, 1.0))
         habits = {
             self._save: 7.0, self._flag: 4.0, self._flag_unchanged: 2.0, self._expunge: 3.0, self._copy: 3.0,
@@ -285,6 +287,8 @@ class Client:
         name, choice = self._dice.choice(FOLDERS[1:]), self._dice.random()
         mail, user = node.mail, self.user
         try:
+            if choice < 0.15:
+                return await self._annotate(node, name)
             if choice < 0.3:
                 await mail.subscribe(user, name, subscribed=self._dice.random() < 0.6)
                 return f"subscribes to {name} or not"
@@ -299,6 +303,19 @@ class Client:
         except (FolderExistsError, FolderNotFoundError) as error:
             return f"cannot change {name}: {error}"
         return f"deletes {name}"
+
+    async def _annotate(self, node: Node, folder_name: str) -> str:
+        folder = None if self._dice.random() < 0.3 else await node.mail.folder(self.user, folder_name)
+        home = NOWHERE if folder is None else folder.mailbox_id
+        name = f"/private/vendor/soak/{self._dice.choice(('kept', 'kept/too', 'removed'))}"
+        self._values += 1
+        is_removal = name.endswith("removed") and self._dice.random() < 0.5
+        value = None if is_removal else f"{self._name}, value {self._values}".encode()
+        self._ledger.asks_to_annotate(self.user, name, value)
+        await node.mail.annotate(self.user, folder, {name: value})
+        if self._hears_answer(node):
+            self._ledger.annotated(self.user, home, name)
+        return f"sets {name} of {folder_name if folder else 'the account'} to {value!r}"
 
     def _note_transfer(
         self, node: Node, view: MailboxView, chosen: list[Message], to: MailboxView, *, moves: bool
