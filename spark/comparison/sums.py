@@ -8,7 +8,7 @@ find accidents, not forgeries; against forgeries the nodes' digests are compared
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -81,21 +81,13 @@ def _of_trees(tables: Mapping[str, DataFrame]) -> DataFrame:
     nothing = F.lit(None).cast("long")
     sides = []
     for seed, table in enumerate(("folders", "subscriptions", "annotations")):
-        columns = [F.lit(seed), *_told_apart(table)]
+        columns = [F.lit(seed), *map(F.col, SCHEMAS[table].names)]
         sides.append(tables[table].select(NODE, "user", *halves(columns)))
     return reduce(DataFrame.unionByName, sides).join(trees, [NODE, "user"], "left").select(
         F.coalesce("tree", F.unhex(F.md5("user"))).alias("mailbox"), NODE, F.lit(True).alias("is_tree"),
         nothing.alias("said"), nothing.alias("head_a"), nothing.alias("head_b"),
         F.lit(0).cast("long").alias("rows"), *SUMS,
     )  # fmt: skip
-
-
-def _told_apart(table: str) -> Iterator[Column]:
-    """Yield the columns, each nullable one with a column that tells null, which hashes leave out, from a value."""
-    for column in SCHEMAS[table].fields:
-        yield F.col(column.name)
-        if column.nullable:
-            yield F.col(column.name).isNull()
 
 
 def _of_heads(heads: DataFrame) -> DataFrame:

@@ -72,7 +72,7 @@ def test_inventory_holds_what_the_node_shows(filled: ServedNode, invoke: Invoke,
     result = invoke("inventory", "--to", to, "--url", filled.url)
     assert (result.exit_code, result.stderr) == (0, "")
     rows = "2 heads, 1 folders, 2 messages, 2 guids"
-    assert result.stdout.startswith(f"{to}: {rows}; 6 files, ")
+    assert result.stdout.startswith(f"{to}: {rows}; 7 files, ")
     tables, manifest = read_back(files_of(to))
     connection = schema.open_reader(tmp_path / "served" / "node.db")
     wanted = expected.tables(connection)
