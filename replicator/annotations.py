@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from protocol.units import KIB
+from protocol.units import KIB, MIB
 from replicator.errors import InvalidNameError
 
 SPECIAL_USE = "/private/specialuse"
@@ -14,6 +14,8 @@ VALUE_BYTES_MAX = 64 * KIB
 NAME_MAX = 256
 AT_ONCE_MAX = 1000
 """Annotations that one change sets or removes."""
+BYTES_AT_ONCE_MAX = 2 * MIB
+"""Octets of their values and names together: an IMAP command has at most 1 MiB of literals, and 64 KiB of text."""
 
 _NAME = re.compile(r"/(?:private|shared)(?:/[!-$&-)+-.0-~]+)+")
 """RFC 5464 section 3.2: levels without `*` and `%`, here of printable ASCII; names are the same in upper case."""

@@ -27,6 +27,7 @@ from protocol.commands import (
 )
 from protocol.stream_codec import ProtocolError
 from protocol.values import Dot, UidSet
+from replicator.annotations import BYTES_AT_ONCE_MAX
 from replicator.errors import (
     ContentUnavailableError,
     DiskFullError,
@@ -59,6 +60,8 @@ from resync.entry import (
 
 MAX_CHANGES = 100_000  # of one entry: enough for a mailbox that is copied by one command
 MAX_ENTRY_BYTES = 66 << 20  # of the message bodies of one entry: nodes put one message into an entry
+
+ANNOTATE_BYTES_MAX = 2 * BYTES_AT_ONCE_MAX  # packed
 
 HEAVY_ROWS = 1000  # of a merge, or changes: a digest of so many takes 2 ms
 HEAVY_BYTES = 64 << 10  # of a merge's rows: to unpack so many takes 5 ms
@@ -96,7 +99,8 @@ def is_heavy(entry: Entry) -> bool:
 
 def is_heavy_to_add(command: EntryCommand) -> bool:
     """Return True if `EntryAssembler.add` takes more than some milliseconds: for rows, or for the entry's digest."""
-    if isinstance(command, Merge) and len(command.rows) > HEAVY_BYTES:
+    packed = command.rows if isinstance(command, Merge) else command.values if isinstance(command, Annotate) else b""
+    if len(packed) > HEAVY_BYTES:
         return True
     header = command.entry
     return header is not None and header.changes > HEAVY_ROWS and header.change + 1 == header.changes
@@ -336,6 +340,8 @@ class EntryAssembler:
 
 def values_of(annotate: Annotate) -> tuple[tuple[str, bytes | None], ...]:
     """Return the values of an ANNOTATE. Raises ProtocolError."""
+    if len(annotate.values) > ANNOTATE_BYTES_MAX:
+        raise ProtocolError(f"an ANNOTATE of {len(annotate.values)} bytes; the limit is {ANNOTATE_BYTES_MAX}")
     try:
         return entries.unpack_values(annotate.values)
     except ValueError as error:

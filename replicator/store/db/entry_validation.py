@@ -14,7 +14,7 @@ from itertools import pairwise, starmap
 from typing import NamedTuple
 
 from protocol.values import UID_MAX, Dot, Stamp, UidSet, context_of
-from replicator.annotations import AT_ONCE_MAX, is_annotation
+from replicator.annotations import AT_ONCE_MAX, BYTES_AT_ONCE_MAX, is_annotation
 from replicator.errors import HistoryError, InvalidNameError
 from replicator.mailstore import check_folder_name
 from replicator.store.db import queries
@@ -183,7 +183,9 @@ def is_well_formed(change: Change) -> bool:
 def are_annotations(values: Sequence[tuple[str, bytes | None]]) -> bool:
     """Return True if one change can give these values to annotations."""
     is_each_once = len({name for name, _ in values}) == len(values)
-    return 0 < len(values) <= AT_ONCE_MAX and is_each_once and all(starmap(is_annotation, values))
+    size_bytes = sum(len(name) + len(value or b"") for name, value in values)
+    is_small = 0 < len(values) <= AT_ONCE_MAX and size_bytes <= BYTES_AT_ONCE_MAX
+    return is_small and is_each_once and all(starmap(is_annotation, values))
 
 
 def _has_home(mailbox_id: bytes) -> bool:

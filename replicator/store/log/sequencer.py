@@ -243,8 +243,8 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
     changes += [FolderRename(folder_id, new) for folder_id, new in names.items()]
     if old == INBOX:
         changes.append(inbox := FolderCreate(next(spare_ids), INBOX, next(uidvalidities)))
-        if kept := queries.annotations_of(tx.connection, user, mailbox_id):  # RFC 5464 section 4.1: both have them
-            changes.append(FolderAnnotate(inbox.mailbox_id, tuple(kept.items())))
+        kept = queries.annotations_of(tx.connection, user, mailbox_id)  # RFC 5464 section 4.1: both have them
+        changes += [FolderAnnotate(inbox.mailbox_id, (one,)) for one in kept.items()]
     _check_number(tx, known, changes)
     return _commit(tx, _tree(user), changes).dot
 
