@@ -45,6 +45,11 @@ def special_uses(names: Iterable[str], assigned: Mapping[str, str]) -> dict[str,
     return found
 
 
+def uses_of(value: bytes) -> str:
+    """Return those of the special uses in an annotation's value that are supported: another node has checked it."""
+    return " ".join(use for use in value.decode("latin-1").split(" ") if use in _NAMES)
+
+
 def checked_uses(uses: Iterable[str]) -> str:
     """Return special uses as LIST shows them, each once. Raises CommandFailedError if one is not supported."""
     found: dict[str, None] = {}

@@ -15,7 +15,7 @@ from replicator.imap.handlers.folder_list import (
     list_entries,
     lsub_entries,
 )
-from replicator.imap.special_uses import special_uses
+from replicator.imap.special_uses import special_uses, uses_of
 
 
 def matches_regex(pattern: str, name: str) -> bool:
@@ -168,3 +168,16 @@ def test_names_are_guesses_only_where_no_folder_has_the_use() -> None:
     names = ["Sent", "Out", "Trash", "Bin", "Drafts"]
     assigned = {"Out": "\\Sent \\Archive", "Drafts": "", "Trash": "\\Junk"}
     assert special_uses(names, assigned) == {"Out": "\\Sent \\Archive", "Trash": "\\Junk", "Bin": "\\Trash"}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b"\\Sent \\Trash", "\\Sent \\Trash"),
+        (b"", ""),
+        (b'\\Sent) "/" x\r\n* BYE \\Drafts', "\\Drafts"),
+        (b"\xff \\All", ""),
+    ],
+)
+def test_only_supported_uses_of_an_annotation_are_shown(value: bytes, shown: str) -> None:
+    assert uses_of(value) == shown

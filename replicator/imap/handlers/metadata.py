@@ -11,7 +11,7 @@ from math import inf
 from replicator.annotations import SPECIAL_USE
 from replicator.errors import MailboxFullError
 from replicator.imap.session import Completion, Session
-from replicator.imap.special_uses import checked_uses, special_uses
+from replicator.imap.special_uses import checked_uses, special_uses, uses_of
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import metadata_response
@@ -24,7 +24,7 @@ async def shown_uses(session: Session, folders: Mapping[str, Folder]) -> dict[st
     """Return the special uses of the user's folders, by name. `folders`: all of them."""
     annotated = await session.mail.annotated(session.user, SPECIAL_USE)
     ids = ((name, folder.mailbox_id) for name, folder in folders.items())
-    assigned = {name: annotated[key].decode("ascii", "replace") for name, key in ids if key in annotated}
+    assigned = {name: uses_of(annotated[key]) for name, key in ids if key in annotated}
     return special_uses(folders, assigned)
 
 

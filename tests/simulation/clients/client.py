@@ -52,7 +52,7 @@ class Client:
         self._pause_s = world.plan.pause_s * self._dice.choice((0.2, 1.0, 1.0, 1.0))
         habits = {
             self._save: 7.0, self._flag: 4.0, self._flag_unchanged: 2.0, self._expunge: 3.0, self._copy: 3.0,
-            self._move: 1.0, self._change_folders: 1.5,
+            self._move: 1.0, self._change_folders: 1.5, self._annotate: 1.5,
         }  # fmt: skip
         if world.plan.undeletes:
             habits[self._undelete] = 1.0
@@ -287,8 +287,6 @@ class Client:
         name, choice = self._dice.choice(FOLDERS[1:]), self._dice.random()
         mail, user = node.mail, self.user
         try:
-            if choice < 0.15:
-                return await self._annotate(node, name)
             if choice < 0.3:
                 await mail.subscribe(user, name, subscribed=self._dice.random() < 0.6)
                 return f"subscribes to {name} or not"
@@ -304,18 +302,20 @@ class Client:
             return f"cannot change {name}: {error}"
         return f"deletes {name}"
 
-    async def _annotate(self, node: Node, folder_name: str) -> str:
-        folder = None if self._dice.random() < 0.3 else await node.mail.folder(self.user, folder_name)
+    async def _annotate(self, node: Node, view: MailboxView) -> str:
+        folder = self._folder(view) if self._dice.random() < 0.5 else None
         home = NOWHERE if folder is None else folder.mailbox_id
-        name = f"/private/vendor/soak/{self._dice.choice(('kept', 'kept/too', 'removed'))}"
         self._values += 1
-        is_removal = name.endswith("removed") and self._dice.random() < 0.5
-        value = None if is_removal else f"{self._name}, value {self._values}".encode()
-        self._ledger.asks_to_annotate(self.user, name, value)
-        await node.mail.annotate(self.user, folder, {name: value})
+        value = f"{self._name}, value {self._values}".encode()
+        values = {
+            "/private/vendor/soak/kept": value,
+            "/private/vendor/soak/removed": value if self._dice.random() < 0.5 else None,
+        }
+        self._ledger.asks_to_annotate(self.user, values)
+        await node.mail.annotate(self.user, folder, values)
         if self._hears_answer(node):
-            self._ledger.annotated(self.user, home, name)
-        return f"sets {name} of {folder_name if folder else 'the account'} to {value!r}"
+            self._ledger.annotated(self.user, home, values)
+        return f"annotates {folder.name if folder else 'the account'}: {values}"
 
     def _note_transfer(
         self, node: Node, view: MailboxView, chosen: list[Message], to: MailboxView, *, moves: bool

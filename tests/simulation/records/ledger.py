@@ -95,13 +95,14 @@ class Ledger:
         if _DELETES_FOLDER.get():
             self.asks_to_remove(mailbox_id, messages)
 
-    def asks_to_annotate(self, user: str, name: str, value: bytes | None) -> None:
-        """Note a value of an annotation of a folder or of the account."""
-        self._values[user, name].add(value)
+    def asks_to_annotate(self, user: str, values: Mapping[str, bytes | None]) -> None:
+        """Note values of annotations of a folder or of the account."""
+        for name, value in values.items():
+            self._values[user, name].add(value)
 
-    def annotated(self, user: str, home: bytes, name: str) -> None:
-        """Note OK: the annotation has the value, or a later one."""
-        self._annotated.add((user, home, name))
+    def annotated(self, user: str, home: bytes, names: Iterable[str]) -> None:
+        """Note OK: these annotations have their values, or later ones."""
+        self._annotated.update((user, home, name) for name in names)
 
     def check_annotations(self, homes: Collection[bytes], shown: Callable[[str, bytes], Mapping[str, bytes]]) -> None:
         """Check that what clients set with OK has a value that some client asked for. `homes`: those that are left.
