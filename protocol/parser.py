@@ -289,6 +289,9 @@ class _Meaning(Transformer[Token, object]):
     def unsubscribe(self, user: str, name: str, entry: c.EntryHeader | None) -> c.Subscribe:
         return c.Subscribe(user, name, subscribed=False, entry=entry)
 
+    def annotate(self, user: str, mailbox_id: bytes | None, entry: c.EntryHeader | None, values: bytes) -> c.Annotate:
+        return c.Annotate(user, mailbox_id or b"", values, entry)
+
     def master_move(self, mailbox: int, term: int, destination: str, now: Token | None) -> c.MasterMove:
         return c.MasterMove(mailbox, term, destination, now=now is not None)
 

@@ -24,7 +24,7 @@ class FolderExistsError(MailError):
 
 
 class InvalidNameError(MailError):
-    """An invalid folder name: empty, too long, with control characters, or INBOX in a place where it may not be."""
+    """An invalid name of a folder (empty, too long, with control characters, INBOX in a wrong place) or annotation."""
 
 
 class InvalidFlagError(MailError):

@@ -185,8 +185,26 @@ class MailStore(Protocol):
         """Return the names that the user has subscribed to, in their order; the folders need not exist."""
         ...
 
-    async def create_folder(self, user: str, name: str) -> Folder:
-        """Create a folder and its missing parents. Raises FolderExistsError, InvalidNameError."""
+    async def annotations(self, user: str, folder: Folder | None) -> Mapping[str, bytes]:
+        """Return the annotations of a folder or, with None, of the user's account: values by names, in their order."""
+        ...
+
+    async def annotated(self, user: str, name: str) -> Mapping[bytes, bytes]:
+        """Return the values of one annotation of all the user's folders that have it, by mailbox ids."""
+        ...
+
+    async def annotate(self, user: str, folder: Folder | None, values: Mapping[str, bytes | None]) -> None:
+        """Set annotations of a folder or, with None, of the user's account; a value of None removes one.
+
+        All are changed or none. Raises FolderNotFoundError, InvalidNameError, MailboxFullError.
+        """
+        ...
+
+    async def create_folder(self, user: str, name: str, use: str | None = None) -> Folder:
+        """Create a folder, with these special uses (RFC 6154), and its missing parents.
+
+        Raises FolderExistsError, InvalidNameError, MailboxFullError.
+        """
         ...
 
     async def rename_folder(self, user: str, old: str, new: str) -> None:

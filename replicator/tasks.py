@@ -162,8 +162,8 @@ class ShownAt:
 class Finding:
     """Damage in a node's database, and how it was repaired.
 
-    `kind` is the damaged table: by_uid, by_guid, chain (a mailbox's or tree's counters), folder, subscription, content,
-    attachment or log.
+    `kind` is the damaged table: by_uid, by_guid, chain (a mailbox's or tree's counters), folder, subscription,
+    annotation, content, attachment or log.
     """
 
     kind: str

@@ -1,9 +1,9 @@
 """Rows of a mailbox or a folder tree as SYNC compares and transfers them (design section 7).
 
-The rows of a mailbox are its messages, by GUID; those of a tree are its folders, by mailbox id, and its subscriptions,
-by a hash of their names; those of a node are its mailboxes and trees, by their ids. The hashes of a mailbox's or tree's
-rows are those of which digests are made; the hashes of a node's rows are the digests themselves. Malformed data from
-the wire raises ValueError; checking the meaning of its numbers is left to the callers.
+The rows of a mailbox are its messages, by GUID; those of a tree are its folders, by mailbox id, and its subscriptions
+and annotations, by a hash of what names them; those of a node are its mailboxes and trees, by their ids. The hashes of
+a mailbox's or tree's rows are those of which digests are made; the hashes of a node's rows are the digests themselves.
+Malformed data from the wire raises ValueError; checking the meaning of its numbers is left to the callers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgpack
 
 from resync import entry as entries
 from resync import row as rows
-from resync.entry import ID_BYTES, FolderState, SubscriptionState
+from resync.entry import ID_BYTES, AnnotationState, FolderState, SubscriptionState, TreeRow
 from resync.ranges import Answer, Fingerprint, Listing, Split
 from resync.row import FINGERPRINT_BYTES, Row, to_bytes
 
@@ -34,7 +34,7 @@ class ChainName(NamedTuple):
     uidvalidity: int
 
 
-Item: TypeAlias = Row | FolderState | SubscriptionState | ChainName
+Item: TypeAlias = Row | TreeRow | ChainName
 
 
 def key_of(item: Item) -> bytes:
@@ -46,6 +46,9 @@ def key_of(item: Item) -> bytes:
             return item.mailbox_id
         case SubscriptionState():
             return blake2b(f"subscription:{item.name}".encode(), digest_size=ID_BYTES).digest()
+        case AnnotationState():
+            named = b"annotation:%b:%b" % (item.mailbox_id, item.name.encode())
+            return blake2b(named, digest_size=ID_BYTES).digest()
 
 
 def hash_of(item: Item) -> int:
@@ -57,6 +60,8 @@ def hash_of(item: Item) -> int:
             return rows.fingerprint((*item[:4], int(item.deleted), *item[5:]))
         case SubscriptionState():
             return rows.fingerprint((*item[:2], int(item.subscribed), *item[3:]))
+        case AnnotationState():
+            return rows.fingerprint(item)
         case ChainName():
             raise AssertionError("a node's rows have digests for hashes")
 
@@ -116,6 +121,8 @@ def _item(values: tuple[Any, ...]) -> Item:
             return entries.checked(ChainName(*values), str, bytes, int)
         case 7:
             return entries.checked(FolderState(*values), bytes, str, str, int, bool, int, str)
+        case 6:
+            return entries.annotation_from(values)
         case _:
             return entries.checked(SubscriptionState(*values), str, str, bool, int, str)
 

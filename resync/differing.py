@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from protocol.values import Context, Dot
 from resync.bulk import Item
-from resync.entry import FolderState
+from resync.entry import AnnotationState, FolderState
 from resync.merge import merge
 from resync.row import Row, shares_placement
 from resync.state import MailboxState
@@ -28,7 +28,7 @@ _JOINED = Dot("", 1)  # a made-up name for the merge of the two sides
 class DifferenceKind(StrEnum):
     """Kinds of differences between messages, except for the last two.
 
-    Some also apply to a tree's folders and subscriptions.
+    Some also apply to a tree's folders, subscriptions and annotations.
     """
 
     MISSING_HERE = "missing_here"  # also in a tree
@@ -40,6 +40,7 @@ class DifferenceKind(StrEnum):
     MODSEQ = "modseq"  # or the claim: a difference that clients do not see
     RENAMED = "renamed"  # folders only
     SUBSCRIPTION = "subscription"
+    ANNOTATION = "annotation"
     CONTEXT = "context"  # the same rows with different histories; counts as 1
     DAMAGE = "damage"  # one history with two states: no merge can tell which one is right
 
@@ -112,8 +113,10 @@ def kinds(ours: Side, theirs: Side) -> dict[bytes, frozenset[DifferenceKind]]:
                 found[key] = some | _of_uids(mine, other, uids.get(key)) or frozenset({DifferenceKind.MODSEQ})
             case FolderState():
                 found[key] = frozenset(_of_folder(_as(FolderState, mine), _as(FolderState, other)))
+            case AnnotationState():
+                found[key] = frozenset({_of_register(mine, other, DifferenceKind.ANNOTATION)})
             case _:
-                found[key] = frozenset({_of_subscription(mine, other)})
+                found[key] = frozenset({_of_register(mine, other, DifferenceKind.SUBSCRIPTION)})
     return found
 
 
@@ -162,10 +165,10 @@ def _of_folder(mine: FolderState | None, other: FolderState | None) -> Iterator[
         yield DifferenceKind.RENAMED
 
 
-def _of_subscription(mine: Item | None, other: Item | None) -> DifferenceKind:
+def _of_register(mine: Item | None, other: Item | None, changed: DifferenceKind) -> DifferenceKind:
     if mine is None:
         return DifferenceKind.MISSING_HERE
-    return DifferenceKind.MISSING_THERE if other is None else DifferenceKind.SUBSCRIPTION
+    return DifferenceKind.MISSING_THERE if other is None else changed
 
 
 def _as(kind: type[T], item: Item | None) -> T | None:

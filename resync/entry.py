@@ -9,6 +9,7 @@ Shapes: ids and GUIDs are 16 bytes, content hashes 32, times milliseconds since 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
@@ -22,6 +23,8 @@ T = TypeVar("T")
 
 ID_BYTES = 16
 DIGEST_BYTES = 16
+NOWHERE = b""
+"""In place of a mailbox id: an annotation belongs to the user's account, not to a folder."""
 
 _CHECKED = b"\xc1"
 """First byte of a packed entry with a check; MessagePack has no value that begins with it."""
@@ -106,6 +109,13 @@ class FolderSubscribe(NamedTuple):
     subscribed: bool
 
 
+class FolderAnnotate(NamedTuple):
+    """Annotations of a folder or, with `NOWHERE`, of the account get values; None removes one. Each name comes once."""
+
+    mailbox_id: bytes
+    values: tuple[tuple[str, bytes | None], ...]
+
+
 class FolderState(NamedTuple):
     """A folder as a tree shows it. `time` and `sid` are the stamp of its last change."""
 
@@ -128,17 +138,50 @@ class SubscriptionState(NamedTuple):
     sid: str
 
 
+class AnnotationState(NamedTuple):
+    """An annotation of a folder or, with `NOWHERE`, of the account, as a tree shows it. `value` None: it is removed."""
+
+    user: str
+    mailbox_id: bytes
+    name: str
+    value: bytes | None
+    time: int
+    sid: str
+
+
+TreeRow: TypeAlias = FolderState | SubscriptionState | AnnotationState
+
+
 class TreeMerge(NamedTuple):
-    """A merge of two branches of a folder tree: the absolute rows of all that the heads show differently."""
+    """A merge of two branches of a folder tree: the absolute rows of all that the heads show differently.
+
+    A folder that is deleted loses its annotations.
+    """
 
     context: tuple[Dot, ...]  # of both heads
     folders: tuple[FolderState, ...]
     subscriptions: tuple[SubscriptionState, ...]
+    annotations: tuple[AnnotationState, ...] = ()
+
+    @classmethod
+    def of(cls, context: tuple[Dot, ...], rows: Iterable[object]) -> TreeMerge:
+        """Return the merge with those of the rows that a tree has."""
+        found = [*rows]
+        return cls(
+            context,
+            tuple(row for row in found if isinstance(row, FolderState)),
+            tuple(row for row in found if isinstance(row, SubscriptionState)),
+            tuple(row for row in found if isinstance(row, AnnotationState)),
+        )
+
+    def rows(self) -> tuple[TreeRow, ...]:
+        """Return the rows of all kinds."""
+        return (*self.folders, *self.subscriptions, *self.annotations)
 
 
 Change: TypeAlias = (
     MailAdd | MailDel | FlagAdd | FlagDel | Merge
-    | FolderCreate | FolderRename | FolderDelete | FolderSubscribe | TreeMerge
+    | FolderCreate | FolderRename | FolderDelete | FolderSubscribe | FolderAnnotate | TreeMerge
 )  # fmt: skip
 
 _CLASSES: dict[str, type[Change]] = {
@@ -151,6 +194,7 @@ _CLASSES: dict[str, type[Change]] = {
     "FOLDER_RENAME": FolderRename,
     "FOLDER_DELETE": FolderDelete,
     "FOLDER_SUBSCRIBE": FolderSubscribe,
+    "FOLDER_ANNOTATE": FolderAnnotate,
     "FOLDER_MERGE": TreeMerge,
 }
 _KINDS = {change: kind for kind, change in _CLASSES.items()}
@@ -299,10 +343,29 @@ def unpack_change(packed: bytes) -> Change:
         raise ValueError(f"{len(packed)} bytes are not a change of an entry: {error!r}") from error
 
 
+def pack_values(values: Iterable[tuple[str, bytes | None]]) -> bytes:
+    """Return the values of annotations, by their names, as MessagePack."""
+    return cast("bytes", msgpack.packb([*values]))
+
+
+def unpack_values(packed: bytes) -> tuple[tuple[str, bytes | None], ...]:
+    """Return the values that `pack_values` packed. Raises ValueError for any other bytes."""
+    try:
+        return _values(msgpack.unpackb(packed, use_list=False))
+    except (msgpack.UnpackException, TypeError, ValueError) as error:
+        raise ValueError(f"{len(packed)} bytes are not values of annotations: {error!r}") from error
+
+
+def _values(values: Any) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple(checked((name, value), str, bytes if value is not None else type(None)) for name, value in values)
+
+
 def _packed(change: Change) -> tuple[object, ...]:
     if isinstance(change, Merge):
         uidnext, risen, context, rows, removed = change
         return _KINDS[Merge], uidnext, risen, context, [row.packed() for row in rows], removed
+    if isinstance(change, TreeMerge) and not change.annotations:
+        return (_KINDS[TreeMerge], *change[:-1])  # as before there were annotations
     values = (value.ranges if isinstance(value, UidSet) else value for value in change)
     return (_KINDS[type(change)], *values)
 
@@ -320,17 +383,29 @@ def _change(kind: str, values: list[Any]) -> Change:
         checked((uidnext, risen, *removed), int, int, *(bytes for _ in removed))
         return Merge(uidnext, risen, _dots(context), tuple(map(row_from, rows)), removed)
     elif change is TreeMerge:
-        context, folders, subscriptions = values
+        context, folders, subscriptions, *also = values
+        (annotations,) = also or ((),)
         return TreeMerge(
             _dots(context),
             tuple(checked(FolderState(*folder), bytes, str, str, int, bool, int, str) for folder in folders),
             tuple(checked(SubscriptionState(*one), str, str, bool, int, str) for one in subscriptions),
+            tuple(map(annotation_from, annotations)),
         )
+    elif change is FolderAnnotate:
+        mailbox_id, named = values
+        return FolderAnnotate(*checked((mailbox_id,), bytes), _values(named))
     return change._make(values)
 
 
 def _dots(values: Any) -> tuple[Dot, ...]:
     return tuple(checked(Dot(origin, seq), str, int) for origin, seq in values)
+
+
+def annotation_from(values: Any) -> AnnotationState:
+    """Return the row of an annotation that was packed as a tuple. Raises TypeError for any other value."""
+    annotation = AnnotationState(*values)
+    value = bytes if annotation.value is not None else type(None)
+    return checked(annotation, str, bytes, str, value, int, str)
 
 
 def placements_from(values: Any) -> tuple[Placement, ...]:

@@ -4,21 +4,28 @@ Folders are identified by their mailbox ids. A folder is deleted if either side 
 change. Two living folders of one name become one: the one with the lower id stays, with a UIDVALIDITY above all others,
 and the other one is deleted, so that its mail can be moved over. The deleted one comes back if it was renamed since
 then on a branch that had not seen the merge. A folder keeps its parents: a parent that would be missing is created if
-no side showed the folder without it. A subscription follows its last change.
+no side showed the folder without it. A subscription follows its last change, and so does each annotation of a folder,
+or of the account. If a merge unites two folders, the one that stays has the annotations of both. If a user deletes a
+folder, its annotations go with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import pairwise, zip_longest
+from typing import TypeVar
 
 from protocol.values import UID_MAX, Dot, Stamp, context_dots, context_of
 from resync.entry import (
     ID_BYTES,
+    NOWHERE,
+    AnnotationState,
     Change,
     Entry,
+    FolderAnnotate,
     FolderCreate,
     FolderDelete,
     FolderRename,
@@ -26,8 +33,12 @@ from resync.entry import (
     FolderSubscribe,
     SubscriptionState,
     TreeMerge,
+    TreeRow,
 )
+from resync.merge import in_parts
 from resync.state import RISEN_MAX, ContradictionError, joined
+
+K = TypeVar("K", bytes, str, tuple[bytes, str])
 
 UIDVALIDITY_STEP = RISEN_MAX + 1
 """Distance between folders' UIDVALIDITYs: merges may raise one while a new folder is created in ignorance of that."""
@@ -35,8 +46,8 @@ UIDVALIDITY_MAX = UID_MAX - RISEN_MAX
 """Highest UIDVALIDITY of a folder in the tree."""
 UIDVALIDITY_AHEAD_MAX = 1 << 24
 """Limit of a new UIDVALIDITY above both the seconds since the epoch and all that the user's folders have had."""
-NAMES_AT_ONCE = 10_000
-"""Folders, and subscriptions, of one change: 32 MiB at most; the wire takes literals of 64 MiB."""
+ROW_BYTES = 100
+"""Octets of a row without its name and value, roughly."""
 SEPARATOR = "/"
 UNITED = ""
 """Mark in place of a SID: a merge, not a user, has deleted the folder, because another one has its name."""
@@ -46,16 +57,44 @@ GIVEN_UP = "-"
 
 @dataclass(slots=True)
 class TreeState:
-    """A tree at one point in its history. `folders` are by mailbox id, `subscriptions` by name."""
+    """A tree at one point in its history.
+
+    `folders` are by mailbox id, `subscriptions` by name, `annotations` by mailbox id or `NOWHERE`, and name.
+    """
 
     modseq: int = 0
     context: dict[str, int] = field(default_factory=dict)
     folders: dict[bytes, FolderState] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionState] = field(default_factory=dict)
+    annotations: dict[tuple[bytes, str], AnnotationState] = field(default_factory=dict)
     _highest: int = field(init=False, repr=False, compare=False)  # of all UIDVALIDITYs
 
     def __post_init__(self) -> None:
         self._highest = max((folder.uidvalidity for folder in self.folders.values()), default=-UIDVALIDITY_STEP)
+
+    @classmethod
+    def of(cls, modseq: int, context: Mapping[str, int], rows: Iterable[TreeRow]) -> TreeState:
+        """Return the tree with these rows. Of rows with one key, the last counts."""
+        folders: dict[bytes, FolderState] = {}
+        subscriptions: dict[str, SubscriptionState] = {}
+        annotations: dict[tuple[bytes, str], AnnotationState] = {}
+        for row in rows:
+            match row:
+                case FolderState():
+                    folders[row.mailbox_id] = row
+                case SubscriptionState():
+                    subscriptions[row.name] = row
+                case AnnotationState():
+                    annotations[row.mailbox_id, row.name] = row
+        return cls(modseq, dict(context), folders, subscriptions, annotations)
+
+    def copy(self) -> TreeState:
+        """Return a tree that does not change with this one."""
+        return TreeState.of(self.modseq, self.context, self.rows())
+
+    def rows(self) -> list[TreeRow]:
+        """Return the rows of all kinds."""
+        return [*self.folders.values(), *self.subscriptions.values(), *self.annotations.values()]
 
     def has_seen(self, dot: Dot) -> bool:
         """Return True if the entry is part of this state's history."""
@@ -75,6 +114,8 @@ class TreeState:
             self._step(entry, change)
         if len(self.names()) != sum(not folder.deleted for folder in self.folders.values()):
             raise ContradictionError(f"{entry.dot} gives one name to two folders")
+        if not all(map(self.can_annotate, {mailbox_id for mailbox_id, _ in self.annotations})):
+            raise ContradictionError(f"{entry.dot} annotates a folder that does not exist or is deleted")
         self.modseq = entry.modseq
         self.context[entry.dot.origin] = entry.dot.seq
 
@@ -92,16 +133,32 @@ class TreeState:
             case FolderDelete(mailbox_id):
                 old = self._existing(entry, mailbox_id)
                 self.folders[mailbox_id] = old._replace(deleted=True, time=stamp.time, sid=stamp.sid)
+                self._drop_annotations({mailbox_id})
             case FolderSubscribe(name, subscribed):
                 self.subscriptions[name] = SubscriptionState(entry.user, name, subscribed, *stamp)
-            case TreeMerge(context, folders, subscriptions):
+            case FolderAnnotate(mailbox_id, values):
+                for name, value in values:
+                    state = AnnotationState(entry.user, mailbox_id, name, value, *stamp)
+                    self.annotations[mailbox_id, name] = state
+            case TreeMerge(context, folders, subscriptions, annotations):
                 self._check_merge(entry, change)
                 self.context = context_of(context)
                 self.folders |= {folder.mailbox_id: folder for folder in folders}
                 self._highest = max((self._highest, *(folder.uidvalidity for folder in folders)))
                 self.subscriptions |= {subscription.name: subscription for subscription in subscriptions}
+                self._drop_annotations({folder.mailbox_id for folder in folders if loses_annotations(folder)})
+                self.annotations |= {(one.mailbox_id, one.name): one for one in annotations}
             case _:
                 raise AssertionError(f"{type(change).__name__} does not change a tree")
+
+    def can_annotate(self, mailbox_id: bytes) -> bool:
+        """Return True if there may be annotations: of the account, and of a folder that no user has deleted."""
+        folder = self.folders.get(mailbox_id)
+        return mailbox_id == NOWHERE or (folder is not None and not loses_annotations(folder))
+
+    def _drop_annotations(self, mailbox_ids: AbstractSet[bytes]) -> None:
+        for key in [key for key in self.annotations if key[0] in mailbox_ids]:
+            del self.annotations[key]
 
     def _existing(self, entry: Entry, mailbox_id: bytes) -> FolderState:
         if mailbox_id not in self.folders:
@@ -120,8 +177,7 @@ class TreeState:
         seen = context_of(merge.context)
         if any(seen.get(origin, 0) < seq for origin, seq in self.context.items()):
             raise ContradictionError(f"{entry.dot} has a context that lacks entries of this tree")
-        users = {folder.user for folder in merge.folders} | {one.user for one in merge.subscriptions}
-        if users - {entry.user}:
+        if {row.user for row in merge.rows()} - {entry.user}:
             raise ContradictionError(f"{entry.dot} changes another user's folder")
         for folder in merge.folders:
             old = self.folders.get(folder.mailbox_id, folder)
@@ -129,10 +185,19 @@ class TreeState:
                 raise ContradictionError(f"{entry.dot} lowers a UIDVALIDITY or brings a deleted folder back")
 
 
+def is_united(folder: FolderState) -> bool:
+    """Return True if a merge has taken the folder out of the tree, since another one has its name."""
+    return folder.deleted and folder.sid == UNITED
+
+
+def loses_annotations(folder: FolderState) -> bool:
+    """Return True if a user has deleted the folder. A united one may come back, with its annotations."""
+    return folder.deleted and folder.sid != UNITED
+
+
 def renamed(folder: FolderState, name: str, stamp: Stamp) -> FolderState:
     """Return the folder under a new name. A united folder is renamed along with its parent and stays united."""
-    is_united = folder.deleted and folder.sid == UNITED
-    return folder._replace(name=name, time=stamp.time, sid=UNITED if is_united else stamp.sid)
+    return folder._replace(name=name, time=stamp.time, sid=UNITED if is_united(folder) else stamp.sid)
 
 
 def uidvalidities_after(highest: int) -> Iterator[int]:
@@ -161,29 +226,38 @@ def merge_trees(ours: TreeState, theirs: TreeState) -> TreeState:
     _unite_names(merged, uidvalidities)
     _keep_uidvalidities_apart(merged, (ours, theirs), uidvalidities)
     _create_parents(merged, (ours, theirs), uidvalidities)
+    merged.annotations = _joined_annotations(merged, (ours, theirs))
     return merged
 
 
 def tree_difference(merged: TreeState, sides: Sequence[TreeState]) -> tuple[TreeMerge, ...]:
     """Return the changes that take each side to the merged tree; several if it is too large for one."""
-    folders = {
-        mailbox_id: folder
-        for mailbox_id, folder in merged.folders.items()
-        if any(side.folders.get(mailbox_id) != folder for side in sides)
-    }
-    subscriptions = {
-        name: subscription
-        for name, subscription in merged.subscriptions.items()
-        if any(side.subscriptions.get(name) != subscription for side in sides)
-    }
+    folders = [merged.folders[key] for key in _differing(merged.folders, [side.folders for side in sides])]
+    subscriptions = [
+        merged.subscriptions[name] for name in _differing(merged.subscriptions, [side.subscriptions for side in sides])
+    ]
+    annotations = [
+        merged.annotations[key] for key in _differing(merged.annotations, [side.annotations for side in sides])
+    ]
     context = context_dots(merged.context)
-    changed = [folders[mailbox_id] for mailbox_id in sorted(folders)]
-    subscribed = [subscriptions[name] for name in sorted(subscriptions)]
-    return tuple(
-        TreeMerge(context, tuple(changed[start:end]), tuple(subscribed[start:end]))
-        for start in range(0, max(len(changed), len(subscribed), 1), NAMES_AT_ONCE)
-        for end in [start + NAMES_AT_ONCE]
+    parts = zip_longest(
+        in_parts(folders, _weight),
+        in_parts(subscriptions, _weight),
+        in_parts(annotations, lambda one: _weight(one) + len(one.value or b"")),
+        fillvalue=(),
     )
+    return tuple(TreeMerge(context, tuple(some), tuple(others), tuple(more)) for some, others, more in parts) or (
+        TreeMerge(context, (), ()),
+    )
+
+
+def _weight(row: TreeRow) -> int:
+    return ROW_BYTES + len(row.name.encode())
+
+
+def _differing(merged: Mapping[K, object], sides: Sequence[Mapping[K, object]]) -> list[K]:
+    """Return the keys of the rows that some side lacks or has differently, in order."""
+    return sorted(key for key, row in merged.items() if any(side.get(key) != row for side in sides))
 
 
 def _join(sides: list[FolderState]) -> FolderState:
@@ -199,6 +273,30 @@ def _join(sides: list[FolderState]) -> FolderState:
     if gone and last.time == max(side.time for side in gone):
         return joined._replace(deleted=True, sid=UNITED)
     return joined
+
+
+def _joined_annotations(merged: TreeState, sides: Sequence[TreeState]) -> dict[tuple[bytes, str], AnnotationState]:
+    """Return the last version of each annotation. `merged` has its folders already.
+
+    If a folder that lives on one side is united with another one, that one takes over its annotations; the united
+    folder keeps them, hidden, since it may come back.
+    """
+    living = {folder.name: folder.mailbox_id for folder in merged.folders.values() if not folder.deleted}
+    found: dict[tuple[bytes, str], AnnotationState] = {}
+    for side in sides:
+        for one in side.annotations.values():
+            homes = {one.mailbox_id} if merged.can_annotate(one.mailbox_id) else set()
+            folder = merged.folders.get(one.mailbox_id)
+            if folder is not None and is_united(folder) and not side.folders[one.mailbox_id].deleted:
+                homes.add(living.get(folder.name, one.mailbox_id))
+            for home in homes:
+                moved = one._replace(mailbox_id=home)
+                found[home, one.name] = max(moved, found.get((home, one.name), moved), key=_last)
+    return found
+
+
+def _last(one: AnnotationState) -> tuple[object, ...]:
+    return one.time, one.sid, one.value is not None, one.value or b""
 
 
 def _unite_names(tree: TreeState, uidvalidities: Iterator[int]) -> None:

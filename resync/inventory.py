@@ -96,6 +96,14 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("time", "int64"),
         Column("sid", "string"),
     ),
+    "annotations": (  # by (user, folder, name)
+        Column("user", "string"),
+        Column("folder", "binary"),  # the mailbox's id; empty: the user's account
+        Column("name", "string"),
+        Column("value", "binary", nullable=True),  # null: removed
+        Column("time", "int64"),
+        Column("sid", "string"),
+    ),
 }
 
 

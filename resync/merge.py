@@ -112,15 +112,15 @@ def difference(merged: MailboxState, sides: Iterable[MailboxState]) -> tuple[Mer
         changed |= {uid: row for uid, row in merged.rows.items() if side.rows.get(uid) != row}
         removed |= {row.guid for row in side.rows.values()} - kept
     context = context_dots(merged.context)
-    present = _in_parts([changed[uid] for uid in sorted(changed)], _weight)
-    gone = _in_parts(sorted(removed), len)
+    present = in_parts([changed[uid] for uid in sorted(changed)], _weight)
+    gone = in_parts(sorted(removed), len)
     return tuple(
         Merge(merged.uidnext, merged.risen, context, tuple(some), tuple(others))
         for some, others in zip_longest(present, gone, fillvalue=())
     ) or (Merge(merged.uidnext, merged.risen, context, (), ()),)
 
 
-def _in_parts(items: Sequence[T], weight: Callable[[T], int]) -> list[list[T]]:
+def in_parts(items: Sequence[T], weight: Callable[[T], int]) -> list[list[T]]:
     """Split the items, in order, into parts none of which is much heavier than `BYTES_AT_ONCE`."""
     parts: list[list[T]] = []
     room = 0

@@ -54,6 +54,7 @@ class Node:
         self._records("heads", [*heads, *map(_tree, users)])
         self._records("folders", [_folder(one.mailbox) for one in begun])
         self._records("subscriptions", map(_subscription, users))
+        self._records("annotations", ())
 
     def _records(self, table: str, records: Iterable[Mapping[str, object]]) -> None:
         rows = [dict(record) for record in records]

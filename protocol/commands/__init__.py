@@ -26,6 +26,7 @@ from protocol.commands.catching_up import (
 )
 from protocol.commands.links import Hello, LinkAdvert, Links, Ping
 from protocol.commands.mailboxes import (
+    Annotate,
     Copy,
     Create,
     Delete,
@@ -59,6 +60,7 @@ from protocol.commands.replies import (
 __all__ = [
     "PROTOCOL_VERSION",
     "Ack",
+    "Annotate",
     "Command",
     "Content",
     "Copy",
@@ -108,9 +110,9 @@ __all__ = [
     "Who",
 ]
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
-EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscribe | Merge
+EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscribe | Annotate | Merge
 """Commands that may carry an entry header."""
 
 Command = (

@@ -158,13 +158,17 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Add a folder to the user's tree."""
+    """Add a folder to the user's tree.
+
+    `use`: in a request, the special uses with which the folder begins (RFC 6154 section 3), separated by spaces.
+    """
 
     user: str
     name: str
     mailbox_id: bytes
     uidvalidity: int
     entry: EntryHeader | None = None
+    use: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,19 @@ class Subscribe:
     user: str
     name: str
     subscribed: bool
+    entry: EntryHeader | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate:
+    """Set or remove annotations of the folder `mailbox_id` or, if that is empty, of the account (RFC 5464).
+
+    All change or none.     `values` is MessagePack (`resync.entry.pack_values`).
+    """
+
+    user: str
+    mailbox_id: bytes
+    values: bytes = field(repr=False)
     entry: EntryHeader | None = None
 
 

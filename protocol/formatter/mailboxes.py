@@ -120,6 +120,7 @@ def _(create: c.Create) -> list[v.Field]:
         v.hex_id(create.mailbox_id),
         v.number_32(create.uidvalidity),
         *_entry(create.entry),
+        *v.option("USE", v.string, create.use),
     ]
 
 
@@ -137,6 +138,12 @@ def _(delete: c.Delete) -> list[v.Field]:
 def _(subscribe: c.Subscribe) -> list[v.Field]:
     verb = "SUBSCRIBE" if subscribe.subscribed else "UNSUBSCRIBE"
     return [verb, v.string(subscribe.user), v.string(subscribe.name), *_entry(subscribe.entry)]
+
+
+@v.form.register
+def _(annotate: c.Annotate) -> list[v.Field]:
+    folder = v.hex_id(annotate.mailbox_id) if annotate.mailbox_id else "NIL"
+    return ["ANNOTATE", v.string(annotate.user), folder, *_entry(annotate.entry), annotate.values]
 
 
 @v.form.register

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from protocol.framing import ContinuationNeeded, Frame, FramingError, LargeLiteral
 from replicator.errors import MailError
-from replicator.imap.handlers import auth, folders, idle, listing, message_changes, quota, resync, updates
+from replicator.imap.handlers import auth, folders, idle, listing, message_changes, metadata, quota, resync, updates
 from replicator.imap.handlers.append import append, appended
 from replicator.imap.handlers.authenticate import authenticate
 from replicator.imap.handlers.fetch import fetch
@@ -84,6 +84,8 @@ RULES: Mapping[type[object], Rule] = MappingProxyType(
             _rule(c.GetQuota, _USER, quota.get_quota),
             _rule(c.GetQuotaRoot, _USER, quota.get_quota_root),
             _rule(c.SetQuota, _USER, quota.set_quota),
+            _rule(c.GetMetadata, _USER, metadata.get_metadata),
+            _rule(c.SetMetadata, _USER, metadata.set_metadata),
             _rule(c.Append, _USER, append),
             _rule(c.Idle, _USER, idle.idle),
             _rule(c.Check, _SELECTED, message_changes.check),
@@ -165,6 +167,8 @@ async def _serve_large(session: Session, begun: LargeLiteral) -> bool:
     """Serve a command whose large literal is still arriving. Answer the command once the literal is complete."""
     literal = IncomingLiteral(session.connection, begun)
     doing("imap", session.user_or_none, _name_of(begun.frame.text))
+    if verb_of(begun.frame.text) == b"SETMETADATA":
+        return await _refuse_value(session, begun, literal)
     try:
         command = await appended(session, begun, literal)
     except CommandSyntaxError as error:
@@ -173,6 +177,15 @@ async def _serve_large(session: Session, begun: LargeLiteral) -> bool:
         return False
     session.check_login()
     return await _run(session, command, "APPEND", literal)
+
+
+async def _refuse_value(session: Session, begun: LargeLiteral, literal: IncomingLiteral) -> bool:
+    """Refuse a SETMETADATA that would not fit into memory, without the octets that its client has yet to send."""
+    await literal.skip()
+    error = metadata.too_large(session)
+    session.services.metrics.command("SETMETADATA", error.condition)
+    await session.write([tagged(tag_of(begun.frame.text) or "*", error.condition, str(error), error.code)])
+    return True
 
 
 async def _refuse_frame(session: Session, error: FramingError) -> None:

@@ -29,6 +29,8 @@ _LOGGED_IN = (
     "LIST-EXTENDED",
     "LIST-STATUS",
     "SPECIAL-USE",
+    "CREATE-SPECIAL-USE",
+    "METADATA",
     "UIDPLUS",
     "UNSELECT",
     "IDLE",
@@ -216,10 +218,10 @@ class Session:
         """The limits on what a client may ask for."""
         return self.services.limits
 
-    def refusal(self, limit: str, text: str) -> CommandFailedError:
+    def refusal(self, limit: str, text: str, code: str = "LIMIT") -> CommandFailedError:
         """Count a refusal by this limit, a key of `[limits]`, and return the error for the client (RFC 5530, LIMIT)."""
         self.services.refusals.refused("imap", limit)
-        return CommandFailedError(text, "LIMIT")
+        return CommandFailedError(text, code)
 
     async def folder(self, name: str) -> Folder:
         """Return the user's folder of this name. Raises FolderNotFoundError."""

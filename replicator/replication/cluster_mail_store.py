@@ -17,6 +17,7 @@ import trio
 
 from protocol.commands import Stored
 from protocol.values import UID_MAX, Dot, UidSet
+from replicator.annotations import check_annotation_name
 from replicator.errors import (
     ContentUnavailableError,
     FolderExistsError,
@@ -42,6 +43,7 @@ from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.writes.quotas import Quotas
 from replicator.replication.writes.requests import (
+    AnnotateRequest,
     CopyRequest,
     CreateRequest,
     DeleteRequest,
@@ -59,7 +61,7 @@ from replicator.store.db.queries import FolderRecord, MailboxKey
 from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Store
 from replicator.view import MailboxView, Message
-from resync.entry import tree_id
+from resync.entry import NOWHERE, tree_id
 
 FOLDERS_IN_MEMORY = 10_000
 AT_ONCE = 2000  # messages of one COPY, STORE or EXPUNGE; a client's command for more takes several, one after the other
@@ -123,13 +125,32 @@ class ClusterMailStore:
         await self._coordinator.readiness.wait(_tree(user))
         return await self._store.read(lambda reader: sorted(queries.subscriptions(reader, user)))
 
-    async def create_folder(self, user: str, name: str) -> Folder:
+    async def annotations(self, user: str, folder: Folder | None) -> Mapping[str, bytes]:
+        """See `MailStore`."""
+        await self._coordinator.readiness.wait(_tree(user))
+        home = NOWHERE if folder is None else folder.mailbox_id
+        return await self._store.read(partial(queries.annotations_of, user=user, mailbox_id=home))
+
+    async def annotated(self, user: str, name: str) -> Mapping[bytes, bytes]:
+        """See `MailStore`."""
+        await self._coordinator.readiness.wait(_tree(user))
+        return await self._store.read(partial(queries.annotated, user=user, name=name))
+
+    async def annotate(self, user: str, folder: Folder | None, values: Mapping[str, bytes | None]) -> None:
+        """See `MailStore`."""
+        for name in values:
+            check_annotation_name(name)
+        await self._coordinator.readiness.wait(_tree(user))
+        home = NOWHERE if folder is None else folder.mailbox_id
+        await self._coordinator.submit(AnnotateRequest(user, home, tuple(values.items())))
+
+    async def create_folder(self, user: str, name: str, use: str | None = None) -> Folder:
         """See `MailStore`."""
         check_folder_name(name)
         if name == INBOX:
             raise FolderExistsError("INBOX exists for every user")
         await self._coordinator.readiness.wait(_tree(user))
-        return await self._create(user, name)
+        return await self._create(user, name, use)
 
     async def rename_folder(self, user: str, old: str, new: str) -> None:
         """See `MailStore`."""
@@ -187,9 +208,9 @@ class ClusterMailStore:
             folder, chain.messages, chain.unseen, chain.uidnext, chain.highestmodseq, chain.size_bytes, unclaimed
         )
 
-    async def _create(self, user: str, name: str) -> Folder:
+    async def _create(self, user: str, name: str, use: str | None = None) -> Folder:
         mailbox_id, new_id = self._environment.new_guid(), self._environment.new_guid
-        await self._coordinator.submit(CreateRequest(user, name, mailbox_id, new_id))
+        await self._coordinator.submit(CreateRequest(user, name, mailbox_id, new_id, use))
         record = await self._store.read(lambda reader: queries.folder(reader, user, name))
         if record is None:
             raise FolderNotFoundError(f"another client deleted the folder {name!r} as soon as it was created")

@@ -131,7 +131,7 @@ class Store:
                 run_in_thread=environment.run_in_thread,
                 publish=self._publish,
                 damage=self.damage,
-                folders_max=limits.imap_folders_per_user,
+                limits=limits,
             )
             self.context = queries.log_context(self._connection)
             self.collected = queries.log_collected(self._connection)

@@ -36,10 +36,10 @@ def halves(columns: Sequence[Column]) -> list[Column]:
 def compared(tables: Mapping[str, DataFrame], nodes: Sequence[str]) -> DataFrame:
     """Return one row per mailbox: `mailbox`, `is_tree`, `sums` and `is_equal`. Worth persisting: it is small.
 
-    `tables`: of inventories. A folder tree is a mailbox without messages; its folders and subscriptions are hashed.
-    `sums` has for each node with anything of the mailbox: `node`, `has_head`, `said` (the number of rows by its head),
-    `rows` (the actual number), and `total`, the sums over the rows. `is_equal`: every node has the same head, with all
-    its numbers, over the same rows, as many as the head says.
+    `tables`: of inventories. A folder tree is a mailbox without messages; its rows are hashed. `sums` has for each node
+    with anything of the mailbox: `node`, `has_head`, `said` (the number of rows by its head), `rows` (the actual
+    number), and `total`, the sums over the rows. `is_equal`: every node has the same head, with all its numbers, over
+    the same rows, as many as the head says.
     """
     rows = (_of_messages(tables["messages"]), _of_heads(tables["heads"]), _of_trees(tables))
     one_node = reduce(DataFrame.unionByName, rows).groupBy("mailbox", NODE).agg(
@@ -76,14 +76,14 @@ def _of_messages(messages: DataFrame) -> DataFrame:
 
 
 def _of_trees(tables: Mapping[str, DataFrame]) -> DataFrame:
-    """Return folders and subscriptions as rows of their users' trees; a user without a tree gets one without a head."""
+    """Return the rows of trees as rows of their users' trees; a user without a tree gets one without a head."""
     trees = tables["heads"].where("uidvalidity = 0").select(NODE, "user", F.col("mailbox").alias("tree"))
     nothing = F.lit(None).cast("long")
     sides = []
-    for seed, table in enumerate(("folders", "subscriptions")):
+    for seed, table in enumerate(("folders", "subscriptions", "annotations")):
         columns = [F.lit(seed), *map(F.col, SCHEMAS[table].names)]
         sides.append(tables[table].select(NODE, "user", *halves(columns)))
-    return sides[0].unionByName(sides[1]).join(trees, [NODE, "user"], "left").select(
+    return reduce(DataFrame.unionByName, sides).join(trees, [NODE, "user"], "left").select(
         F.coalesce("tree", F.unhex(F.md5("user"))).alias("mailbox"), NODE, F.lit(True).alias("is_tree"),
         nothing.alias("said"), nothing.alias("head_a"), nothing.alias("head_b"),
         F.lit(0).cast("long").alias("rows"), *SUMS,

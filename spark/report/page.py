@@ -89,7 +89,7 @@ def _relations(summary: Summary) -> Iterator[Element]:
     yield element("ul", *items, class_="terms")
     yield element(
         "p",
-        "A folder tree is a user's folders and subscriptions. Mailboxes that only some nodes have:"
+        "A folder tree is a user's folders, subscriptions and annotations. Mailboxes that only some nodes have:"
         f" {number(summary.only_on_some)}. Mailboxes whose UIDVALIDITY differs:"
         f" {number(summary.uidvalidity_differs)}; a mail client that sees another UIDVALIDITY drops its cache of"
         " the folder and fetches everything again.",

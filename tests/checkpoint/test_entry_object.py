@@ -10,6 +10,7 @@ from resync.entry import (
     Entry,
     FlagAdd,
     FlagDel,
+    FolderAnnotate,
     FolderCreate,
     FolderDelete,
     FolderRename,
@@ -40,6 +41,7 @@ changes = st.one_of(
     st.builds(FolderRename, ids, texts),
     st.builds(FolderDelete, ids),
     st.builds(FolderSubscribe, texts, st.booleans()),
+    st.builds(FolderAnnotate, ids, tuples_of(st.tuples(texts, st.none() | hashes))),
     st.sampled_from([MERGE, TREE]),
 )
 

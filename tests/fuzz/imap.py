@@ -85,6 +85,8 @@ TARGET = Target(
         b"\x07a1 NOOP\r\na2 LOGIN bob {3+}\r\nabc\r\n",
         b'\x05a LIST "" "%/*"\r\nb STATUS "Entw&APw-rfe" (MESSAGES UIDNEXT)\r\n',
         b"\x09a SELECT inbox\r\na CREATE {3}\r\nabc\r\na RENAME x y\r\na SUBSCRIBE &Jjo-\r\n",
+        b'\x09a SETMETADATA "" (/private/a NIL /shared/b ~{3}\r\nabc)\r\na CREATE x (USE (\\Sent))\r\n',
+        b'\x09a GETMETADATA (MAXSIZE 9 DEPTH infinity) "" (/private /shared)\r\na GETMETADATA x (DEPTH 1) /shared\r\n',
         b'\x20a APPEND x (\\Seen) "01-Jan-2020 12:00:00 +0000" {70+}\r\n' + b"x" * 70 + b"\r\n",
         b"\x03a UID FETCH 1:*,5 (FLAGS BODY.PEEK[1.2.HEADER.FIELDS (From To)]<0.9> ENVELOPE)\r\n",
         b"\x0aa SEARCH CHARSET UTF-8 OR (SEEN NOT FROM x) UID 1:5 SINCE 1-Feb-2020 LARGER 9 BODY {2}\r\nab\r\n",

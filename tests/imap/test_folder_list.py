@@ -14,8 +14,8 @@ from replicator.imap.handlers.folder_list import (
     Pattern,
     list_entries,
     lsub_entries,
-    special_uses,
 )
+from replicator.imap.special_uses import special_uses, uses_of
 
 
 def matches_regex(pattern: str, name: str) -> bool:
@@ -73,7 +73,7 @@ NAMES = ["INBOX", "Drafts", "INBOX/x", "a", "a/b/c"]
     ],
 )  # fmt: skip
 def test_list_entries_have_their_attributes(pattern: str, listed: list[str]) -> None:
-    assert shown(list_entries([pattern], NAMES, FolderSelection(marked=[special_uses(NAMES)]))) == listed
+    assert shown(list_entries([pattern], NAMES, FolderSelection(marked=[special_uses(NAMES, {})]))) == listed
 
 
 def shown(entries: Iterator[Entry | None]) -> list[str]:
@@ -147,4 +147,37 @@ def test_many_names_are_not_compared_with_each_other() -> None:
 
 def test_first_conventional_name_gets_the_special_use() -> None:
     names = ["Sent Items", "SENT", "Spam", "Trash/old", "Archives"]
-    assert special_uses(names) == {"SENT": "\\Sent", "Spam": "\\Junk", "Archives": "\\Archive"}
+    assert special_uses(names, {}) == {"SENT": "\\Sent", "Spam": "\\Junk", "Archives": "\\Archive"}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["Sent Items", "Deleted Items", "Junk E-mail", "Drafts", "Archive"],  # Outlook
+        ["[Gmail]/Sent Mail", "[Gmail]/Trash", "[Gmail]/Spam", "[Gmail]/Drafts", "Archive"],
+        ["Sent Messages", "Deleted Messages", "Junk", "Drafts", "Archive"],  # Apple Mail
+        ["Sent", "Trash", "Junk", "Drafts", "Archives"],  # Thunderbird
+    ],
+)
+def test_names_of_mail_programs_have_special_uses(names: list[str]) -> None:
+    uses = ["\\Sent", "\\Trash", "\\Junk", "\\Drafts", "\\Archive"]
+    assert special_uses(names, {}) == dict(zip(names, uses, strict=True))
+
+
+def test_names_are_guesses_only_where_no_folder_has_the_use() -> None:
+    names = ["Sent", "Out", "Trash", "Bin", "Drafts"]
+    assigned = {"Out": "\\Sent \\Archive", "Drafts": "", "Trash": "\\Junk"}
+    assert special_uses(names, assigned) == {"Out": "\\Sent \\Archive", "Trash": "\\Junk", "Bin": "\\Trash"}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b"\\Sent \\Trash", "\\Sent \\Trash"),
+        (b"", ""),
+        (b'\\Sent) "/" x\r\n* BYE \\Drafts', "\\Drafts"),
+        (b"\xff \\All", ""),
+    ],
+)
+def test_only_supported_uses_of_an_annotation_are_shown(value: bytes, shown: str) -> None:
+    assert uses_of(value) == shown

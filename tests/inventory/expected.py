@@ -6,6 +6,7 @@ import sqlite3
 
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
+from resync.entry import AnnotationState, FolderState, SubscriptionState
 from resync.row import Row
 from tests.inventory.reading_back import Rows
 
@@ -13,8 +14,10 @@ from tests.inventory.reading_back import Rows
 def tables(connection: sqlite3.Connection) -> dict[str, Rows]:
     heads = list(queries.chains_of(connection, None))
     trees = [queries.tree_rows(connection, user) for user in queries.users(connection)]
-    folders = sorted((folder for tree, _ in trees for folder in tree), key=lambda folder: folder.mailbox_id)
-    subscriptions = sorted(one for _, tree in trees for one in tree)
+    named = [row for tree in trees for row in tree]
+    folders = sorted((row for row in named if isinstance(row, FolderState)), key=lambda folder: folder.mailbox_id)
+    subscriptions = sorted(row for row in named if isinstance(row, SubscriptionState))
+    annotations = sorted((row for row in named if isinstance(row, AnnotationState)), key=lambda one: one[:3])
     messages = [(head.id, row) for head in heads for row in queries.mailbox_rows(connection, head.id)]
     guids = sorted((row.guid, mailbox, row) for mailbox, row in messages)
     return {
@@ -26,6 +29,8 @@ def tables(connection: sqlite3.Connection) -> dict[str, Rows]:
         "folders": [{("mailbox" if key == "mailbox_id" else key): value for key, value in one._asdict().items()}
                     for one in folders],
         "subscriptions": [one._asdict() for one in subscriptions],
+        "annotations": [{("folder" if key == "mailbox_id" else key): value for key, value in one._asdict().items()}
+                        for one in annotations],
     }  # fmt: skip
 
 

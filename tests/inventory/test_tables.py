@@ -34,6 +34,7 @@ from tests.store.memory_node import MemoryNode
 
 DATABASE_TABLES = {
     "heads": "chain", "messages": "by_uid", "guids": "by_guid", "folders": "folder", "subscriptions": "subscription",
+    "annotations": "annotation",
 }  # fmt: skip
 AFTER_MERGES = (
     "UPDATE by_uid SET also = x'919292a56463392e7a0500' WHERE uid % 5 = 0",

@@ -98,6 +98,7 @@ def test_failed_inventory_is_removed(node: MemoryNode, server: Address, url: str
         InventoryWriter(node.connection, broken, Listener(), dc7).write(ORDER)
     assert MARK.fullmatch(before.pop(0)), before
     assert before == [
+        "annotations/part-00000.parquet",
         "folders/part-00000.parquet", "heads/part-00000.parquet", "heads/part-00007.parquet",
         "subscriptions/part-00000.parquet",
     ]  # fmt: skip

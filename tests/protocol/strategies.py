@@ -122,11 +122,14 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "uids": uid_sets,
     "uidvalidity": numbers_32,
     "unchanged_since": numbers,
+    "use": texts,
     "user": texts,
+    "values": literals,
     "version": numbers_32,
 }
 EXCEPTIONS: dict[tuple[type, str], SearchStrategy[object]] = {
     (c.Copy, "destination"): numbers_32,
+    (c.Annotate, "mailbox_id"): st.just(b"") | ids,
     (c.Saved, "uids"): tuples_of(uids),
     (c.Save, "message"): st.builds(c.Text, hashes, literals) | st.builds(c.Parts, hashes, numbers, literals),
     (c.Offer, "message"): st.builds(c.Parts, hashes, numbers, literals),

@@ -39,6 +39,8 @@ VERBS: list[tuple[str, type]] = [
     (f"a DELETE ann {'0' * 32}", c.Delete),
     ("a SUBSCRIBE ann Work", c.Subscribe),
     ("a UNSUBSCRIBE ann Work", c.Subscribe),
+    (f"a ANNOTATE ann {'0' * 32} {{0+}}\r\n", c.Annotate),
+    ("a ANNOTATE ann NIL {0+}\r\n", c.Annotate),
     (f"* MERGE 1 ENTRY (dc1.b3:2 () 0 0 {'0' * 32} 0 1 ()) {{0+}}\r\n", c.Merge),
     (f"* REMOTE 1 ENTRY (dc1.b3:2 () 0 0 {'0' * 32} 0 101 NIL) mail/entries/dc1.b3/2", c.Remote),
     (f"a OFFER PARTS {'0' * 64} 1 {{0+}}\r\n", c.Offer),

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from protocol.values import Dot
 from resync import bulk
 from resync.bulk import Item
-from resync.entry import FolderState, SubscriptionState
+from resync.entry import NOWHERE, AnnotationState, FolderState, SubscriptionState
 from resync.ranges import Answer, Fingerprint, Listing, Split
 from resync.row import Row
 
@@ -33,6 +33,7 @@ ITEM: st.SearchStrategy[Item] = st.one_of(
     ROW,
     st.builds(FolderState, KEY, NAME, NAME, NUMBER, st.booleans(), NUMBER, NAME),
     st.builds(SubscriptionState, NAME, NAME, st.booleans(), NUMBER, NAME),
+    st.builds(AnnotationState, NAME, st.just(NOWHERE) | KEY, NAME, st.none() | st.binary(max_size=9), NUMBER, NAME),
 )
 ANSWER: st.SearchStrategy[Answer] = st.one_of(
     st.lists(st.builds(Fingerprint, NUMBER, HASH), min_size=16, max_size=16).map(lambda parts: Split(tuple(parts))),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from protocol.values import Dot, UidSet
 from resync.bulk import Item, key_of
 from resync.differing import DifferenceKind, Side, differing, kinds
-from resync.entry import FlagAdd, FolderState, MailAdd, MailDel, SubscriptionState
+from resync.entry import NOWHERE, AnnotationState, FlagAdd, FolderState, MailAdd, MailDel, SubscriptionState
 from resync.merge import merge
 from resync.row import Row, shares_placement
 from resync.state import MailboxState
@@ -223,5 +223,12 @@ def test_kinds_of_folders() -> None:
 def test_kinds_of_subscriptions() -> None:
     one, other = (SubscriptionState("alice", "News", subscribed, 1, "dc1") for subscribed in (True, False))
     assert differing(tree("dc1.x", one), tree("dc2.x", other)).by_kind == {DifferenceKind.SUBSCRIPTION: 1}
+    assert differing(tree("dc1.x"), tree("dc2.x", other)).by_kind == {DifferenceKind.MISSING_HERE: 1}
+    assert differing(tree("dc1.x", one), tree("dc2.x")).by_kind == {DifferenceKind.MISSING_THERE: 1}
+
+
+def test_kinds_of_annotations() -> None:
+    one, other = (AnnotationState("alice", NOWHERE, "/private/comment", value, 1, "dc1") for value in (b"x", None))
+    assert differing(tree("dc1.x", one), tree("dc2.x", other)).by_kind == {DifferenceKind.ANNOTATION: 1}
     assert differing(tree("dc1.x"), tree("dc2.x", other)).by_kind == {DifferenceKind.MISSING_HERE: 1}
     assert differing(tree("dc1.x", one), tree("dc2.x")).by_kind == {DifferenceKind.MISSING_THERE: 1}

@@ -1,15 +1,19 @@
 from dataclasses import replace
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.values import UID_MAX, Dot, Stamp, UidSet
 from resync.entry import (
+    NOWHERE,
+    AnnotationState,
     Change,
     Entry,
     FlagAdd,
     FlagDel,
+    FolderAnnotate,
     FolderCreate,
     FolderDelete,
     FolderRename,
@@ -22,8 +26,10 @@ from resync.entry import (
     TreeMerge,
     anchor,
     pack_change,
+    pack_values,
     tree_id,
     unpack_change,
+    unpack_values,
 )
 from resync.row import Row
 
@@ -42,6 +48,7 @@ CHANGE: st.SearchStrategy[Change] = st.one_of(
     st.builds(FolderRename, ID, NAME),
     st.builds(FolderDelete, ID),
     st.builds(FolderSubscribe, NAME, st.booleans()),
+    st.builds(FolderAnnotate, ID, st.lists(st.tuples(NAME, st.none() | st.binary(max_size=9)), max_size=3).map(tuple)),
 )
 ENTRY = st.builds(
     Entry,
@@ -105,7 +112,9 @@ def test_merge_is_the_same_after_packing_and_invalid_ones_are_refused() -> None:
     merge = Merge(9, 3, (Dot("dc1.x", 4), Dot("dc2.y", 9)), (row,), (b"r" * 16,))
     folder = FolderState(b"m" * 16, "alice", "Work", 7, deleted=True, time=5, sid="dc1")
     tree = TreeMerge((Dot("dc1.x", 4),), (folder,), (SubscriptionState("alice", "Work", True, 5, "dc1"),))  # noqa: FBT003
-    for change in (merge, tree):
+    note = AnnotationState("alice", b"m" * 16, "/private/comment", b"\xff", 5, "dc1")
+    annotated = tree._replace(annotations=(note, note._replace(mailbox_id=NOWHERE, value=None)))
+    for change in (merge, tree, annotated):
         assert unpack_change(pack_change(change)) == change
     invalid_merges: list[Merge | TreeMerge] = [
         merge._replace(uidnext="9"),  # type: ignore[arg-type]
@@ -113,6 +122,8 @@ def test_merge_is_the_same_after_packing_and_invalid_ones_are_refused() -> None:
         merge._replace(rows=(row._replace(flags={"\\Seen": (5, "dc1", 1)}),)),  # type: ignore[dict-item]
         merge._replace(removed=("r",)),  # type: ignore[arg-type]
         tree._replace(folders=(folder._replace(deleted=1),)),  # type: ignore[arg-type]
+        tree._replace(annotations=(note._replace(value="text"),)),  # type: ignore[arg-type]
+        tree._replace(annotations=(note._replace(mailbox_id=None),)),  # type: ignore[arg-type]
     ]
     for invalid in invalid_merges:
         with pytest.raises(ValueError, match="not a change"):
@@ -120,6 +131,19 @@ def test_merge_is_the_same_after_packing_and_invalid_ones_are_refused() -> None:
     for garbage in (b"", b"\xc1", b"\x93\x01\x02\x03", b"\x91\xa8MAIL_DEL", pack_change(merge)[:-1]):
         with pytest.raises(ValueError, match="not a change"):
             unpack_change(garbage)
+
+
+def test_merge_without_annotations_is_packed_as_before_there_were_any() -> None:
+    tree = TreeMerge((Dot("dc1.x", 4),), (), ())
+    assert msgpack.unpackb(pack_change(tree)) == ["FOLDER_MERGE", [["dc1.x", 4]], [], []]
+
+
+def test_values_of_annotations_are_the_same_after_packing_and_invalid_ones_are_refused() -> None:
+    values = (("/private/comment", b"\x00\xff"), ("/shared/comment", None))
+    assert unpack_values(pack_values(values)) == values
+    for invalid in (b"", b"\xc1", b"\x01", b"\x91\x01", b"\x91\x92\xa1a\xa1b", b"\x91\x92\x01\xc0"):
+        with pytest.raises(ValueError, match="not values of annotations"):
+            unpack_values(invalid)
 
 
 ADD = MailAdd(1, bytes(16), 0, (), 4, bytes(32), copied=False)

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.values import Stamp
 from resync.clock import COUNTER_BITS
-from resync.entry import Change, FolderCreate, FolderDelete, FolderRename, FolderSubscribe
-from resync.folder_tree import UIDVALIDITY_AHEAD_MAX, UIDVALIDITY_MAX, UIDVALIDITY_STEP, merge_trees
+from resync.entry import NOWHERE, Change, FolderAnnotate, FolderCreate, FolderDelete, FolderRename, FolderSubscribe
+from resync.folder_tree import ROW_BYTES, UIDVALIDITY_AHEAD_MAX, UIDVALIDITY_MAX, UIDVALIDITY_STEP, merge_trees
 from resync.state import RISEN_MAX, ContradictionError
 from tests.effort import examples
 from tests.resync.tree_histories import Clock, Node
@@ -32,6 +33,10 @@ def test_trees_that_change_apart_become_equal(size: int, steps: int, rng: random
         for node in others:
             master.meet(node)
     assert all(node.tree == master.tree for node in others)
+    shown = {(one.mailbox_id, one.name): Stamp(one.time, one.sid) for one in master.tree.annotations.values()}
+    kept = {NOWHERE, *(folder.mailbox_id for folder in master.living().values())}
+    for (home, name), stamp in clock.annotated.items():
+        assert home not in kept or shown[home, name] >= stamp, "the last change of an annotation is lost"
 
 
 def two_nodes() -> tuple[Node, Node]:
@@ -92,6 +97,69 @@ def test_united_folder_that_moved_with_its_parent_can_be_renamed() -> None:
     assert one.living()["Later"].mailbox_id == second
 
 
+NOTE = "/private/comment"
+
+
+def comment(node: Node, mailbox_id: bytes) -> bytes | None:
+    return node.tree.annotations[mailbox_id, NOTE].value
+
+
+def annotate(node: Node, name: str, value: bytes | None) -> None:
+    node.number(FolderAnnotate(node.living()[name].mailbox_id, ((NOTE, value),)))
+
+
+@pytest.mark.parametrize("first", [b"one", None])
+@pytest.mark.parametrize("second", [b"two", None])
+def test_of_two_values_of_one_annotation_the_last_one_stays(first: bytes | None, second: bytes | None) -> None:
+    one, other = two_nodes()
+    one.create("Work")
+    other.meet(one)
+    annotate(one, "Work", first)
+    annotate(other, "Work", second)
+    one.meet(other)
+    other.meet(one)
+    assert comment(one, one.living()["Work"].mailbox_id) == second
+
+
+def test_annotation_stays_with_a_renamed_folder_and_goes_with_a_deleted_one() -> None:
+    one, other = two_nodes()
+    one.create("Work")
+    other.meet(one)
+    annotate(one, "Work", b"x")
+    other.rename("Work", "Later")
+    one.meet(other)
+    other.meet(one)
+    assert comment(one, one.living()["Later"].mailbox_id) == b"x"
+    annotate(one, "Later", b"y")
+    other.number(FolderDelete(other.living()["Later"].mailbox_id))
+    other.meet(one)
+    assert not other.tree.annotations
+    one.meet(other)
+    assert one.tree == other.tree
+
+
+def test_folder_takes_over_the_annotations_of_those_united_with_it() -> None:
+    one, other = two_nodes()
+    third = Node("c", one.clock)
+    for node in (one, other):
+        node.create("Work")
+    first, second = (node.living()["Work"].mailbox_id for node in (one, other))
+    third.meet(other)
+    annotate(one, "Work", b"of the first")
+    annotate(other, "Work", b"of the second")
+    one.number(FolderAnnotate(first, (("/shared/one", b"1"),)))
+    one.meet(other)
+    assert {key[1]: value.value for key, value in one.tree.annotations.items() if key[0] == first} == {
+        NOTE: b"of the second",
+        "/shared/one": b"1",
+    }
+    third.rename("Work", "Later")
+    one.meet(third)
+    assert comment(one, second) == b"of the second", "a folder that comes back has its annotations"
+    one.number(FolderAnnotate(second, ((NOTE, b"later"),)))
+    assert comment(one, first) == b"of the second"
+
+
 def test_parent_created_by_two_masters_is_one_folder() -> None:
     one, other = two_nodes()
     one.create("A")
@@ -113,6 +181,7 @@ def test_parent_created_by_two_masters_is_one_folder() -> None:
         (FolderRename(b"b" * 16, "A"), "one name to two folders"),
         (FolderRename(b"c" * 16, "C"), "does not exist"),
         (FolderDelete(b"c" * 16), "does not exist"),
+        (FolderAnnotate(b"c" * 16, (("/private/comment", b"x"),)), "does not exist"),
     ],
 )
 def test_change_that_no_master_can_have_numbered_is_refused(change: Change, error: str) -> None:
@@ -132,11 +201,12 @@ def test_tree_refuses_repeated_entries_and_skipped_modseqs() -> None:
 
 
 def test_large_tree_difference_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resync.folder_tree.NAMES_AT_ONCE", 2)
+    monkeypatch.setattr("resync.merge.BYTES_AT_ONCE", 2 * ROW_BYTES)
     one, other = two_nodes()
     for number in range(5):
         one.create(f"one{number}")
         other.number(FolderSubscribe(f"other{number}", subscribed=True))
+    other.number(FolderAnnotate(NOWHERE, (("/private/a", b"x" * 9 * ROW_BYTES), ("/private/b", b"y"))))
     one.meet(other)
     other.meet(one)
     assert len(one.history[-1].changes) == 3

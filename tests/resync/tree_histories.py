@@ -5,8 +5,20 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from protocol.values import Dot
-from resync.entry import Change, Entry, FolderCreate, FolderDelete, FolderRename, FolderState, FolderSubscribe, tree_id
+from protocol.values import Dot, Stamp
+from resync.entry import (
+    NOWHERE,
+    AnnotationState,
+    Change,
+    Entry,
+    FolderAnnotate,
+    FolderCreate,
+    FolderDelete,
+    FolderRename,
+    FolderState,
+    FolderSubscribe,
+    tree_id,
+)
 from resync.folder_tree import GIVEN_UP, SEPARATOR, UNITED, TreeState, merge_trees, tree_difference, uidvalidities_after
 from resync.state import RISEN_MAX
 from tests.resync.replaying import replay_tree
@@ -41,6 +53,9 @@ class Node:
             assert self.tree.folders[mailbox_id].uidvalidity >= folder.uidvalidity, "UIDVALIDITY fell"
             by_user = folder.deleted and folder.sid != UNITED
             assert self.tree.folders[mailbox_id].deleted >= by_user, "a deleted folder came back"
+        for change in entry.changes:
+            if isinstance(change, FolderAnnotate):
+                self.clock.annotated |= {(change.mailbox_id, name): entry.stamp for name, _ in change.values}
         self.show()
 
     def show(self) -> None:
@@ -78,13 +93,17 @@ class Node:
     def act(self, rng: random.Random) -> None:
         name, living = SEPARATOR.join(rng.choices("abc", k=rng.randint(1, 3))), self.living()
         choice = rng.random()
-        if choice < 0.4 or not living:
+        if choice > 0.8:
+            home = rng.choice([NOWHERE, *(folder.mailbox_id for _, folder in sorted(living.items()))])
+            values = {f"/private/{rng.choice('ab')}": rng.choice([None, rng.randbytes(2)]) for _ in range(2)}
+            self.number(FolderAnnotate(home, tuple(values.items())))
+        elif choice < 0.4 or not living:
             if name not in living:
                 self.create(name)
-        elif choice < 0.7:
+        elif choice < 0.6:
             if (old := rng.choice(sorted(living))) != name:
                 self.rename(old, name)
-        elif choice < 0.85:
+        elif choice < 0.7:
             self.number(FolderDelete(living[rng.choice(sorted(living))].mailbox_id))
         else:
             self.number(FolderSubscribe(name, rng.random() < 0.5))
@@ -99,6 +118,7 @@ class Node:
             merged = merge_trees(self.tree, other.tree)
             assert merged == merge_trees(other.tree, self.tree), "a merge depends on the order of its sides"
             check_merged(merged, self.tree, other.tree)
+            check_annotations(merged, self.tree, other.tree)
             changes = tree_difference(merged, (self.tree, other.tree))
             entry = self.entry(changes, [self.history[-1].dot, other.history[-1].dot], merged.modseq)
             path = [*other.history, entry]
@@ -115,6 +135,7 @@ class Node:
 class Clock:
     def __init__(self) -> None:
         self.time = 1 << 20
+        self.annotated: dict[tuple[bytes, str], Stamp] = {}  # when each annotation was changed last, at any node
 
     def tick(self) -> int:
         self.time += 1
@@ -123,6 +144,25 @@ class Clock:
 
 def is_covered(one: TreeState, other: TreeState) -> bool:
     return all(other.context.get(origin, 0) >= seq for origin, seq in one.context.items())
+
+
+def check_annotations(merged: TreeState, *sides: TreeState) -> None:
+    """Compare with a plain reference: all changes that the sides show, in the order of their stamps."""
+    expected: dict[tuple[bytes, str], AnnotationState] = {}
+    changes = [(one, side) for side in sides for one in side.annotations.values()]
+    for one, side in sorted(changes, key=lambda change: (change[0].time, change[0].sid)):
+        folder = merged.folders.get(one.mailbox_id)
+        if folder is None or not folder.deleted or folder.sid == UNITED:
+            expected[one.mailbox_id, one.name] = one
+        if folder is not None and folder.deleted and folder.sid == UNITED and one.mailbox_id in living_ids(side):
+            for heir in living_ids(merged):
+                if merged.folders[heir].name == folder.name:
+                    expected[heir, one.name] = one._replace(mailbox_id=heir)
+    assert merged.annotations == expected
+
+
+def living_ids(tree: TreeState) -> set[bytes]:
+    return {folder.mailbox_id for folder in tree.folders.values() if not folder.deleted}
 
 
 def check_merged(merged: TreeState, *sides: TreeState) -> None:

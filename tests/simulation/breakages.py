@@ -58,6 +58,11 @@ BREAKAGES = (
         "return len(self._dropped) == len(self._links.component)", "return self.sid in self._dropped",
     ),
     Breakage(
+        "annotations", "a merge keeps the older value of an annotation", "resync/folder_tree.py",
+        "max(moved, found.get((home, one.name), moved), key=_last)",
+        "min(moved, found.get((home, one.name), moved), key=_last)",
+    ),
+    Breakage(
         "sync", "OK comes before the disk has it", "replicator/store/db/schema.py",
         "PRAGMA synchronous = FULL", "PRAGMA synchronous = OFF",
     ),

@@ -24,7 +24,7 @@ from tests.inventory.reading_back import dc7
 from tests.spark.clusters import fingerprint_sum
 from tests.spark.settings import SHUFFLED_JOINS, settings
 from tests.spark.writing import head_record, message_record, write
-from tests.store.memory_cluster import Cluster
+from tests.store.memory_cluster import Cluster, save
 
 
 def compared(read: Inventories) -> DataFrame:
@@ -44,7 +44,7 @@ def test_mailboxes_are_equal_exactly_where_digests_are_equal(spark: SparkSession
         else:
             cluster.change(rng.choice(cluster.keys), rng)
     cluster.settle()
-    cluster.change(cluster.keys[0], rng)
+    save(cluster.masters[cluster.keys[0]], cluster.keys[0], rng)
     places = {}
     digests: dict[bytes, list[bytes]] = {}
     for number, node in enumerate(cluster.nodes):
@@ -105,6 +105,20 @@ def test_folders_without_a_tree_head_are_damaged_even_if_all_nodes_agree(spark: 
         write(tmp_path / node, node, {"folders": [folder]})
     related = classified(inventories.read(spark, {node: str(tmp_path / node) for node in "ab"}))
     assert [(one["is_tree"], one["relation"]) for one in related.collect()] == [(True, "damaged")]
+
+
+@pytest.mark.parametrize(("one", "other"), [(b"x", b"x"), (None, None), (b"x", b"y"), (None, b""), (b"x", None)])
+def test_trees_whose_annotations_differ_are_not_equal(
+    spark: SparkSession, tmp_path: Path, one: bytes | None, other: bytes | None
+) -> None:
+    state = MailboxState(1, 1, {"a.x": 1})
+    head = head_record(b"t" * 16, state, Dot("a.x", 1), stated_count=0, stated_sum=0, master="a")
+    annotation = {"user": "alice", "folder": b"", "name": "/private/comment", "time": 1, "sid": "a"}
+    for node, value in (("a", one), ("b", other)):
+        tables = {"heads": [{**head, "uidvalidity": 0}], "annotations": [{**annotation, "value": value}]}
+        write(tmp_path / node, node, tables)
+    found = compared(inventories.read(spark, {node: str(tmp_path / node) for node in "ab"})).collect()
+    assert [row["is_equal"] for row in found] == [one == other]
 
 
 def test_rows_are_summed_before_the_shuffle(

@@ -17,7 +17,7 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import forks, sequencer
 from replicator.view import Message
-from resync.entry import Entry, anchor, tree_id
+from resync.entry import NOWHERE, Entry, anchor, tree_id
 from resync.state import MailboxState
 from tests.resync.replaying import replay
 from tests.store import consistency
@@ -128,11 +128,13 @@ class World:
         name, new_ids = "/".join(self.rng.choices("ab", k=self.rng.randint(1, 3))), iter(one.node.guid, None)
         known = [record.mailbox_id for record in queries.folders(one.node.connection, ALICE).values()]
         folder, subscribed = self.rng.choice([*known, one.node.guid()]), self.rng.random() < 0.5
+        home, value = self.rng.choice([NOWHERE, folder]), self.rng.choice([None, self.rng.randbytes(2)])
         changes: list[Callable[[Transaction], object]] = [
             lambda tx: sequencer.create_folder(tx, ALICE, name, one.node.guid(), spare_ids=new_ids),
             lambda tx: sequencer.rename_folder(tx, ALICE, folder, name, spare_ids=new_ids),
             lambda tx: sequencer.delete_folder(tx, ALICE, folder),
             lambda tx: sequencer.subscribe(tx, ALICE, name, subscribed=subscribed),
+            lambda tx: sequencer.annotate(tx, ALICE, home, [(f"/private/{self.rng.choice('ab')}", value)]),
         ]
         with suppress(MailError):
             one.node.write(self.rng.choice(changes))

@@ -19,7 +19,7 @@ from replicator.store.log.apply import APPLIED
 from replicator.view import SEEN
 from resync import row as rows
 from resync.entry import Entry, MailAdd
-from resync.folder_tree import GIVEN_UP
+from resync.folder_tree import GIVEN_UP, UNITED
 from tests.store.memory_node import MemoryNode, digests
 from tests.store.stamp_order import replay_by_stamps
 
@@ -193,7 +193,12 @@ def _check_trees(connection: sqlite3.Connection) -> None:
         subscriptions = connection.execute(
             "SELECT user, name, subscribed, time, sid FROM subscription WHERE user = ?", (tree.user,)
         ).fetchall()
-        assert tree.fingerprint == rows.add(0, *map(rows.fingerprint, folders + subscriptions))
+        annotations = connection.execute(
+            "SELECT user, mailbox_id, name, value, time, sid FROM annotation WHERE user = ?", (tree.user,)
+        ).fetchall()
+        assert tree.fingerprint == rows.add(0, *map(rows.fingerprint, folders + subscriptions + annotations))
+        by_user = {mailbox_id for mailbox_id, *_, deleted, _, sid in folders if deleted and sid != UNITED}
+        assert not by_user & {mailbox_id for _, mailbox_id, *_ in annotations}, "a deleted folder has annotations"
         living = [name for _, _, name, _, deleted, *_ in folders if not deleted]
         assert len(set(living)) == len(living), "two folders have one name"
         named = [(name, uidvalidity) for _, _, name, uidvalidity, _, _, sid in folders if sid != GIVEN_UP]
@@ -279,7 +284,7 @@ def _check_replay(connection: sqlite3.Connection, log: list[LogRow]) -> None:
     held = {content_hash for (content_hash,) in connection.execute("SELECT hash FROM content")}
     is_whole = all(content_hash in held for item in log for content_hash in item.new_bodies())
     offset = ", offset_bytes" if is_whole else ""  # the offset counts bodies
-    shown = [f"SELECT * FROM {table}" for table in ("by_uid", "by_guid", "folder", "subscription")]
+    shown = [f"SELECT * FROM {table}" for table in ("by_uid", "by_guid", "folder", "subscription", "annotation")]
     for query in (*shown, f"SELECT name, seq, collected{offset} FROM origin"):
         assert set(node.connection.execute(query)) == set(connection.execute(query)), query
     query = f"SELECT position, applied{offset} FROM log"

@@ -21,7 +21,7 @@ from replicator.store.log import sequencer
 from replicator.store.log.sequencer import CopySource, Flagged, Placed
 from replicator.store.store import Store
 from replicator.view import MailboxView, Message
-from resync.entry import Change, Entry
+from resync.entry import NOWHERE, Change, Entry
 from tests.store.consistency import check_file
 
 ALICE = "alice"
@@ -106,6 +106,12 @@ def deleting(mailbox_id: bytes, user: str = ALICE) -> Job[Dot]:
 
 def subscribing(name: str, *, subscribed: bool = True, user: str = ALICE) -> Job[Dot | None]:
     return lambda tx: sequencer.subscribe(tx, user, name, subscribed=subscribed)
+
+
+def annotating(mailbox_id: bytes = NOWHERE, user: str = ALICE, **values: bytes | None) -> Job[Dot | None]:
+    """Set `/private/NAME` to the values."""
+    named = [(f"/private/{name}", value) for name, value in values.items()]
+    return lambda tx: sequencer.annotate(tx, user, mailbox_id, named)
 
 
 def spare_ids(mailbox_id: bytes, name: str) -> Iterator[bytes]:

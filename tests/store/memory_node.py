@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 
 from protocol.commands import Parts
 from protocol.values import Dot
+from replicator.config import LimitsConfig
 from replicator.runtime.environment import run_in_thread
 from replicator.store.db import queries, schema
 from replicator.store.db.damage import Damage
@@ -24,7 +25,7 @@ T = TypeVar("T")
 class MemoryNode:
     """A node's database in memory. `write` does what `Store.write` does, but at once."""
 
-    def __init__(self, origin: str, now_ms: int = 1_000_000, folders_max: int = 10_000) -> None:
+    def __init__(self, origin: str, now_ms: int = 1_000_000, limits: LimitsConfig | None = None) -> None:
         self.origin = origin
         self.now_ms = now_ms
         self.random = random.Random(origin)
@@ -41,7 +42,7 @@ class MemoryNode:
             run_in_thread=run_in_thread,
             publish=publish,
             damage=Damage(Path(":memory:"), lambda: self.now_ms),
-            folders_max=folders_max,
+            limits=limits,
         )
 
     def write(self, work: Callable[[Transaction], T]) -> T:

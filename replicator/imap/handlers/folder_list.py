@@ -6,7 +6,7 @@ tree level by level find its children.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain
@@ -17,17 +17,6 @@ from replicator.mailstore import INBOX, SEPARATOR
 NOSELECT = "\\Noselect"
 NONEXISTENT = "\\NonExistent"  # RFC 5258 section 3; implies the former
 SUBSCRIBED = "\\Subscribed"
-
-_SPECIAL_USES: Mapping[str, tuple[str, ...]] = {
-    "\\Archive": ("archive", "archives"),
-    "\\Drafts": ("drafts",),
-    "\\Junk": ("junk", "spam"),
-    "\\Sent": ("sent", "sent messages", "sent items"),
-    "\\Trash": ("trash", "deleted messages", "deleted items"),
-}
-"""Special uses of RFC 6154 section 2 with the folder names that clients give them; the first existing name wins."""
-
-_LONGEST_CONVENTIONAL = max(len(name) for names in _SPECIAL_USES.values() for name in names)
 
 WILDCARDS = "*%"
 MAX_PATTERN = 1024  # characters of all patterns of a command: longer than any name
@@ -120,18 +109,6 @@ def _with_missing_parents(names: Sequence[str], others: Sequence[str] = ()) -> I
 
 def _matches(name: str, matching: Pattern, matching_inbox: Pattern) -> bool:
     return matching.matches(name) or (name == INBOX and matching_inbox.matches(name))
-
-
-def special_uses(names: Iterable[str]) -> dict[str, str]:
-    """Return the folders with a conventional name, each with its special use."""
-    short = (name for name in names if len(name) <= _LONGEST_CONVENTIONAL)
-    by_lower = {name.lower(): name for name in sorted(short, reverse=True)}
-    found = {}
-    for use, conventional in _SPECIAL_USES.items():
-        name = next((by_lower[lower] for lower in conventional if lower in by_lower), None)
-        if name is not None:
-            found[name] = use
-    return found
 
 
 class Pattern:

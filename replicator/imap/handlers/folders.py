@@ -11,6 +11,7 @@ from replicator.errors import InvalidNameError, MailboxFullError
 from replicator.imap.handlers.resync import update_cache
 from replicator.imap.selection import Selection, shown_modseq
 from replicator.imap.session import Completion, Session
+from replicator.imap.special_uses import checked_uses
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import status_line, status_response, untagged
@@ -29,7 +30,8 @@ async def namespace(session: Session, _command: c.Namespace) -> Completion:
 async def create(session: Session, command: c.Create) -> Completion:
     """Run CREATE. A trailing separator only announces that the folder will have subfolders (RFC 3501 section 6.3.3)."""
     with _counting_refusals(session):
-        folder = await session.mail.create_folder(session.user, command.mailbox.removesuffix(SEPARATOR))
+        name, use = command.mailbox.removesuffix(SEPARATOR), checked_uses(command.uses)
+        folder = await session.mail.create_folder(session.user, name, use or None)
     return Completion("Created", mailbox_id_code(folder))
 
 

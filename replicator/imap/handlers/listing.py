@@ -17,9 +17,9 @@ from replicator.imap.handlers.folder_list import (
     FolderSelection,
     list_entries,
     lsub_entries,
-    special_uses,
 )
 from replicator.imap.handlers.folders import status_of
+from replicator.imap.handlers.metadata import shown_uses
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
@@ -88,7 +88,7 @@ async def _selection(session: Session, command: c.ListMailboxes, folders: Mappin
 
     REMOTE adds nothing: all folders are here. Children and special uses are shown unasked.
     """
-    special = special_uses(folders)
+    special = await shown_uses(session, folders)
     if not command.extended:
         return FolderSelection(marked=[special])
     selected, returned = command.selection, command.returned

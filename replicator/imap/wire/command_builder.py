@@ -153,8 +153,8 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
             raise MeaninglessError(f"there are {len(numbers)} sequence numbers and {len(uids)} UIDs to match")
         return c.MatchData(numbers, uids)
 
-    def create(self, mailbox: str) -> c.Command:
-        return c.Create(mailbox)
+    def create(self, mailbox: str, uses: tuple[str, ...] | None) -> c.Command:
+        return c.Create(mailbox, uses or ())
 
     def delete(self, mailbox: str) -> c.Command:
         return c.Delete(mailbox)
@@ -218,6 +218,46 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
 
     def quota_limit(self, _resource: Token, _limit: Token) -> None:
         return None
+
+    def get_metadata(
+        self, options: tuple[int | float, ...] | None, mailbox: str, entries: tuple[str, ...]
+    ) -> c.Command:
+        sizes = [one for one in options or () if isinstance(one, int)]
+        depths = [one for one in options or () if isinstance(one, float)]
+        if len(sizes) > 1 or len(depths) > 1:
+            raise MeaninglessError("each option may stand once")
+        return c.GetMetadata(mailbox, entries, sizes[0] if sizes else None, depths[0] if depths else 0.0)
+
+    def get_metadata_of(self, mailbox: str, options: tuple[int | float, ...], entries: tuple[str, ...]) -> c.Command:
+        return self.get_metadata(options, mailbox, entries)
+
+    def metadata_options(self, *options: float) -> tuple[int | float, ...]:
+        return options
+
+    def metadata_max_size(self, size: Token) -> int:
+        return _octet_count(size)
+
+    def metadata_depth(self, depth: Token) -> float:
+        return float(depth)
+
+    def metadata_entries(self, *entries: str) -> tuple[str, ...]:
+        return entries
+
+    def metadata_entry(self, name: bytes) -> str:
+        if b"*" in name or b"%" in name:  # RFC 5464 section 5
+            raise MeaninglessError("the name of an annotation has no * and no %")
+        return _latin(name).lower()
+
+    def set_metadata(self, mailbox: str, *values: tuple[str, bytes | None]) -> c.Command:
+        if len({name for name, _ in values}) < len(values):
+            raise MeaninglessError("each annotation may stand once")
+        return c.SetMetadata(mailbox, values)
+
+    def metadata_value(self, name: str, value: bytes | None) -> tuple[str, bytes | None]:
+        return name, value
+
+    def literal8(self, _marker: Token) -> bytes:
+        return next(self.literals)
 
     def status(self, mailbox: str, items: tuple[c.StatusItem, ...]) -> c.Command:
         return c.Status(mailbox, items)

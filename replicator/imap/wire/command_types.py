@@ -107,9 +107,10 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """CREATE (RFC 3501 section 6.3.3)."""
+    """CREATE (RFC 3501 section 6.3.3), with special uses (RFC 6154 section 3)."""
 
     mailbox: str
+    uses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,24 @@ class SetQuota:
     """SETQUOTA (RFC 9208 section 4.1.3). Its limits are parsed and ignored: no client may set any."""
 
     root: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GetMetadata:
+    """GETMETADATA (RFC 5464 section 4.2). An empty `mailbox` stands for the account; `entries` are in lower case."""
+
+    mailbox: str
+    entries: tuple[str, ...]
+    max_size: int | None = None
+    depth: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SetMetadata:
+    """SETMETADATA (RFC 5464 section 4.3). An empty `mailbox` stands for the account; a value of None removes."""
+
+    mailbox: str
+    values: tuple[tuple[str, bytes | None], ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +377,8 @@ class Copy:
 
 Command = (
     Capability | Noop | Logout | Id | StartTls | Authenticate | Login | Namespace | Enable | Select | Create | Delete
-    | Rename | Subscribe | ListMailboxes | ListSubscriptions | Status | GetQuota | GetQuotaRoot | SetQuota | Append
+    | Rename | Subscribe | ListMailboxes | ListSubscriptions | Status | GetQuota | GetQuotaRoot | SetQuota
+    | GetMetadata | SetMetadata | Append
     | Idle | Check | Compress | Close | Unselect | Expunge | Search | Sort | Thread | CancelUpdate | Fetch | Store
     | Copy
 )  # fmt: skip

@@ -7,7 +7,7 @@ A FETCH response is a list of chunks, so that larger message contents are not co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from protocol.units import KIB
@@ -28,6 +28,8 @@ _JOINED_AT_ONCE = 5000  # numbers, in a millisecond
 # RFC 3501 section 9: quoted strings hold any TEXT-CHAR, which excludes NUL, CR, LF and octets above 127. The limit
 # keeps lines short for clients that read them into fixed buffers.
 _QUOTABLE = re.compile(rb"[\x01-\x09\x0b\x0c\x0e-\x7f]{0,1024}")
+
+_ASTRING = re.compile(rb"[!#$&'+,\-./0-9:;<=>?@A-Z\[\]^_`a-z|}~]+")
 
 _CONTROLS = re.compile(rb"[\x00-\x1f\x7f]")
 
@@ -122,6 +124,26 @@ def quota_response(root: str, resources: Iterable[tuple[str, int, int]]) -> byte
     """Format a QUOTA response (RFC 9208 section 4.2.1) of resources, each with what is used and its limit."""
     printed = " ".join(f"{name} {used} {limit}" for name, used, limit in resources)
     return b"* QUOTA %b (%b)\r\n" % (_string(root), printed.encode("ascii"))
+
+
+def metadata_response(name: str, values: Mapping[str, bytes | None]) -> list[bytes]:
+    """Format a METADATA response with values (RFC 5464 section 4.4.1); the empty name stands for the account."""
+    chunks = [b"* METADATA ", mailbox(name)]
+    for number, (entry, value) in enumerate(values.items()):
+        chunks += [b" " if number else b" (", *_entry_name(entry), b" ", *_nstring(value)]
+    return [*chunks, b")\r\n"]
+
+
+def _entry_name(entry: str) -> list[bytes]:
+    octets = entry.encode("latin-1")
+    return [octets] if _ASTRING.fullmatch(octets) else quoted_or_literal(octets)
+
+
+def _nstring(value: bytes | None) -> list[bytes]:
+    """Format a value: NIL, a string, or a literal8 (RFC 3516) if it has octets that a string may not have."""
+    if value is None:
+        return [b"NIL"]
+    return [b"~{%d}\r\n" % len(value), value] if b"\0" in value else quoted_or_literal(value)
 
 
 def search_response(verb: str, numbers: Sequence[int], modseq: int | None) -> list[bytes]:

@@ -129,7 +129,7 @@ def _chain(head: NamedHead, history: bytes, context: Context, change: Merge | Tr
         chain.uidnext, chain.risen, chain.messages = change.uidnext, change.risen, len(change.rows)
         items += change.rows
     else:
-        items += (*change.folders, *change.subscriptions)
+        items += change.rows()
     chain.fingerprint = rows.add(0, *map(bulk.hash_of, items))
     return chain
 
@@ -140,8 +140,7 @@ def _joined(changes: list[Merge | TreeMerge]) -> Merge | TreeMerge:
     if isinstance(first, Merge):
         return first._replace(rows=tuple(row for change in changes if isinstance(change, Merge) for row in change.rows))
     trees = [change for change in changes if isinstance(change, TreeMerge)]
-    folders = tuple(folder for change in trees for folder in change.folders)
-    return first._replace(folders=folders, subscriptions=tuple(one for change in trees for one in change.subscriptions))
+    return TreeMerge.of(first.context, (row for change in trees for row in change.rows()))
 
 
 def _is_empty(connection: Connection) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,8 +35,7 @@ from replicator.store.log import forks
 from replicator.store.log.forks import Branch, MiscountedError
 from replicator.store.log.replay import Base
 from replicator.store.store import Store
-from resync.bulk import Item
-from resync.entry import FolderState, Merge, SubscriptionState, TreeMerge
+from resync.entry import Merge, TreeMerge
 from resync.row import Row
 from resync.state import ContradictionError
 
@@ -301,10 +300,6 @@ def learned_step(learned: Learned) -> Merge | TreeMerge:
     theirs, items = learned.theirs, learned.items.values()
     context = context_dots(theirs.context)
     if theirs.uidvalidity == 0:
-        return TreeMerge(context, tuple(_of(items, FolderState)), tuple(_of(items, SubscriptionState)))
-    rows = sorted(_of(items, Row), key=lambda row: row.uid)
+        return TreeMerge.of(context, items)
+    rows = sorted((item for item in items if isinstance(item, Row)), key=lambda row: row.uid)
     return Merge(theirs.uidnext, theirs.risen, context, tuple(rows), tuple(sorted(learned.gone)))
-
-
-def _of(items: Iterable[Item], kind: type[T]) -> list[T]:
-    return [item for item in items if isinstance(item, kind)]

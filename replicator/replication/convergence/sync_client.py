@@ -28,7 +28,6 @@ from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.store import Store
 from resync import bulk
 from resync.bulk import ChainName, Item
-from resync.entry import FolderState, SubscriptionState
 from resync.folder_tree import TreeState
 from resync.ranges import Comparison, Difference, Fingerprint, Fingerprints
 from resync.row import Row, add, remove
@@ -298,10 +297,9 @@ def _sum(ours: Fingerprints, items: dict[bytes, Item], gone: Iterable[bytes]) ->
 def _state(chain: Chain, items: Collection[Item]) -> State | None:
     """Build the state; None if rows are of the wrong kind, or two share a UID or name."""
     if chain.uidvalidity == 0:
-        folders = {item.mailbox_id: item for item in items if isinstance(item, FolderState)}
-        subscriptions = {item.name: item for item in items if isinstance(item, SubscriptionState)}
-        tree = TreeState(chain.highestmodseq, dict(chain.context), folders, subscriptions)
-        return tree if len(folders) + len(subscriptions) == len(items) else None
+        shown = [item for item in items if not isinstance(item, Row | ChainName)]
+        tree = TreeState.of(chain.highestmodseq, chain.context, shown)
+        return tree if len(tree.rows()) == len(items) else None
     rows = {item.uid: item for item in items if isinstance(item, Row)}
     mailbox = MailboxState(chain.uidnext, chain.highestmodseq, dict(chain.context), rows, chain.risen)
     return mailbox if len(rows) == len(items) else None

@@ -212,8 +212,7 @@ def _items(connection: Connection, key: MailboxKey) -> dict[bytes, Item]:
     """Return all rows that this node shows, by key."""
     if key.uidvalidity:
         return {row.guid: row for row in queries.mailbox_rows(connection, key.mailbox_id)}
-    items: list[Item] = [item for some in queries.tree_rows(connection, key.user) for item in some]
-    return {bulk.key_of(item): item for item in items}
+    return {bulk.key_of(row): row for row in queries.tree_rows(connection, key.user)}
 
 
 def items_of(connection: Connection, key: MailboxKey, keys: Iterable[bytes]) -> dict[bytes, Item]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from protocol.commands import (
+    Annotate,
     Copy,
     Create,
     Delete,
@@ -26,6 +27,7 @@ from protocol.commands import (
 )
 from protocol.stream_codec import ProtocolError
 from protocol.values import Dot, UidSet
+from replicator.annotations import BYTES_AT_ONCE_MAX
 from replicator.errors import (
     ContentUnavailableError,
     DiskFullError,
@@ -46,6 +48,7 @@ from resync.entry import (
     Entry,
     FlagAdd,
     FlagDel,
+    FolderAnnotate,
     FolderCreate,
     FolderDelete,
     FolderRename,
@@ -57,6 +60,8 @@ from resync.entry import (
 
 MAX_CHANGES = 100_000  # of one entry: enough for a mailbox that is copied by one command
 MAX_ENTRY_BYTES = 66 << 20  # of the message bodies of one entry: nodes put one message into an entry
+
+ANNOTATE_BYTES_MAX = 2 * BYTES_AT_ONCE_MAX  # packed
 
 HEAVY_ROWS = 1000  # of a merge, or changes: a digest of so many takes 2 ms
 HEAVY_BYTES = 64 << 10  # of a merge's rows: to unpack so many takes 5 ms
@@ -94,7 +99,8 @@ def is_heavy(entry: Entry) -> bool:
 
 def is_heavy_to_add(command: EntryCommand) -> bool:
     """Return True if `EntryAssembler.add` takes more than some milliseconds: for rows, or for the entry's digest."""
-    if isinstance(command, Merge) and len(command.rows) > HEAVY_BYTES:
+    packed = command.rows if isinstance(command, Merge) else command.values if isinstance(command, Annotate) else b""
+    if len(packed) > HEAVY_BYTES:
         return True
     header = command.entry
     return header is not None and header.changes > HEAVY_ROWS and header.change + 1 == header.changes
@@ -127,6 +133,8 @@ def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Itera
                 yield Delete(entry.user, mailbox_id, header)
             case FolderSubscribe(name, subscribed):
                 yield Subscribe(entry.user, name, subscribed, header)
+            case FolderAnnotate(mailbox_id, values):
+                yield Annotate(entry.user, mailbox_id, entries.pack_values(values), header)
 
 
 def remote_command(entry: Entry, number: Callable[[MailboxKey], int], name: str) -> Remote:
@@ -265,7 +273,7 @@ class EntryAssembler:
 
     def _mailbox(self, command: EntryCommand | Remote) -> MailboxKey:
         match command:
-            case Create() | Rename() | Delete() | Subscribe():
+            case Create() | Rename() | Delete() | Subscribe() | Annotate():
                 return MailboxKey(command.user, tree_id(command.user), 0)
             case Save(mailboxes=(number,)):
                 pass
@@ -322,10 +330,22 @@ class EntryAssembler:
                 return FolderDelete(command.mailbox_id)
             case Subscribe():
                 return FolderSubscribe(command.name, command.subscribed)
+            case Annotate():
+                return FolderAnnotate(command.mailbox_id, values_of(command))
             case _:
                 raise ProtocolError(
                     f"a {type(command).__name__.upper()} that carries an entry lacks values that the master assigns"
                 )
+
+
+def values_of(annotate: Annotate) -> tuple[tuple[str, bytes | None], ...]:
+    """Return the values of an ANNOTATE. Raises ProtocolError."""
+    if len(annotate.values) > ANNOTATE_BYTES_MAX:
+        raise ProtocolError(f"an ANNOTATE of {len(annotate.values)} bytes; the limit is {ANNOTATE_BYTES_MAX}")
+    try:
+        return entries.unpack_values(annotate.values)
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
 
 
 def _unpacked(packed: bytes) -> Change:

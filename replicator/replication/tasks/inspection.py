@@ -151,7 +151,7 @@ class Inspection:
 
     def _is_known(self, damage: Defect) -> bool:
         """Return True if this damage only follows from damage that was reported before and not repaired."""
-        if damage.kind in {"by_uid", "folder", "subscription"}:
+        if damage.kind in {"by_uid", "folder", "subscription", "annotation"}:
             return damage.mailbox_id in self._left_chains or damage.user in self._left_chains
         keys = (damage.guid, damage.uid)
         return any((damage.mailbox_id, key) in self._left for key in keys if key is not None)

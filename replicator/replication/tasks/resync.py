@@ -34,7 +34,7 @@ from replicator.store.log import pending_resync
 from replicator.store.store import Store
 from replicator.tasks import Difference, ResyncOptions, ResyncStatus
 from resync.differing import DifferenceKind
-from resync.entry import tree_id
+from resync.entry import FolderState, tree_id
 from resync.folder_tree import GIVEN_UP
 
 AT_ONCE = 8  # mailboxes in parallel, which mostly wait for answers, with their differences in memory
@@ -263,11 +263,10 @@ def _mailboxes(connection: Connection, user: str, name: str | None) -> dict[byte
     if name is not None:
         folders = queries.folders_in_sight(connection, user)
         return {folder.mailbox_id: folder.key(user) for folder in folders if folder.name == name}
-    known, _ = queries.tree_rows(connection, user)
     keys = {
         folder.mailbox_id: MailboxKey(user, folder.mailbox_id, folder.uidvalidity)
-        for folder in known
-        if folder.sid != GIVEN_UP
+        for folder in queries.tree_rows(connection, user)
+        if isinstance(folder, FolderState) and folder.sid != GIVEN_UP
     }
     chains_here = queries.chains_of(connection, user)
     return {

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from protocol.commands import (
+    Annotate,
     Command,
     Copy,
     Create,
@@ -33,14 +34,15 @@ from protocol.values import Dot, UidSet
 from replicator.errors import MailError
 from replicator.mailstore import SLOWEST_BYTES_S
 from replicator.replication import timing
+from replicator.replication.links.entry_codec import values_of
 from replicator.replication.links.link import PeerLink
 from replicator.store.bodies.body_rows import StoredBody
-from replicator.store.db.entry_validation import NUMBER_MAX
+from replicator.store.db.entry_validation import NUMBER_MAX, are_annotations
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import sequencer
 from replicator.store.log.sequencer import CopySource
-from resync.entry import tree_id
+from resync.entry import pack_values, tree_id
 
 NewId = Callable[[], bytes]
 """A source of new ids, of 16 random bytes each."""
@@ -235,6 +237,7 @@ class CreateRequest:
     name: str
     mailbox_id: bytes
     new_id: NewId = field(compare=False)
+    use: str | None = None
     can_repeat: bool = True
 
     @property
@@ -244,12 +247,13 @@ class CreateRequest:
 
     def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
         """Return a CREATE; the master gives the UIDVALIDITY."""
-        return Create(self.user, self.name, self.mailbox_id, uidvalidity=0)
+        return Create(self.user, self.name, self.mailbox_id, uidvalidity=0, use=self.use)
 
     def run(self, tx: Transaction) -> Reply:
         """Number the change; the reply is Done."""
         spare = _ids(self.new_id)
-        return Done(sequencer.create_folder(tx, self.user, self.name, self.mailbox_id, spare_ids=spare))
+        done = sequencer.create_folder(tx, self.user, self.name, self.mailbox_id, spare_ids=spare, use=self.use)
+        return Done(done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +326,29 @@ class SubscribeRequest:
         return Done(sequencer.subscribe(tx, self.user, self.name, subscribed=self.subscribed))
 
 
+@dataclass(frozen=True, slots=True)
+class AnnotateRequest:
+    """Request to set or remove annotations of a folder, or with `NOWHERE` of the account."""
+
+    user: str
+    mailbox_id: bytes
+    values: tuple[tuple[str, bytes | None], ...]
+    can_repeat: bool = True
+
+    @property
+    def key(self) -> MailboxKey:
+        """The user's tree."""
+        return _tree(self.user)
+
+    def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
+        """Return an ANNOTATE."""
+        return Annotate(self.user, self.mailbox_id, pack_values(self.values))
+
+    def run(self, tx: Transaction) -> Reply:
+        """Number the change; the reply is Done."""
+        return Done(sequencer.annotate(tx, self.user, self.mailbox_id, self.values))
+
+
 def _mailbox(link: PeerLink, number: int) -> MailboxKey:
     found = link.key_of(number)
     if found.uidvalidity == 0:
@@ -362,12 +389,17 @@ def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[Change
                 )
             ]  # fmt: skip
         case Create():
-            return [CreateRequest(command.user, command.name, command.mailbox_id, new_id)]
+            return [CreateRequest(command.user, command.name, command.mailbox_id, new_id, command.use)]
         case Rename():
             return [RenameRequest(command.user, command.mailbox_id, command.name, new_id)]
         case Delete():
             return [DeleteRequest(command.user, command.mailbox_id)]
         case Subscribe():
             return [SubscribeRequest(command.user, command.name, command.subscribed)]
+        case Annotate():
+            values = values_of(command)
+            if not are_annotations(values):
+                raise ProtocolError("an ANNOTATE has an impossible name or value")
+            return [AnnotateRequest(command.user, command.mailbox_id, values)]
         case _:
             return []

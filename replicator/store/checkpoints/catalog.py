@@ -132,8 +132,7 @@ def checkpoint_of(connection: sqlite3.Connection, chain_id: bytes, now_ms: int) 
         raise _not_whole(chain)
     if head.is_tree:
         tree = queries.tree_state(connection, chain.user, chain)
-        hashes = (*map(hash_of, tree.folders.values()), *map(hash_of, tree.subscriptions.values()))
-        if rows_of.add(0, *hashes) != chain.fingerprint:
+        if rows_of.add(0, *map(hash_of, tree.rows())) != chain.fingerprint:
             raise _not_whole(chain)
         return Checkpoint(head, write_tree(head, chain.history, tree))
     rows = _whole(chain, queries.mailbox_rows(connection, chain_id))

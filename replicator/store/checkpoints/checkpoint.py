@@ -23,7 +23,7 @@ from protocol.values import Dot, context_of
 from replicator.store.checkpoints.container import ContainerKind, Unsealer, seal
 from replicator.store.db.entry_validation import NUMBER_MAX, NamedHead, is_well_formed, why_not_head
 from resync import state
-from resync.entry import DIGEST_BYTES, Merge, TreeMerge, anchor, pack_change, unpack_change
+from resync.entry import DIGEST_BYTES, Merge, TreeMerge, TreeRow, anchor, pack_change, unpack_change
 from resync.folder_tree import TreeState, tree_difference
 from resync.ranges import ITEMS_MAX
 from resync.row import Row
@@ -111,7 +111,7 @@ def _write(
 
 def state_of(head: NamedHead, changes: Iterable[Merge | TreeMerge]) -> MailboxState | TreeState:
     """Build the whole state in memory from the changes that a reader yielded."""
-    mailbox, tree = MailboxState(modseq=head.modseq), TreeState(modseq=head.modseq)
+    mailbox, tree, tree_rows = MailboxState(modseq=head.modseq), TreeState(modseq=head.modseq), list[TreeRow]()
     for change in changes:
         context = context_of(change.context)
         if isinstance(change, Merge):
@@ -119,9 +119,8 @@ def state_of(head: NamedHead, changes: Iterable[Merge | TreeMerge]) -> MailboxSt
             for row in change.rows:
                 mailbox.put(row)
         else:
-            folders = {folder.mailbox_id: folder for folder in change.folders}
-            subscriptions = {subscription.name: subscription for subscription in change.subscriptions}
-            tree = TreeState(head.modseq, context, tree.folders | folders, tree.subscriptions | subscriptions)
+            tree_rows += change.rows()
+            tree = TreeState.of(head.modseq, context, tree_rows)
     return tree if head.is_tree else mailbox
 
 
@@ -216,7 +215,7 @@ class _Rows:
 
 
 class _Names:
-    """Checks of a tree's folders and subscriptions against each other."""
+    """Checks of a tree's rows against each other."""
 
     def __init__(self, head: NamedHead) -> None:
         self._user = head.user
@@ -224,18 +223,19 @@ class _Names:
         self._ids: set[bytes] = set()
         self._living: set[str] = set()
         self._subscriptions: set[str] = set()
+        self._annotations: set[tuple[bytes, str]] = set()
 
     def problem(self, change: object) -> str | None:
         if not isinstance(change, TreeMerge) or change.context or not is_well_formed(change):
             return "it has a change that does not belong to a tree, or a value out of range"
         self.has_begun = True
-        users = {folder.user for folder in change.folders} | {one.user for one in change.subscriptions}
-        if not users <= {self._user}:
-            return "it has a folder or a subscription of another user"
+        if not {row.user for row in change.rows()} <= {self._user}:
+            return "it has a folder, a subscription or an annotation of another user"
         return (
             _add(self._ids, [folder.mailbox_id for folder in change.folders])
             or _add(self._living, [folder.name for folder in change.folders if not folder.deleted])
             or _add(self._subscriptions, [subscription.name for subscription in change.subscriptions])
+            or _add(self._annotations, [(one.mailbox_id, one.name) for one in change.annotations])
         )
 
 
@@ -243,7 +243,7 @@ def _add(names: set[T], new: list[T]) -> str | None:
     count = len(names) + len(new)
     names.update(new)
     if len(names) != count:
-        return "it lists a folder, a name or a subscription twice"
+        return "it lists a folder, a name, a subscription or an annotation twice"
     return f"it has more than {NAMES_MAX} names" if count > NAMES_MAX else None
 
 

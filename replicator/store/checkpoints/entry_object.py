@@ -37,7 +37,7 @@ _TYPES: dict[type, tuple[type, ...]] = {
     FolderDelete: (bytes,),
     FolderSubscribe: (str, bool),
 }
-"""Field types of the changes other than merges, which are checked as they are unpacked."""
+"""Field types of the changes other than merges and FolderAnnotate, which are checked as they are unpacked."""
 
 
 def entries_of(cluster: str) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import NamedTuple
 
 from protocol.values import UID_MAX, Dot, Stamp, UidSet, context_of
+from replicator.annotations import AT_ONCE_MAX, BYTES_AT_ONCE_MAX, is_annotation
 from replicator.errors import HistoryError, InvalidNameError
 from replicator.mailstore import check_folder_name
 from replicator.store.db import queries
@@ -22,10 +23,12 @@ from replicator.store.db.transaction import Transaction
 from resync.entry import (
     DIGEST_BYTES,
     ID_BYTES,
+    NOWHERE,
     Change,
     Entry,
     FlagAdd,
     FlagDel,
+    FolderAnnotate,
     FolderCreate,
     FolderDelete,
     FolderRename,
@@ -47,7 +50,7 @@ USER_MAX_BYTES = 320  # an address has 64 + 1 + 255 (RFC 5321 section 4.5.3.1)
 MODSEQ_STEP_MAX = 1 << 40  # of a merge, above our MODSEQ: room for what the other branch numbered meanwhile
 PREDECESSORS_MAX = 2  # a merge joins two branches
 
-_TREE_CHANGES = (FolderCreate, FolderRename, FolderDelete, FolderSubscribe, TreeMerge)
+_TREE_CHANGES = (FolderCreate, FolderRename, FolderDelete, FolderSubscribe, FolderAnnotate, TreeMerge)
 
 
 class NamedHead(NamedTuple):
@@ -154,12 +157,14 @@ def is_well_formed(change: Change) -> bool:
                 and all(_is_sound(row, uidnext) for row in rows)
                 and all(len(guid) == ID_BYTES for guid in removed)
             )
-        case TreeMerge(context, folders, subscriptions):
+        case TreeMerge(context, folders, subscriptions, annotations):
             return (
                 all(0 < dot.seq < NUMBER_MAX for dot in context)
                 and all(_is_named_and_timed(one.name, one.time) for one in folders)
                 and all(_is_named_and_timed(one.name, one.time) for one in subscriptions)
                 and all(len(one.mailbox_id) == ID_BYTES and 0 < one.uidvalidity <= UIDVALIDITY_MAX for one in folders)
+                and all(_has_home(one.mailbox_id) and is_annotation(one.name, one.value) for one in annotations)
+                and all(0 < one.time < NUMBER_MAX for one in annotations)
             )
         case FolderCreate():
             return (
@@ -169,8 +174,22 @@ def is_well_formed(change: Change) -> bool:
             )
         case FolderRename() | FolderSubscribe():
             return _is_name(change.name)
+        case FolderAnnotate(mailbox_id, values):
+            return _has_home(mailbox_id) and are_annotations(values)
         case _:
             return True
+
+
+def are_annotations(values: Sequence[tuple[str, bytes | None]]) -> bool:
+    """Return True if one change can give these values to annotations."""
+    is_each_once = len({name for name, _ in values}) == len(values)
+    size_bytes = sum(len(name) + len(value or b"") for name, value in values)
+    is_small = 0 < len(values) <= AT_ONCE_MAX and size_bytes <= BYTES_AT_ONCE_MAX
+    return is_small and is_each_once and all(starmap(is_annotation, values))
+
+
+def _has_home(mailbox_id: bytes) -> bool:
+    return mailbox_id == NOWHERE or len(mailbox_id) == ID_BYTES
 
 
 def is_body(content_hash: bytes, size_bytes: int) -> bool:

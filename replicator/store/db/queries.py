@@ -15,7 +15,7 @@ from replicator.store.db.chain import Chain
 from replicator.store.db.message_rows import ROW_COLUMNS, DamagedRowError, key_from, message_of, row_from
 from replicator.store.db.transaction import Logged
 from replicator.view import MailboxView, Message
-from resync.entry import Entry, FolderState, MailAdd, SubscriptionState
+from resync.entry import AnnotationState, Entry, FolderState, MailAdd, SubscriptionState, TreeRow
 from resync.folder_tree import TreeState
 from resync.row import Row
 
@@ -128,6 +128,25 @@ def uidvalidity(connection: sqlite3.Connection, mailbox_id: bytes) -> int | None
         (mailbox_id,),
     ).fetchone()
     return row[0] if row else None
+
+
+def annotations_of(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> dict[str, bytes]:
+    """Return the annotations of a folder or, with `NOWHERE`, of the account: value by name, in the order of names."""
+    return dict(
+        connection.execute(
+            "SELECT name, value FROM annotation WHERE user = ? AND mailbox_id = ? AND value IS NOT NULL ORDER BY name",
+            (user, mailbox_id),
+        )
+    )
+
+
+def annotated(connection: sqlite3.Connection, user: str, name: str) -> dict[bytes, bytes]:
+    """Return the values of one annotation of all folders that have it, by mailbox id."""
+    return dict(
+        connection.execute(
+            "SELECT mailbox_id, value FROM annotation WHERE user = ? AND name = ? AND value IS NOT NULL", (user, name)
+        )
+    )
 
 
 def subscriptions(connection: sqlite3.Connection, user: str) -> frozenset[str]:
@@ -280,27 +299,25 @@ def entry_of(dot: Dot, body: bytes) -> Entry:
 
 def tree_state(connection: sqlite3.Connection, user: str, chain: Chain) -> TreeState:
     """Return a user's whole folder tree; `chain` is its head."""
-    folders, subscriptions = tree_rows(connection, user)
-    return TreeState(
-        chain.highestmodseq,
-        dict(chain.context),
-        {folder.mailbox_id: folder for folder in folders},
-        {subscription.name: subscription for subscription in subscriptions},
-    )
+    return TreeState.of(chain.highestmodseq, chain.context, tree_rows(connection, user))
 
 
-def tree_rows(connection: sqlite3.Connection, user: str) -> tuple[list[FolderState], list[SubscriptionState]]:
-    """Return all folders and subscriptions of a user's tree, including deleted ones."""
+def tree_rows(connection: sqlite3.Connection, user: str) -> list[TreeRow]:
+    """Return all folders, subscriptions and annotations of a user's tree, including deleted ones."""
     folders = connection.execute(
         "SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder WHERE user = ?", (user,)
     )
     subscriptions = connection.execute(
         "SELECT user, name, subscribed, time, sid FROM subscription WHERE user = ?", (user,)
     )
-    return (
-        [FolderState(*row)._replace(deleted=bool(row[4])) for row in folders],
-        [SubscriptionState(*row)._replace(subscribed=bool(row[2])) for row in subscriptions],
+    annotations = connection.execute(
+        "SELECT user, mailbox_id, name, value, time, sid FROM annotation WHERE user = ?", (user,)
     )
+    return [
+        *(FolderState(*row)._replace(deleted=bool(row[4])) for row in folders),
+        *(SubscriptionState(*row)._replace(subscribed=bool(row[2])) for row in subscriptions),
+        *(AnnotationState(*row) for row in annotations),
+    ]
 
 
 def log_waiting(connection: sqlite3.Connection) -> dict[Dot, bytes]:

@@ -12,14 +12,13 @@ from replicator.store.db.chain import Chain
 from replicator.view import SEEN
 from resync import bulk
 from resync import row as rows
-from resync.bulk import Item
 from resync.row import Row
 
 ROWS_AT_ONCE = 1000  # in memory
 
 
 class Counted(NamedTuple):
-    """Totals over messages or, fingerprint only, over a tree's folders and subscriptions."""
+    """Totals over messages or, fingerprint only, over a tree's rows."""
 
     messages: int = 0
     unseen: int = 0
@@ -52,8 +51,7 @@ def counting(
 ) -> Iterator[tuple[int, Counted]]:
     """Count in slices; yield each slice's number of rows and the totals so far. Raises DamagedRowError."""
     if chain.uidvalidity == 0:
-        folders, subscriptions = queries.tree_rows(connection, chain.user)
-        items: list[Item] = [*folders, *subscriptions]
+        items = queries.tree_rows(connection, chain.user)
         yield len(items), Counted(fingerprint=rows.add(0, *map(bulk.hash_of, items)))
         return
     counted, messages = Counted(), queries.mailbox_rows(connection, chain.id)

@@ -13,7 +13,7 @@ from replicator.runtime.environment import open_database
 from replicator.runtime.file_modes import create_private
 from replicator.store.db.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 PAGE_BYTES = 4096  # most pages that a mail touches belong to indexes, and small pages mean less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints; each writes a page once, however often it changed
 CACHE_KIB = 16 * 1024  # per connection; a node has three
@@ -235,6 +235,18 @@ CREATE TABLE recent (                               -- this node's alone, of all
 ) WITHOUT ROWID;
 """
 
+_ANNOTATIONS = """
+CREATE TABLE annotation (
+    user       TEXT NOT NULL,
+    mailbox_id BLOB NOT NULL,                       -- of a folder that no user has deleted; empty: of the account
+    name       TEXT NOT NULL,                       -- in lower case
+    value      BLOB,                                -- NULL: it is removed
+    time       INTEGER NOT NULL,
+    sid        TEXT NOT NULL,
+    PRIMARY KEY (user, mailbox_id, name)
+) WITHOUT ROWID;
+"""
+
 _OUTLINES = """
 CREATE TABLE outline (                              -- derived from texts: see `outline_rows`
     id      INTEGER PRIMARY KEY,                    -- of the text in table content
@@ -258,6 +270,7 @@ _UPGRADES = {
     9: "ALTER TABLE by_uid ADD COLUMN also BLOB;",
     10: "",  # entries in the log have checks from now on, which earlier versions cannot read
     11: f"ALTER TABLE chain ADD COLUMN history BLOB NOT NULL DEFAULT x''; {_OUTLINES}",  # entries name histories, too
+    12: _ANNOTATIONS,
 }
 """Upgrade scripts: schema version -> SQL that brings a database to the next version."""
 
@@ -331,7 +344,9 @@ def open_writer(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
     if version == 0:
-        connection.executescript(f"BEGIN; {_SCHEMA} {_OUTLINES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        connection.executescript(
+            f"BEGIN; {_SCHEMA} {_ANNOTATIONS} {_OUTLINES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+        )
     else:
         for before in range(version, SCHEMA_VERSION):
             connection.executescript(f"BEGIN; {_UPGRADES[before]} PRAGMA user_version = {before + 1}; COMMIT;")

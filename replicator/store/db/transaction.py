@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from protocol.commands import Parts
 from protocol.values import Context, Dot
+from replicator.config import LimitsConfig
 from replicator.store.bodies.body_rows import StoredBody, memory_of, size_of, write_body
 from replicator.store.bodies.deletion_candidates import spare_bodies_of
 from replicator.store.db import chain as chains
@@ -104,17 +105,17 @@ class Memory:
 class Transaction:
     """The reads and writes of one batch of jobs. `origin` names the entries that are numbered here.
 
-    `folders_max`: so many folders and as many subscriptions may a user have who asks for one more here.
+    `limits`: so many folders, subscriptions and annotations may a user have who asks for one more here.
     """
 
     def __init__(
-        self, connection: sqlite3.Connection, memory: Memory, origin: str, clock: HybridClock, folders_max: int
+        self, connection: sqlite3.Connection, memory: Memory, origin: str, clock: HybridClock, limits: LimitsConfig
     ) -> None:
         self.connection = connection
         self.memory = memory
         self.commit = Commit()
         self.origin = origin
-        self.folders_max = folders_max
+        self.limits = limits
         self._clock = clock
         self._changed_chains: dict[bytes, Chain] = {}
         self._held_before: dict[bytes, Usage] = {}  # what the changed mailboxes held before

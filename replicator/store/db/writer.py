@@ -64,7 +64,7 @@ class _Job(Generic[T]):
 class Writer:
     """The owner of the writing connection. `origin` names the entries that this run of the node numbers.
 
-    `folders_max`: see `Transaction`.
+    `limits`: see `Transaction`.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class Writer:
         run_in_thread: ThreadRunner,
         publish: Callable[[Commit], Awaitable[None]],
         damage: Damage,
-        folders_max: int = LimitsConfig().imap_folders_per_user,
+        limits: LimitsConfig | None = None,
     ) -> None:
         self._connection = connection
         self._origin = origin
         self._run_in_thread = run_in_thread
         self._publish = publish
         self._damage = damage
-        self._folders_max = folders_max
+        self._limits = limits or LimitsConfig()
         self._clock = HybridClock(clock_ms)
         self._clock.observe(_last_time(connection))
         self._memory = Memory(connection)
@@ -143,7 +143,7 @@ class Writer:
             job.error = None
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            tx = Transaction(self._connection, self._memory, self._origin, self._clock, self._folders_max)
+            tx = Transaction(self._connection, self._memory, self._origin, self._clock, self._limits)
             for job in jobs:
                 job.run(tx)
             commit = tx.finish()

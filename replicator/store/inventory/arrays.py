@@ -125,9 +125,11 @@ def _placements(packed: object) -> list[tuple[str, int, int]]:
 
 
 def _binary(column: Column, values: Values) -> Array:
-    if set(map(type, values)) != {bytes}:  # Arrow would turn texts among them into bytes
+    if (
+        set(map(type, values)) - {type(None) if column.nullable else bytes} - {bytes}
+    ):  # Arrow would turn texts among them into bytes
         raise WrongValueError
-    return pa.array(values, pa.binary(LENGTHS[column.name])).cast(pa.binary())
+    return pa.array(values, pa.binary(LENGTHS.get(column.name, -1))).cast(pa.binary())
 
 
 def _exact(column: Column, array: Array) -> Array:

@@ -16,7 +16,7 @@ from resync.inventory import TABLES, Column
 
 HASH_BYTES = 32  # SHA-256
 LENGTHS = {"mailbox": ID_BYTES, "guid": ID_BYTES, "content_hash": HASH_BYTES, "digest": ID_BYTES}
-"""Byte lengths of the values in binary columns."""
+"""Byte lengths of the values in binary columns, unless any length will do."""
 INT_MAX = {"int32": (1 << 31) - 1, "int64": (1 << 63) - 1}
 KEYS = {
     "heads": ("mailbox",),
@@ -24,6 +24,7 @@ KEYS = {
     "guids": ("guid", "mailbox"),
     "folders": ("mailbox",),
     "subscriptions": ("user", "name"),
+    "annotations": ("user", "folder", "name"),
 }
 KEY_CHARS = 200  # of a value as shown to the operator
 
@@ -57,7 +58,7 @@ def _makes_sense(column: Column, value: object) -> bool:
         case "string":
             return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
         case "binary":
-            return isinstance(value, bytes) and len(value) == LENGTHS[column.name]
+            return isinstance(value, bytes) and len(value) == LENGTHS.get(column.name, len(value))
         case "flags":
             return isinstance(value, bytes) and _are_flags(value)
         case "placements":

@@ -18,6 +18,8 @@ from replicator.store.db.damage import is_damage
 BATCH_ROWS = 1 << 13
 HEADS_AT_ONCE = 1 << 8  # each may have a context of a thousand origins, some 200 bytes each
 
+ANNOTATIONS_AT_ONCE = 1 << 8  # each may have a value of 64 KiB
+
 Values: TypeAlias = tuple[object, ...]
 
 
@@ -43,6 +45,11 @@ SOURCES = {
     "guids": RowSource("SELECT guid, mailbox, uid, origin, seq, change FROM by_guid", ("guid", "mailbox")),
     "folders": RowSource("SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder", ("mailbox_id",)),
     "subscriptions": RowSource("SELECT user, name, subscribed, time, sid FROM subscription", ("user", "name")),
+    "annotations": RowSource(
+        "SELECT user, mailbox_id, name, value, time, sid FROM annotation",
+        ("user", "mailbox_id", "name"),
+        ANNOTATIONS_AT_ONCE,
+    ),
 }
 
 
@@ -101,5 +108,6 @@ def count(connection: sqlite3.Connection) -> int:
     messages: float = connection.execute("SELECT TOTAL(messages) FROM chain").fetchone()[0]
     others = connection.execute(
         "SELECT (SELECT COUNT(*) FROM chain) + (SELECT COUNT(*) FROM folder) + (SELECT COUNT(*) FROM subscription)"
+        " + (SELECT COUNT(*) FROM annotation)"
     ).fetchone()[0]
     return 2 * int(min(messages, 1e12)) + int(others)

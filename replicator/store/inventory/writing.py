@@ -40,7 +40,7 @@ FindMasters = Callable[[Sequence[MailboxName]], Sequence[str | None]]
 
 TOLD_MAX = 10_000  # rows left out that are reported one by one
 
-_IN_ORDER = ("heads", "folders", "subscriptions", "messages", "guids")
+_IN_ORDER = ("heads", "folders", "subscriptions", "annotations", "messages", "guids")
 """The order of the tables. Heads come first, because their masters are those at the time of the question."""
 _OF_CHAIN = attrgetter("id", "user", "uidvalidity", "risen", "uidnext", "highestmodseq")
 

@@ -7,8 +7,10 @@ from replicator.store.db.chain import Chain
 from replicator.store.db.transaction import Transaction
 from resync import row as rows
 from resync.entry import (
+    AnnotationState,
     Change,
     Entry,
+    FolderAnnotate,
     FolderCreate,
     FolderDelete,
     FolderRename,
@@ -16,7 +18,7 @@ from resync.entry import (
     FolderSubscribe,
     TreeMerge,
 )
-from resync.folder_tree import renamed
+from resync.folder_tree import loses_annotations, renamed
 
 FolderRow = tuple[bytes, str, str, int, int, int, str]
 """The columns of `folder`, in order."""
@@ -35,11 +37,16 @@ def apply_to_tree(tx: Transaction, chain: Chain, entry: Entry, change: Change) -
             _write_folder(tx, chain, (*old[:4], 1, *stamp))
         case FolderSubscribe(name, subscribed):
             _write_subscription(tx, chain, (entry.user, name, int(subscribed), *stamp))
-        case TreeMerge(context, folders, subscriptions):
+        case FolderAnnotate(mailbox_id, values):
+            for name, value in values:
+                _write_annotation(tx, chain, AnnotationState(entry.user, mailbox_id, name, value, *stamp))
+        case TreeMerge(context, folders, subscriptions, annotations):
             for folder in folders:
                 _write_folder(tx, chain, _columns(folder))
             for user, name, subscribed, time, sid in subscriptions:
                 _write_subscription(tx, chain, (user, name, int(subscribed), time, sid))
+            for annotation in annotations:
+                _write_annotation(tx, chain, annotation)
             chain.context = context_of(context)
         case _:
             raise AssertionError(f"{type(change).__name__} does not change a tree")
@@ -74,6 +81,8 @@ def _write_folder(tx: Transaction, chain: Chain, after: FolderRow) -> None:
     tx.connection.execute(f"{verb} INTO folder VALUES (?,?,?,?,?,?,?)", after)
     _replace(chain, before, after)
     mailbox_id, uidvalidity, deleted = after[0], after[3], after[4]
+    if loses_annotations(_state(after)):
+        _remove_annotations(tx, chain, after[1], mailbox_id)
     mailbox = tx.chain(mailbox_id)
     is_gone = deleted and not (mailbox and mailbox.messages)
     if before is not None and (before[3] != uidvalidity or is_gone):
@@ -86,6 +95,24 @@ def _write_subscription(tx: Transaction, chain: Chain, after: tuple[str, str, in
     ).fetchone()
     tx.connection.execute("REPLACE INTO subscription VALUES (?,?,?,?,?)", after)
     _replace(chain, before, after)
+
+
+def _write_annotation(tx: Transaction, chain: Chain, after: AnnotationState) -> None:
+    before = tx.connection.execute(
+        "SELECT user, mailbox_id, name, value, time, sid FROM annotation"
+        " WHERE user = ? AND mailbox_id = ? AND name = ?",
+        after[:3],
+    ).fetchone()
+    tx.connection.execute("REPLACE INTO annotation VALUES (?,?,?,?,?,?)", after)
+    _replace(chain, before, after)
+
+
+def _remove_annotations(tx: Transaction, chain: Chain, user: str, mailbox_id: bytes) -> None:
+    gone = tx.connection.execute(
+        "DELETE FROM annotation WHERE user = ? AND mailbox_id = ? RETURNING user, mailbox_id, name, value, time, sid",
+        (user, mailbox_id),
+    ).fetchall()
+    chain.fingerprint = rows.remove(chain.fingerprint, *map(rows.fingerprint, gone))
 
 
 def _replace(chain: Chain, before: tuple[object, ...] | None, after: tuple[object, ...]) -> None:

@@ -359,7 +359,7 @@ def _shown(
         raise HistoryError(f"cannot merge the branches: {wrong}")
     if key.uidvalidity == 0:
         tree = queries.tree_state(connection, key.user, chain)
-        _check_counted(chain, [*tree.folders.values(), *tree.subscriptions.values()])
+        _check_counted(chain, tree.rows())
         return chain.head, tree
     rows = {row.uid: row for row in queries.mailbox_rows(connection, key.mailbox_id)}
     _check_counted(chain, rows.values())

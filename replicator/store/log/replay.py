@@ -19,7 +19,6 @@ from replicator.store.db.chain import Chain
 from replicator.store.db.entry_validation import NamedHead
 from resync import bulk
 from resync import row as rows
-from resync.bulk import Item
 from resync.entry import Entry
 from resync.folder_tree import TreeState
 from resync.state import MailboxState
@@ -53,8 +52,7 @@ class Past(NamedTuple):
         if isinstance(state, MailboxState):
             chain.uidnext, chain.risen = state.uidnext, state.risen
         else:
-            items: list[Item] = [*state.folders.values(), *state.subscriptions.values()]
-            chain.fingerprint = rows.add(0, *map(bulk.hash_of, items))
+            chain.fingerprint = rows.add(0, *map(bulk.hash_of, state.rows()))
         return chain
 
 
@@ -100,8 +98,7 @@ def _replayed(state: State, path: Iterable[Entry]) -> State:
 
 def _copy(state: State) -> State:
     if isinstance(state, TreeState):
-        folders, subscriptions = dict(state.folders), dict(state.subscriptions)
-        return replace(state, context=dict(state.context), folders=folders, subscriptions=subscriptions)
+        return state.copy()
     return replace(state, context=dict(state.context), rows=dict(state.rows))
 
 

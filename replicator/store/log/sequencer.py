@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from protocol.values import UID_MAX, Dot, UidSet
+from replicator.annotations import SPECIAL_USE
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
 from replicator.mailstore import INBOX, SEPARATOR, check_folder_name
 from replicator.store.bodies.body_rows import StoredBody, write_body
@@ -18,10 +19,12 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import apply
 from resync.entry import (
+    NOWHERE,
     Change,
     Entry,
     FlagAdd,
     FlagDel,
+    FolderAnnotate,
     FolderCreate,
     FolderDelete,
     FolderRename,
@@ -187,11 +190,14 @@ def _tree(user: str) -> MailboxKey:
     return MailboxKey(user, tree_id(user), 0)
 
 
-def create_folder(tx: Transaction, user: str, name: str, mailbox_id: bytes, *, spare_ids: Iterator[bytes]) -> Dot:
+def create_folder(
+    tx: Transaction, user: str, name: str, mailbox_id: bytes, *, spare_ids: Iterator[bytes], use: str | None = None
+) -> Dot:
     """Create a folder and its missing parents (RFC 3501 section 6.3.3), which get ids from `spare_ids`.
 
     A retry with the same id does nothing, whatever became of the folder meanwhile; nor does creating an INBOX that
-    exists, which two nodes may attempt at once. Raises FolderExistsError, InvalidNameError.
+    exists, which two nodes may attempt at once. `use`: the folder's special uses (RFC 6154 section 3). Raises
+    FolderExistsError, InvalidNameError, MailboxFullError.
     """
     known = _known_folders(tx, user)
     if (name == INBOX and INBOX in known) or _is_deleted(tx, user, mailbox_id) is not None:
@@ -203,6 +209,9 @@ def create_folder(tx: Transaction, user: str, name: str, mailbox_id: bytes, *, s
     changes = _missing_parents(name, known, spare_ids, uidvalidities)
     changes.append(FolderCreate(mailbox_id, name, next(uidvalidities)))
     _check_number(tx, known, changes)
+    if use:
+        changes.append(FolderAnnotate(mailbox_id, ((SPECIAL_USE, use.encode()),)))
+        _check_annotations(tx, user, 0, 1)
     return _commit(tx, _tree(user), changes).dot
 
 
@@ -233,7 +242,9 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
     changes = _missing_parents(name, known, spare_ids, uidvalidities)
     changes += [FolderRename(folder_id, new) for folder_id, new in names.items()]
     if old == INBOX:
-        changes.append(FolderCreate(next(spare_ids), INBOX, next(uidvalidities)))
+        changes.append(inbox := FolderCreate(next(spare_ids), INBOX, next(uidvalidities)))
+        kept = queries.annotations_of(tx.connection, user, mailbox_id)  # RFC 5464 section 4.1: both have them
+        changes += [FolderAnnotate(inbox.mailbox_id, (one,)) for one in kept.items()]
     _check_number(tx, known, changes)
     return _commit(tx, _tree(user), changes).dot
 
@@ -253,9 +264,44 @@ def subscribe(tx: Transaction, user: str, name: str, *, subscribed: bool) -> Dot
     known = queries.subscriptions(tx.connection, user)
     if (name in known) == subscribed:
         return _head_of(tx, _tree(user))
-    if subscribed and len(known) >= tx.folders_max:
-        raise MailboxFullError(f"a user may have {tx.folders_max} subscriptions; remove some first")
+    if subscribed and len(known) >= tx.limits.imap_folders_per_user:
+        raise MailboxFullError(f"a user may have {tx.limits.imap_folders_per_user} subscriptions; remove some first")
     return _commit(tx, _tree(user), [FolderSubscribe(name, subscribed)]).dot
+
+
+def annotate(tx: Transaction, user: str, mailbox_id: bytes, values: Iterable[tuple[str, bytes | None]]) -> Dot | None:
+    """Set or, by None, remove annotations of a folder or, with `NOWHERE`, of the account, all or none (RFC 5464).
+
+    Return the entry, or the head if nothing changes. Raises FolderNotFoundError, MailboxFullError.
+    """
+    if mailbox_id != NOWHERE and _is_deleted(tx, user, mailbox_id) is not False:
+        raise FolderNotFoundError("the user has no such folder")
+    known = queries.annotations_of(tx.connection, user, mailbox_id)
+    changed = tuple((name, value) for name, value in values if known.get(name) != value)
+    if not changed:
+        return _head_of(tx, _tree(user))
+    more = sum(value is not None and name not in known for name, value in changed)
+    _check_annotations(tx, user, len(known), more - sum(value is None for _, value in changed))
+    return _commit(tx, _tree(user), [FolderAnnotate(mailbox_id, changed)]).dot
+
+
+def _check_annotations(tx: Transaction, user: str, known: int, more: int) -> None:
+    """Check the limits where a folder, or the account, that has `known` annotations gets more.
+
+    Raises MailboxFullError.
+    """
+    limits = tx.limits
+    if more > 0 and known + more > limits.imap_annotations_per_folder:
+        raise MailboxFullError(
+            f"a folder may have {limits.imap_annotations_per_folder} annotations, and so may the account; remove some"
+            " first"
+        )
+    query = (
+        "SELECT COUNT(*) FROM annotation a LEFT JOIN folder f USING (mailbox_id)"
+        " WHERE a.user = ? AND value IS NOT NULL AND NOT COALESCE(f.deleted, 0)"  # a united folder's do not count
+    )
+    if more > 0 and tx.connection.execute(query, (user,)).fetchone()[0] + more > limits.imap_annotations_per_user:
+        raise MailboxFullError(f"a user may have {limits.imap_annotations_per_user} annotations; remove some first")
 
 
 def _head(tx: Transaction, user: str) -> Dot:
@@ -320,8 +366,8 @@ def _missing_parents(
 
 def _check_number(tx: Transaction, known: dict[str, queries.FolderRecord], changes: Sequence[Change]) -> None:
     """Check the limit on the number of folders. Raises MailboxFullError."""
-    if len(known) + sum(isinstance(change, FolderCreate) for change in changes) > tx.folders_max:
-        raise MailboxFullError(f"a user may have {tx.folders_max} folders; delete some first")
+    if len(known) + sum(isinstance(change, FolderCreate) for change in changes) > tx.limits.imap_folders_per_user:
+        raise MailboxFullError(f"a user may have {tx.limits.imap_folders_per_user} folders; delete some first")
 
 
 def _new_uidvalidities(tx: Transaction, user: str) -> Iterator[int]:

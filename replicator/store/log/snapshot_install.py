@@ -21,7 +21,7 @@ from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import apply, apply_waiting
-from resync.entry import Entry, FolderState, Merge, SubscriptionState, TreeMerge
+from resync.entry import Entry, Merge, TreeMerge
 
 # For a mailbox that has lost its row: the entries that it had seen, and the UIDNEXT and MODSEQ that were announced.
 _SEEN_OF_LOST = """
@@ -157,5 +157,4 @@ def _forget_pointers(tx: Transaction, adoption: Adoption) -> None:
 def _times(change: Merge | TreeMerge) -> list[int]:
     if isinstance(change, Merge):
         return [time for row in change.rows for time, _, _ in row.flags.values()]
-    named: tuple[FolderState | SubscriptionState, ...] = (*change.folders, *change.subscriptions)
-    return [one.time for one in named]
+    return [row.time for row in change.rows()]

@@ -45,6 +45,7 @@ _COUNTED = (
 )  # fmt: skip
 _FOLDER = ("mailbox id", "user", "name", "UIDVALIDITY", "deleted", "time", "node")
 _SUBSCRIPTION = ("user", "name", "subscribed", "time", "node")
+_ANNOTATION = ("user", "mailbox id", "name", "value", "time", "node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,9 @@ class LogComparison:
                 yield size
                 found = counted
         if found != row_counts.said(shown):
-            kind, what = ("by_uid", "messages") if shown.uidvalidity else ("folder", "folders or subscriptions")
+            kind, what = (
+                ("by_uid", "messages") if shown.uidvalidity else ("folder", "folders, subscriptions or annotations")
+            )
             how = "`replicator resync` of this mailbox takes them over from a node that shows them"
             self._found(
                 kind, f"{what} do not match the counters, and the log does not show which are right; {how}", shown
@@ -258,13 +261,29 @@ class LogComparison:
         for name in shown_names:
             mend = ("DELETE FROM subscription WHERE user = ? AND name = ?", (user, name))
             self._subscription(f"of {name!r}: is not in the log", user, mend)
-        return len(state.folders) + len(state.subscriptions)
+        self._compare_annotations(user, state)
+        return len(state.rows())
+
+    def _compare_annotations(self, user: str, state: TreeState) -> None:
+        query = "SELECT user, mailbox_id, name, value, time, sid FROM annotation WHERE user = ?"
+        shown = {row[1:3]: row for row in self.connection.execute(query, (user,))}
+        for key, expected in state.annotations.items():
+            if (row := shown.pop(key, None)) != expected:
+                what = "is missing" if row is None else _difference(_ANNOTATION, row, expected)
+                self._annotation(*key, what, user, ("REPLACE INTO annotation VALUES (?,?,?,?,?,?)", expected))
+        for mailbox_id, name in shown:
+            mend = ("DELETE FROM annotation WHERE user = ? AND mailbox_id = ? AND name = ?", (user, mailbox_id, name))
+            self._annotation(mailbox_id, name, "is not in the log", user, mend)
 
     def _folder(self, mailbox_id: bytes, what: str, user: str, mend: Statement) -> None:
         self.damages.append(Defect("folder", what, mailbox_id, user, mends=(mend,)))
 
     def _subscription(self, what: str, user: str, mend: Statement) -> None:
         self.damages.append(Defect("subscription", what, None, user, mends=(mend,)))
+
+    def _annotation(self, mailbox_id: bytes, name: str, what: str, user: str, mend: Statement) -> None:
+        known = mailbox_id if mailbox_id and isinstance(mailbox_id, bytes) else None
+        self.damages.append(Defect("annotation", f"{name!r}: {what}", known, user, mends=(mend,)))
 
     # ---- heads
 

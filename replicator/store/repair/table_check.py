@@ -38,6 +38,7 @@ _TAKE_ROW = (
 )
 _NO_TREE = "NOT EXISTS (SELECT 1 FROM chain c WHERE c.user = f.user AND c.uidvalidity = 0)"
 _TAKE_SUBSCRIPTION = f"DELETE FROM subscription AS f WHERE user = ? AND name = ? AND {_NO_TREE}"
+_TAKE_ANNOTATION = f"DELETE FROM annotation AS f WHERE user = ? AND mailbox_id = ? AND name = ? AND {_NO_TREE}"
 
 
 class TableSlice(NamedTuple, Generic[K, F]):
@@ -141,7 +142,7 @@ def _is_of_no_mailbox(connection: sqlite3.Connection, mailbox: bytes, dot: Dot) 
 
 
 def strays_of_trees(connection: sqlite3.Connection) -> list[Defect]:
-    """Find folders and subscriptions of users without a tree, the first slice of them.
+    """Find folders, subscriptions and annotations of users without a tree, the first slice of them.
 
     Those of a lost tree are kept.
     """
@@ -169,6 +170,15 @@ def strays_of_trees(connection: sqlite3.Connection) -> list[Defect]:
         Defect("subscription", f"of {name!r} belongs to a user without folders", None, user,
                mends=mends(user, (_TAKE_SUBSCRIPTION, (user, name))))
         for user, name in subscriptions
+    ]  # fmt: skip
+    annotations = connection.execute(
+        f"SELECT user, mailbox_id, name FROM annotation f WHERE {_NO_TREE} LIMIT ?",
+        (SLICE_ROWS,),
+    )
+    found += [
+        Defect("annotation", f"{name!r} belongs to a user without folders", mailbox_id or None, user,
+               mends=mends(user, (_TAKE_ANNOTATION, (user, mailbox_id, name))))
+        for user, mailbox_id, name in annotations
     ]  # fmt: skip
     return found
 

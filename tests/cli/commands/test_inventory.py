@@ -72,7 +72,7 @@ def test_inventory_holds_what_the_node_shows(filled: ServedNode, invoke: Invoke,
     result = invoke("inventory", "--to", to, "--url", filled.url)
     assert (result.exit_code, result.stderr) == (0, "")
     rows = "2 heads, 1 folders, 2 messages, 2 guids"
-    assert result.stdout.startswith(f"{to}: {rows}; 6 files, ")
+    assert result.stdout.startswith(f"{to}: {rows}; 7 files, ")
     tables, manifest = read_back(files_of(to))
     connection = schema.open_reader(tmp_path / "served" / "node.db")
     wanted = expected.tables(connection)
@@ -81,7 +81,7 @@ def test_inventory_holds_what_the_node_shows(filled: ServedNode, invoke: Invoke,
         head["master"] = "dc1"
     assert tables == wanted
     assert (manifest.cluster, manifest.node, manifest.origin.partition(".")[0]) == ("mail", "dc1", "dc1")
-    assert manifest.rows == {"heads": 2, "folders": 1, "subscriptions": 0, "messages": 2, "guids": 2}
+    assert manifest.rows == {"heads": 2, "folders": 1, "subscriptions": 0, "annotations": 0, "messages": 2, "guids": 2}
     again = invoke("inventory", "--to", to, "--url", filled.url)
     assert (again.exit_code, again.stdout) == (1, "")
     assert "holds a complete inventory; name another place, or remove that inventory" in again.stderr

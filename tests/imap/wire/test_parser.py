@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -64,6 +65,19 @@ def searched(text: bytes, *literals: bytes) -> k.SearchKey:
         (b"SELECT inbox", c.Select("INBOX")),
         (b'EXAMINE "Entw&APw-rfe"', c.Select("Entwürfe", read_only=True)),
         (b"CREATE a/b", c.Create("a/b")),
+        (b"CREATE a/b (USE ())", c.Create("a/b")),
+        (rb"create a (use (\Drafts \sent))", c.Create("a", ("\\Drafts", "\\sent"))),
+        (b'GETMETADATA "" /Shared/Comment', c.GetMetadata("", ("/shared/comment",))),
+        (
+            b'GETMETADATA (MAXSIZE 1024 DEPTH infinity) inbox (/private/comment "/shared/a b")',
+            c.GetMetadata("INBOX", ("/private/comment", "/shared/a b"), 1024, inf),
+        ),
+        (b"GETMETADATA INBOX (DEPTH 1) (/private)", c.GetMetadata("INBOX", ("/private",), None, 1)),
+        (b"GETMETADATA INBOX (/private)", c.GetMetadata("INBOX", ("/private",))),
+        (
+            b'SETMETADATA "" (/private/A NIL /shared/b "" /shared/c "x y")',
+            c.SetMetadata("", (("/private/a", None), ("/shared/b", b""), ("/shared/c", b"x y"))),
+        ),
         (b"DELETE a", c.Delete("a")),
         (b"RENAME a b", c.Rename("a", "b")),
         (b"SUBSCRIBE a", c.Subscribe("a")),

@@ -69,6 +69,7 @@ async def node_with_mail(path: Path, clock: MockClock) -> AsyncIterator[Node]:
         await node.expunge(5)
         await node.mail.create_folder(USER, "Work")
         await node.mail.subscribe(USER, "Work", subscribed=True)
+        await node.mail.annotate(USER, await node.mail.folder(USER, "Work"), {"/private/comment": b"x"})
         for number in range(20):
             await node.save("text", user=f"user{number}")
         yield node
@@ -87,7 +88,10 @@ async def test_new_node_installs_checkpoints_and_goes_on_from_there(tmp_path: Pa
             view = await store.view(queries.MailboxKey(USER, (await node.inbox()).mailbox_id, 1))
             assert len(view.messages) == 1199
             assert view.messages[2].flags == {"\\Seen"}
-            assert (await node.mail.folders(USER))[1].name == "Work"
+            work = (await node.mail.folders(USER))[1]
+            assert work.name == "Work"
+            known = await store.read(lambda reader: queries.annotations_of(reader, USER, work.mailbox_id))
+            assert known == {"/private/comment": b"x"}
         async with open_store(tmp_path / "new", "dc9.b", virtual_environment(autojump_clock, "b")) as store:
             again = bootstrap_of(store, tmp_path, autojump_clock)
             await again.run()

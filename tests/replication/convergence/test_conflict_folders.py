@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import UidSet
+from replicator.annotations import SPECIAL_USE
 from replicator.errors import InvalidNameError
 from replicator.mailstore import INBOX, SEPARATOR, Folder
 from replicator.replication.convergence.fork_scheduler import ForkScheduler
@@ -379,6 +380,36 @@ async def test_last_change_of_a_subscription_counts(tmp_path: Path, autojump_clo
         await two.heal()
         for node in two.nodes.all():
             assert await node.mail.subscriptions(USER) == ["A", "C", "D"]
+
+
+async def test_last_change_of_an_annotation_counts(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        work = await two.here.mail.create_folder(USER, "Work")
+        await two.here.mail.annotate(USER, work, {"/private/a": b"1", "/private/b": b"1", "/private/c": b"1"})
+        await two.part()
+        await two.here.mail.annotate(USER, work, {"/private/a": b"here", "/private/b": None})
+        await two.here.mail.annotate(USER, None, {"/private/comment": b"here"})
+        await trio.sleep(1)
+        await two.there.mail.annotate(USER, work, {"/private/a": None, "/private/b": b"there"})
+        await two.there.mail.rename_folder(USER, "Work", "Later")
+        await two.heal()
+        for node in two.nodes.all():
+            later = await node.mail.folder(USER, "Later")
+            assert await node.mail.annotations(USER, later) == {"/private/b": b"there", "/private/c": b"1"}
+            assert await node.mail.annotations(USER, None) == {"/private/comment": b"here"}
+
+
+async def test_united_folders_have_the_annotations_of_both(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await two.part()
+        for node, use in ((two.here, "\\Sent"), (two.there, None)):
+            folder = await node.mail.create_folder(USER, "Out", use)
+            await node.mail.annotate(USER, folder, {f"/shared/{node.sid}": b"x"})
+        await two.heal()
+        for node in two.nodes.all():
+            folder = await node.mail.folder(USER, "Out")
+            names = {SPECIAL_USE, *(f"/shared/{one.sid}" for one in two.nodes.all())}
+            assert set(await node.mail.annotations(USER, folder)) == names
 
 
 def test_folder_trees_and_mail_store_use_one_separator() -> None:

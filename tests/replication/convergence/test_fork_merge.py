@@ -70,6 +70,8 @@ async def test_later_state_of_another_node_is_adopted_without_the_log(
         await other.save("new")
         await other.mail.create_folder(USER, "Work")
         await other.mail.subscribe(USER, "Work", subscribed=True)
+        values = {f"/private/{number}": bytes([number]) * 30_000 for number in range(50)}
+        await other.mail.annotate(USER, work := await other.mail.folder(USER, "Work"), values)
         with monkeypatch.context() as patch:
             stop_the_log(patch)
             await meet(nodes)
@@ -84,6 +86,7 @@ async def test_later_state_of_another_node_is_adopted_without_the_log(
             assert view.messages[2].flags == {"$a"}
             assert {folder.name for folder in await one.mail.folders(USER)} == {"INBOX", "Work"}
             assert "Work" in await one.mail.subscriptions(USER)
+            assert await one.mail.annotations(USER, work) == values
         nodes.isolate("dc1")
         await meet(nodes)
         await until(lambda: one.store.context == other.store.context)  # late entries change nothing

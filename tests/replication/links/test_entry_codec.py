@@ -9,9 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.commands import Copy, EntryCommand, EntryHeader, Mbox, Parts, RefusalCode, Refused, Save, Saved, Store
+from protocol.commands import (
+    Annotate,
+    Copy,
+    EntryCommand,
+    EntryHeader,
+    Mbox,
+    Parts,
+    RefusalCode,
+    Refused,
+    Save,
+    Saved,
+    Store,
+)
 from protocol.stream_codec import Decoder, Encoder, ProtocolError, Request
 from protocol.values import UID_MAX, Dot, UidSet
+from replicator.annotations import AT_ONCE_MAX, BYTES_AT_ONCE_MAX, NAME_MAX
 from replicator.errors import (
     ContentUnavailableError,
     DiskFullError,
@@ -24,21 +37,33 @@ from replicator.errors import (
     UnavailableError,
 )
 from replicator.replication.cluster_mail_store import AT_ONCE
-from replicator.replication.links.entry_codec import Arrived, EntryAssembler, entry_commands, error_of, refusal
+from replicator.replication.links.entry_codec import (
+    ANNOTATE_BYTES_MAX,
+    Arrived,
+    EntryAssembler,
+    entry_commands,
+    error_of,
+    refusal,
+    values_of,
+)
 from replicator.store.bodies.body_rows import StoredBody
+from replicator.store.db.entry_validation import are_annotations
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Logged
 from resync.entry import (
+    NOWHERE,
     Change,
     Entry,
     FlagAdd,
     FlagDel,
+    FolderAnnotate,
     FolderCreate,
     FolderDelete,
     FolderRename,
     FolderSubscribe,
     MailAdd,
     MailDel,
+    pack_values,
     tree_id,
 )
 from tests.effort import examples
@@ -52,6 +77,7 @@ from tests.protocol.strategies import (
     numbers,
     numbers_32,
     texts,
+    tuples_of,
     uid_sets,
     uids,
 )
@@ -72,6 +98,7 @@ mail_changes = st.one_of(
 tree_changes = st.one_of(
     st.builds(FolderCreate, ids, texts, numbers_32), st.builds(FolderRename, ids, texts),
     st.builds(FolderDelete, ids), st.builds(FolderSubscribe, texts, st.booleans()),
+    st.builds(FolderAnnotate, ids | st.just(NOWHERE), tuples_of(st.tuples(texts, st.none() | hashes))),
 )  # fmt: skip
 predecessors = st.lists(dots, max_size=2).map(tuple)
 
@@ -227,6 +254,23 @@ def test_errors_arrive_as_they_were_raised(error: type[MailError], code: str) ->
 def test_other_errors_arrive_as_unavailable() -> None:
     assert refusal(MessageTooLargeError("too large")).code == RefusalCode.UNAVAILABLE
     assert type(error_of(Refused("NEW-CODE", "text"))) is UnavailableError
+
+
+@pytest.mark.parametrize("packed", [b"", b"\x01", b"\x91\x92\xa1a\xa1b", b"\x90" + bytes(ANNOTATE_BYTES_MAX)])
+def test_values_of_annotations_that_make_no_sense_or_are_too_many_are_refused(packed: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        values_of(Annotate("ann", NOWHERE, packed))
+
+
+def test_largest_annotations_that_a_node_takes_fit_on_the_wire() -> None:
+    size_bytes = BYTES_AT_ONCE_MAX // AT_ONCE_MAX - NAME_MAX
+    values = tuple((f"/private/{number:0247}", bytes(size_bytes)) for number in range(AT_ONCE_MAX))
+    assert are_annotations(values)
+    assert not are_annotations((*values, ("/private/more", b"")))
+    (item,) = Decoder().feed(Encoder().request("t", Annotate("ann", NOWHERE, pack_values(values))))
+    assert isinstance(item, Request)
+    assert isinstance(item.command, Annotate)
+    assert values_of(item.command) == values
 
 
 def test_largest_changes_fit_on_the_wire() -> None:

@@ -15,6 +15,7 @@ from trio.testing import MockClock
 from protocol.checksum import check_of
 from protocol.commands import (
     Ack,
+    Annotate,
     Command,
     Content,
     Copy,
@@ -47,7 +48,7 @@ from protocol.values import UID_MAX, Dot, UidSet
 from replicator.replication.links.entry_codec import MAX_CHANGES, Arrived
 from replicator.replication.links.link import COMMANDS_AT_ONCE, MAX_NUMBERS
 from replicator.store.bodies.body_rows import StoredBody
-from resync.entry import tree_id
+from resync.entry import NOWHERE, pack_values, tree_id
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, cluster, until
 from tests.replication.stranger import INBOX, INBOX_FIELDS, ORIGIN, Stranger, approach, header, reasons, text_of, visit
 
@@ -64,6 +65,7 @@ def as_entry(command: EntryCommand, entry: EntryHeader | None = None) -> EntryCo
 
 
 MAIL = save(1)
+NOTE = ("/private/comment", b"x")
 TWO = header(1, changes=2)  # the first change of an entry of two
 THREE_PREDECESSORS = replace(header(1), predecessors=(Dot(ORIGIN, 7), Dot(ORIGIN, 8), Dot(ORIGIN, 9)))
 COPIED = Copy(0, 1, UidSet(), (GUID,), 0, (), 1, b"h" * 32, 4)
@@ -97,6 +99,9 @@ COPIED = Copy(0, 1, UidSet(), (GUID,), 0, (), 1, b"h" * 32, 4)
         ([as_entry(replace(MAIL, received_ms=1 << 62))], "has a change with a value out of range"),
         ([as_entry(Expunge(1, UidSet()))], "has a change with a value out of range"),
         ([as_entry(Create("alice", "x", b"x" * 16, 0))], "has a change with a value out of range"),
+        ([as_entry(Annotate("alice", NOWHERE, b""))], "0 bytes are not values of annotations"),
+        ([as_entry(Annotate("alice", NOWHERE, pack_values([("x", b"")])))], "has a change with a value out of range"),
+        ([as_entry(Annotate("alice", NOWHERE, pack_values([NOTE, NOTE])))], "has a change with a value out of range"),
         ([Ping()], "a PING needs a tag"),
         ([Log(())], "a LOG needs a tag"),
         ([Mbox(MAX_NUMBERS + 1, "alice", "", b"m" * 16, 1)], "not between 1 and 10000"),

@@ -110,6 +110,18 @@ DAMAGES = [
     Planted("subscription cleared", ["UPDATE subscription SET subscribed = 0"], {"subscription": 1}),
     Planted("subscription added", ["INSERT INTO subscription VALUES ('alice', 'x', 1, 1, 'dc1')"], {"subscription": 1}),
     Planted("subscriber added", ["INSERT INTO subscription VALUES ('eve', 'x', 1, 1, 'dc1')"], {"subscription": 1}),
+    Planted("annotation deleted", ["DELETE FROM annotation WHERE mailbox_id = x''"], {"annotation": 1}),
+    Planted("annotation changed", ["UPDATE annotation SET value = x'00' WHERE mailbox_id != x''"], {"annotation": 1}),
+    Planted(
+        "annotation added",
+        ["INSERT INTO annotation VALUES ('alice', x'', '/shared/x', x'00', 1, 'a')"],
+        {"annotation": 1},
+    ),
+    Planted(
+        "annotator added",
+        ["INSERT INTO annotation VALUES ('eve', x'', '/shared/x', x'00', 1, 'a')"],
+        {"annotation": 1},
+    ),
     Planted("body deleted", [f"DELETE FROM content WHERE hash = {BODY_HASH}"], {"content": 1}),
     Planted(
         "much at once",
@@ -140,6 +152,8 @@ async def fill(nodes: Cluster) -> None:
         await one.save(f"text {number}")
     await one.mail.create_folder(USER, "Work")
     await one.mail.subscribe(USER, "Work", subscribed=True)
+    for folder in (None, await one.mail.folder(USER, "Work")):
+        await one.mail.annotate(USER, folder, {"/private/comment": b"x"})
     await other.flag(2, 3, added=["\\Seen", "$Forwarded"])
     await other.expunge(1)
     nodes.isolate("dc2")

@@ -23,7 +23,7 @@ from tests.replication.tasks.running import check_at, run_to_end, tasks_at
 async def rows(node: Node) -> dict[str, set[tuple[object, ...]]]:
     """Return all rows that a node shows. Only the length of flags counts: they are a map, without an order."""
     columns = {"by_uid": f"mailbox, {ROW.replace('flags', 'length(flags)')}"}
-    tables = ("by_uid", "by_guid", "folder", "subscription")
+    tables = ("by_uid", "by_guid", "folder", "subscription", "annotation")
     return {
         table: set(await node.store.read(partial(_selected, table=table, columns=columns.get(table, "*"))))
         for table in tables
@@ -67,6 +67,7 @@ COLUMNS = {
     ],
     "folder": ["mailbox_id", "user", "name", "uidvalidity", "deleted", "time", "sid"],
     "subscription": ["user", "name", "subscribed", "time", "sid"],
+    "annotation": ["user", "mailbox_id", "name", "value", "time", "sid"],
 }  # fmt: skip
 
 

@@ -63,8 +63,13 @@ async def subscribe(node: Node) -> None:
     await node.mail.subscribe(USER, "Work", subscribed=True)
 
 
+async def annotate(node: Node) -> None:
+    await node.mail.annotate(USER, await node.mail.folder(USER, "Work"), {"/private/a": b"x", "/private/b": b"y"})
+
+
 @pytest.mark.parametrize(
-    "change", [store, rename, create, subscribe, lambda node: node.expunge(1, 2), lambda node: node.save("new")]
+    "change",
+    [store, rename, create, subscribe, annotate, lambda node: node.expunge(1, 2), lambda node: node.save("new")],
 )
 async def test_repeatable_change_is_done_once_and_confirmed(
     tmp_path: Path, autojump_clock: MockClock, change: Change

@@ -75,6 +75,20 @@ async def test_folders_that_were_made_elsewhere_are_there(tmp_path: Path, autoju
         assert '* LSUB () "/" "Work"' in await lines_of(nodes["dc3"], 'LSUB "" *')
 
 
+async def test_annotations_that_were_set_elsewhere_are_there(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await slow_lines(nodes, "dc1")
+        await lines_of(nodes["dc1"], 'SETMETADATA INBOX (/private/comment "x")', "CREATE Out (USE (\\Sent))")
+        shown = '* METADATA "INBOX" (/private/comment "x")'
+        assert shown in await lines_of(nodes["dc3"], "GETMETADATA INBOX /private/comment")
+        assert '* LIST (\\HasNoChildren \\Sent) "/" "Out"' in await lines_of(nodes["dc3"], 'LIST (SPECIAL-USE) "" *')
+        await lines_of(nodes["dc1"], 'SETMETADATA "" (/shared/comment "y")')
+        shown = '* METADATA "" (/shared/comment "y")'
+        assert shown in await lines_of(nodes["dc3"], 'GETMETADATA "" /shared/comment')
+
+
 async def test_nobody_waits_for_a_node_that_is_out_of_reach(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
         await nodes["dc1"].save("first")

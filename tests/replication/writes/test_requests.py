@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from protocol.commands import Stored
 from protocol.values import UID_MAX, UidSet
+from replicator.annotations import SPECIAL_USE
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mailstore import INBOX, CopiedMessages, FolderStatus
 from replicator.replication import timing
@@ -180,11 +181,24 @@ async def test_folders_change_at_any_node(tmp_path: Path, autojump_clock: MockCl
         await mail.subscribe(USER, "Job", subscribed=True)
         await mail.subscribe(USER, "Elsewhere", subscribed=True)
         await mail.subscribe(USER, "Elsewhere", subscribed=False)
+        job = await mail.folder(USER, "Job")
+        await mail.annotate(USER, job, {"/private/comment": b"\xff", "/shared/comment": b"x"})
+        await mail.annotate(USER, job, {"/shared/comment": None})
+        await mail.annotate(USER, None, {"/private/comment": b""})
+        sent = await mail.create_folder(USER, "Out", "\\Sent")
         await mail.delete_folder(USER, "Job/2024/Q1")
         await nodes.converged()
         for node in nodes.all():
-            assert [folder.name for folder in await node.mail.folders(USER)] == [INBOX, "Job", "Job/2024"]
+            assert [folder.name for folder in await node.mail.folders(USER)] == [
+                INBOX,
+                "Job",
+                "Job/2024",
+                "Out",
+            ]
             assert await node.mail.subscriptions(USER) == ["Job"]
+            assert await node.mail.annotations(USER, job) == {"/private/comment": b"\xff"}
+            assert await node.mail.annotations(USER, None) == {"/private/comment": b""}
+            assert await node.mail.annotated(USER, SPECIAL_USE) == {sent.mailbox_id: b"\\Sent"}
 
 
 @pytest.mark.parametrize("sid", SIDS)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from protocol.stream_codec import Request, Response
-from protocol.values import Dot
+from protocol.values import Dot, Stamp
 from replicator.errors import ContentUnavailableError
 from replicator.mailstore import Folder, read_all
 from replicator.store.attachments.sweep import sweep
@@ -23,7 +23,16 @@ from replicator.store.bodies.attachment_references import RecordedHolders
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
-from resync.entry import FolderCreate, FolderDelete, FolderRename, FolderSubscribe
+from resync.entry import (
+    NOWHERE,
+    AnnotationState,
+    FolderAnnotate,
+    FolderCreate,
+    FolderDelete,
+    FolderRename,
+    FolderState,
+    FolderSubscribe,
+)
 from resync.row import Row
 from tests.attachments.file_systems.memory import MemoryFiles
 from tests.replication.cluster import Node
@@ -209,8 +218,11 @@ def _check_trees(known: _Known, node: Node) -> None:
     named: dict[tuple[str, str], set[bytes]] = defaultdict(set)  # user and name -> folders that ever had it
     last_name: dict[bytes, str] = {}
     names_of: dict[bytes, set[str]] = defaultdict(set)
+    annotated: dict[str, list[TreeChange]] = defaultdict(list)  # by user
     for item in changes:
-        if isinstance(item.change, FolderSubscribe):
+        if isinstance(item.change, FolderAnnotate):
+            annotated[item.user].append(item)
+        elif isinstance(item.change, FolderSubscribe):
             subscribed[item.user, item.change.name] = item.change.subscribed
         elif not isinstance(item.change, FolderDelete):
             named[item.user, item.change.name].add(item.change.mailbox_id)
@@ -234,6 +246,34 @@ def _check_trees(known: _Known, node: Node) -> None:
     for user in {item.user for item in changes}:
         expected = {name for (owner, name), value in subscribed.items() if owner == user and value}
         assert queries.subscriptions(connection, user) == expected, f"subscriptions of {user}"
+        _check_annotations(connection, user, annotated[user])
+
+
+def _check_annotations(connection: queries.Connection, user: str, changes: Sequence[TreeChange]) -> None:
+    """Check that each annotation of a living folder is as its last change says, or as a later one of a united folder.
+
+    `changes` are by stamp.
+    """
+    values: dict[tuple[str, Stamp], bytes | None] = {}
+    last: dict[tuple[bytes, str], Stamp] = {}
+    for item in changes:
+        assert isinstance(item.change, FolderAnnotate)
+        for name, value in item.change.values:
+            values[name, item.stamp] = value
+            last[item.change.mailbox_id, name] = item.stamp
+    rows = queries.tree_rows(connection, user)
+    shown = {(row.mailbox_id, row.name): row for row in rows if isinstance(row, AnnotationState)}
+    living = {row.mailbox_id for row in rows if isinstance(row, FolderState) and not row.deleted}
+    for (mailbox_id, name), row in shown.items():
+        stamp = Stamp(row.time, row.sid)
+        assert values.get((name, stamp), b"never set") == row.value, f"annotation {name} of {user}: {row.value!r}"
+        is_last = last.get((mailbox_id, name)) == stamp
+        assert is_last or mailbox_id != NOWHERE, f"annotation {name} of {user} is not as last set"
+    for (mailbox_id, name), stamp in last.items():
+        if mailbox_id in {NOWHERE, *living}:
+            found = shown.get((mailbox_id, name))
+            assert found is not None, f"annotation {name} of {user} is lost"
+            assert Stamp(found.time, found.sid) >= stamp, f"a later value of annotation {name} of {user} is lost"
 
 
 def _check_abandoned(known: _Known, rows: dict[bytes, dict[bytes, Row]]) -> None:
@@ -260,6 +300,12 @@ def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dic
     gone = connection_of(node.store).execute("SELECT mailbox_id FROM folder WHERE deleted = 1")
     existing = rows.keys() - {mailbox_id for (mailbox_id,) in gone} - known.history.emptied
     by_mailbox = {mailbox_id: found.values() for mailbox_id, found in rows.items()}
+    living = connection_of(node.store).execute("SELECT mailbox_id FROM folder WHERE deleted = 0")
+    homes = {NOWHERE, *(mailbox_id for (mailbox_id,) in living)}
+    if not known.history.has_lost_disks:
+        world.ledger.check_annotations(
+            homes, lambda user, home: queries.annotations_of(connection_of(node.store), user, home)
+        )
     world.ledger.check(by_mailbox, existing, lambda mailbox_id, content_hash: (mailbox_id, content_hash) in lost, extra)
     if not known.history.has_lost_disks:
         world.ledger.check_gone(by_mailbox)

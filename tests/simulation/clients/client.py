@@ -17,6 +17,7 @@ from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.tasks import UndeleteOptions
 from replicator.view import MailboxView, Message
+from resync.entry import NOWHERE
 from tests.replication.cluster import Node
 from tests.simulation.checks.retention import LedgerUndelete
 from tests.simulation.machine import Machine, NodeGoneError
@@ -47,10 +48,11 @@ class Client:
         self._named: dict[bytes, str] = {}  # mailbox id -> the name under which its folder was opened
         self._heard: dict[bytes, tuple[str, dict[str, int]]] = {}  # mailbox id -> SID of the last OK, context there
         self._mails = 0
+        self._values = 0
         self._pause_s = world.plan.pause_s * self._dice.choice((0.2, 1.0, 1.0, 1.0))
         habits = {
             self._save: 7.0, self._flag: 4.0, self._flag_unchanged: 2.0, self._expunge: 3.0, self._copy: 3.0,
-            self._move: 1.0, self._change_folders: 1.5,
+            self._move: 1.0, self._change_folders: 1.5, self._annotate: 1.5,
         }  # fmt: skip
         if world.plan.undeletes:
             habits[self._undelete] = 1.0
@@ -299,6 +301,21 @@ class Client:
         except (FolderExistsError, FolderNotFoundError) as error:
             return f"cannot change {name}: {error}"
         return f"deletes {name}"
+
+    async def _annotate(self, node: Node, view: MailboxView) -> str:
+        folder = self._folder(view) if self._dice.random() < 0.5 else None
+        home = NOWHERE if folder is None else folder.mailbox_id
+        self._values += 1
+        value = f"{self._name}, value {self._values}".encode()
+        values = {
+            "/private/vendor/soak/kept": value,
+            "/private/vendor/soak/removed": value if self._dice.random() < 0.5 else None,
+        }
+        self._ledger.asks_to_annotate(self.user, values)
+        await node.mail.annotate(self.user, folder, values)
+        if self._hears_answer(node):
+            self._ledger.annotated(self.user, home, values)
+        return f"annotates {folder.name if folder else 'the account'}: {values}"
 
     def _note_transfer(
         self, node: Node, view: MailboxView, chosen: list[Message], to: MailboxView, *, moves: bool

@@ -19,6 +19,7 @@ from resync.entry import (
     Entry,
     FlagAdd,
     FlagDel,
+    FolderAnnotate,
     FolderCreate,
     FolderDelete,
     FolderRename,
@@ -56,7 +57,7 @@ class TreeChange(NamedTuple):
     stamp: Stamp
     dot: Dot
     user: str
-    change: FolderCreate | FolderRename | FolderDelete | FolderSubscribe
+    change: FolderCreate | FolderRename | FolderDelete | FolderSubscribe | FolderAnnotate
 
 
 @dataclass
@@ -124,7 +125,7 @@ class History:
                 case FlagAdd(uids, flags) | FlagDel(uids, flags):
                     named = [one for uid in uids for one in placements[uid]]
                     self._flag(entry, named, flags, value=isinstance(change, FlagAdd))
-                case FolderCreate() | FolderRename() | FolderDelete() | FolderSubscribe():
+                case FolderCreate() | FolderRename() | FolderDelete() | FolderSubscribe() | FolderAnnotate():
                     self.tree.append(TreeChange(entry.stamp, entry.dot, entry.user, change))
                 case MailDel(uids):
                     for uid in uids:

@@ -41,6 +41,8 @@ class Ledger:
         )  # body -> mailbox that it should leave -> note
         self._notes = 0
         self._gone: set[tuple[bytes, Placement]] = set()  # removed with OK
+        self._values: dict[tuple[str, str], set[bytes | None]] = defaultdict(set)  # user, annotation -> asked for
+        self._annotated: set[tuple[str, bytes, str]] = set()  # user, mailbox id, annotation: set with OK
         self._restored: dict[bytes, int] = {}  # body -> note of the undelete that was done with OK
 
     def asks_to_save(self, body: bytes) -> bytes:
@@ -92,6 +94,26 @@ class Ledger:
         """Note that a node is about to ask the master for this, on behalf of the client whose task this is."""
         if _DELETES_FOLDER.get():
             self.asks_to_remove(mailbox_id, messages)
+
+    def asks_to_annotate(self, user: str, values: Mapping[str, bytes | None]) -> None:
+        """Note values of annotations of a folder or of the account."""
+        for name, value in values.items():
+            self._values[user, name].add(value)
+
+    def annotated(self, user: str, home: bytes, names: Iterable[str]) -> None:
+        """Note OK: these annotations have their values, or later ones."""
+        self._annotated.update((user, home, name) for name in names)
+
+    def check_annotations(self, homes: Collection[bytes], shown: Callable[[str, bytes], Mapping[str, bytes]]) -> None:
+        """Check that what clients set with OK has a value that some client asked for. `homes`: those that are left.
+
+        A folder may have taken over the value of another one.
+        """
+        for user, home, name in self._annotated:
+            if home in homes:
+                value = shown(user, home).get(name)
+                asked = self._values[user, name]
+                assert value in asked, f"ledger: {name} of {user} is {value!r}, and clients set {asked}"
 
     def check(
         self,

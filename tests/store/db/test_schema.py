@@ -7,7 +7,7 @@ from replicator.errors import ConfigError, DatabaseFailedError, DataError
 from replicator.runtime.environment import Environment
 from replicator.store.db import queries, schema
 from replicator.store.store import Store
-from tests.store.harness import connection_of, open_store, save, without_histories
+from tests.store.harness import ALICE, annotating, connection_of, creating, open_store, save, without_histories
 
 
 async def error_on_opening(path: Path) -> str:
@@ -41,7 +41,7 @@ async def test_database_of_an_earlier_version_is_upgraded(tmp_path: Path, monkey
     connection.executescript(
         "DROP INDEX lacking_hash; DROP INDEX log_abandoned; ALTER TABLE identity DROP COLUMN begun;"
         "ALTER TABLE by_uid DROP COLUMN also; ALTER TABLE chain DROP COLUMN history;"
-        "DROP TRIGGER outline_leaves; DROP TABLE outline; PRAGMA user_version = 8;"
+        "DROP TRIGGER outline_leaves; DROP TABLE outline; DROP TABLE annotation; PRAGMA user_version = 8;"
     )
     connection.close()
     async with open_store(tmp_path) as store:
@@ -60,13 +60,26 @@ async def test_entries_that_an_earlier_version_logged_can_be_read(
     connection.executescript(
         "UPDATE log SET body = substr(body, 18);"  # without checks
         "ALTER TABLE chain DROP COLUMN history; DROP TRIGGER outline_leaves; DROP TABLE outline;"
-        "PRAGMA user_version = 10;"
+        "DROP TABLE annotation; PRAGMA user_version = 10;"
     )
     connection.close()
     async with Store.open(path, "dc1.b", Environment()) as store:
         await save(store, 2)
         entries = await store.read(lambda reader: queries.log_after(reader, 0, 99, 99, 10**6))
         assert [(one.entry.dot.seq, len(one.bodies)) for one in entries] == [(1, 1), (1, 1)]
+
+
+async def test_database_from_before_there_were_annotations_takes_them(tmp_path: Path) -> None:
+    path = tmp_path / "node.db"
+    async with open_store(tmp_path) as store:
+        await store.write(creating("Work", b"w" * 16))
+    connection = sqlite3.connect(path)
+    connection.executescript("DROP TABLE annotation; PRAGMA user_version = 12;")
+    connection.close()
+    async with open_store(tmp_path, "dc1.b") as store:
+        await store.write(annotating(b"w" * 16, comment=b"x"))
+        known = await store.read(lambda reader: queries.annotations_of(reader, ALICE, b"w" * 16))
+        assert known == {"/private/comment": b"x"}
 
 
 async def test_database_of_another_program_is_left_unchanged(tmp_path: Path) -> None:

@@ -7,20 +7,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import UID_MAX, Dot, UidSet
+from replicator.annotations import VALUE_BYTES_MAX
 from replicator.config import UidConflict
 from replicator.errors import HistoryError
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.log import forks, sequencer
-from resync.entry import Entry, FolderState, MailAdd, MailDel, Merge, SubscriptionState, TreeMerge
+from resync.entry import (
+    NOWHERE,
+    AnnotationState,
+    Entry,
+    FolderState,
+    MailAdd,
+    MailDel,
+    Merge,
+    SubscriptionState,
+    TreeMerge,
+)
 from resync.merge import ROW_BYTES
 from resync.row import Row
 from resync.state import ContradictionError
 from tests.effort import examples
 from tests.store import consistency
 from tests.store.branching import BODY, TREE, World, with_histories
-from tests.store.harness import ALICE, INBOX, creating, expunging, guid, saving
+from tests.store.harness import ALICE, INBOX, annotating, creating, expunging, guid, saving
 from tests.store.memory_node import MemoryNode
 
 
@@ -216,6 +227,7 @@ MANY = (Dot("dc2.a", 1), Dot("dc3.a", BIG))
 ROW = Row(1, ROOT, 0, guid(7), ROOT, 1, {}, 0, 4, BODY.content_hash)
 FOLDER = FolderState(b"a" * 16, ALICE, "a", 9, deleted=False, time=1, sid="dc1")
 SUBSCRIPTION = SubscriptionState(ALICE, "a", subscribed=True, time=1, sid="dc1")
+ANNOTATION = AnnotationState(ALICE, NOWHERE, "/private/comment", b"x", 1, "dc1")
 
 
 @pytest.mark.parametrize(
@@ -229,6 +241,11 @@ SUBSCRIPTION = SubscriptionState(ALICE, "a", subscribed=True, time=1, sid="dc1")
         (TREE, TreeMerge((), (FOLDER._replace(name="a//b"),), ())),
         (TREE, TreeMerge((), (), (SUBSCRIPTION._replace(time=0),))),
         (TREE, TreeMerge((), (), (SUBSCRIPTION._replace(name=""),))),
+        (TREE, TreeMerge((), (), (), (ANNOTATION._replace(time=0),))),
+        (TREE, TreeMerge((), (), (), (ANNOTATION._replace(name="comment"),))),
+        (TREE, TreeMerge((), (), (), (ANNOTATION._replace(name="/private/Comment"),))),
+        (TREE, TreeMerge((), (), (), (ANNOTATION._replace(value=bytes(VALUE_BYTES_MAX + 1)),))),
+        (TREE, TreeMerge((), (), (), (ANNOTATION._replace(mailbox_id=b"a"),))),
     ],
 )
 def test_merge_with_values_out_of_range_is_refused(key: MailboxKey, merge: Merge | TreeMerge) -> None:
@@ -243,8 +260,9 @@ def test_merge_with_values_out_of_range_is_refused(key: MailboxKey, merge: Merge
         (INBOX, "DELETE FROM by_uid WHERE uid = 1"),
         (INBOX, "UPDATE by_uid SET size_bytes = size_bytes + 1 WHERE uid = 1"),
         (TREE, "DELETE FROM subscription WHERE name = 'both'"),
+        (TREE, "UPDATE annotation SET value = NULL"),
     ],
-    ids=["a row is gone", "a row is another", "a subscription is gone"],
+    ids=["a row is gone", "a row is another", "a subscription is gone", "an annotation is another"],
 )
 def test_chain_that_disagrees_with_its_rows_is_not_merged(key: MailboxKey, damage: str) -> None:
     """The fingerprints of the rows may still be whole."""
@@ -252,6 +270,7 @@ def test_chain_that_disagrees_with_its_rows_is_not_merged(key: MailboxKey, damag
     for node in (left, right):
         node.write(saving(b"text", node.guid()))
         node.write(lambda tx: sequencer.subscribe(tx, ALICE, "both", subscribed=True))
+        node.write(annotating(comment=b"x"))
     for item in right.log():
         left.take(item)
     (head,) = forks.branch_heads(left.connection, key.mailbox_id)

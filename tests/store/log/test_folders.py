@@ -3,6 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from protocol.values import Dot
+from replicator.config import LimitsConfig
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
 from replicator.mailstore import INBOX as INBOX_NAME
 from replicator.store.db import queries
@@ -236,7 +237,7 @@ def test_uidvalidities_are_left_if_the_clock_is_far_ahead(node: MemoryNode) -> N
 
 
 def test_numbers_of_folders_and_subscriptions_are_limited() -> None:
-    node = MemoryNode("dc1.a", folders_max=3)
+    node = MemoryNode("dc1.a", limits=LimitsConfig(imap_folders_per_user=3))
     node.write(creating("a/b", A))
     for refused in (creating("c/d", C), renaming(A, "c/d/e")):
         with pytest.raises(MailboxFullError, match="3 folders"):

@@ -12,10 +12,12 @@ from replicator.store.db import queries
 from replicator.store.log.apply import receive
 from replicator.view import SEEN
 from resync.entry import (
+    NOWHERE,
     Change,
     Entry,
     FlagAdd,
     FlagDel,
+    FolderAnnotate,
     FolderCreate,
     FolderDelete,
     FolderRename,
@@ -183,6 +185,8 @@ VALID: dict[str, tuple[bytes, Change]] = {
     "rename a deleted folder": (TREE, FolderRename(B, "a")),
     "delete a folder": (TREE, FolderDelete(A)),
     "subscribe": (TREE, FolderSubscribe("z", subscribed=True)),
+    "annotate": (TREE, FolderAnnotate(A, (("/private/comment", b"x"), ("/shared/comment", None)))),
+    "annotate the account": (TREE, FolderAnnotate(NOWHERE, (("/private/comment", b"x"),))),
 }
 
 CONTRADICTORY: dict[str, tuple[bytes, tuple[Change, ...]]] = {
@@ -204,6 +208,8 @@ CONTRADICTORY: dict[str, tuple[bytes, tuple[Change, ...]]] = {
     "UIDVALIDITY given before": (TREE, (FolderCreate(C, "c", 1001),)),
     "rename of a stranger": (TREE, (FolderRename(C, "c"),)),
     "delete of a stranger": (TREE, (FolderDelete(C),)),
+    "annotation of a stranger": (TREE, (FolderAnnotate(C, (("/private/comment", b"x"),)),)),
+    "annotation of a deleted folder": (TREE, (FolderAnnotate(B, (("/private/comment", b"x"),)),)),
 }
 
 
@@ -356,6 +362,11 @@ TREE_CHANGES = st.lists(
         st.builds(FolderRename, st.sampled_from([A, B, C]), st.sampled_from("abc")),
         st.builds(FolderDelete, st.sampled_from([A, B, C])),
         st.builds(FolderSubscribe, st.sampled_from("ab"), st.booleans()),
+        st.builds(
+            FolderAnnotate,
+            st.sampled_from([NOWHERE, A, B, C]),
+            st.sampled_from([None, b"x"]).map(lambda value: (("/private/comment", value),)),
+        ),
     ),
     min_size=1,
     max_size=3,

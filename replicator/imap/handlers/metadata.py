@@ -1,0 +1,111 @@
+"""GETMETADATA and SETMETADATA (RFC 5464). Private and shared annotations alike are the user's own.
+
+The special uses of RFC 6154 are shown as LIST shows them. `/shared/admin` is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import inf
+
+from replicator.annotations import SPECIAL_USE
+from replicator.errors import MailboxFullError
+from replicator.imap.session import Completion, Session
+from replicator.imap.special_uses import checked_uses, special_uses, uses_of
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire.refusals import CommandFailedError
+from replicator.imap.wire.responses import metadata_response
+from replicator.mailstore import Folder
+
+ADMIN = "/shared/admin"  # RFC 5464 section 3.2.1.1: clients cannot change it
+
+
+async def shown_uses(session: Session, folders: Mapping[str, Folder]) -> dict[str, str]:
+    """Return the special uses of the user's folders, by name. `folders`: all of them."""
+    annotated = await session.mail.annotated(session.user, SPECIAL_USE)
+    ids = ((name, folder.mailbox_id) for name, folder in folders.items())
+    assigned = {name: uses_of(annotated[key]) for name, key in ids if key in annotated}
+    return special_uses(folders, assigned)
+
+
+async def get_metadata(session: Session, command: c.GetMetadata) -> Completion:
+    """Run GETMETADATA."""
+    await session.mail.catch_up(session.user)
+    folder = await _home(session, command.mailbox)
+    known = dict(await session.mail.annotations(session.user, folder))
+    if folder is not None and any(_is_below(SPECIAL_USE, entry, command.depth) for entry in command.entries):
+        folders = {one.name: one for one in await session.mail.folders(session.user)}
+        known.pop(SPECIAL_USE, None)
+        if uses := (await shown_uses(session, folders)).get(folder.name):
+            known[SPECIAL_USE] = uses.encode()
+    found = dict(pair for entry in command.entries for pair in _selected(known, entry, command.depth))
+    sizes = [len(value) for value in found.values() if value is not None]
+    most = inf if command.max_size is None else command.max_size
+    shown = {name: value for name, value in found.items() if value is None or len(value) <= most}
+    if shown:
+        await session.write(metadata_response(command.mailbox, shown))
+    longest = max(sizes, default=0)
+    return Completion("Annotations listed", f"METADATA LONGENTRIES {longest}" if longest > most else None)
+
+
+async def set_metadata(session: Session, command: c.SetMetadata) -> Completion:
+    """Run SETMETADATA."""
+    folder = await _home(session, command.mailbox)
+    values = dict(command.values)
+    for value in values.values():
+        if value is not None and len(value) > session.limits.imap_annotation_bytes:
+            raise too_large(session)
+    if folder is None and ADMIN in values:
+        raise CommandFailedError(f"Only the operator of this server sets {ADMIN}", "NOPERM")
+    if SPECIAL_USE in values:
+        values[SPECIAL_USE] = _checked_uses(folder, values[SPECIAL_USE])
+    if len(values) > session.limits.imap_annotations_per_folder:
+        raise _too_many(
+            session, "imap_annotations_per_folder", "A command sets more annotations than a folder may have"
+        )
+    try:
+        await session.mail.annotate(session.user, folder, values)
+    except MailboxFullError as error:
+        left = session.limits.imap_annotations_per_folder - len(await session.mail.annotations(session.user, folder))
+        limit = "imap_annotations_per_folder" if len(values) > left else "imap_annotations_per_user"
+        raise _too_many(session, limit, str(error)) from error
+    return Completion("Annotations set")
+
+
+def too_large(session: Session) -> CommandFailedError:
+    """Count a value that is too large, and return the error for the client."""
+    limit = session.limits.imap_annotation_bytes
+    text = f"The value of an annotation may have {limit} bytes"
+    return session.refusal("imap_annotation_bytes", text, f"METADATA MAXSIZE {limit}")
+
+
+def _too_many(session: Session, limit: str, text: str) -> CommandFailedError:
+    return session.refusal(limit, text, "METADATA TOOMANY")
+
+
+async def _home(session: Session, mailbox: str) -> Folder | None:
+    """Return the folder, or None for the account (RFC 5464 section 4.1). Raises FolderNotFoundError."""
+    return await session.folder(mailbox) if mailbox else None
+
+
+def _checked_uses(folder: Folder | None, value: bytes | None) -> bytes:
+    """Return the special uses to be stored. To remove them is to set none, so that none are guessed any more.
+
+    RFC 6154 section 4. Raises CommandFailedError.
+    """
+    if folder is None:
+        raise CommandFailedError("Special uses belong to folders", "USEATTR")
+    return checked_uses((value or b"").decode("latin-1").split()).encode("ascii")
+
+
+def _selected(known: Mapping[str, bytes], entry: str, depth: float) -> Iterator[tuple[str, bytes | None]]:
+    """Yield an entry and those below it (RFC 5464 section 4.2.2); if there are none, that the entry is not set."""
+    found = [(name, value) for name, value in known.items() if _is_below(name, entry, depth)]
+    yield from found
+    if not found:
+        yield entry, None
+
+
+def _is_below(name: str, entry: str, depth: float) -> bool:
+    """Return True if this is the entry or, down to that depth, below it."""
+    return name == entry or (name.startswith(f"{entry}/") and name.count("/") - entry.count("/") <= depth)

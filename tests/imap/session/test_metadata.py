@@ -1,0 +1,74 @@
+"""What the dialogues of annotations cannot show: octets, limits, and other nodes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from replicator.config import LimitsConfig
+from replicator.imap.services import ImapServices
+from replicator.runtime.metrics import RefusalMetrics
+from tests.imap.client import connected, services
+from tests.one_node import one_node
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        (b"{3+}\r\na\r\n", b"{3}\r\na\r\n"),
+        (b"~{3+}\r\n\x00\xff\n", b"~{3}\r\n\x00\xff\n"),
+        (b"{2+}\r\n\xc3\xa4", b"{2}\r\n\xc3\xa4"),
+        (b'"NIL"', b'"NIL"'),
+    ],
+)
+async def test_values_are_any_octets(served: ImapServices, sent: bytes, shown: bytes) -> None:
+    async with connected(served) as client:
+        await client.log_in("alice")
+        await client.send(b"a SETMETADATA INBOX (/private/comment " + sent + b")\r\n")
+        assert await client.until("a") == ["a OK Annotations set"]
+        await client.send("t GETMETADATA INBOX /private/comment\r\n")
+        assert await client.octets() == b'* METADATA "INBOX" (/private/comment ' + shown + b")\r\n"
+
+
+async def test_too_large_values_are_refused_and_counted(served: ImapServices) -> None:
+    registry = CollectorRegistry()
+    limits = LimitsConfig(imap_annotation_bytes=1024)
+    served = replace(served, limits=limits, refusals=RefusalMetrics(registry))
+    async with connected(served) as client:
+        await client.log_in("alice")
+        for size in (1025, 64 << 10, (64 << 10) + 1, 1 << 20):
+            await client.send(b"a SETMETADATA INBOX (/shared/a NIL /private/b {%d+}\r\n%b)\r\n" % (size, b"x" * size))
+            [answer] = await client.until("a")
+            assert answer == "a NO [METADATA MAXSIZE 1024] The value of an annotation may have 1024 bytes"
+        await client.send(b"a SETMETADATA INBOX (/shared/a {70000}\r\n")  # its client waits, and need not send it
+        assert (await client.until("a"))[-1].startswith("a NO [METADATA MAXSIZE 1024] ")
+        await client.send(b"a SETMETADATA INBOX (/private/b {1024+}\r\n%b)\r\n" % (b"x" * 1024))
+        assert await client.until("a") == ["a OK Annotations set"]
+    labels = {"door": "imap", "limit": "imap_annotation_bytes"}
+    assert registry.get_sample_value("replicator_refusals_total", labels) == 5
+
+
+async def test_too_many_annotations_are_refused_and_counted(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    limits = LimitsConfig(imap_annotations_per_folder=10, imap_annotations_per_user=15)
+    async with one_node(tmp_path, limits=limits) as mail:
+        served = replace(services(mail), limits=limits, refusals=RefusalMetrics(registry))
+        async with connected(served) as client:
+            await client.log_in("alice")
+            ten = " ".join(f'/private/{number} "x"' for number in range(10))
+            assert await client.run(f'SETMETADATA "" ({ten})') == ["t OK Annotations set"]
+            for values in ('/private/more "x"', f'{ten} /private/more "x"'):
+                [answer] = await client.run(f'SETMETADATA "" ({values})')
+                assert answer.startswith("t NO [METADATA TOOMANY] ")
+            for number in range(5):
+                assert (await client.run(f'SETMETADATA INBOX (/private/{number} "x")'))[-1].startswith("t OK")
+            [answer] = await client.run('SETMETADATA INBOX (/private/5 "x")')
+            assert answer == "t NO [METADATA TOOMANY] a user may have 15 annotations; remove some first"
+            assert await client.run('SETMETADATA "" (/private/0 "y" /private/1 NIL)') == ["t OK Annotations set"]
+            assert await client.run('SETMETADATA INBOX (/private/5 "x")') == ["t OK Annotations set"]
+    counted = {
+        limit: registry.get_sample_value("replicator_refusals_total", {"door": "imap", "limit": limit})
+        for limit in ("imap_annotations_per_folder", "imap_annotations_per_user")
+    }
+    assert counted == {"imap_annotations_per_folder": 2, "imap_annotations_per_user": 1}
