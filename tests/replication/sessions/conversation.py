@@ -18,6 +18,9 @@ from tests.replication.sessions.searches import printed
 from tests.replication.sessions.told import Aware, Cache, Told
 
 IDLE_S = (0.0, 0.01, 0.3, 6.0)
+ENABLED = ("", "QRESYNC", "CONDSTORE", "QRESYNC")
+"""What each session knows of RFC 7162 from the beginning."""
+
 LEARN = "(UID FLAGS MODSEQ RFC822.SIZE EMAILID)"
 
 
@@ -87,6 +90,9 @@ class Conversation:
         await self._client.line()
         answer = await self.run(f"LOGIN {USER} {USER[::-1]}")
         assert " OK " in answer, answer
+        if enabled := ENABLED[self.number % len(ENABLED)]:
+            self.aware.condstore, self.aware.qresync = True, enabled == "QRESYNC"
+            await self.run(f"ENABLE {enabled}")
 
     async def leave(self) -> None:
         """Break the connection, and keep what the client knows of the mailbox."""

@@ -12,7 +12,15 @@ from tests.replication.sessions.searching import Searcher
 from tests.replication.sessions.told import Cache, Told
 
 FOLDERS = ("INBOX", "A", "B", "C")
+FREQUENT = (0, 0, 0, 0, 0, 1, 2, 3)
+"""Places in FOLDERS: most steps concern one folder, so that they meet."""
+
 FLAGS = ("\\Seen", "\\Deleted", "\\Flagged", "k1", "k2", "K1")
+
+
+def folder(number: int) -> str:
+    """Return the folder that a step means."""
+    return FOLDERS[FREQUENT[number % len(FREQUENT)]]
 
 
 class Session(Searcher):
@@ -36,7 +44,7 @@ class Session(Searcher):
         await self.run("ENABLE " + ("CONDSTORE", "QRESYNC")[step.a % 2])
 
     async def _select(self, step: Step, parameters: str = "") -> None:
-        name, verb = FOLDERS[step.a % len(FOLDERS)], ("SELECT", "EXAMINE")[step.b % 2]
+        name, verb = folder(step.a), ("SELECT", "EXAMINE")[step.b % 2]
         if step.b & 2 and not parameters:
             parameters, self.aware.condstore = " (CONDSTORE)", True
         await self._deselect("UNSELECT")
@@ -62,7 +70,7 @@ class Session(Searcher):
             if step.b & 4:
                 resync += f" (1:{len(cache.messages)} {printed(cache.messages)})"
         epoch = self.around.epoch()
-        named = step._replace(a=FOLDERS.index(cache.name), b=0)
+        named = step._replace(a=FREQUENT.index(FOLDERS.index(cache.name)), b=0)
         await self._select(named, f" (QRESYNC ({resync}))")
         if self.told is None:
             return
@@ -100,7 +108,7 @@ class Session(Searcher):
         assert not left, f"the cache still has UIDs {sorted(left)}"
 
     async def _status(self, step: Step) -> None:
-        facts, name = self.around.facts, FOLDERS[step.a % len(FOLDERS)]
+        facts, name = self.around.facts, folder(step.a)
         self.counted = (dict(facts.uidnext), dict(facts.modseq))
         items = "UIDVALIDITY UIDNEXT MESSAGES" + (" HIGHESTMODSEQ" if step.b % 2 else "")
         self.aware.condstore |= bool(step.b % 2)
@@ -108,7 +116,7 @@ class Session(Searcher):
 
     async def _append(self, step: Step) -> None:
         body, flag = self.around.next_body(), FLAGS[step.b % len(FLAGS)]
-        answer = await self.run(f"APPEND {FOLDERS[step.a % len(FOLDERS)]} ({flag})", body)
+        answer = await self.run(f"APPEND {folder(step.a)} ({flag})", body)
         if found := re.search(r"\[APPENDUID (\d+) (\d+)\]", answer):
             self.around.facts.is_message(Place(self.sid, int(found[1]), int(found[2])), len(body))
 
@@ -193,6 +201,10 @@ class Session(Searcher):
         number = slot.uid if step.b % 2 else told.slots.index(slot) + 1
         prefix = "UID " if step.b % 2 else ""
         self.aware.condstore = True
+        if step.b & 4:  # the client pretends to know an earlier state
+            answer = await self.run(f"{prefix}STORE {number} (UNCHANGEDSINCE {base - 1}) {action}FLAGS (k2)")
+            assert " OK " not in answer or "[MODIFIED" in answer or slot not in told.slots or told.owe(slot)
+            return
         answer = await self.run(f"{prefix}STORE {number} (UNCHANGEDSINCE {base}) {action}FLAGS (k2)")
         changed = " OK " in answer and "[MODIFIED" not in answer and slot in told.slots
         if not changed or slot.modseq is None or not told.was_heard(slot):
@@ -207,7 +219,7 @@ class Session(Searcher):
         some, numbers = self._some(step, told, by_uid=by_uid)
         if not some or (moving and told.read_only):
             return
-        verb, name = ("MOVE" if moving else "COPY"), FOLDERS[(step.a + step.b) % len(FOLDERS)]
+        verb, name = ("MOVE" if moving else "COPY"), folder(step.a + step.b)
         told.copied = ""
         answer = await self.run(f"{'UID ' if by_uid else ''}{verb} {numbers} {name}")
         if found := re.search(r"\[COPYUID (\d+) (\S+) (\S+)\]", told.copied + answer):
@@ -220,6 +232,10 @@ class Session(Searcher):
     async def _expunge(self, step: Step, told: Told) -> None:
         if told.read_only:
             return
+        if step.b & 4:
+            some, numbers = self._some(step, told, by_uid=False)
+            if some and " OK " in await self.run(f"STORE {numbers} +FLAGS.SILENT (\\Deleted)"):
+                self._expect(told, some, "+", "\\Deleted")
         deleted = [slot.uid for slot in told.slots if slot.uid is not None and "\\Deleted" in (slot.flags or ())]
         if step.a % 2 == 0:
             await self.run("EXPUNGE")

@@ -106,6 +106,11 @@ class Told:
             assert not left, f"a search left out {left}, which are not expunged"
             self.owed = []
 
+    def owe(self, slot: Slot) -> bool:
+        """Note a message that the server took for expunged: it must be told as expunged next. Return True."""
+        self.owed.append(slot)
+        return True
+
     def begin_context(self, tag: str, context: Context) -> None:
         """Note a search that is to be kept up to date; its results come with the answer."""
         self.contexts[tag] = context

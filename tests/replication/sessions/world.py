@@ -22,17 +22,17 @@ from tests.replication.cluster import USER, Cluster, Node, cluster, until
 from tests.replication.sessions.conversation import Around, LeftError, Step
 from tests.replication.sessions.facts import Facts
 from tests.replication.sessions.searches import body_of
-from tests.replication.sessions.session import FOLDERS, Session
+from tests.replication.sessions.session import FOLDERS, Session, folder
 from tests.simulation.runtime.scheduler import deterministic
 
-PAUSES_S = (None, 0.0, 0.02, 6.0)  # after a step; None: until the session has done it
+PAUSES_S = (None, 0.0, 0.0, 0.002, 0.02, 6.0)  # after a step; None: until the session has done it
 LIMIT_S = 3600.0
 
 KINDS = (
-    *("select", "store", "store", "store", "compare", "append", "copy", "move", "expunge", "expunge", "fetch"),
-    *("fetch", "search", "search", "sort", "context", "context", "noop", "noop", "idle", "status", "enable"),
-    *("resume", "resume", "drop", "unselect", "rename", "create"),
-    *("deliver", "deliver", "cut", "cut", "mend", "settle"),
+    *("store", "store", "store", "compare", "compare", "expunge", "expunge", "append", "copy", "move"),
+    *("fetch", "fetch", "search", "search", "sort", "context", "context", "noop", "idle", "status"),
+    *("select", "resume", "resume", "drop", "unselect", "enable", "rename", "create"),
+    *("deliver", "deliver", "deliver", "cut", "cut", "mend", "settle"),
 )
 
 NUMBER = st.integers(0, 7)
@@ -114,7 +114,7 @@ class World:
         await until(lambda: not any(self.waiting[number] for number in asked), within_s=LIMIT_S)
 
     async def _deliver(self, step: Step) -> None:
-        node, name = self.node(step.a), FOLDERS[0 if step.b < 5 else step.b % len(FOLDERS)]
+        node, name = self.node(step.a), folder(step.b)
         try:
             await node.mail.save(await node.mail.folder(USER, name), NewMessage(self.next_body().encode()))
         except MailError as error:
@@ -158,11 +158,11 @@ class World:
                 except LeftError:
                     self.story.append("a session ends")
         for number, session in enumerate(self.sessions):
-            for at in range(3):
+            for at in (number, number + 1):
                 try:
                     if session.cache is not None or session.told is not None:
                         await session.connect(at)
-                        await session.do(Step("resume", number, number + at, 2 * at + 1, 0))
+                        await session.do(Step("resume", number, at, 2 * at + 1, 0))
                 except LeftError:
                     self.story.append("a session ends")
             await session.leave()
@@ -178,7 +178,7 @@ async def world(directory: Path, clock: MockClock, sessions: int, uid: UidConfli
             made = World(nodes, nursery)
             for name in FOLDERS[1:3]:
                 await made.node(0).mail.create_folder(USER, name)
-            for name in (*FOLDERS[:1] * 4, *FOLDERS[1:3]):
+            for name in (*FOLDERS[:1] * 6, *FOLDERS[1:3]):
                 await made.node(0).save(made.next_body(), name)
             await nodes.converged()
             for number in range(sessions):
