@@ -84,13 +84,16 @@ class UpdatedSearch:
 
 
 class SearchUpdates:
-    """All searches of a session that are kept up to date, by the tags of their commands, and what has changed."""
+    """All searches of a session that are kept up to date, by the tags of their commands, and what has changed.
 
-    def __init__(self, view: MailboxView) -> None:
+    `last`: the last UID that the client knows. Searches pass over later messages until these are announced.
+    """
+
+    def __init__(self, view: MailboxView, last: int) -> None:
         self._exit = ExitStack()
         self._subscription = self._exit.enter_context(view.subscribe())
         self.searches: dict[str, UpdatedSearch] = {}
-        self._changed: set[int] = set()
+        self._changed = set(view.messages.irange(last + 1))
 
     def close(self) -> None:
         """End the subscription to the mailbox."""

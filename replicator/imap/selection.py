@@ -277,6 +277,11 @@ class Selection:
         self._changed |= changed
         self._expunged |= expunged
 
+    def untold_changes(self) -> frozenset[int]:
+        """Collect the changes from the view; return UIDs of changed messages of which the client has yet to hear."""
+        self.gather()
+        return frozenset(self._changed)
+
     def forget_changes(self, uids: Iterable[int]) -> None:
         """Skip these messages at the next announcement: the client is told their flags in another way."""
         self.gather()

@@ -43,7 +43,7 @@ async def store(session: Session, command: c.Store) -> Completion:
     gone = _gone(view, each)
     added, removed = _flag_changes(selection, command, uids)
     before = _before(view, each) if command.silent else []
-    selection.gather()
+    untold = selection.untold_changes()
     refused = UidSet()
     if command.unchanged_since is not None and not (added or removed):
         refused = await _changed(session, runs, command.unchanged_since)
@@ -54,7 +54,7 @@ async def store(session: Session, command: c.Store) -> Completion:
         refused = result.refused if command.unchanged_since is not None else refused
     expected: dict[int, frozenset[str]] = {}
     if command.silent:
-        expect = partial(_expected, before, each, added, removed)
+        expect = partial(_expected, before, each, untold, added, removed)
         expected = await _apart_if_many(session, len(before), expect)
     if command.silent and not session.aware.condstore:
         await selection.forget_expected(expected)
@@ -95,14 +95,19 @@ def _before(view: MailboxView, uids: Sequence[int]) -> list[Message]:
 
 
 def _expected(
-    before: list[Message], named: Iterable[int], added: frozenset[str], removed: frozenset[str]
+    before: list[Message],
+    named: Iterable[int],
+    untold: frozenset[int],
+    added: frozenset[str],
+    removed: frozenset[str],
 ) -> dict[int, frozenset[str]]:
-    """Return the flags that the messages will have, and use up the list: to free all of them at once takes long.
+    """Return the flags that the client expects, and use up the list: to free all of the messages at once takes long.
 
+    Of the `untold` messages the client does not know the flags before, so it is to be told their flags afterwards.
     A whole mailbox has few different sets of flags, made once each.
     """
     made: dict[frozenset[str], frozenset[str]] = {}
-    expected, uids = {}, frozenset(named)
+    expected, uids = {}, frozenset(named) - untold
     while before:
         message = before.pop()
         if message.uid in uids:

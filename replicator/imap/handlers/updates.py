@@ -86,7 +86,7 @@ def watch(session: Session, command: c.Search | c.Sort) -> None:
     if command.returns is None or ReturnOption.UPDATE not in command.returns:
         return
     if session.updates is None:
-        session.updates = SearchUpdates(session.selection.view)
+        session.updates = SearchUpdates(session.selection.view, session.selection.numbering.last)
     if session.tag in session.updates.searches:  # RFC 5267 section 4.3
         raise CommandFailedError(f"A search with tag {session.tag} is kept up to date", condition="BAD")
 

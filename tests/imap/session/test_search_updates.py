@@ -84,6 +84,17 @@ async def test_message_that_cannot_be_read_stays_in_the_results(served: ImapServ
         assert told == ['* ESEARCH (TAG "u") UID REMOVEFROM (0 1)', "t OK Stored"]
 
 
+async def test_message_that_came_before_the_search_and_is_announced_after_it_is_added(
+    served: ImapServices, mail: HookedMail
+) -> None:
+    await fill(mail, 1)
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        await fill(mail, 1)
+        told = await client.run("SEARCH RETURN (UPDATE ALL) ALL", "u")
+        assert told[:3] == ['* ESEARCH (TAG "u") ALL 1', "* 2 EXISTS", '* ESEARCH (TAG "u") ADDTO (0 2)']
+
+
 async def test_large_results_are_not_kept_up_to_date(
     served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
