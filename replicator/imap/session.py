@@ -36,6 +36,7 @@ _LOGGED_IN = (
     "MULTIAPPEND",
     "BINARY",
     "OBJECTID",
+    "PREVIEW",
     "STATUS=SIZE",
     "QUOTA",
     "QUOTA=RES-STORAGE",

@@ -331,6 +331,9 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def attribute(self, name: Token) -> FetchItem:
         return Attribute(name.upper())
 
+    def lazy_preview(self, _item: Token) -> FetchItem:
+        return Attribute.PREVIEW_LAZY
+
     def body_section(
         self, opening: Token, section: BodySection, origin: Token | None, length: Token | None
     ) -> FetchItem:

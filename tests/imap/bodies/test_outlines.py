@@ -21,7 +21,7 @@ from tests.imap.client import connected
 from tests.imap_data.hard_mails import HARD_MAILS
 from tests.one_node import HookedMail
 
-LIST = "FLAGS UID RFC822.SIZE ENVELOPE BODYSTRUCTURE BODY.PEEK[HEADER.FIELDS (Subject References X-Priority)]"
+LIST = "FLAGS UID RFC822.SIZE ENVELOPE BODYSTRUCTURE PREVIEW BODY.PEEK[HEADER.FIELDS (Subject References X-Priority)]"
 SEARCHES = [
     "SUBJECT gr",
     "NOT SUBJECT gr",
@@ -41,6 +41,7 @@ QUICK = [
 COMMANDS = [
     "FETCH 1:* ENVELOPE",
     "UID FETCH 1:* (BODYSTRUCTURE)",
+    "FETCH 1:* (PREVIEW BODY.PEEK[TEXT])",
     "FETCH 1:* (BODY.PEEK[HEADER.FIELDS (Received)])",
     "FETCH 1:* (ENVELOPE BODY.PEEK[HEADER])",
     "FETCH 1:* (UID BODY[HEADER.FIELDS (Subject)])",  # sets \Seen
