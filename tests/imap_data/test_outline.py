@@ -27,6 +27,7 @@ ITEMS: list[FetchItem] = [
     Attribute.ENVELOPE,
     Attribute.BODYSTRUCTURE,
     Attribute.PREVIEW,
+    Attribute.THREADID,
     fields(("REFERENCES",), peek=True),
     fields(USUAL),
     fields(USUAL, Partial(3, 40)),
@@ -47,7 +48,7 @@ def check(skeleton: Skeleton) -> int:
     """Check all that the outline tells against the body, with the least and the most fields; return how much it is."""
     outline, told = Outline.unpack(outline_of(skeleton)), 0
     for item in (*ITEMS, *UNTOLD):
-        value = None if outline is None else outline.value(item)
+        value = None if outline is None else outline.value(item, MESSAGE)
         if value is not None:
             told += 1
             for max_fields in (100, 100_000):
@@ -82,7 +83,7 @@ def test_outline_counts_what_has_been_cut_out() -> None:
     skeleton = Skeleton(head + b"\r\n--b--\r\n", (Gap(len(head), 5_000_000, 65_000),))
     assert check(skeleton) == len(ITEMS) - 1, "all but the preview, whose text has been cut out"
     assert check(skeleton.knowing(skeleton.gaps[0], b"Hello")) == len(ITEMS)
-    structure = Outline.unpack(outline_of(skeleton)).value(Attribute.BODYSTRUCTURE)  # type: ignore[union-attr]
+    structure = Outline.unpack(outline_of(skeleton)).value(Attribute.BODYSTRUCTURE, MESSAGE)  # type: ignore[union-attr]
     assert b" 5000000 65000 " in structure.chunks[0]  # type: ignore[union-attr, operator]
 
 
@@ -91,8 +92,8 @@ def test_outline_does_not_tell_what_it_does_not_hold(item: FetchItem) -> None:
     outline = Outline.unpack(outline_of(Skeleton(b"Subject: x\r\nReceived: y\r\n\r\nz")))
     assert outline is not None
     assert not may_tell(item)
-    assert outline.value(item) is None
-    assert outline.value(fields(("received",))) is None
+    assert outline.value(item, MESSAGE) is None
+    assert outline.value(fields(("received",)), MESSAGE) is None
     assert b"received" not in KEPT
 
 

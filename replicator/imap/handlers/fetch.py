@@ -335,7 +335,7 @@ def _outlined(plan: _Plan, message: Message, packed: bytes | None) -> _Values | 
         return None
     values: _Values = []
     for name, item in plan.items:
-        value = None if known is None else known.value(item)
+        value = None if known is None else known.value(item, message)
         if value is None and needs_body(item):
             return None
         value = value or printed(_value(item, message, None))

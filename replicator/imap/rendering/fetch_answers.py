@@ -16,6 +16,7 @@ from replicator.errors import UnknownEncodingError
 from replicator.imap.rendering.bodystructure import body_structure
 from replicator.imap.rendering.envelope import envelope
 from replicator.imap.rendering.preview import preview
+from replicator.imap.rendering.thread_id import thread_id
 from replicator.imap.rendering.transfer_encodings import DECODERS, transfer_encoding
 from replicator.imap.wire.fetch_items import (
     Atom,
@@ -85,6 +86,8 @@ def fetch_value(item: FetchItem, message: Message, body: ParsedBody | None) -> V
     assert body is not None, "needs_body says which items need the body"
     if isinstance(item, BinarySection):
         return _decoded(body, item)
+    if item is Attribute.THREADID:
+        return (Atom(thread_id(message, body.header)),)
     return section(body, item) if isinstance(item, BodySection) else _from_body(item, body)
 
 
@@ -188,8 +191,6 @@ def _from_metadata(item: Attribute, message: Message) -> Value:
             return None
         case Attribute.RFC822_SIZE:
             return message.size_bytes
-        case Attribute.THREADID:
-            return None  # no threads are identified, which RFC 8474 section 5.2 allows
         case Attribute.UID:
             return message.uid
     raise AssertionError(f"needs_body says that {item} needs the body")

@@ -15,7 +15,9 @@ import msgpack
 from replicator.imap.rendering.bodystructure import body_structure
 from replicator.imap.rendering.envelope import envelope
 from replicator.imap.rendering.fetch_answers import ParsedBody
+from replicator.imap.rendering.thread_id import thread_id
 from replicator.imap.wire.fetch_items import (
+    Atom,
     Attribute,
     BodySection,
     FetchItem,
@@ -30,6 +32,7 @@ from replicator.mailstore import Outliner
 from replicator.mime.header import Header
 from replicator.mime.skeleton import Gap, Skeleton
 from replicator.mime.structure import Part
+from replicator.view import Message
 
 VERSION = 2
 """Number that rises whenever outlines would tell something else of any message; nodes then make all of them anew."""
@@ -71,14 +74,16 @@ class Outline:
         )
         return cls(told, structure, preview, Header.at(header, 0, len(header)), frozenset(left_out))
 
-    def value(self, item: FetchItem) -> Printed | None:
-        """Return the value of an item as it is sent; None if the outline does not tell it."""
+    def value(self, item: FetchItem, message: Message) -> Printed | None:
+        """Return the value of an item as it is sent; None if the outline, which is this message's, does not tell it."""
         if item is Attribute.ENVELOPE:
             return Printed((self.envelope,))
         if item is Attribute.BODYSTRUCTURE:
             return Printed((self.structure,))
         if is_preview(item):
             return None if self.preview is None else printed(self.preview)
+        if item is Attribute.THREADID:
+            return printed((Atom(thread_id(message, self.header)),))
         if not may_tell(item) or not isinstance(item, BodySection):
             return None
         names = frozenset(name.lower().encode() for name in item.fields)
@@ -94,7 +99,7 @@ def may_tell(item: FetchItem) -> bool:
     """Return True if outlines of most messages tell the value of this item."""
     if isinstance(item, BodySection):
         return not item.part and item.text is SectionText.HEADER_FIELDS
-    return item in {Attribute.ENVELOPE, Attribute.BODYSTRUCTURE} or is_preview(item)
+    return item in {Attribute.ENVELOPE, Attribute.BODYSTRUCTURE, Attribute.THREADID} or is_preview(item)
 
 
 def outline_of(skeleton: Skeleton) -> bytes:

@@ -143,7 +143,6 @@ _METADATA = frozenset(
         Attribute.MODSEQ,
         Attribute.PREVIEW_LAZY,
         Attribute.RFC822_SIZE,
-        Attribute.THREADID,
         Attribute.UID,
     }
 )

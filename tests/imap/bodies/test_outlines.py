@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from hashlib import blake2b
 
 import pytest
 import trio
@@ -21,11 +22,19 @@ from tests.imap.client import connected
 from tests.imap_data.hard_mails import HARD_MAILS
 from tests.one_node import HookedMail
 
-LIST = "FLAGS UID RFC822.SIZE ENVELOPE BODYSTRUCTURE PREVIEW BODY.PEEK[HEADER.FIELDS (Subject References X-Priority)]"
+LIST = (
+    "FLAGS UID RFC822.SIZE ENVELOPE BODYSTRUCTURE PREVIEW THREADID"
+    " BODY.PEEK[HEADER.FIELDS (Subject References X-Priority)]"
+)
+THREAD = "T" + blake2b(b"0@x", digest_size=16).hexdigest()
+"""The conversation that a hard mail names by its In-Reply-To."""
 SEARCHES = [
     "SUBJECT gr",
     "NOT SUBJECT gr",
     "FROM ann@",
+    f"THREADID {THREAD}",
+    f"NOT THREADID {THREAD}",
+    "THREADID T1",
     "TO an CC b",
     'HEADER Content-Type ""',
     "SENTSINCE 1-Jan-2000",

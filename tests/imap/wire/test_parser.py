@@ -168,7 +168,7 @@ def test_fetch_items_are_parsed(item: bytes, value: Attribute | BodySection) -> 
         (b"sentbefore 29-feb-2020", k.Sent(k.Relation.BEFORE, dt.date(2020, 2, 29))),
         (b"ON 01-Feb-2020", k.Received(k.Relation.ON, dt.date(2020, 2, 1))),
         (b"EMAILID Mabc", k.EmailId("Mabc")),
-        (b"THREADID T", k.Not(k.All())),
+        (b"THREADID T", k.ThreadId("T")),
         (b"$ uid $", k.And((k.Saved(), k.Saved()))),
         (
             b"OLDER 1 younger 4294967296",
