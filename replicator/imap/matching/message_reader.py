@@ -33,7 +33,7 @@ LARGE_WORK_BYTES = 256 * KIB
 MANY_PARTS = 64
 """Number of parts from which a body is large in any case: a part takes a tenth of a millisecond, however small."""
 
-PREVIEW_VALUES = 256
+PREVIEW_VALUES = 64
 """Number of values that a preview counts for: the event loop makes those of small bodies only."""
 
 _HEADER_LOOKED_FOR_BYTES = 256 * KIB  # in a body whose header the event loop measures, by one regular expression

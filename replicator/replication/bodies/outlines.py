@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
 
@@ -70,12 +71,11 @@ class Outlines:
             await trio.sleep(max(timing.OUTLINES_REST_S, trio.current_time() - began))
 
     async def _with_begin(self, content_hash: bytes, gap: Gap) -> Skeleton | None:
-        """Return the body's skeleton with the beginning of a gap; None if that cannot be read."""
-        try:
+        """Return the body's skeleton with the beginning of a gap; None if that cannot be read now."""
+        with trio.move_on_after(timing.BODIES_PATIENCE_S), suppress(ContentUnavailableError):
             body = await self._open_body(content_hash)
             return None if body is None else await read_begin(body, gap)
-        except ContentUnavailableError:
-            return None
+        return None
 
     async def _quiet(self) -> None:
         """Return when the log has not grown for a moment, or when the patience is over."""

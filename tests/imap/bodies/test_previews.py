@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import trio
 import trio.testing
 
 from protocol.units import KIB
@@ -137,6 +138,21 @@ async def test_text_that_cannot_be_read_leaves_the_rest_of_the_outline(
         async with connected(served) as client:
             await client.log_in("alice", "INBOX")
             assert "t NO [UNAVAILABLE]" in (await client.run("FETCH 1 PREVIEW"))[-1]
+
+
+async def test_text_that_is_not_read_in_time_delays_outlines_for_a_while_only(
+    mail: HookedMail, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    await save(mail, LATE_TEXT, MAILS[b'"Hello"'])
+    messages = (await mail.open_mailbox(await mail.folder("alice", "INBOX"))).messages.values()
+
+    async def hang(_body: LargeBody, _start: int, _end: int) -> AsyncGenerator[bytes, None]:
+        await trio.sleep_forever()
+        yield b""
+
+    monkeypatch.setattr(LargeBody, "read", hang)
+    async with outlining(mail, autojump_clock):
+        assert len(await mail.outlines(messages, VERSION)) == 2
 
 
 async def test_body_that_nobody_has_is_no_reason_to_refuse_a_lazy_preview(
