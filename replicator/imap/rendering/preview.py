@@ -43,12 +43,17 @@ _BLANK = "\u2800"  # looks like a space
 
 
 def preview(body: Part, skeleton: Skeleton) -> str | Gap:
-    """Return the preview, empty if there is none; or the gap that has the text, if its beginning is not known."""
+    """Return the preview, empty if there is none; or the gap that has the text, if its beginning is not known.
+
+    Of the texts that were cut out only the first one counts: if the beginning of one is known, others are passed over.
+    """
+    is_one_known = any(gap.begin is not None for gap in skeleton.gaps)
     for part in islice(_texts(body), _PARTS):
         content = _content(part, skeleton)
         if isinstance(content, Gap):
-            return content
-        if found := _beginning(part, content):
+            if not is_one_known:
+                return content
+        elif found := _beginning(part, content):
             return found
     return ""
 

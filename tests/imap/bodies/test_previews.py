@@ -16,7 +16,7 @@ from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
 from replicator.mime.skeleton import BEGIN_BYTES
 from replicator.replication.bodies.reader import LargeBody
-from tests.imap.bodies.test_outlines import answers, counted, outlining
+from tests.imap.bodies.outlining import answers, counted, outlining
 from tests.imap.client import connected
 from tests.imap_data.hard_mails import file, parts, text
 from tests.one_node import HookedMail
@@ -117,6 +117,15 @@ async def test_only_the_beginning_of_a_text_is_read(
         with counted_octets(monkeypatch) as octets:
             assert await answers(served, [*commands, "FETCH 1 (PREVIEW (LAZY))"]) == [fetched(b'"Hello"')] * 2
             assert octets == []
+
+
+async def test_text_without_words_that_is_stored_apart_makes_an_empty_preview(
+    mail: HookedMail, served: ImapServices, autojump_clock: trio.testing.MockClock
+) -> None:
+    await save(mail, parts("mixed", text(STYLE, "html"), text(STYLE + b"<p>Hello", "html")))
+    assert await answers(served, ["FETCH 1 PREVIEW"]) == [fetched(b'""')]
+    async with outlining(mail, autojump_clock):
+        assert await answers(served, ["FETCH 1 PREVIEW", "FETCH 1 (PREVIEW (LAZY))"]) == [fetched(b'""')] * 2
 
 
 async def test_text_that_cannot_be_read_leaves_the_rest_of_the_outline(
