@@ -21,7 +21,7 @@ from typing import Protocol
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.errors import InvalidNameError
-from replicator.mime.skeleton import Skeleton
+from replicator.mime.skeleton import BEGIN_BYTES, Gap, Skeleton
 from replicator.users import QuotaLimits
 from replicator.view import MailboxView, Message
 
@@ -114,12 +114,14 @@ class BodyReader(Protocol):
 class Outliner:
     """What a door wants to be kept of each body, so that it need not read the body to answer: its outline.
 
-    `outline` returns the outline of a body, or nothing if the body is always to be read. It runs in a thread, keeps no
-    state, and raises nothing. `version` rises with each change of what it returns.
+    `outline` returns the outline of a body, or nothing if the body is always to be read. `wanted` returns the gap of
+    the skeleton whose beginning the outline is to be made of, too. Both run in a thread, keep no state, and raise
+    nothing. `version` rises with each change of what `outline` returns.
     """
 
     version: int
     outline: Callable[[Skeleton], bytes]
+    wanted: Callable[[Skeleton], Gap | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +328,15 @@ async def read_all(body: BodyReader) -> bytes:
         async for chunk in chunks:
             whole.write(chunk)
     return whole.getvalue()
+
+
+async def read_begin(body: BodyReader, gap: Gap) -> Skeleton:
+    """Return the body's skeleton with the beginning of a gap. Raises ContentUnavailableError."""
+    begin, start = bytearray(), body.skeleton.start(gap.at)
+    async with aclosing(body.read(start, start + min(gap.size_bytes, BEGIN_BYTES))) as chunks:
+        async for chunk in chunks:
+            begin += chunk
+    return body.skeleton.knowing(gap, bytes(begin))
 
 
 def needs_whole(body: BodyReader, *, with_structure: bool) -> bool:

@@ -38,6 +38,7 @@ _LOGGED_IN = (
     "MULTIAPPEND",
     "BINARY",
     "OBJECTID",
+    "PREVIEW",
     "STATUS=SIZE",
     "QUOTA",
     "QUOTA=RES-STORAGE",

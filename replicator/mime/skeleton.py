@@ -6,16 +6,25 @@ skeleton has the structure of the whole message; only offsets, sizes and line co
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
+
+from protocol.units import KIB
+
+BEGIN_BYTES = 128 * KIB
+"""Octets of a text in which its preview is looked for: newsletters begin with long style sheets."""
 
 
 class Gap(NamedTuple):
-    """Octets cut out before octet `at` of the skeleton: their number, and their number of line feeds."""
+    """Octets cut out before octet `at` of the skeleton: their number, and their number of line feeds.
+
+    `begin`: the first `BEGIN_BYTES` of them, if they are known.
+    """
 
     at: int
     size_bytes: int
     lines: int
+    begin: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,10 @@ class Skeleton:
     def size_bytes(self) -> int:
         """Size of the whole message in octets."""
         return self.end(len(self.raw))
+
+    def knowing(self, gap: Gap, begin: bytes) -> Self:
+        """Return this skeleton with the first octets of one of its gaps."""
+        return replace(self, gaps=tuple(one._replace(begin=begin) if one == gap else one for one in self.gaps))
 
     def start(self, at: int) -> int:
         """Return the offset in the message of a range that begins at `at` in the skeleton: before a gap at `at`."""

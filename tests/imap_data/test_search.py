@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 from bisect import bisect_left
 from dataclasses import dataclass
 from unittest.mock import patch
@@ -28,6 +29,7 @@ WORDS = ["", "ann", "bob", "x"]
 DAYS = [dt.date(2024, 2, day) for day in (27, 28, 29)]
 DAY_MS = 86_400_000
 EPOCH = dt.date(1970, 1, 1)
+THREADS = st.sampled_from([None, "a", "b"])
 NOW_MS = (dt.date(2024, 3, 1) - EPOCH).days * DAY_MS
 
 
@@ -40,11 +42,13 @@ class Mail:
     sender: str
     body: str
     sent: dt.date | None
+    thread: str | None = None
 
     @property
     def octets(self) -> bytes:
         lines = [f"From: {self.sender}", f"Received: {self.sender}"]
         lines += [] if self.subject is None else [f"Subject: {self.subject}"]
+        lines += [] if self.thread is None else [f"Message-ID: <{self.thread}@x>"]
         lines += [] if self.sent is None else [f"Date: {self.sent:%d %b %Y} 23:59:59 -1200"]
         return "\r\n".join([*lines, "", self.body]).encode()
 
@@ -99,7 +103,14 @@ def mail(draw: st.DrawFn, uid: int) -> Mail:
         change=0,
     )
     word = st.sampled_from(WORDS).map(str.upper)
-    return Mail(row, draw(st.none() | word), draw(word), draw(word), draw(st.none() | st.sampled_from(DAYS)))
+    return Mail(
+        row, draw(st.none() | word), draw(word), draw(word), draw(st.none() | st.sampled_from(DAYS)), draw(THREADS)
+    )
+
+
+def named(thread: str) -> str:
+    """Return the THREADID of the messages whose first message has this id, without `@x`."""
+    return "T" + hashlib.blake2b(f"{thread}@x".encode(), digest_size=16).hexdigest()
 
 
 numbers = st.none() | st.integers(1, 21)
@@ -115,6 +126,8 @@ single_keys = st.one_of(
     sequence_sets.map(keys.Uids),
     st.just(keys.Saved()),
     st.integers(0, 2).map(lambda octet: keys.EmailId("M" + bytes([octet] * 16).hex())),
+    st.integers(0, 2).map(lambda octet: keys.ThreadId("T" + bytes([octet] * 16).hex())),
+    st.sampled_from(["a", "b", "c"]).map(lambda thread: keys.ThreadId(named(thread))),
     st.sampled_from([*FLAGS, "Work", "none"]).map(keys.Flagged),
     st.integers(0, 6).map(keys.ModSeq),
     st.integers(0, 5).map(keys.Larger),
@@ -158,6 +171,8 @@ def matches_naively(key: keys.SearchKey, mail: Mail, mailbox: Mailbox) -> bool:
             return row.uid in mailbox.saved
         case keys.EmailId(email_id):
             return email_id == f"M{row.guid.hex()}"
+        case keys.ThreadId(thread_id):
+            return thread_id == (f"T{row.guid.hex()}" if mail.thread is None else named(mail.thread))
         case keys.Flagged(flag):
             return flag.lower() in {found.lower() for found in row.flags}
         case keys.Recent():

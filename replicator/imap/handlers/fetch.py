@@ -25,6 +25,7 @@ from replicator.errors import ContentUnavailableError, MailError
 from replicator.imap.cache_update import between
 from replicator.imap.handlers.binary import decoded, measured
 from replicator.imap.handlers.resync import changed_since, tell_vanished
+from replicator.imap.matching.message_reader import PREVIEW_VALUES
 from replicator.imap.rendering import outline
 from replicator.imap.rendering.fetch_answers import ParsedBody, fetch_value
 from replicator.imap.rendering.outline import Outline
@@ -73,11 +74,13 @@ _MODSEQ = b"MODSEQ"
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Data to send for each message. `by_outline`: outlines may tell all of it."""
+    """Data to send for each message. `by_outline`: outlines may tell all of it, or all that they alone may tell."""
 
     items: _Items
     with_body: bool
     with_structure: bool
+    with_preview: bool
+    with_lazy_preview: bool
     by_outline: bool
     tells_flags: bool
     tells_modseq: bool
@@ -131,15 +134,15 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
         runs = [await changed_since(session, runs, command.changed_since)]
     if plan.tells_modseq:
         session.become_aware()
-    if not plan.with_body:
+    if not (plan.with_body or plan.by_outline):
         gone = await _tell_rows(session, plan, runs)
         return _completion(gone=0 if command.by_uid else gone, unreadable=UidSet())
     (pairs,) = tee(selection.numbering.pairs(runs), 1)
     marks = not selection.read_only and any(sets_seen(item) for item in command.items)
     left_out = _LeftOut()
     for first in pairs:
-        # Reading may take long, and messages of a client that disconnected must not be marked.
-        await session.connection.flush()
+        if plan.with_body:  # reading may take long, and messages of a client that disconnected must not be marked
+            await session.connection.flush()
         ahead = await _read_ahead(session, plan, chain((first,), copy(pairs)))
         some = await _read(session, chain((first,), pairs), ahead, left_out, plan)
         seen = UidSet()
@@ -192,7 +195,10 @@ def _plan(command: c.Fetch) -> _Plan:
         items=[(response_name(item).encode("ascii"), item) for item in items],
         with_body=any(needs_body(item) for item in items),
         with_structure=any(needs_structure(item) for item in items),
-        by_outline=all(outline.may_tell(item) for item in items if needs_body(item)),
+        with_preview=Attribute.PREVIEW in items,
+        with_lazy_preview=Attribute.PREVIEW_LAZY in items,
+        by_outline=any(outline.may_tell(item) for item in items)
+        and all(outline.may_tell(item) for item in items if needs_body(item)),
         tells_flags=Attribute.FLAGS in items,
         tells_modseq=Attribute.MODSEQ in items,
         tells_uid=Attribute.UID in items,
@@ -301,9 +307,11 @@ async def _said(session: Session, plan: _Plan, message: Message, body: BodyReade
     Raises ContentUnavailableError.
     """
     parsing = session.services.parsing
-    async with parsing.opened(body, with_structure=plan.with_structure) as parsed:
+    previews = plan.with_preview or plan.with_lazy_preview
+    count = len(plan.items) + PREVIEW_VALUES * previews
+    async with parsing.opened(body, with_structure=plan.with_structure, with_preview=plan.with_preview) as parsed:
         work = partial(_printed_values, plan.items, message, parsed)
-        values = await parsing.run(parsed, work, with_structure=plan.with_structure, values=len(plan.items))
+        values = await parsing.run(parsed, work, with_structure=plan.with_structure or previews, values=count)
     for chunk in _chunks(values):
         if isinstance(chunk, Span):
             await body.check(chunk.start, chunk.end)
@@ -349,13 +357,14 @@ def _printed_values(items: _Items, message: Message, body: ParsedBody) -> _Value
 
 def _outlined(plan: _Plan, message: Message, packed: bytes | None) -> _Values | None:
     """Return the values of the items by the message's outline; None if it does not tell all of them."""
-    if (known := Outline.unpack(packed)) is None:
+    if (known := Outline.unpack(packed)) is None and plan.with_body:
         return None
     values: _Values = []
     for name, item in plan.items:
-        value = known.value(item) if needs_body(item) else printed(_value(item, message, None))
-        if value is None:
+        value = None if known is None else known.value(item, message)
+        if value is None and needs_body(item):
             return None
+        value = value or printed(_value(item, message, None))
         values.append((name, value))
     return values
 

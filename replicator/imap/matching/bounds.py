@@ -22,6 +22,7 @@ from replicator.imap.rendering.casemap import casemap
 from replicator.imap.rendering.decoding import address_text, header_text, part_text, sent_date, value_text
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.imap.rendering.outline import Outline
+from replicator.imap.rendering.thread_id import named_thread
 from replicator.imap.work_meter import WorkMeter
 from replicator.mime.header import Header
 from replicator.mime.structure import Part
@@ -95,6 +96,11 @@ class HeaderText:
     def sent(self) -> dt.date | None:
         """The day in the Date field."""
         return sent_date(self._fields)
+
+    @cached_property
+    def thread(self) -> str | None:
+        """The THREADID that the header tells, if it has any message id."""
+        return named_thread(self._fields)
 
 
 class OutlinedText(HeaderText):

@@ -13,9 +13,9 @@ import trio
 from protocol.units import KIB
 from replicator.imap.matching.bounds import is_text
 from replicator.imap.rendering.fetch_answers import ParsedBody
-from replicator.mailstore import BodyReader, needs_whole, read_all
+from replicator.mailstore import BodyReader, needs_whole, read_all, read_begin
 from replicator.mime.header import MAX_FIELDS
-from replicator.mime.skeleton import Skeleton
+from replicator.mime.skeleton import Gap, Skeleton
 from replicator.runtime.environment import ThreadRunner, run_in_thread
 
 T = TypeVar("T")
@@ -32,6 +32,9 @@ LARGE_WORK_BYTES = 256 * KIB
 
 MANY_PARTS = 64
 """Number of parts from which a body is large in any case: a part takes a tenth of a millisecond, however small."""
+
+PREVIEW_VALUES = 64
+"""Number of values that a preview counts for: the event loop makes those of small bodies only."""
 
 _HEADER_LOOKED_FOR_BYTES = 256 * KIB  # in a body whose header the event loop measures, by one regular expression
 
@@ -52,7 +55,8 @@ def _is_large(body: ParsedBody, *, with_structure: bool, values: int) -> bool:
     """Return True if making so many values from the header, or from the whole body, may take long."""
     if not with_structure and len(body.raw) > _HEADER_LOOKED_FOR_BYTES:
         return True
-    size_bytes = len(body.raw) if with_structure else body.header.end
+    begins_bytes = sum(len(gap.begin or b"") for gap in body.skeleton.gaps)
+    size_bytes = begins_bytes + (len(body.raw) if with_structure else body.header.end)
     if size_bytes > LARGE_BODY_BYTES or size_bytes * values > LARGE_WORK_BYTES:
         return True
     return with_structure and body.raw.count(b"\n--") > MANY_PARTS
@@ -71,9 +75,9 @@ class Parsing:
 
     @asynccontextmanager
     async def opened(
-        self, body: BodyReader, *, with_structure: bool, with_bodies: bool = False
+        self, body: BodyReader, *, with_structure: bool, with_bodies: bool = False, with_preview: bool = False
     ) -> AsyncIterator[ParsedBody]:
-        """Open a body with its header; also with its structure and its searchable parts, if asked for.
+        """Open a body with its header; also with its structure, its searchable parts and its preview, if asked for.
 
         If that requires the whole body, only a few callers hold theirs at once, so the block must not wait for a
         client. Raises ContentUnavailableError.
@@ -83,6 +87,10 @@ class Parsing:
         if not is_whole and with_bodies and body.skeleton.gaps:
             is_whole = await self.run(parsed, partial(_hides_text, parsed), with_structure=True)
         if not is_whole:
+            if with_preview and body.skeleton.gaps:
+                gap = await self.apart(partial(getattr, parsed, "preview"))
+                if isinstance(gap, Gap):
+                    parsed = ParsedBody(await read_begin(body, gap), self.max_fields)
             yield parsed
             return
         async with self.turns:

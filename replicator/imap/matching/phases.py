@@ -34,6 +34,7 @@ from replicator.imap.matching.bounds import (
 from replicator.imap.rendering.casemap import casemap
 from replicator.imap.rendering.fetch_answers import ParsedBody, email_id
 from replicator.imap.rendering.outline import Outline
+from replicator.imap.rendering.thread_id import lone_thread
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.work_meter import WorkMeter
 from replicator.view import MailboxView, Message
@@ -172,6 +173,12 @@ class _Compiler:
     @test_of.register
     def _(self, key: keys.EmailId) -> Test:
         return OfRow(lambda message: email_id(message) == key.email_id)
+
+    @test_of.register
+    def _(self, key: keys.ThreadId) -> Test:
+        alone = OfRow(lambda message: lone_thread(message) == key.thread_id)
+        unnamed = self._of_fields(lambda text: text.thread is None)
+        return AnyOf((AllOf((alone, unnamed)), self._of_fields(lambda text: text.thread == key.thread_id)))
 
     @test_of.register
     def _(self, key: keys.ModSeq) -> Test:

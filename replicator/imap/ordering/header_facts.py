@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
 
@@ -12,6 +10,7 @@ from replicator.imap.ordering.base_subject import BaseSubject, base_subject
 from replicator.imap.rendering.address_lists import parse_addresses
 from replicator.imap.rendering.casemap import casemap
 from replicator.imap.rendering.decoding import sent_ms, value_text
+from replicator.imap.rendering.thread_id import message_ids
 from replicator.mime.header import Header
 
 MAX_COMPARED = 500
@@ -19,10 +18,6 @@ MAX_COMPARED = 500
 
 _LOOKED_AT = 4 * KIB  # octets of a value
 _REFERENCES_LOOKED_AT = 16 * KIB  # octets, the last ones, in which the parent is: two hundred messages
-
-# RFC 5322 section 3.6.4, with ids of other forms that senders use.
-_MESSAGE_ID = re.compile(rb"<([^<>\s]{1,1000})>")
-_QUOTING = b'"\\'  # does not count: ids are compared as if none of their parts were quoted
 
 
 class HeaderFacts:
@@ -50,14 +45,14 @@ class HeaderFacts:
     @cached_property
     def message_id(self) -> bytes | None:
         """The message's own id (RFC 5256 section 3, REFERENCES)."""
-        return next(_message_ids(self._value(b"message-id")), None)
+        return next(message_ids(self._value(b"message-id")), None)
 
     @property
     def references(self) -> list[bytes]:
         """The ids of the messages before this one in its thread, the parent last (RFC 5256 section 3, REFERENCES)."""
-        if found := [*_message_ids((self._header.value(b"references") or b"")[-_REFERENCES_LOOKED_AT:])]:
+        if found := [*message_ids((self._header.value(b"references") or b"")[-_REFERENCES_LOOKED_AT:])]:
             return found
-        return [*islice(_message_ids(self._value(b"in-reply-to")), 1)]
+        return [*islice(message_ids(self._value(b"in-reply-to")), 1)]
 
     def mailbox(self, name: bytes) -> str:
         """Return the local part of the first address in the field of this name (RFC 5256 section 3)."""
@@ -81,10 +76,6 @@ class HeaderFacts:
 
 NO_FACTS = HeaderFacts(Header(b"", 0, 0, 0))
 """Facts of a header that cannot be read."""
-
-
-def _message_ids(value: bytes) -> Iterator[bytes]:
-    return (found[1].translate(None, _QUOTING) for found in _MESSAGE_ID.finditer(value))
 
 
 def _compared(text: bytes) -> str:

@@ -39,6 +39,7 @@ _MAX_DATE = 200  # octets; RFC 5322 section 3.3 needs fifty, comments included
 # together, as a character may be split between two; at most a hundred, as the decoder takes quadratic time.
 _WORD = r"=\?[^?\s]{1,64}\?[bBqQ]\?[^?\n]*+\?="
 _WORDS = re.compile(rf"{_WORD}(?>(?:[ \t]*+{_WORD}){{0,99}})")
+_LAST_UTF8 = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,3}\Z")  # a last character of several octets, or a part of it
 _FOLD = re.compile(r"\r?\n(?=[ \t])")
 
 
@@ -63,8 +64,19 @@ def part_text(part: Part) -> list[str]:
 
     Python lets other threads go on between two calls of its own functions, but not within one.
     """
+    return _decoded([*_transfer_decoded(part)], _charset(part))
+
+
+def beginning_text(part: Part, content: bytes, *, is_cut: bool) -> str:
+    """Return the beginning of a text part, decoded. If `is_cut`, its last character may lack octets."""
+    decoder = DECODERS.get(transfer_encoding(part), DECODERS[b""])()
+    octets = decoder.write(content) + decoder.finish()
+    return decode_text(_LAST_UTF8.sub(b"", octets) if is_cut else octets, _charset(part))
+
+
+def _charset(part: Part) -> str | None:
     charset = part.content_type.decoded_parameter(b"charset")
-    return _decoded([*_transfer_decoded(part)], None if charset is None else charset.decode("latin-1"))
+    return None if charset is None else charset.decode("latin-1")
 
 
 def decode_text(text: bytes, charset: str | None) -> str:

@@ -15,6 +15,8 @@ from protocol.units import MIB
 from replicator.errors import UnknownEncodingError
 from replicator.imap.rendering.bodystructure import body_structure
 from replicator.imap.rendering.envelope import envelope
+from replicator.imap.rendering.preview import preview
+from replicator.imap.rendering.thread_id import thread_id
 from replicator.imap.rendering.transfer_encodings import DECODERS, transfer_encoding
 from replicator.imap.wire.fetch_items import (
     Atom,
@@ -26,10 +28,11 @@ from replicator.imap.wire.fetch_items import (
     SectionText,
     Span,
     Value,
+    is_preview,
     needs_body,
 )
 from replicator.mime.header import MAX_FIELDS, Header
-from replicator.mime.skeleton import Skeleton
+from replicator.mime.skeleton import Gap, Skeleton
 from replicator.mime.structure import Part, parse
 from replicator.view import Message
 
@@ -67,14 +70,24 @@ class ParsedBody:
         """The message with all its parts."""
         return parse(self.raw, self._max_fields)
 
+    @cached_property
+    def preview(self) -> bytes | Gap:
+        """The message's preview in UTF-8, or the gap whose beginning it lacks."""
+        if self.skeleton.header_only:
+            return self.skeleton.gaps[-1]
+        found = preview(self.structure, self.skeleton)
+        return found.encode("utf-8", "replace") if isinstance(found, str) else found
+
 
 def fetch_value(item: FetchItem, message: Message, body: ParsedBody | None) -> Value:
     r"""Return the value of one item. `body` is needed if `needs_body(item)`; the session adds `\Recent`."""
-    if isinstance(item, Attribute) and not needs_body(item):
+    if isinstance(item, Attribute) and not needs_body(item) and not (body and is_preview(item)):
         return _from_metadata(item, message)
     assert body is not None, "needs_body says which items need the body"
     if isinstance(item, BinarySection):
         return _decoded(body, item)
+    if item is Attribute.THREADID:
+        return (Atom(thread_id(message, body.header)),)
     return section(body, item) if isinstance(item, BodySection) else _from_body(item, body)
 
 
@@ -182,10 +195,10 @@ def _from_metadata(item: Attribute, message: Message) -> Value:
             return internal_date(message.received_ms)
         case Attribute.MODSEQ:
             return (message.modseq,)
+        case Attribute.PREVIEW_LAZY:
+            return None
         case Attribute.RFC822_SIZE:
             return message.size_bytes
-        case Attribute.THREADID:
-            return None  # no threads are identified, which RFC 8474 section 5.2 allows
         case Attribute.UID:
             return message.uid
     raise AssertionError(f"needs_body says that {item} needs the body")
@@ -194,6 +207,8 @@ def _from_metadata(item: Attribute, message: Message) -> Value:
 def _from_body(item: Attribute, body: ParsedBody) -> Value:
     if item is Attribute.ENVELOPE:
         return envelope(body.header)
+    if is_preview(item):
+        return body.preview if isinstance(body.preview, bytes) else None
     if item in _SECTIONS:
         return section(body, _SECTIONS[item])
     return body_structure(body.structure, body.skeleton, extended=item is Attribute.BODYSTRUCTURE)

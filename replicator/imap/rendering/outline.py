@@ -1,8 +1,8 @@
 """Outlines: what clients ask of each message of a folder, made once when its body arrives (design section 6).
 
-An outline holds ENVELOPE and BODYSTRUCTURE as they are sent, and the header fields that clients list, sort and thread
-by. It tells exactly what the body tells, or that it does not know: then the body is read. Bodies whose answers depend
-on the node's limits, or that are damaged, have no outline.
+An outline holds ENVELOPE and BODYSTRUCTURE as they are sent, the preview, and the header fields that clients list, sort
+and thread by. It tells exactly what the body tells, or that it does not know: then the body is read. Bodies whose
+answers depend on the node's limits, or that are damaged, have no outline.
 """
 
 from __future__ import annotations
@@ -15,14 +15,26 @@ import msgpack
 from replicator.imap.rendering.bodystructure import body_structure
 from replicator.imap.rendering.envelope import envelope
 from replicator.imap.rendering.fetch_answers import ParsedBody
-from replicator.imap.wire.fetch_items import Attribute, BodySection, FetchItem, Printed, SectionText, Span, Value
+from replicator.imap.rendering.thread_id import thread_id
+from replicator.imap.wire.fetch_items import (
+    Atom,
+    Attribute,
+    BodySection,
+    FetchItem,
+    Printed,
+    SectionText,
+    Span,
+    Value,
+    is_preview,
+)
 from replicator.imap.wire.responses import printed
 from replicator.mailstore import Outliner
 from replicator.mime.header import Header
-from replicator.mime.skeleton import Skeleton
+from replicator.mime.skeleton import Gap, Skeleton
 from replicator.mime.structure import Part
+from replicator.view import Message
 
-VERSION = 1
+VERSION = 2
 """Number that rises whenever outlines would tell something else of any message; nodes then make all of them anew."""
 
 MAX_FIELDS = 100
@@ -48,6 +60,7 @@ class Outline:
 
     envelope: bytes
     structure: bytes
+    preview: bytes | None
     header: Header
     left_out: frozenset[bytes]
 
@@ -56,17 +69,21 @@ class Outline:
         """Return the outline that `outline_of` has made; None if there is none."""
         if not packed:
             return None
-        told, structure, header, left_out = cast(
-            "tuple[bytes, bytes, bytes, tuple[bytes, ...]]", msgpack.unpackb(packed, use_list=False)
+        told, structure, preview, header, left_out = cast(
+            "tuple[bytes, bytes, bytes | None, bytes, tuple[bytes, ...]]", msgpack.unpackb(packed, use_list=False)
         )
-        return cls(told, structure, Header.at(header, 0, len(header)), frozenset(left_out))
+        return cls(told, structure, preview, Header.at(header, 0, len(header)), frozenset(left_out))
 
-    def value(self, item: FetchItem) -> Printed | None:
-        """Return the value of an item as it is sent; None if the outline does not tell it."""
+    def value(self, item: FetchItem, message: Message) -> Printed | None:
+        """Return the value of an item as it is sent; None if the outline, which is this message's, does not tell it."""
         if item is Attribute.ENVELOPE:
             return Printed((self.envelope,))
         if item is Attribute.BODYSTRUCTURE:
             return Printed((self.structure,))
+        if is_preview(item):
+            return None if self.preview is None else printed(self.preview)
+        if item is Attribute.THREADID:
+            return printed((Atom(thread_id(message, self.header)),))
         if not may_tell(item) or not isinstance(item, BodySection):
             return None
         names = frozenset(name.lower().encode() for name in item.fields)
@@ -82,7 +99,7 @@ def may_tell(item: FetchItem) -> bool:
     """Return True if outlines of most messages tell the value of this item."""
     if isinstance(item, BodySection):
         return not item.part and item.text is SectionText.HEADER_FIELDS
-    return item in {Attribute.ENVELOPE, Attribute.BODYSTRUCTURE}
+    return item in {Attribute.ENVELOPE, Attribute.BODYSTRUCTURE, Attribute.THREADID} or is_preview(item)
 
 
 def outline_of(skeleton: Skeleton) -> bytes:
@@ -95,11 +112,20 @@ def outline_of(skeleton: Skeleton) -> bytes:
         return b""  # without an empty line after the header, its fields cannot be told apart when they are read again
     structure = body_structure(body.structure, skeleton, extended=True)
     left_out = sorted({*header.names} - KEPT)
-    outline = (_octets(envelope(header)), _octets(structure), header.select(KEPT), left_out)
+    preview = body.preview if isinstance(body.preview, bytes) else None
+    outline = (_octets(envelope(header)), _octets(structure), preview, header.select(KEPT), left_out)
     return cast("bytes", msgpack.packb(outline))
 
 
-OUTLINER = Outliner(VERSION, outline_of)
+def wanted_gap(skeleton: Skeleton) -> Gap | None:
+    """Return the gap that has the text of the preview; None if there is none, or the body has no outline."""
+    if not skeleton.gaps or skeleton.header_only:
+        return None
+    found = ParsedBody(skeleton, MAX_FIELDS + 1).preview
+    return found if isinstance(found, Gap) else None
+
+
+OUTLINER = Outliner(VERSION, outline_of, wanted_gap)
 
 
 def _has_few_fields(part: Part) -> bool:

@@ -371,6 +371,9 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def attribute(self, name: Token) -> FetchItem:
         return Attribute(name.upper())
 
+    def lazy_preview(self, _item: Token) -> FetchItem:
+        return Attribute.PREVIEW_LAZY
+
     def body_section(
         self, opening: Token, section: BodySection, origin: Token | None, length: Token | None
     ) -> FetchItem:
@@ -457,11 +460,11 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def emailid(self, name: Token) -> _Nested:
         return _Nested(keys.EmailId(str(name)))
 
+    def threadid(self, name: Token) -> _Nested:
+        return _Nested(keys.ThreadId(str(name)))
+
     def modseq(self, _entry: Token | None, _type: Token | None, modseq: Token) -> _Nested:
         return _Nested(keys.ModSeq(_modseq(modseq)))
-
-    def threadid(self, _name: Token) -> _Nested:
-        return _Nested(keys.Not(keys.All()))  # RFC 8474 section 5.2: no message here has a THREADID
 
     def uids(self, uids: MessageSet) -> _Nested:
         return _Nested(keys.Saved() if isinstance(uids, SavedResult) else keys.Uids(uids))

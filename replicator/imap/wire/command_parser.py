@@ -30,6 +30,7 @@ _WORDS = {
     "FETCH_MACRO": "a macro",
     "FLAG": "a flag",
     "INITIAL_RESPONSE": "base64",
+    "LAZY_PREVIEW": "the name of a FETCH item",
     "LESSTHAN": "<",
     "LIST_ATOM": "a pattern",
     "LIST_RETURN": "a return option",

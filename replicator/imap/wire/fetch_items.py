@@ -61,7 +61,7 @@ Decoded: a literal8, whose length only who reads it can tell."""
 
 
 class Attribute(Enum):
-    """Items without parameters, by their name in requests and answers."""
+    """Items without a section, by their name in requests."""
 
     BODY = "BODY"
     BODYSTRUCTURE = "BODYSTRUCTURE"
@@ -70,6 +70,8 @@ class Attribute(Enum):
     FLAGS = "FLAGS"
     INTERNALDATE = "INTERNALDATE"
     MODSEQ = "MODSEQ"  # RFC 7162 section 3.1.4.2
+    PREVIEW = "PREVIEW"  # RFC 8970 section 3.1
+    PREVIEW_LAZY = "PREVIEW (LAZY)"  # section 4: only if it is at hand
     RFC822 = "RFC822"
     RFC822_HEADER = "RFC822.HEADER"
     RFC822_SIZE = "RFC822.SIZE"
@@ -139,8 +141,8 @@ _METADATA = frozenset(
         Attribute.FLAGS,
         Attribute.INTERNALDATE,
         Attribute.MODSEQ,
+        Attribute.PREVIEW_LAZY,
         Attribute.RFC822_SIZE,
-        Attribute.THREADID,
         Attribute.UID,
     }
 )
@@ -150,15 +152,20 @@ _ATOM = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z^_`a-z|}~]+")
 
 
 def needs_body(item: FetchItem) -> bool:
-    """Return True if the item's value comes from the message's body, not from its row in the view."""
+    """Return True if the message's body must be read for the item, unless its outline tells the value."""
     return item not in _METADATA
 
 
 def needs_structure(item: FetchItem) -> bool:
     """Return True if the item needs the MIME structure, beyond the message's own header and the octets below it."""
     if isinstance(item, Attribute):
-        return item in {Attribute.BODY, Attribute.BODYSTRUCTURE}
+        return item in {Attribute.BODY, Attribute.BODYSTRUCTURE, Attribute.PREVIEW}
     return bool(item.part)
+
+
+def is_preview(item: FetchItem) -> bool:
+    """Return True if the item's value is the message's preview."""
+    return item in {Attribute.PREVIEW, Attribute.PREVIEW_LAZY}
 
 
 def sets_seen(item: FetchItem) -> bool:
@@ -171,7 +178,7 @@ def sets_seen(item: FetchItem) -> bool:
 def response_name(item: FetchItem) -> str:
     """Return the item's name in answers: `BODY[1.HEADER.FIELDS (SUBJECT)]<0>`, never `BODY.PEEK`."""
     if isinstance(item, Attribute):
-        return item.value
+        return Attribute.PREVIEW.value if is_preview(item) else item.value
     words = [str(number) for number in item.part]
     start = f"<{item.partial.origin}>" if item.partial else ""
     if isinstance(item, BinarySection):

@@ -86,6 +86,13 @@ class EmailId:
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadId:
+    """THREADID (RFC 8474 section 6): messages of the conversation with this identifier."""
+
+    thread_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ModSeq:
     """MODSEQ: messages with this MODSEQ or a higher one (RFC 7162 section 3.1.5).
 
@@ -187,6 +194,7 @@ SearchKey: TypeAlias = (
     | Uids
     | Saved
     | EmailId
+    | ThreadId
     | ModSeq
     | Flagged
     | Recent

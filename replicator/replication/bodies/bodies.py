@@ -68,7 +68,7 @@ class Bodies:
             store, content.keep_expunged_s, environment.clock_ms, let_go=self._downloader.let_go_removed
         )
         self._orphan_sweep = OrphanSweep(store)
-        self._outlines = Outlines(store, environment.run_in_thread)
+        self._outlines = Outlines(store, environment.run_in_thread, self.open)
         self._wanted_in, self._wanted_out = trio.open_memory_channel[bytes](WANTED_MAX)
 
     async def run(self) -> None:

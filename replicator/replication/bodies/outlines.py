@@ -8,15 +8,17 @@ take half of one processor.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
+from typing import TypeAlias
 
 import trio
 
 from protocol.commands import Parts
-from replicator.errors import MailError
-from replicator.mailstore import Outliner
-from replicator.mime.skeleton import Skeleton
+from replicator.errors import ContentUnavailableError, MailError
+from replicator.mailstore import BodyReader, Outliner, read_begin
+from replicator.mime.skeleton import Gap, Skeleton
 from replicator.replication import timing
 from replicator.replication.bodies.reader import recipe_of
 from replicator.runtime.environment import ThreadRunner
@@ -24,17 +26,20 @@ from replicator.store.bodies.outline_rows import Unoutlined, unoutlined, write_o
 from replicator.store.db.transaction import Transaction
 from replicator.store.store import Store
 
+OpenBody: TypeAlias = Callable[[bytes], Awaitable[BodyReader | None]]
+
 log = logging.getLogger(__name__)
 
 BODIES_AT_ONCE, BYTES_AT_ONCE = 64, 256 << 10  # bodies of a slice, and their size on disk: some 30 ms of work
 
 
 class Outlines:
-    """The task that makes outlines. Belongs to the event loop."""
+    """The task that makes outlines. Belongs to the event loop. `open_body`: see `Bodies.open`."""
 
-    def __init__(self, store: Store, run_in_thread: ThreadRunner) -> None:
+    def __init__(self, store: Store, run_in_thread: ThreadRunner, open_body: OpenBody) -> None:
         self._store = store
         self._run_in_thread = run_in_thread
+        self._open_body = open_body
         self._quiet_at = -1  # the log's end when it was last found quiet
 
     async def run(self, outliner: Outliner) -> None:
@@ -58,9 +63,19 @@ class Outlines:
             began = trio.current_time()
             if not (some := await self._store.read(look)):
                 return
-            made = await self._run_in_thread(partial(_made, outliner, some))
+            skeletons, wanted = await self._run_in_thread(partial(_skeletons, outliner, some))
+            for content_hash, gap in wanted.items():
+                skeletons[content_hash] = await self._with_begin(content_hash, gap) or skeletons[content_hash]
+            made = await self._run_in_thread(partial(_made, outliner, skeletons))
             await self._store.write(partial(_write, made=made, version=outliner.version))
             await trio.sleep(max(timing.OUTLINES_REST_S, trio.current_time() - began))
+
+    async def _with_begin(self, content_hash: bytes, gap: Gap) -> Skeleton | None:
+        """Return the body's skeleton with the beginning of a gap; None if that cannot be read now."""
+        with trio.move_on_after(timing.BODIES_PATIENCE_S), suppress(ContentUnavailableError):
+            body = await self._open_body(content_hash)
+            return None if body is None else await read_begin(body, gap)
+        return None
 
     async def _quiet(self) -> None:
         """Return when the log has not grown for a moment, or when the patience is over."""
@@ -70,9 +85,15 @@ class Outlines:
                 await trio.sleep(timing.OUTLINES_QUIET_S)
 
 
-def _made(outliner: Outliner, some: Iterable[Unoutlined]) -> dict[bytes, bytes]:
-    skeletons = ((body.content_hash, _skeleton(body.message)) for body in some)
-    return {content_hash: b"" if one is None else outliner.outline(one) for content_hash, one in skeletons}
+def _skeletons(outliner: Outliner, some: Iterable[Unoutlined]) -> tuple[dict[bytes, Skeleton | None], dict[bytes, Gap]]:
+    """Return the bodies' skeletons, and the gaps whose beginnings are wanted, by content hash."""
+    found = {body.content_hash: _skeleton(body.message) for body in some}
+    wanted = ((content_hash, outliner.wanted(one)) for content_hash, one in found.items() if one is not None)
+    return found, {content_hash: gap for content_hash, gap in wanted if gap is not None}
+
+
+def _made(outliner: Outliner, skeletons: Mapping[bytes, Skeleton | None]) -> dict[bytes, bytes]:
+    return {content_hash: b"" if one is None else outliner.outline(one) for content_hash, one in skeletons.items()}
 
 
 def _skeleton(message: bytes | Parts | None) -> Skeleton | None:

@@ -16,6 +16,7 @@ from tests.end_to_end.helpers.in_process import free_ports, running
 
 SIDS = ("dc1", "dc2")
 MAIL = b"From: Ann <ann@example.org>\r\nSubject: hello\r\n\r\nx\r\n"
+REPLY = b"References: <a@example.org>\r\n\r\nyes\r\n"
 
 
 def configs(directory: Path) -> list[Config]:
@@ -40,11 +41,12 @@ def client_of(config: Config) -> imaplib.IMAP4:
 
 
 def damage_once_outlined(config: Config) -> None:
-    """Damage the body at a running node, once it is there and has an outline."""
-    query = "UPDATE content SET body = x'00' WHERE id IN (SELECT id FROM outline WHERE packed <> x'')"
+    """Damage the two bodies at a running node, once they are there and have outlines."""
+    query = "UPDATE content SET body = x'00' WHERE body <> x'00' AND id IN (SELECT id FROM outline WHERE packed <> x'')"
+    damaged = 0
     with closing(sqlite3.connect(config.node.data / DATABASE, isolation_level=None)) as database:
         for _ in range(300):
-            if database.execute(query).rowcount:
+            if (damaged := damaged + database.execute(query).rowcount) == 2:
                 return
             time.sleep(0.1)
     raise AssertionError(f"{config.node.id} makes no outline")
@@ -56,18 +58,22 @@ async def test_every_node_answers_by_outlines_of_its_own(tmp_path: Path) -> None
     def save() -> None:
         with client_of(nodes[0]) as client:
             assert client.append("INBOX", "", "", MAIL)[0] == "OK"
+            assert client.append("INBOX", "", "", REPLY)[0] == "OK"
 
-    def ask(config: Config) -> None:
+    def ask(config: Config) -> str:
+        """Check what the node tells by its outlines, and return the previews and identifiers."""
         with client_of(config) as client:
-            assert client.select("INBOX") == ("OK", [b"1"])
+            assert client.select("INBOX") == ("OK", [b"2"])
             assert client.search(None, "FROM", "ann@") == ("OK", [b"1"])
             assert '"hello" (("Ann" NIL "ann" "example.org"))' in str(client.fetch("1", "(ENVELOPE BODYSTRUCTURE)"))
             assert client.fetch("1", "(BODY.PEEK[])")[0] == "NO", "no node can read the body"
+            return str(client.fetch("1:2", "(PREVIEW THREADID EMAILID)"))
 
     with trio.fail_after(60):
         async with running(nodes):
             await trio.to_thread.run_sync(save)
             for config in nodes:
                 await trio.to_thread.run_sync(damage_once_outlined, config)
-            for config in nodes:
-                await trio.to_thread.run_sync(ask, config)
+            told = {await trio.to_thread.run_sync(ask, config) for config in nodes}
+    assert len(told) == 1
+    assert 'PREVIEW "yes" THREADID (T' in told.pop()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from hashlib import blake2b
 
 import pytest
 import trio
@@ -13,19 +12,26 @@ import trio.testing
 from replicator.errors import DiskFullError
 from replicator.imap.rendering.outline import OUTLINER, VERSION
 from replicator.imap.services import ImapServices
-from replicator.mailstore import BodyReader, NewMessage, Outliner
+from replicator.mailstore import NewMessage
 from replicator.replication import timing
 from replicator.replication.bodies.outlines import BODIES_AT_ONCE
-from replicator.view import Message
-from tests.imap.client import connected
+from tests.imap.bodies.outlining import answers, counted, outlining
 from tests.imap_data.hard_mails import HARD_MAILS
 from tests.one_node import HookedMail
 
-LIST = "FLAGS UID RFC822.SIZE ENVELOPE BODYSTRUCTURE BODY.PEEK[HEADER.FIELDS (Subject References X-Priority)]"
+LIST = (
+    "FLAGS UID RFC822.SIZE ENVELOPE BODYSTRUCTURE PREVIEW THREADID"
+    " BODY.PEEK[HEADER.FIELDS (Subject References X-Priority)]"
+)
+THREAD = "T" + blake2b(b"0@x", digest_size=16).hexdigest()
+"""The conversation that a hard mail names by its In-Reply-To."""
 SEARCHES = [
     "SUBJECT gr",
     "NOT SUBJECT gr",
     "FROM ann@",
+    f"THREADID {THREAD}",
+    f"NOT THREADID {THREAD}",
+    "THREADID T1",
     "TO an CC b",
     'HEADER Content-Type ""',
     "SENTSINCE 1-Jan-2000",
@@ -41,6 +47,7 @@ QUICK = [
 COMMANDS = [
     "FETCH 1:* ENVELOPE",
     "UID FETCH 1:* (BODYSTRUCTURE)",
+    "FETCH 1:* (PREVIEW BODY.PEEK[TEXT])",
     "FETCH 1:* (BODY.PEEK[HEADER.FIELDS (Received)])",
     "FETCH 1:* (ENVELOPE BODY.PEEK[HEADER])",
     "FETCH 1:* (UID BODY[HEADER.FIELDS (Subject)])",  # sets \Seen
@@ -48,42 +55,6 @@ COMMANDS = [
     "SEARCH OR FROM ann BODY hello",
     "UID SEARCH NOT (SUBJECT a TEXT o)",
 ]
-
-
-@contextmanager
-def counted(mail: HookedMail, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Note the UIDs of messages whose body is read."""
-    read, read_body = list[int](), mail.read_body
-
-    async def note(message: Message) -> BodyReader:
-        read.append(message.uid)
-        return await read_body(message)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(mail, "read_body", note)
-        yield read
-
-
-@asynccontextmanager
-async def outlining(
-    mail: HookedMail, clock: trio.testing.MockClock, outliner: Outliner = OUTLINER
-) -> AsyncIterator[None]:
-    """Make outlines of the bodies that are here, and of those that come in the block."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(mail.outline, outliner)
-        await trio.sleep_until(clock.current_time() + 2 * timing.OUTLINES_EVERY_S)
-        yield
-        nursery.cancel_scope.cancel()
-
-
-async def answers(served: ImapServices, commands: list[str]) -> list[bytes]:
-    found = []
-    async with connected(served) as client:
-        await client.log_in("alice", "INBOX")
-        for command in commands:
-            await client.send(f"t {command}\r\n")
-            found.append(await client.octets())
-    return found
 
 
 async def test_answers_by_outlines_are_those_by_bodies(

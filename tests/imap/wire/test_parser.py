@@ -154,6 +154,9 @@ def test_commands_are_parsed(text: bytes, command: c.Command) -> None:
         (b"RFC822.TEXT", Attribute.RFC822_TEXT),
         (b"BODYSTRUCTURE", Attribute.BODYSTRUCTURE),
         (b"EMAILID", Attribute.EMAILID),
+        (b"preview", Attribute.PREVIEW),
+        (b"PREVIEW (LAZY)", Attribute.PREVIEW_LAZY),
+        (b"PREVIEW (lazy LAZY)", Attribute.PREVIEW_LAZY),
     ],
 )
 def test_fetch_items_are_parsed(item: bytes, value: Attribute | BodySection) -> None:
@@ -179,7 +182,7 @@ def test_fetch_items_are_parsed(item: bytes, value: Attribute | BodySection) -> 
         (b"sentbefore 29-feb-2020", k.Sent(k.Relation.BEFORE, dt.date(2020, 2, 29))),
         (b"ON 01-Feb-2020", k.Received(k.Relation.ON, dt.date(2020, 2, 1))),
         (b"EMAILID Mabc", k.EmailId("Mabc")),
-        (b"THREADID T", k.Not(k.All())),
+        (b"THREADID T", k.ThreadId("T")),
         (b"$ uid $", k.And((k.Saved(), k.Saved()))),
         (
             b"OLDER 1 younger 4294967296",
@@ -316,6 +319,7 @@ def test_append_options_are_parsed(options: bytes, flags: tuple[str, ...], recei
         (b"x FETCH 1 BODY[1TEXT]", "x", "Expected ] or a full stop at column 17"),
         (b"x FETCH 1 BODY[HEADER.FIELDS (a:b)]", "x", "b'a:b' is not the name of a header field"),
         (b"x FETCH 1 BODY[]<0.0>", "x", "Expected a number at column 20"),
+        (b"x FETCH 1 (PREVIEW (FUZZY))", "x", "Expected BODY[ or the name of a FETCH item at column 20"),
         (b"x FETCH 1 (FLAGS FROB)", "x", "Expected BODY[ or the name of a FETCH item at column 18"),
         (b"x STATUS a ()", "x", "Expected the name of a STATUS item at column 13"),
         (b"x SEARCH FROB", "x", "Expected a search key at column 10"),

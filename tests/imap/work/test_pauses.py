@@ -22,6 +22,7 @@ from replicator.imap.wire.fetch_items import FetchItem, Printed
 from replicator.mailstore import Folder
 from replicator.mime.skeleton import Skeleton
 from replicator.store.bodies.outline_rows import write_outlines
+from replicator.view import Message
 from tests.imap.client import connected, fill
 from tests.one_node import HookedMail
 
@@ -148,9 +149,9 @@ async def test_fetch_of_many_items_by_outlines_pauses_between_messages(
     value, values = Outline.value, Counter[int]()
     async with connected(served) as client, counting_turns() as turns:
 
-        def counted(outline: Outline, item: FetchItem) -> Printed | None:
+        def counted(outline: Outline, item: FetchItem, message: Message) -> Printed | None:
             values[turns.count] += 1
-            return value(outline, item)
+            return value(outline, item, message)
 
         monkeypatch.setattr(Outline, "value", counted)
         await client.log_in("alice", "INBOX")

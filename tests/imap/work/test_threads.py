@@ -49,6 +49,7 @@ MAILS = {
     "parts": MIXED + b"--b\r\n\r\nx\r\n" * 10_000 + b"--b--\r\n",
     "small parts": MIXED + b"--b\r\n\r\nx\r\n" * 900 + b"--b--\r\n",
     "nested": nested(100),
+    "small but for its text": b"Content-Type: text/html\r\n\r\n" + b"<b>" * 100_000,
 }
 FEW_FIELDS = " ".join(f"BODY.PEEK[HEADER.FIELDS (X{number})]" for number in range(5))
 MANY_FIELDS = " ".join(f"BODY.PEEK[HEADER.FIELDS.NOT (X{number})]" for number in range(100))
@@ -73,6 +74,10 @@ MANY_KEYS = " ".join(f"NOT HEADER X q{number}" for number in range(400))
         ("parts", "FETCH 1 BODYSTRUCTURE", 1),
         ("parts", "FETCH 1 BODY[1]", 1),
         ("parts", "FETCH 1 ENVELOPE", 0),
+        ("ordinary", "FETCH 1 PREVIEW", 1),
+        ("ordinary", "FETCH 1 (ENVELOPE PREVIEW (LAZY))", 1),
+        ("parts", "FETCH 1 (PREVIEW (LAZY))", 0),
+        ("small but for its text", "FETCH 1 PREVIEW", 2),
         ("small parts", "FETCH 1 BODYSTRUCTURE", 1),
         ("small parts", "SEARCH BODY none", 1),
         ("nested", "FETCH 1 BODYSTRUCTURE", 1),
