@@ -19,8 +19,12 @@ from replicator.mailstore import Folder, MailStore
 from replicator.runtime.places import Place
 from replicator.users import Login
 
-_ALWAYS = ("IMAP4rev1", "LITERAL+", "SASL-IR", "ID")
+_ALWAYS = ("IMAP4rev1", "SASL-IR", "ID")
+_STRANGER = ("LITERAL-",)
+"""RFC 7888 section 5: before login, a literal has 4096 octets at most. Only one of this and LITERAL+ may be announced."""
+
 _LOGGED_IN = (
+    "LITERAL+",
     "NAMESPACE",
     "ENABLE",
     "CONDSTORE",
@@ -146,7 +150,7 @@ class Session:
             return " ".join((*_ALWAYS, *_LOGGED_IN, limit, *compress))
         starttls = ("STARTTLS",) if self.services.tls() is not None and not self.connection.secure else ()
         login = [f"AUTH={name}" for name in self.mechanisms()] or ["LOGINDISABLED"]
-        return " ".join((*_ALWAYS, *starttls, *login))
+        return " ".join((*_ALWAYS, *_STRANGER, *starttls, *login))
 
     def mechanisms(self) -> tuple[str, ...]:
         """Return the SASL mechanisms by which every user can log in on this connection, the best first."""
