@@ -21,7 +21,7 @@ from replicator.users import Login
 
 _ALWAYS = ("IMAP4rev1", "SASL-IR", "ID")
 _STRANGER = ("LITERAL-",)
-"""RFC 7888 section 5: before login, a literal has 4096 octets at most. Only one of this and LITERAL+ may be announced."""
+"""RFC 7888 section 5: a literal has 4096 octets at most before login. LITERAL+ may not be announced beside it."""
 
 _LOGGED_IN = (
     "LITERAL+",
@@ -38,6 +38,8 @@ _LOGGED_IN = (
     "IDLE",
     "MOVE",
     "MULTIAPPEND",
+    "CATENATE",
+    "URL-PARTIAL",
     "BINARY",
     "OBJECTID",
     "STATUS=SIZE",

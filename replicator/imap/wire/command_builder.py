@@ -225,14 +225,36 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def status_items(self, *items: Token) -> tuple[c.StatusItem, ...]:
         return tuple(c.StatusItem(item.upper()) for item in items)
 
-    def append(self, mailbox: str, *messages: c.AppendedMessage) -> c.Command:
-        return c.Append(mailbox, messages)
+    def append(
+        self, mailbox: str, messages: tuple[c.AppendedMessage, ...] | None, begun: c.AppendedMessage | None = None
+    ) -> c.Command:
+        if begun is None:
+            return c.Append(mailbox, messages or ())
+        return c.Append(mailbox, (*(messages or ()), begun), c.Within.CATENATE)
+
+    def append_messages(self, *messages: c.AppendedMessage | tuple[c.AppendedMessage, ...]) -> tuple[object, ...]:
+        return _joined(messages)
 
     def append_message(
-        self, flags: tuple[str, ...] | None, received: Token | None, _marker: Token
+        self, flags: tuple[str, ...] | None, received: Token | None, parts: tuple[bytes | c.StoredPart, ...]
     ) -> c.AppendedMessage:
-        received_ms = None if received is None else _date_time_ms(received)
-        return c.AppendedMessage(flags or (), received_ms, next(self.literals))
+        return c.AppendedMessage(flags or (), None if received is None else _date_time_ms(received), parts)
+
+    begun_message = append_message
+
+    def append_data(self, data: bytes | tuple[bytes | c.StoredPart, ...]) -> tuple[bytes | c.StoredPart, ...]:
+        return (data,) if isinstance(data, bytes) else data
+
+    begun_data = append_data
+
+    def cat_parts(self, *parts: object) -> tuple[object, ...]:
+        return _joined(parts)
+
+    def stored_part(self, url: bytes) -> c.StoredPart:
+        return c.StoredPart(url)
+
+    def message_text(self, _marker: Token) -> bytes:
+        return next(self.literals)
 
     # ---- the selected mailbox ----
 
@@ -468,6 +490,12 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
 
     def flag_list(self, *flags: Token | None) -> tuple[str, ...]:
         return tuple(str(flag) for flag in flags if flag is not None)
+
+
+def _joined(items: tuple[object, ...]) -> tuple[object, ...]:
+    """Return the items of a rule that recurs on its left: one item, or those so far and one more."""
+    before, *more = items
+    return (*before, *more) if isinstance(before, tuple) else items
 
 
 def _octets(text: str) -> bytes:
