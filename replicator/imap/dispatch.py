@@ -133,7 +133,7 @@ async def _serve_next(session: Session) -> bool:
     assert isinstance(event, Frame), "whoever meets a large literal reads all of it"
     doing("imap", session.user_or_none, _name_of(event.text))
     try:
-        command = await session.services.parsed(event)
+        command = await session.parsed(event)
     except CommandSyntaxError as error:
         await session.write([tagged(error.tag or "*", "BAD", str(error))])
         return False

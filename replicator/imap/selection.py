@@ -55,10 +55,14 @@ class MailboxGoneError(Exception):
 
 @dataclass(slots=True)
 class Aware:
-    """What the client has shown to understand of RFC 7162. Belongs to the session, and lasts as long."""
+    """What the client has shown to understand beyond RFC 3501. Belongs to the session, and lasts as long.
+
+    `condstore` and `qresync`: RFC 7162; `utf8`: mailbox names, and header fields of messages, in UTF-8 (RFC 6855).
+    """
 
     condstore: bool = False
     qresync: bool = False
+    utf8: bool = False
 
 
 class Selection:

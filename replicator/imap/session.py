@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from protocol.framing import Frame
 from replicator.config import LimitsConfig
 from replicator.imap.search_updates import SearchUpdates
 from replicator.imap.selection import Aware, Selection
 from replicator.imap.services import ImapServices
+from replicator.imap.wire.command_types import Tagged
 from replicator.imap.wire.connection import Connection
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.mailstore import Folder, MailStore
@@ -39,6 +41,7 @@ _LOGGED_IN = (
     "MOVE",
     "MULTIAPPEND",
     "CATENATE",
+    "UTF8=ACCEPT",
     "URL-PARTIAL",
     "BINARY",
     "OBJECTID",
@@ -185,7 +188,7 @@ class Session:
 
     @property
     def aware(self) -> Aware:
-        """What the client understands of RFC 7162."""
+        """What the client understands beyond RFC 3501."""
         return self._aware
 
     def become_aware(self, *, qresync: bool = False) -> None:
@@ -219,6 +222,10 @@ class Session:
         """Count a refusal by this limit, a key of `[limits]`, and return the error for the client (RFC 5530, LIMIT)."""
         self.services.refusals.refused("imap", limit)
         return CommandFailedError(text, "LIMIT")
+
+    async def parsed(self, frame: Frame) -> Tagged:
+        """Return the command of a frame. Raises CommandSyntaxError."""
+        return await self.services.parsed(frame, utf8=self._aware.utf8)
 
     async def folder(self, name: str) -> Folder:
         """Return the user's folder of this name. Raises FolderNotFoundError."""

@@ -69,6 +69,7 @@ def assert_is_understood(frame: Frame) -> None:
         return
     assert_is_line(tagged(parsed.tag, "OK", "done"))
     assert repr(PARSER.parse(frame)) == repr(parsed)
+    assert type(PARSER.parse(frame, utf8=True).command) is type(parsed.command)
     if isinstance(parsed.command, c.Append):
         assert all(message.parts for message in parsed.command.messages)
         for part in (part for message in parsed.command.messages for part in message.parts):
@@ -115,6 +116,7 @@ TARGET = Target(
         b"\x07a APPEND x (a) CATENATE (URL {21+}\r\n;UID=1/;PARTIAL=0.10%4) CATENATE (TEXT ~{70+}\r\n"
         + b"x" * 70
         + b" URL x)\r\n",
+        b'\x06a APPEND x UTF8 (~{1+}\r\n\xff) CATENATE (UTF8 (~{2}\r\nab) URL x)\r\na SELECT "\xc3\xa4&b"\r\n',
         b"\x03a UID FETCH 1:*,5 (FLAGS BODY.PEEK[1.2.HEADER.FIELDS (From To)]<0.9> ENVELOPE)\r\n",
         b"\x0aa SEARCH CHARSET UTF-8 OR (SEEN NOT FROM x) UID 1:5 SINCE 1-Feb-2020 LARGER 9 BODY {2}\r\nab\r\n",
         b'\x0aa UID SEARCH RETURN (MIN SAVE) OLDER 9 $\r\na SORT RETURN () (REVERSE DATE SUBJECT) "UTF-8" ALL\r\n',
@@ -155,6 +157,8 @@ TARGET = Target(
         ),
         *(
             b"CATENATE (",
+            b"UTF8 (~{1+}\r\n",
+            b"\xc3\xa4",
             b"TEXT ",
             b"URL ",
             b"~{2+}\r\n",

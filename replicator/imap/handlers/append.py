@@ -5,9 +5,10 @@ What is large, or for which the client waits, is read as the command runs. The m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from protocol.framing import ContinuationNeeded, Frame, LargeLiteral
 from replicator.errors import MessageTooLargeError
@@ -25,9 +26,15 @@ from replicator.mailstore import BodySink, Folder, NewMessage
 MAX_STORED_PARTS = 300
 """URLs of an APPEND. Each may have to read a whole message to find its part."""
 
+_HEADER_END = re.compile(rb"\n\r?\n")
+
+_NEEDS_UTF8 = "A message with octets above 127 in its header needs ENABLE UTF8=ACCEPT before it"
+
 _EXPECTED = {
     c.Within.NOTHING: "Expected another message, or the end of the command, after the message",
+    c.Within.UTF8: "Expected ) after the message",
     c.Within.CATENATE: "Expected another part of the message, or ), after a part",
+    c.Within.CATENATE_UTF8: "Expected ) after a part of the message",
 }
 
 
@@ -50,7 +57,7 @@ async def append(session: Session, command: c.Append) -> Completion:
 
 async def appended(session: Session, begun: LargeLiteral | ContinuationNeeded, literal: IncomingLiteral) -> c.Tagged:
     """Return the APPEND of whose message this literal is a part. Raises CommandSyntaxError if it is anything else."""
-    tagged = await session.services.parsed(begun.frame)
+    tagged = await session.parsed(begun.frame)
     if not isinstance(tagged.command, c.Append) or not _ends_in_text(tagged.command):
         raise CommandSyntaxError(_too_large(begun.size), tagged.tag)
     return replace(tagged, command=replace(tagged.command, arriving=literal))
@@ -65,6 +72,23 @@ def _too_large(size: int) -> str:
     return f"Only the message of an APPEND may be a literal of {what}"
 
 
+class _HeaderCheck:
+    """A search for octets above 127 in a header that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._before = b"\n"  # the last octets, in which its end may begin
+        self._over = False
+
+    def finds(self, piece: bytes) -> bool:
+        """Return True if the header goes on in this piece, and has such an octet there."""
+        if self._over:
+            return False
+        text = self._before + piece
+        end = _HEADER_END.search(text)
+        self._before, self._over = text[-2:], end is not None
+        return not (text[: end.start()] if end else text).isascii()
+
+
 @dataclass(frozen=True, slots=True)
 class _Message:
     """A message that arrives."""
@@ -72,6 +96,7 @@ class _Message:
     sink: BodySink
     flags: frozenset[str]
     received_ms: int | None
+    header: _HeaderCheck = field(default_factory=_HeaderCheck)
 
 
 class _Intake:
@@ -93,7 +118,7 @@ class _Intake:
                 arriving = command.arriving if number == len(command.messages) else None
                 parts = given.parts if message is None else given.parts[1:]  # the first one has been taken
                 message = message or await self._begin(given)
-                await self._take(message.sink, parts, arriving)
+                await self._take(message, parts, arriving)
                 if arriving is None:
                     self.messages.append(NewMessage(await message.sink.finish(), message.flags, message.received_ms))
                     message = None
@@ -110,21 +135,21 @@ class _Intake:
         return _Message(sink, flags, given.received_ms)
 
     async def _take(
-        self, sink: BodySink, parts: Sequence[bytes | c.StoredPart], arriving: IncomingLiteral | None
+        self, message: _Message, parts: Sequence[bytes | c.StoredPart], arriving: IncomingLiteral | None
     ) -> None:
         """Take in parts of the present message. The octets of the last one come from `arriving`, if that is given."""
         for number, part in enumerate(parts, 1):
             if isinstance(part, c.StoredPart):
-                await self._take_stored(sink, part.url)
+                await self._take_stored(message, part.url)
             elif arriving is None or number < len(parts):
                 self._count(len(part))
-                await sink.write(part)
+                await self._write(message, part)
             else:
                 await self._expect(arriving.size)
                 while (chunk := await arriving.next_chunk()) is not None:
-                    await sink.write(chunk)
+                    await self._write(message, chunk)
 
-    async def _take_stored(self, sink: BodySink, url: bytes) -> None:
+    async def _take_stored(self, message: _Message, url: bytes) -> None:
         self._stored_parts += 1
         if self._stored_parts > MAX_STORED_PARTS:
             raise CommandFailedError(f"An APPEND may have {MAX_STORED_PARTS} URLs", "LIMIT")
@@ -132,7 +157,14 @@ class _Intake:
         await self._expect(part.size_bytes)
         async with aclosing(part.read()) as pieces:
             async for piece in pieces:
-                await sink.write(piece)
+                message.header.finds(piece)  # which the client may have seen, and does not send
+                await message.sink.write(piece)
+
+    async def _write(self, message: _Message, octets: bytes) -> None:
+        """Take octets that the client has sent. Raises CommandFailedError for a header that the client may not send."""
+        if not self._session.aware.utf8 and message.header.finds(octets):  # RFC 6855 section 4
+            raise CommandFailedError(_NEEDS_UTF8, "CANNOT")
+        await message.sink.write(octets)
 
     async def _expect(self, size_bytes: int) -> None:
         """Count octets that are about to come. Raises as `_count`, and QuotaExceededError."""
@@ -164,7 +196,7 @@ class _Intake:
 
     async def _parsed(self, within: c.Within, rest: Frame) -> c.Append:
         try:
-            tagged = await self._session.services.parsed(Frame(within.value + rest.text, (b"", *rest.literals)))
+            tagged = await self._session.parsed(Frame(within.value + rest.text, (b"", *rest.literals)))
         except CommandSyntaxError as error:
             raise CommandFailedError(_EXPECTED[within], condition="BAD") from error
         assert isinstance(tagged.command, c.Append)

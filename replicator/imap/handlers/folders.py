@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -28,6 +29,7 @@ async def namespace(session: Session, _command: c.Namespace) -> Completion:
 
 async def create(session: Session, command: c.Create) -> Completion:
     """Run CREATE. A trailing separator only announces that the folder will have subfolders (RFC 3501 section 6.3.3)."""
+    _check_net_unicode(command.mailbox)
     with _counting_refusals(session):
         folder = await session.mail.create_folder(session.user, command.mailbox.removesuffix(SEPARATOR))
     return Completion("Created", mailbox_id_code(folder))
@@ -47,6 +49,7 @@ async def delete(session: Session, command: c.Delete) -> Completion:
 
 async def rename(session: Session, command: c.Rename) -> Completion:
     """Run RENAME."""
+    _check_net_unicode(command.new_name)
     with _counting_refusals(session):
         await session.mail.rename_folder(session.user, command.mailbox, command.new_name.removesuffix(SEPARATOR))
     return Completion("Renamed")
@@ -57,6 +60,17 @@ async def subscribe(session: Session, command: c.Subscribe) -> Completion:
     with _counting_refusals(session):
         await session.mail.subscribe(session.user, command.mailbox, subscribed=command.subscribed)
     return Completion("Subscribed" if command.subscribed else "Unsubscribed")
+
+
+def _check_net_unicode(name: str) -> None:
+    """Raise InvalidNameError for a new name that is not Net-Unicode (RFC 6855 section 3, RFC 9051 section 5.1).
+
+    Folders that have such a name already stay as they are.
+    """
+    if not unicodedata.is_normalized("NFC", name):
+        raise InvalidNameError("a new folder's name must be in Unicode's normal form C: letters with their accents")
+    if any(unicodedata.category(character) in {"Zl", "Zp"} for character in name):
+        raise InvalidNameError("a folder name has no line or paragraph separators")
 
 
 @contextmanager
@@ -83,7 +97,7 @@ async def status_of(session: Session, folder: Folder, items: Iterable[c.StatusIt
     counters = await session.mail.status(folder)
     deleted = await _deleted(session, folder) if _OF_DELETED.intersection(asked) else (0, 0)
     values = [(item.value, _status_value(session, item, counters, deleted)) for item in asked]
-    return status_response(folder.name, values)
+    return status_response(folder.name, values, utf8=session.aware.utf8)
 
 
 async def _deleted(session: Session, folder: Folder) -> tuple[int, int]:

@@ -17,14 +17,16 @@ LOOKED_AT_ONCE = 5000  # messages whose MODSEQ is compared, in a millisecond
 TOLD_AT_ONCE = 100  # changed messages, in a millisecond
 COMPARED_AT_ONCE = 500  # messages, between which UIDs have vanished: a line of some KiB
 
-_CAN_BE_ENABLED = ("CONDSTORE", "QRESYNC")
+_CAN_BE_ENABLED = ("CONDSTORE", "QRESYNC", "UTF8=ACCEPT")
 
 
 async def enable(session: Session, command: c.Enable) -> Completion:
     """Run ENABLE. What this server cannot enable is passed over (RFC 5161 section 3.1)."""
     enabled = [name for name in dict.fromkeys(command.extensions) if name in _CAN_BE_ENABLED]
-    if enabled:
+    if "CONDSTORE" in enabled or "QRESYNC" in enabled:
         session.become_aware(qresync="QRESYNC" in enabled)
+    if "UTF8=ACCEPT" in enabled:
+        session.aware.utf8 = True
     await session.write([untagged(" ".join(["ENABLED", *enabled]))])
     return Completion("Enabled")
 

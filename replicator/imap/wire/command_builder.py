@@ -49,12 +49,22 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _ESCAPED = re.compile(rb'\\(["\\])')
 
 
+_MessageParts: TypeAlias = tuple[bytes | c.StoredPart, ...]
+
 _ListReturns: TypeAlias = tuple[Iterable[c.ListReturn], tuple[c.StatusItem, ...]]
 """Return options of LIST, and the items of the one called STATUS."""
 
 
 class MeaninglessError(Exception):
     """Text that matches the grammar but has no meaning. The message says what and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _BegunMessage:
+    """A message of which more is to come."""
+
+    message: c.AppendedMessage
+    within: c.Within
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +83,9 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
         super().__init__()
         self._of_thread = threading.local()
 
-    def begin(self, literals: Iterable[bytes] = ()) -> None:
-        """Prepare for the next text of this thread, with its literals in order."""
+    def begin(self, literals: Iterable[bytes] = (), *, utf8: bool = False) -> None:
+        """Prepare for the next text of this thread, with its literals in order. `utf8`: all names are UTF-8."""
+        self._of_thread.utf8 = utf8
         self._of_thread.literals = iter(literals)
         self._of_thread.bad_name = None
 
@@ -226,26 +237,37 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
         return tuple(c.StatusItem(item.upper()) for item in items)
 
     def append(
-        self, mailbox: str, messages: tuple[c.AppendedMessage, ...] | None, begun: c.AppendedMessage | None = None
+        self, mailbox: str, messages: tuple[c.AppendedMessage, ...] | None, begun: _BegunMessage | None = None
     ) -> c.Command:
         if begun is None:
             return c.Append(mailbox, messages or ())
-        return c.Append(mailbox, (*(messages or ()), begun), c.Within.CATENATE)
+        return c.Append(mailbox, (*(messages or ()), begun.message), begun.within)
 
     def append_messages(self, *messages: c.AppendedMessage | tuple[c.AppendedMessage, ...]) -> tuple[object, ...]:
         return _joined(messages)
 
     def append_message(
-        self, flags: tuple[str, ...] | None, received: Token | None, parts: tuple[bytes | c.StoredPart, ...]
+        self, flags: tuple[str, ...] | None, received: Token | None, parts: _MessageParts
     ) -> c.AppendedMessage:
         return c.AppendedMessage(flags or (), None if received is None else _date_time_ms(received), parts)
 
-    begun_message = append_message
-
-    def append_data(self, data: bytes | tuple[bytes | c.StoredPart, ...]) -> tuple[bytes | c.StoredPart, ...]:
+    def append_data(self, data: bytes | _MessageParts) -> _MessageParts:
         return (data,) if isinstance(data, bytes) else data
 
-    begun_data = append_data
+    def begun_message(
+        self, flags: tuple[str, ...] | None, received: Token | None, begun: tuple[_MessageParts, c.Within]
+    ) -> _BegunMessage:
+        parts, within = begun
+        return _BegunMessage(self.append_message(flags, received, parts), within)
+
+    def begun_parts(self, parts: _MessageParts) -> tuple[_MessageParts, c.Within]:
+        return parts, c.Within.CATENATE
+
+    def begun_parts_and_utf8(self, parts: _MessageParts | None, text: bytes) -> tuple[_MessageParts, c.Within]:
+        return (*(parts or ()), text), c.Within.CATENATE_UTF8
+
+    def begun_utf8(self, text: bytes) -> tuple[_MessageParts, c.Within]:
+        return (text,), c.Within.UTF8
 
     def cat_parts(self, *parts: object) -> tuple[object, ...]:
         return _joined(parts)
@@ -255,6 +277,11 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
 
     def message_text(self, _marker: Token) -> bytes:
         return next(self.literals)
+
+    begun_utf8_text = message_text
+
+    def utf8_text(self, text: bytes) -> bytes:
+        return text
 
     # ---- the selected mailbox ----
 
@@ -459,7 +486,7 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def _name(self, encoded: bytes) -> str:
         """Decode a name or a pattern. No folder has a name that makes no sense, so its command is valid, but fails."""
         try:
-            return decode_pattern(encoded)
+            return decode_pattern(encoded, utf8=self._of_thread.utf8)
         except MailboxNameError as error:
             self._of_thread.bad_name = str(error)
             return ""
@@ -468,7 +495,12 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
         return _octets(text)
 
     def quoted(self, text: Token) -> bytes:
-        return _ESCAPED.sub(rb"\1", _octets(text)[1:-1])
+        octets = _octets(text)
+        try:
+            octets.decode("utf-8")
+        except UnicodeDecodeError as error:  # RFC 6855 section 3, RFC 9051 section 9
+            raise MeaninglessError("a quoted string must be UTF-8") from error
+        return _ESCAPED.sub(rb"\1", octets[1:-1])
 
     def literal(self, _marker: Token) -> bytes:
         return next(self.literals)

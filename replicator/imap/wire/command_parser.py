@@ -93,9 +93,9 @@ class CommandParser:
         can_follow = after_tag.choices()  # type: ignore[no-untyped-call]
         self._verbs = frozenset(name for name in can_follow if name.isupper())  # the others are rules
 
-    def parse(self, frame: Frame) -> Tagged:
-        """Return the command of a frame. Raises CommandSyntaxError."""
-        self._builder.begin(frame.literals)
+    def parse(self, frame: Frame, *, utf8: bool = False) -> Tagged:
+        """Return the command of a frame. `utf8`: all mailbox names are UTF-8. Raises CommandSyntaxError."""
+        self._builder.begin(frame.literals, utf8=utf8)
         try:
             command = self._lark.parse(frame.text.decode("latin-1"), start="tagged")
         except (UnexpectedCharacters, UnexpectedEOF, UnexpectedToken) as error:

@@ -244,7 +244,9 @@ class Within(Enum):
     """Where the last literal of an APPEND stands. The value is a command up to such a literal, which is empty."""
 
     NOTHING = b"t APPEND m {0+}\r\n"
+    UTF8 = b"t APPEND m UTF8 (~{0+}\r\n"
     CATENATE = b"t APPEND m CATENATE (TEXT {0+}\r\n"
+    CATENATE_UTF8 = b"t APPEND m CATENATE (UTF8 (~{0+}\r\n"
 
 
 @dataclass(frozen=True, slots=True)

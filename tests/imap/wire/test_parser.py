@@ -259,6 +259,29 @@ def test_search_charset_and_literals_are_parsed() -> None:
     assert command == c.Search(k.SearchProgram(key, "utf-8"), by_uid=True)
 
 
+@pytest.mark.parametrize(
+    "text", [b'LOGIN a "\xe4"', b'SELECT "\xc3"', b'SEARCH SUBJECT "\xf0\x9f"', b'APPEND x CATENATE (URL "\xff")']
+)
+def test_quoted_string_must_be_utf_8(text: bytes) -> None:
+    """RFC 6855 section 3."""
+    with pytest.raises(CommandSyntaxError, match="a quoted string must be UTF-8"):
+        parsed(text)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "modified_utf_7", "utf_8"),
+    [(b"Entw&APw-rfe", "Entwürfe", "Entw&APw-rfe"), (b"a&-b", "a&b", "a&-b"), ("ä&-".encode(), "ä&-", "ä&-")],
+)
+def test_names_are_read_as_the_client_writes_them(encoded: bytes, modified_utf_7: str, utf_8: str) -> None:
+    frame = Frame(b"a SELECT {9}\r\n", (encoded,))
+    assert PARSER.parse(frame).command == c.Select(modified_utf_7)
+    assert PARSER.parse(frame, utf8=True).command == c.Select(utf_8)
+    assert PARSER.parse(Frame(b"a LSUB {9}\r\n %", (encoded,)), utf8=True).command == c.ListSubscriptions(utf_8, "%")
+    assert PARSER.parse(Frame(b"a SELECT a&b", ())).bad_name is not None
+    assert PARSER.parse(Frame(b"a SELECT a&b", ()), utf8=True).command == c.Select("a&b")
+    assert PARSER.parse(Frame(b"a SELECT {1}\r\n", (b"\xff",)), utf8=True).bad_name is not None
+
+
 STORED = c.StoredPart(b"/INBOX/;UID=1")
 
 
@@ -271,6 +294,11 @@ STORED = c.StoredPart(b"/INBOX/;UID=1")
         (b"CATENATE (URL {13}\r\n TEXT ~{1}\r\n)", [STORED.url, b"\0"], [(STORED, b"\0")], c.Within.NOTHING),
         (b"CATENATE (TEXT {1}\r\n", [b""], [(b"",)], c.Within.CATENATE),
         (b"CATENATE (URL /INBOX/;UID=1 TEXT {1}\r\n", [b""], [(STORED, b"")], c.Within.CATENATE),
+        (b"UTF8 (~{1}\r\n)", [b"x"], [(b"x",)], c.Within.NOTHING),
+        (b"utf8 (~{1+}\r\n", [b""], [(b"",)], c.Within.UTF8),
+        (b"CATENATE (utf8 (~{1+}\r\n) URL /INBOX/;UID=1)", [b"x"], [(b"x", STORED)], c.Within.NOTHING),
+        (b"CATENATE (UTF8 (~{1}\r\n", [b""], [(b"",)], c.Within.CATENATE_UTF8),
+        (b"CATENATE (TEXT {1}\r\n UTF8 (~{1}\r\n", [b"x", b""], [(b"x", b"")], c.Within.CATENATE_UTF8),
         (b"{1}\r\n () {1}\r\n", [b"x", b"y"], [(b"x",), (b"y",)], c.Within.NOTHING),
         (
             b"{1}\r\n CATENATE (TEXT {1}\r\n) {1}\r\n () CATENATE (URL /INBOX/;UID=1 TEXT {1}\r\n",
@@ -311,6 +339,13 @@ def test_command_up_to_a_literal_can_be_parsed(within: c.Within) -> None:
             b"CATENATE URL x",
             b"CATENATE (URL x (URL x))",
             b"TEXT {1}\r\n",
+        ),
+        *(
+            b"UTF8 ({1}\r\n)",
+            b"UTF8 ~{1}\r\n",
+            b"UTF8 (~{1}\r\n {1}\r\n",
+            b"CATENATE (UTF8 (~{1}\r\n URL x)",
+            b"UTF8 (x)",
         ),
         *(b"CATENATE (URL x) (URL y)", b"CATENATE (TEXT {1}\r\n {1}\r\n)", b"CATENATE (TEXT {1}\r\n TEXT)"),
     ],
