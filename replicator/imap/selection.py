@@ -57,12 +57,14 @@ class MailboxGoneError(Exception):
 class Aware:
     """What the client has shown to understand beyond RFC 3501. Belongs to the session, and lasts as long.
 
-    `condstore` and `qresync`: RFC 7162; `utf8`: mailbox names, and header fields of messages, in UTF-8 (RFC 6855).
+    `condstore` and `qresync`: RFC 7162; `utf8`: mailbox names, and header fields of messages, in UTF-8 (RFC 6855);
+    `rev2`: IMAP4rev2 (RFC 9051), which includes the latter.
     """
 
     condstore: bool = False
     qresync: bool = False
     utf8: bool = False
+    rev2: bool = False
 
 
 class Selection:
@@ -134,9 +136,9 @@ class Selection:
         """Return EXISTS."""
         return untagged(f"{len(self.numbering)} EXISTS")
 
-    def recent_line(self) -> bytes:
-        """Return RECENT."""
-        return untagged(f"{self.numbering.recent_count} RECENT")
+    def recent_lines(self) -> list[bytes]:
+        """Return RECENT, which IMAP4rev2 does not have."""
+        return [] if self._aware.rev2 else [untagged(f"{self.numbering.recent_count} RECENT")]
 
     def first_unseen(self) -> int | None:
         """Return the sequence number of the first unseen message."""
@@ -152,8 +154,8 @@ class Selection:
 
     def printed_flags(self, message: Message) -> Atom:
         """Return the message's flags as this session shows them."""
-        flags = message.flags
-        return self._print_flags(flags | _RECENT_FLAGS if message.uid in self.numbering.recent else flags)
+        recent = not self._aware.rev2 and message.uid in self.numbering.recent  # RFC 9051 has no such flag
+        return self._print_flags(message.flags | _RECENT_FLAGS if recent else message.flags)
 
     def unheard_keywords(self, message: Message) -> list[bytes]:
         """Return FLAGS if the client must hear of a keyword before it hears of this message's flags."""
@@ -172,10 +174,11 @@ class Selection:
     ) -> list[bytes]:
         """Return FETCH with what has changed of a message.
 
-        A client that is aware of CONDSTORE gets UID and MODSEQ, whatever caused the change (RFC 7162 section 3.2.4).
+        A client that is aware of CONDSTORE gets UID and MODSEQ, whatever caused the change (RFC 7162 section 3.2.4),
+        and one of IMAP4rev2 the UID (RFC 9051 section 7.5.2).
         """
         values: list[tuple[bytes, Value]] = []
-        if with_uid or self._aware.condstore:
+        if with_uid or self._aware.condstore or self._aware.rev2:
             values.append((b"UID", message.uid))
         if with_flags:
             values.append((b"FLAGS", self.printed_flags(message)))
@@ -240,7 +243,7 @@ class Selection:
         first, self._unclaimed = self._unclaimed, self.numbering.last + 1
         recent_from = await _recent_from(self._mail, self.folder, self.view, read_only=self.read_only)
         self.numbering.mark_recent(max(first, recent_from))
-        return [self.recent_line()]
+        return self.recent_lines()
 
     def _changed_line(self, uid: int, *, with_uid: bool) -> list[bytes]:
         number, message = self.numbering.number(uid), self.view.messages.get(uid)

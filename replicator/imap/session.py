@@ -21,7 +21,7 @@ from replicator.mailstore import Folder, MailStore
 from replicator.runtime.places import Place
 from replicator.users import Login
 
-_ALWAYS = ("IMAP4rev1", "SASL-IR", "ID")
+_ALWAYS = ("IMAP4rev1", "IMAP4rev2", "SASL-IR", "ID")
 _STRANGER = ("LITERAL-",)
 """RFC 7888 section 5: a literal has 4096 octets at most before login. LITERAL+ may not be announced beside it."""
 

@@ -9,15 +9,17 @@ from contextlib import contextmanager
 import trio
 
 from replicator.errors import InvalidNameError, MailboxFullError
+from replicator.imap.handlers.folder_list import FolderSelection, list_entries, special_uses
 from replicator.imap.handlers.resync import update_cache
 from replicator.imap.selection import Selection, shown_modseq
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
-from replicator.imap.wire.responses import status_line, status_response, untagged
+from replicator.imap.wire.responses import list_line, status_line, status_response, untagged
 from replicator.mailstore import INBOX, SEPARATOR, Folder, FolderStatus
 
 _OF_DELETED = frozenset({c.StatusItem.DELETED, c.StatusItem.DELETED_STORAGE})
+_NAMES_BETWEEN_CHECKPOINTS = 10  # a millisecond or two where names are as long as they may be
 _MESSAGES_BETWEEN_CHECKPOINTS = 2000  # a millisecond
 
 
@@ -147,7 +149,7 @@ async def select(session: Session, command: c.Select) -> Completion:
     lines = [
         *selection.flag_lines(),
         selection.exists_line(),
-        selection.recent_line(),
+        *selection.recent_lines(),
         *([status_line("OK", "First unseen message", f"UNSEEN {unseen}")] if unseen is not None else []),
         status_line("OK", "UIDs are valid", f"UIDVALIDITY {selection.uidvalidity}"),
         status_line("OK", "Next UID", f"UIDNEXT {selection.view.uidnext}"),
@@ -155,9 +157,21 @@ async def select(session: Session, command: c.Select) -> Completion:
         status_line("OK", "Id of the mailbox", mailbox_id_code(folder)),
     ]
     await session.write(lines)
+    if session.aware.rev2:
+        await _tell_folder(session, folder.name)
     if command.resync is not None and command.resync.uidvalidity == selection.uidvalidity:
         await update_cache(session, command.resync)
     return Completion("Selected", "READ-ONLY" if command.read_only else "READ-WRITE")
+
+
+async def _tell_folder(session: Session, name: str) -> None:
+    """Tell the client of the folder that it selects, by LIST (RFC 9051 section 6.3.2)."""
+    names = [folder.name for folder in await session.mail.folders(session.user)]
+    for visited, entry in enumerate(list_entries([name], names, FolderSelection(marked=[special_uses(names)]))):
+        if entry is not None and entry.name == name:  # the name may look like a pattern
+            await session.write([list_line("LIST", entry.attributes, name, utf8=session.aware.utf8)])
+        if visited % _NAMES_BETWEEN_CHECKPOINTS == 0:
+            await trio.lowlevel.checkpoint()
 
 
 def mailbox_id(folder: Folder) -> str:

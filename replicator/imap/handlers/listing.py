@@ -90,7 +90,7 @@ async def _selection(session: Session, command: c.ListMailboxes, folders: Mappin
     """
     special = special_uses(folders)
     if not command.extended:
-        return FolderSelection(marked=[special])
+        return FolderSelection(marked=[special], nonexistent=NONEXISTENT if session.aware.rev2 else NOSELECT)
     selected, returned = command.selection, command.returned
     by_subscription = c.ListSelection.SUBSCRIBED in selected
     subscribed: dict[str, str] = {}
