@@ -14,7 +14,7 @@ import trio
 
 from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, MailError
-from replicator.flags import RECENT, SYSTEM_FLAGS, keywords
+from replicator.flags import MAX_KEYWORDS, RECENT, SYSTEM_FLAGS, keywords
 from replicator.imap.sequence_numbers import Numbering
 from replicator.imap.wire.fetch_items import Atom, Value
 from replicator.imap.wire.responses import (
@@ -126,7 +126,8 @@ class Selection:
     def flag_lines(self) -> list[bytes]:
         """Return FLAGS and PERMANENTFLAGS (RFC 3501 sections 7.2.6 and 7.1)."""
         flags = " ".join([*SYSTEM_FLAGS, *self._keywords])
-        permanent = "()" if self.read_only else f"({flags} \\*)"
+        new = " \\*" if len(self._keywords) < MAX_KEYWORDS else ""  # RFC 9051 section 7.1: whether there may be more
+        permanent = "()" if self.read_only else f"({flags}{new})"
         return [
             untagged(f"FLAGS ({flags})"),
             status_line("OK", "Permanent flags", f"PERMANENTFLAGS {permanent}"),

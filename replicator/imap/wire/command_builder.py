@@ -34,7 +34,7 @@ from replicator.imap.wire.mailbox_names import MailboxNameError, decode_pattern
 from replicator.imap.wire.search_keys import ReturnOption, Returns, SearchKey, SearchProgram
 from replicator.imap.wire.sequence_set import MessageSet, SavedResult, SequenceSet
 from replicator.imap.wire.sort_keys import SortCriterion, SortKey
-from replicator.mailstore import canonical_name
+from replicator.mailstore import SEPARATOR, canonical_name
 
 MAX_SEARCH_DEPTH = 50  # of NOT, OR and parentheses: evaluation recurses, and no person nests that deep
 MAX_OCTETS = 2**63 - 1  # RFC 9051 number64: sizes and offsets; the store has signed 64 bits
@@ -43,6 +43,8 @@ MODSEQ_MAX = 2**63 - 1  # RFC 7162 section 7
 
 _SelectParameters: TypeAlias = tuple[bool, c.Resync | None]
 """CONDSTORE, and the argument of QRESYNC."""
+
+_OF_NO_NAME = 2 * SEPARATOR  # no folder's name has an empty level
 
 _MACROS = {"ALL": ALL, "FAST": FAST, "FULL": FULL}
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -188,8 +190,8 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     ) -> c.Command:
         returned, status = options or ((), ())
         return c.ListMailboxes(
-            self._name(reference),
-            tuple(map(self._name, [patterns] if isinstance(patterns, bytes) else patterns)),
+            self._pattern(reference),
+            tuple(map(self._pattern, [patterns] if isinstance(patterns, bytes) else patterns)),
             selection or frozenset(),
             frozenset(returned),
             status,
@@ -213,7 +215,7 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
         return c.ListReturn(name.upper())
 
     def lsub(self, reference: bytes, pattern: bytes) -> c.Command:
-        return c.ListSubscriptions(self._name(reference), self._name(pattern))
+        return c.ListSubscriptions(self._pattern(reference), self._pattern(pattern))
 
     def list_mailbox(self, pattern: bytes) -> bytes:
         return pattern
@@ -481,15 +483,19 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     # ---- values ----
 
     def mailbox(self, encoded: bytes) -> str:
-        return canonical_name(self._name(encoded))
-
-    def _name(self, encoded: bytes) -> str:
-        """Decode a name or a pattern. No folder has a name that makes no sense, so its command is valid, but fails."""
+        """Decode a name. No folder has a name that makes no sense, so its command is valid, but fails."""
         try:
-            return decode_pattern(encoded, utf8=self._of_thread.utf8)
+            return canonical_name(decode_pattern(encoded, utf8=self._of_thread.utf8))
         except MailboxNameError as error:
             self._of_thread.bad_name = str(error)
             return ""
+
+    def _pattern(self, encoded: bytes) -> str:
+        """Decode a pattern of LIST, or its beginning. One that makes no sense matches nothing (RFC 5258 section 3)."""
+        try:
+            return decode_pattern(encoded, utf8=self._of_thread.utf8)
+        except MailboxNameError:
+            return _OF_NO_NAME
 
     def atom(self, text: Token) -> bytes:
         return _octets(text)

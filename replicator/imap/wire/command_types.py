@@ -386,7 +386,7 @@ Command = (
 class Tagged:
     """A command with the tag that its answer carries.
 
-    `bad_name`: what is wrong with a mailbox name or pattern in it, which is empty in the command then.
+    `bad_name`: what is wrong with a mailbox name in it, which is empty in the command then.
     """
 
     tag: str
