@@ -60,7 +60,7 @@ class IncomingLiteral:
         await self._permit()
         event = await self._connection.next_event(self._by)
         assert not isinstance(event, LiteralChunk), "the literal is not large"
-        self._next, self._over = event, isinstance(event, Frame)
+        self._next = event
         return self._follow()
 
     @property
