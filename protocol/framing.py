@@ -81,13 +81,15 @@ class FramingError(Exception):
 
     If `recoverable`, the frame is dropped and the framer stands at the next command. This is the case after a
     synchronising literal that was too large, because its sender is waiting. Otherwise the rest of the stream cannot be
-    told from commands: the framer raises the same error for ever, and the connection should end.
+    told from commands: the framer raises the same error for ever, and the connection should end. `oversized`: it is a
+    literal that is too large.
     """
 
-    def __init__(self, message: str, text: bytes, *, recoverable: bool = False) -> None:
+    def __init__(self, message: str, text: bytes, *, recoverable: bool = False, oversized: bool = False) -> None:
         super().__init__(message)
         self.text = text
         self.recoverable = recoverable
+        self.oversized = oversized
 
 
 @dataclass(slots=True)
@@ -183,10 +185,10 @@ class Framer:
         is_large = limits.whole is not None and size > min(limits.whole, room)
         if size > limits.literal:
             what = f"a literal of {size} bytes; the limit is {limits.literal}"
-            raise self._fail(what, recoverable=synchronising)
+            raise self._fail(what, recoverable=synchronising, oversized=True)
         if not is_large and size > room:
             what = f"a literal of {size} bytes; all literals of a command may have {limits.literals_total}"
-            raise self._fail(what, recoverable=synchronising)
+            raise self._fail(what, recoverable=synchronising, oversized=True)
         if len(self._literals) >= limits.literals:
             raise self._fail(f"more than {limits.literals} literals in one command", recoverable=synchronising)
         self._text += b"\r\n"
@@ -218,10 +220,12 @@ class Framer:
         self._searched = 0
         return taken
 
-    def _fail(self, message: str, *, recoverable: bool = False, buffered: int = 0) -> FramingError:
+    def _fail(
+        self, message: str, *, recoverable: bool = False, oversized: bool = False, buffered: int = 0
+    ) -> FramingError:
         """Drop the frame and return the error. `buffered`: bytes of the buffer that belong to the command."""
         text = self._finish().text + bytes(self._buffer[:buffered])
-        error = FramingError(message, text, recoverable=recoverable)
+        error = FramingError(message, text, recoverable=recoverable, oversized=oversized)
         if not recoverable:
             self._error = error
             self._buffer.clear()

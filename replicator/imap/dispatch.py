@@ -135,7 +135,7 @@ async def _serve_next(session: Session) -> bool:
     assert isinstance(event, Frame), "whoever meets a large literal reads all of it"
     doing("imap", session.user_or_none, _name_of(event.text))
     try:
-        command = await session.services.parsed(event)
+        command = await session.parsed(event)
     except CommandSyntaxError as error:
         await session.write([tagged(error.tag or "*", "BAD", str(error))])
         return False
@@ -190,14 +190,13 @@ async def _refuse_value(session: Session, begun: LargeLiteral, literal: Incoming
 
 async def _refuse_frame(session: Session, error: FramingError) -> None:
     """Answer a framing error, such as an oversized literal. End the session if no further command can be parsed."""
-    tag = tag_of(error.text) or "*"
-    if verb_of(error.text) == b"APPEND":  # RFC 7889 section 4
-        await session.write([tagged(tag, "NO", str(error), "TOOBIG")])
-    else:
-        await session.write([tagged(tag, "BAD", str(error))])
-    if not error.recoverable:  # RFC 7888 section 4: a literal sent without permission may be refused by BYE
+    is_append = verb_of(error.text) == b"APPEND"
+    # RFC 7889 section 4: NO, if the client waits for permission. Else RFC 7888 sections 4 and 5: BAD, and BYE.
+    condition = "NO" if is_append and error.recoverable else "BAD"
+    await session.write([tagged(tag_of(error.text) or "*", condition, str(error), "TOOBIG" if is_append else None)])
+    if not error.recoverable:
         session.ended = True
-        await session.write([status_line("BYE", str(error))])
+        await session.write([status_line("BYE", str(error), "TOOBIG" if error.oversized else None)])
 
 
 async def _run(session: Session, command: c.Tagged, verb: str, literal: IncomingLiteral | None = None) -> bool:

@@ -14,7 +14,7 @@ import trio
 
 from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, MailError
-from replicator.flags import RECENT, SYSTEM_FLAGS, keywords
+from replicator.flags import MAX_KEYWORDS, RECENT, SYSTEM_FLAGS, keywords
 from replicator.imap.sequence_numbers import Numbering
 from replicator.imap.wire.fetch_items import Atom, Value
 from replicator.imap.wire.responses import (
@@ -55,10 +55,16 @@ class MailboxGoneError(Exception):
 
 @dataclass(slots=True)
 class Aware:
-    """What the client has shown to understand of RFC 7162. Belongs to the session, and lasts as long."""
+    """What the client has shown to understand beyond RFC 3501. Belongs to the session, and lasts as long.
+
+    `condstore` and `qresync`: RFC 7162; `utf8`: mailbox names, and header fields of messages, in UTF-8 (RFC 6855);
+    `rev2`: IMAP4rev2 (RFC 9051), which includes the latter.
+    """
 
     condstore: bool = False
     qresync: bool = False
+    utf8: bool = False
+    rev2: bool = False
 
 
 class Selection:
@@ -120,7 +126,8 @@ class Selection:
     def flag_lines(self) -> list[bytes]:
         """Return FLAGS and PERMANENTFLAGS (RFC 3501 sections 7.2.6 and 7.1)."""
         flags = " ".join([*SYSTEM_FLAGS, *self._keywords])
-        permanent = "()" if self.read_only else f"({flags} \\*)"
+        new = " \\*" if len(self._keywords) < MAX_KEYWORDS else ""  # RFC 9051 section 7.1: whether there may be more
+        permanent = "()" if self.read_only else f"({flags}{new})"
         return [
             untagged(f"FLAGS ({flags})"),
             status_line("OK", "Permanent flags", f"PERMANENTFLAGS {permanent}"),
@@ -130,9 +137,9 @@ class Selection:
         """Return EXISTS."""
         return untagged(f"{len(self.numbering)} EXISTS")
 
-    def recent_line(self) -> bytes:
-        """Return RECENT."""
-        return untagged(f"{self.numbering.recent_count} RECENT")
+    def recent_lines(self) -> list[bytes]:
+        """Return RECENT, which IMAP4rev2 does not have."""
+        return [] if self._aware.rev2 else [untagged(f"{self.numbering.recent_count} RECENT")]
 
     def first_unseen(self) -> int | None:
         """Return the sequence number of the first unseen message."""
@@ -148,8 +155,8 @@ class Selection:
 
     def printed_flags(self, message: Message) -> Atom:
         """Return the message's flags as this session shows them."""
-        flags = message.flags
-        return self._print_flags(flags | _RECENT_FLAGS if message.uid in self.numbering.recent else flags)
+        recent = not self._aware.rev2 and message.uid in self.numbering.recent  # RFC 9051 has no such flag
+        return self._print_flags(message.flags | _RECENT_FLAGS if recent else message.flags)
 
     def unheard_keywords(self, message: Message) -> list[bytes]:
         """Return FLAGS if the client must hear of a keyword before it hears of this message's flags."""
@@ -168,10 +175,11 @@ class Selection:
     ) -> list[bytes]:
         """Return FETCH with what has changed of a message.
 
-        A client that is aware of CONDSTORE gets UID and MODSEQ, whatever caused the change (RFC 7162 section 3.2.4).
+        A client that is aware of CONDSTORE gets UID and MODSEQ, whatever caused the change (RFC 7162 section 3.2.4),
+        and one of IMAP4rev2 the UID (RFC 9051 section 7.5.2).
         """
         values: list[tuple[bytes, Value]] = []
-        if with_uid or self._aware.condstore:
+        if with_uid or self._aware.condstore or self._aware.rev2:
             values.append((b"UID", message.uid))
         if with_flags:
             values.append((b"FLAGS", self.printed_flags(message)))
@@ -236,7 +244,7 @@ class Selection:
         first, self._unclaimed = self._unclaimed, self.numbering.last + 1
         recent_from = await _recent_from(self._mail, self.folder, self.view, read_only=self.read_only)
         self.numbering.mark_recent(max(first, recent_from))
-        return [self.recent_line()]
+        return self.recent_lines()
 
     def _changed_line(self, uid: int, *, with_uid: bool) -> list[bytes]:
         number, message = self.numbering.number(uid), self.view.messages.get(uid)

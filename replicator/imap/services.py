@@ -84,9 +84,9 @@ class ImapServices:
     clock_ms: Callable[[], int] = wall_clock_ms
     places: Places = field(init=False)
 
-    async def parsed(self, frame: Frame) -> Tagged:
-        """Return the command of a frame; a long one is parsed in a thread. Raises CommandSyntaxError."""
-        parse = partial(self.parser.parse, frame)
+    async def parsed(self, frame: Frame, *, utf8: bool = False) -> Tagged:
+        """Return the command of a frame; a long one is parsed in a thread. Raises as `CommandParser.parse`."""
+        parse = partial(self.parser.parse, frame, utf8=utf8)
         return await self.parsing.apart(parse) if len(frame.text) > LONG_COMMAND_BYTES else parse()
 
     def __post_init__(self) -> None:

@@ -9,18 +9,24 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from protocol.framing import Frame
 from replicator.config import LimitsConfig
 from replicator.imap.search_updates import SearchUpdates
 from replicator.imap.selection import Aware, Selection
 from replicator.imap.services import ImapServices
+from replicator.imap.wire.command_types import Tagged
 from replicator.imap.wire.connection import Connection
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.mailstore import Folder, MailStore
 from replicator.runtime.places import Place
 from replicator.users import Login
 
-_ALWAYS = ("IMAP4rev1", "LITERAL+", "SASL-IR", "ID")
+_ALWAYS = ("IMAP4rev1", "IMAP4rev2", "SASL-IR", "ID")
+_STRANGER = ("LITERAL-",)
+"""RFC 7888 section 5: a literal has 4096 octets at most before login. LITERAL+ may not be announced beside it."""
+
 _LOGGED_IN = (
+    "LITERAL+",
     "NAMESPACE",
     "ENABLE",
     "CONDSTORE",
@@ -36,6 +42,9 @@ _LOGGED_IN = (
     "IDLE",
     "MOVE",
     "MULTIAPPEND",
+    "CATENATE",
+    "UTF8=ACCEPT",
+    "URL-PARTIAL",
     "BINARY",
     "OBJECTID",
     "PREVIEW",
@@ -149,7 +158,7 @@ class Session:
             return " ".join((*_ALWAYS, *_LOGGED_IN, limit, *compress))
         starttls = ("STARTTLS",) if self.services.tls() is not None and not self.connection.secure else ()
         login = [f"AUTH={name}" for name in self.mechanisms()] or ["LOGINDISABLED"]
-        return " ".join((*_ALWAYS, *starttls, *login))
+        return " ".join((*_ALWAYS, *_STRANGER, *starttls, *login))
 
     def mechanisms(self) -> tuple[str, ...]:
         """Return the SASL mechanisms that are announced on this connection, the best first.
@@ -189,7 +198,7 @@ class Session:
 
     @property
     def aware(self) -> Aware:
-        """What the client understands of RFC 7162."""
+        """What the client understands beyond RFC 3501."""
         return self._aware
 
     def become_aware(self, *, qresync: bool = False) -> None:
@@ -223,6 +232,10 @@ class Session:
         """Count a refusal by this limit, a key of `[limits]`, and return the error for the client (RFC 5530, LIMIT)."""
         self.services.refusals.refused("imap", limit)
         return CommandFailedError(text, code)
+
+    async def parsed(self, frame: Frame) -> Tagged:
+        """Return the command of a frame. Raises CommandSyntaxError."""
+        return await self.services.parsed(frame, utf8=self._aware.utf8)
 
     async def folder(self, name: str) -> Folder:
         """Return the user's folder of this name. Raises FolderNotFoundError."""

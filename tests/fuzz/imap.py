@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from protocol.framing import (
+    ContinuationNeeded,
     Event,
     Frame,
     FrameLimits,
     Framer,
     FramingError,
+    LargeLiteral,
     LiteralChunk,
 )
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.command_parser import CommandParser, CommandSyntaxError
 from replicator.imap.wire.mailbox_names import decode_name, encode_name
+from replicator.imap.wire.message_urls import MessageUrl, MessageUrlError, printed_url
 from replicator.imap.wire.responses import mailbox, tagged
 from tests.fuzz.target import Target, pieces_of
 
@@ -30,6 +33,8 @@ def check(data: bytes) -> None:
             assert len(event.text) <= LIMITS.text
             assert sum(map(len, event.literals)) <= LIMITS.literals_total
             assert_is_understood(event)
+        elif isinstance(event, ContinuationNeeded | LargeLiteral):
+            assert_is_understood(event.frame)
 
 
 def events_of(pieces: list[bytes]) -> list[Event | str]:
@@ -64,12 +69,33 @@ def assert_is_understood(frame: Frame) -> None:
         return
     assert_is_line(tagged(parsed.tag, "OK", "done"))
     assert repr(PARSER.parse(frame)) == repr(parsed)
+    assert type(PARSER.parse(frame, utf8=True).command) is type(parsed.command)
+    if isinstance(parsed.command, c.Append):
+        assert all(message.parts for message in parsed.command.messages)
+        for part in (part for message in parsed.command.messages for part in message.parts):
+            if isinstance(part, c.StoredPart):
+                assert_is_url_or_not(part.url)
     match parsed.command:
         case c.Select(mailbox=name) | c.Create(mailbox=name) | c.Status(mailbox=name) | c.Append(mailbox=name):
             assert decode_name(encode_name(name)) == name
             assert b"\r" not in mailbox(name)
         case _:
             pass
+
+
+def assert_is_url_or_not(url: bytes) -> None:
+    assert_is_line(tagged("a", "NO", "why", f"BADURL {printed_url(url)}"))
+    try:
+        found = MessageUrl.parse(url, "a/b")
+    except MessageUrlError as error:
+        assert_is_line(tagged("a", "NO", str(error)))
+        return
+    assert found.mailbox
+    assert found.uid > 0
+    try:
+        PARSER.section(found.section)
+    except CommandSyntaxError as error:
+        assert_is_line(tagged("a", "NO", str(error)))
 
 
 def assert_is_line(line: bytes) -> None:
@@ -88,6 +114,11 @@ TARGET = Target(
         b'\x09a SETMETADATA "" (/private/a NIL /shared/b ~{3}\r\nabc)\r\na CREATE x (USE (\\Sent))\r\n',
         b'\x09a GETMETADATA (MAXSIZE 9 DEPTH infinity) "" (/private /shared)\r\na GETMETADATA x (DEPTH 1) /shared\r\n',
         b'\x20a APPEND x (\\Seen) "01-Jan-2020 12:00:00 +0000" {70+}\r\n' + b"x" * 70 + b"\r\n",
+        b'\x05a APPEND x CATENATE (TEXT {0+}\r\n URL "/a;UIDVALIDITY=1/;UID=2/;SECTION=1" TEXT {1}\r\nc) {0}\r\n\r\n',
+        b"\x07a APPEND x (a) CATENATE (URL {21+}\r\n;UID=1/;PARTIAL=0.10%4) CATENATE (TEXT ~{70+}\r\n"
+        + b"x" * 70
+        + b" URL x)\r\n",
+        b'\x06a APPEND x UTF8 (~{1+}\r\n\xff) CATENATE (UTF8 (~{2}\r\nab) URL x)\r\na SELECT "\xc3\xa4&b"\r\n',
         b"\x03a UID FETCH 1:*,5 (FLAGS BODY.PEEK[1.2.HEADER.FIELDS (From To)]<0.9> ENVELOPE)\r\n",
         b"\x0aa FETCH 1:* (PREVIEW PREVIEW (LAZY) EMAILID THREADID)\r\na SEARCH OR EMAILID M1 THREADID T1\r\n",
         b"\x0aa SEARCH CHARSET UTF-8 OR (SEEN NOT FROM x) UID 1:5 SINCE 1-Feb-2020 LARGER 9 BODY {2}\r\nab\r\n",
@@ -126,6 +157,19 @@ TARGET = Target(
             b"APPEND ",
             b"STATUS ",
             b"LIST ",
+        ),
+        *(
+            b"CATENATE (",
+            b"UTF8 (~{1+}\r\n",
+            b"\xc3\xa4",
+            b"TEXT ",
+            b"URL ",
+            b"~{2+}\r\n",
+            b"/;UID=1",
+            b"/;SECTION=",
+            b";UIDVALIDITY=9",
+            b"/;PARTIAL=1.2",
+            b"%2F",
         ),
         *(
             b"NOT ",

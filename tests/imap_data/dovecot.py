@@ -22,10 +22,13 @@ needs_dovecot = pytest.mark.skipif(
 )
 
 
-def said_by_dovecot(bodies: Iterable[bytes], *commands: str, received_s: Sequence[int] = ()) -> bytes:
+def said_by_dovecot(
+    bodies: Iterable[bytes], *commands: str, received_s: Sequence[int] = (), condition: str = "OK"
+) -> bytes:
     """Return what Dovecot says to these commands on an INBOX with these messages, numbered from 1 on.
 
-    It runs without a login here, on a Maildir. It refuses to serve root. The tag of the n-th command is `tn`.
+    It runs without a login here, on a Maildir. It refuses to serve root. The tag of the n-th command is `tn`, and
+    each has to end with this condition.
     """
     user = pwd.getpwuid(os.getuid()) if os.getuid() else pwd.getpwnam("nobody")
     directory = Path(tempfile.mkdtemp(prefix="dovecot-"))
@@ -57,7 +60,7 @@ def said_by_dovecot(bodies: Iterable[bytes], *commands: str, received_s: Sequenc
             process.stdin.flush()  # not closed: Dovecot would drop what it has not sent by then
             said = process.stdout.read()
         for number in range(len(commands)):
-            assert f"\r\nt{number} OK ".encode() in said, said[-500:]
+            assert f"\r\nt{number} {condition} ".encode() in said, said[-500:]
         return said
     finally:
         shutil.rmtree(directory)

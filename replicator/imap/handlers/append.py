@@ -1,16 +1,19 @@
-"""APPEND (RFC 3501 section 6.3.11) of one or more messages (RFC 3502).
+"""APPEND (RFC 3501 section 6.3.11) of one or more messages (RFC 3502), also of parts of stored ones (RFC 4469).
 
 What is large, or for which the client waits, is read as the command runs. The messages are stored when all are here.
 """
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
-from dataclasses import replace
+import re
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field, replace
 
 from protocol.framing import ContinuationNeeded, Frame, LargeLiteral
 from replicator.errors import MessageTooLargeError
 from replicator.flags import settable_in
+from replicator.imap.handlers.catenate import stored_part
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.command_parser import CommandSyntaxError
@@ -20,12 +23,24 @@ from replicator.imap.wire.refusals import CommandFailedError, offering_to_create
 from replicator.imap.wire.responses import appenduid
 from replicator.mailstore import BodySink, Folder, NewMessage
 
-_BEFORE_REST = b"t APPEND m"
-"""What stands before the rest of an APPEND, so that it can be parsed: the grammar is one of whole commands."""
+MAX_STORED_PARTS = 300
+"""URLs of an APPEND. Each may have to read a whole message to find its part."""
+
+_HEADER_END = re.compile(rb"\n\r?\n")
+
+_NEEDS_UTF8 = "A message with octets above 127 in its header needs ENABLE UTF8=ACCEPT before it"
+
+_EXPECTED = {
+    c.Within.NOTHING: "Expected another message, or the end of the command, after the message",
+    c.Within.UTF8: "Expected ) after the message",
+    c.Within.CATENATE: "Expected another part of the message, or ), after a part",
+    c.Within.CATENATE_UTF8: "Expected ) after a part of the message",
+}
 
 
 async def append(session: Session, command: c.Append) -> Completion:
     """Run APPEND, with APPENDUID (RFC 4315 section 3). A bad command is refused before the message is read."""
+    _check_complete(command)
     with offering_to_create():
         folder = await session.folder(command.mailbox)
         async with AsyncExitStack() as sinks:
@@ -41,12 +56,47 @@ async def append(session: Session, command: c.Append) -> Completion:
 
 
 async def appended(session: Session, begun: LargeLiteral | ContinuationNeeded, literal: IncomingLiteral) -> c.Tagged:
-    """Return the APPEND whose message this literal is. Raises CommandSyntaxError if it is part of anything else."""
-    tagged = await session.services.parsed(begun.frame)
-    if not isinstance(tagged.command, c.Append):
-        what = f"{begun.size} bytes" if begun.size > WHOLE_LITERAL_BYTES else f"{begun.size} bytes after so many others"
-        raise CommandSyntaxError(f"Only the message of an APPEND may be a literal of {what}", tagged.tag)
+    """Return the APPEND of whose message this literal is a part. Raises CommandSyntaxError if it is anything else."""
+    tagged = await session.parsed(begun.frame)
+    if not isinstance(tagged.command, c.Append) or not _ends_in_text(tagged.command):
+        raise CommandSyntaxError(_too_large(begun.size), tagged.tag)
     return replace(tagged, command=replace(tagged.command, arriving=literal))
+
+
+def _ends_in_text(command: c.Append) -> bool:
+    return isinstance(command.messages[-1].parts[-1], bytes)
+
+
+def _too_large(size: int) -> str:
+    what = f"{size} bytes" if size > WHOLE_LITERAL_BYTES else f"{size} bytes after so many others"
+    return f"Only the message of an APPEND may be a literal of {what}"
+
+
+class _HeaderCheck:
+    """A search for octets above 127 in a header that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._before = b"\n"  # the last octets, in which its end may begin
+        self._over = False
+
+    def finds(self, piece: bytes) -> bool:
+        """Return True if the header goes on in this piece, and has such an octet there."""
+        if self._over:
+            return False
+        text = self._before + piece
+        end = _HEADER_END.search(text)
+        self._before, self._over = text[-2:], end is not None
+        return not (text[: end.start()] if end else text).isascii()
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A message that arrives."""
+
+    sink: BodySink
+    flags: frozenset[str]
+    received_ms: int | None
+    header: _HeaderCheck = field(default_factory=_HeaderCheck)
 
 
 class _Intake:
@@ -58,41 +108,68 @@ class _Intake:
         self._folder = folder
         self._sinks = sinks
         self._sizes_bytes: list[int] = []
+        self._stored_parts = 0
 
     async def take(self, command: c.Append) -> None:
         """Take in all messages. Raises MailError, CommandFailedError."""
+        message: _Message | None = None
         while True:
-            *whole, last = command.messages
-            for message in whole:
-                await self._take(message, None)
-            literal = command.arriving
-            await self._take(last, literal)
-            if literal is None:
+            for number, given in enumerate(command.messages, 1):
+                arriving = command.arriving if number == len(command.messages) else None
+                parts = given.parts if message is None else given.parts[1:]  # the first one has been taken
+                message = message or await self._begin(given)
+                await self._take(message, parts, arriving)
+                if arriving is None:
+                    self.messages.append(NewMessage(await message.sink.finish(), message.flags, message.received_ms))
+                    message = None
+            if command.arriving is None:
                 break
-            rest, begins = literal.proceed()
-            if not rest.text:
-                break
-            command = replace(await self._parsed(rest), arriving=literal if begins else None)
+            command = await self._rest(command.within, command.arriving)
         if len(self._sizes_bytes) > 1 and 0 in self._sizes_bytes:
             raise CommandFailedError("An empty message cancels an APPEND of several messages")
 
-    async def _take(self, message: c.AppendedMessage, literal: IncomingLiteral | None) -> None:
-        """Take in a message, whose octets come from `literal` if they are still to come."""
-        flags = await settable_in(self._session.mail, self._folder, message.flags)
+    async def _begin(self, given: c.AppendedMessage) -> _Message:
+        flags = await settable_in(self._session.mail, self._folder, given.flags)
         sink = await self._sinks.enter_async_context(self._session.mail.receive())
         self._sizes_bytes.append(0)
-        if literal is None:
-            await self._write(sink, message.text)
-        else:
-            self._count(literal.size)
-            await self._session.mail.check_quota(self._folder.user, len(self._sizes_bytes), sum(self._sizes_bytes))
-            while (chunk := await literal.next_chunk()) is not None:
-                await sink.write(chunk)
-        self.messages.append(NewMessage(await sink.finish(), flags, message.received_ms))
+        return _Message(sink, flags, given.received_ms)
 
-    async def _write(self, sink: BodySink, octets: bytes) -> None:
-        self._count(len(octets))
-        await sink.write(octets)
+    async def _take(
+        self, message: _Message, parts: Sequence[bytes | c.StoredPart], arriving: IncomingLiteral | None
+    ) -> None:
+        """Take in parts of the present message. The octets of the last one come from `arriving`, if that is given."""
+        for number, part in enumerate(parts, 1):
+            if isinstance(part, c.StoredPart):
+                await self._take_stored(message, part.url)
+            elif arriving is None or number < len(parts):
+                self._count(len(part))
+                await self._write(message, part)
+            else:
+                await self._expect(arriving.size)
+                while (chunk := await arriving.next_chunk()) is not None:
+                    await self._write(message, chunk)
+
+    async def _take_stored(self, message: _Message, url: bytes) -> None:
+        self._stored_parts += 1
+        if self._stored_parts > MAX_STORED_PARTS:
+            raise CommandFailedError(f"An APPEND may have {MAX_STORED_PARTS} URLs", "LIMIT")
+        part = await stored_part(self._session, url)
+        await self._expect(part.size_bytes)
+        async with aclosing(part.read()) as pieces:
+            async for piece in pieces:
+                message.header.finds(piece)  # which the client may have seen, and does not send
+                await message.sink.write(piece)
+
+    async def _write(self, message: _Message, octets: bytes) -> None:
+        """Take octets that the client has sent. Raises CommandFailedError for a header that the client may not send."""
+        if not self._session.aware.utf8 and message.header.finds(octets):  # RFC 6855 section 4
+            raise CommandFailedError(_NEEDS_UTF8, "CANNOT")
+        await message.sink.write(octets)
+
+    async def _expect(self, size_bytes: int) -> None:
+        """Count octets that are about to come. Raises as `_count`, and QuotaExceededError."""
+        self._count(size_bytes)
+        await self._session.mail.check_quota(self._folder.user, len(self._sizes_bytes), sum(self._sizes_bytes))
 
     def _count(self, size_bytes: int) -> None:
         """Count octets of the present message. Raises MessageTooLargeError, CommandFailedError."""
@@ -103,12 +180,30 @@ class _Intake:
         if sum(self._sizes_bytes) > limit:  # some of them may have to be held in memory until all are here
             raise CommandFailedError(f"The messages of an APPEND may have {limit} bytes together", "LIMIT")
 
-    async def _parsed(self, rest: Frame) -> c.Append:
-        """Return what follows a message. Raises CommandFailedError."""
+    async def _rest(self, within: c.Within, literal: IncomingLiteral) -> c.Append:
+        """Return what follows a literal, the first part of the command's first message. Raises CommandFailedError."""
+        rest, begins = literal.proceed()
+        command = await self._parsed(within, rest)
+        while begins and not _ends_in_text(command):  # the literal that begins is a URL
+            if literal.large:
+                raise CommandFailedError(_too_large(literal.size), condition="BAD")
+            rest, begins = await literal.read_on()
+            command = await self._parsed(within, rest)
+        if begins:
+            return replace(command, arriving=literal)
+        _check_complete(command)
+        return command
+
+    async def _parsed(self, within: c.Within, rest: Frame) -> c.Append:
         try:
-            tagged = await self._session.services.parsed(Frame(_BEFORE_REST + rest.text, rest.literals))
+            tagged = await self._session.parsed(Frame(within.value + rest.text, (b"", *rest.literals)))
         except CommandSyntaxError as error:
-            text = "Expected another message, or the end of the command, after the message"
-            raise CommandFailedError(text, condition="BAD") from error
+            raise CommandFailedError(_EXPECTED[within], condition="BAD") from error
         assert isinstance(tagged.command, c.Append)
         return tagged.command
+
+
+def _check_complete(command: c.Append) -> None:
+    """Raise CommandFailedError if the command ends where more must follow."""
+    if command.arriving is None and command.within is not c.Within.NOTHING:
+        raise CommandFailedError(_EXPECTED[command.within], condition="BAD")

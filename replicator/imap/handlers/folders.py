@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import trio
 
 from replicator.errors import InvalidNameError, MailboxFullError
+from replicator.imap.handlers.folder_list import FolderSelection, list_entries
+from replicator.imap.handlers.metadata import shown_uses
 from replicator.imap.handlers.resync import update_cache
 from replicator.imap.selection import Selection, shown_modseq
 from replicator.imap.session import Completion, Session
 from replicator.imap.special_uses import checked_uses
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
-from replicator.imap.wire.responses import status_line, status_response, untagged
+from replicator.imap.wire.responses import list_line, status_line, status_response, untagged
 from replicator.mailstore import INBOX, SEPARATOR, Folder, FolderStatus
 
 _OF_DELETED = frozenset({c.StatusItem.DELETED, c.StatusItem.DELETED_STORAGE})
+_NAMES_BETWEEN_CHECKPOINTS = 10  # a millisecond or two where names are as long as they may be
 _MESSAGES_BETWEEN_CHECKPOINTS = 2000  # a millisecond
 
 
@@ -29,6 +33,7 @@ async def namespace(session: Session, _command: c.Namespace) -> Completion:
 
 async def create(session: Session, command: c.Create) -> Completion:
     """Run CREATE. A trailing separator only announces that the folder will have subfolders (RFC 3501 section 6.3.3)."""
+    _check_net_unicode(command.mailbox)
     with _counting_refusals(session):
         name, use = command.mailbox.removesuffix(SEPARATOR), checked_uses(command.uses)
         folder = await session.mail.create_folder(session.user, name, use or None)
@@ -49,6 +54,7 @@ async def delete(session: Session, command: c.Delete) -> Completion:
 
 async def rename(session: Session, command: c.Rename) -> Completion:
     """Run RENAME."""
+    _check_net_unicode(command.new_name)
     with _counting_refusals(session):
         await session.mail.rename_folder(session.user, command.mailbox, command.new_name.removesuffix(SEPARATOR))
     return Completion("Renamed")
@@ -59,6 +65,17 @@ async def subscribe(session: Session, command: c.Subscribe) -> Completion:
     with _counting_refusals(session):
         await session.mail.subscribe(session.user, command.mailbox, subscribed=command.subscribed)
     return Completion("Subscribed" if command.subscribed else "Unsubscribed")
+
+
+def _check_net_unicode(name: str) -> None:
+    """Raise InvalidNameError for a new name that is not Net-Unicode (RFC 6855 section 3, RFC 9051 section 5.1).
+
+    Folders that have such a name already stay as they are.
+    """
+    if not unicodedata.is_normalized("NFC", name):
+        raise InvalidNameError("a new folder's name must be in Unicode's normal form C: letters with their accents")
+    if any(unicodedata.category(character) in {"Zl", "Zp"} for character in name):
+        raise InvalidNameError("a folder name has no line or paragraph separators")
 
 
 @contextmanager
@@ -85,7 +102,7 @@ async def status_of(session: Session, folder: Folder, items: Iterable[c.StatusIt
     counters = await session.mail.status(folder)
     deleted = await _deleted(session, folder) if _OF_DELETED.intersection(asked) else (0, 0)
     values = [(item.value, _status_value(session, item, counters, deleted)) for item in asked]
-    return status_response(folder.name, values)
+    return status_response(folder.name, values, utf8=session.aware.utf8)
 
 
 async def _deleted(session: Session, folder: Folder) -> tuple[int, int]:
@@ -135,7 +152,7 @@ async def select(session: Session, command: c.Select) -> Completion:
     lines = [
         *selection.flag_lines(),
         selection.exists_line(),
-        selection.recent_line(),
+        *selection.recent_lines(),
         *([status_line("OK", "First unseen message", f"UNSEEN {unseen}")] if unseen is not None else []),
         status_line("OK", "UIDs are valid", f"UIDVALIDITY {selection.uidvalidity}"),
         status_line("OK", "Next UID", f"UIDNEXT {selection.view.uidnext}"),
@@ -143,9 +160,22 @@ async def select(session: Session, command: c.Select) -> Completion:
         status_line("OK", "Id of the mailbox", mailbox_id_code(folder)),
     ]
     await session.write(lines)
+    if session.aware.rev2:
+        await _tell_folder(session, folder.name)
     if command.resync is not None and command.resync.uidvalidity == selection.uidvalidity:
         await update_cache(session, command.resync)
     return Completion("Selected", "READ-ONLY" if command.read_only else "READ-WRITE")
+
+
+async def _tell_folder(session: Session, name: str) -> None:
+    """Tell the client of the folder that it selects, by LIST (RFC 9051 section 6.3.2)."""
+    folders = {folder.name: folder for folder in await session.mail.folders(session.user)}
+    shown = FolderSelection(marked=[await shown_uses(session, folders)])
+    for visited, entry in enumerate(list_entries([name], [*folders], shown)):
+        if entry is not None and entry.name == name:  # the name may look like a pattern
+            await session.write([list_line("LIST", entry.attributes, name, utf8=session.aware.utf8)])
+        if visited % _NAMES_BETWEEN_CHECKPOINTS == 0:
+            await trio.lowlevel.checkpoint()
 
 
 def mailbox_id(folder: Folder) -> str:

@@ -43,7 +43,7 @@ async def list_folders(session: Session, command: c.ListMailboxes) -> Completion
     for visited, entry in enumerate(list_entries(patterns, [*folders], selection)):
         if entry is not None:
             child_info = criteria if entry.child_info else ()
-            lines.append(list_line("LIST", entry.attributes, entry.name, child_info))
+            lines.append(list_line("LIST", entry.attributes, entry.name, child_info, utf8=session.aware.utf8))
         if entry is not None and command.status and entry.meets:
             with suppress(MailError):  # RFC 5819 section 2: LIST goes on without it
                 lines.append(await status_of(session, folders[entry.name], command.status))
@@ -62,7 +62,7 @@ async def list_subscriptions(session: Session, command: c.ListSubscriptions) -> 
     lines = []
     for visited, entry in enumerate(lsub_entries(pattern, await session.mail.subscriptions(session.user))):
         if entry is not None:
-            lines.append(list_line("LSUB", entry.attributes, entry.name))
+            lines.append(list_line("LSUB", entry.attributes, entry.name, utf8=session.aware.utf8))
         if visited % _NAMES_BETWEEN_CHECKPOINTS == 0:
             await session.write(lines)
             lines = []
@@ -90,7 +90,7 @@ async def _selection(session: Session, command: c.ListMailboxes, folders: Mappin
     """
     special = await shown_uses(session, folders)
     if not command.extended:
-        return FolderSelection(marked=[special])
+        return FolderSelection(marked=[special], nonexistent=NONEXISTENT if session.aware.rev2 else NOSELECT)
     selected, returned = command.selection, command.returned
     by_subscription = c.ListSelection.SUBSCRIBED in selected
     subscribed: dict[str, str] = {}

@@ -27,7 +27,7 @@ async def get_quota(session: Session, command: c.GetQuota) -> Completion:
 async def get_quota_root(session: Session, command: c.GetQuotaRoot) -> Completion:
     """Run GETQUOTAROOT: one root covers all mailboxes, also those that do not exist yet."""
     resources = _resources(await session.mail.quota(session.user))
-    lines = [quota_root_response(command.mailbox, [ROOT] if resources else [])]
+    lines = [quota_root_response(command.mailbox, [ROOT] if resources else [], utf8=session.aware.utf8)]
     if resources:
         lines.append(quota_response(ROOT, resources))
     await session.write(lines)

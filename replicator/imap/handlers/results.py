@@ -77,6 +77,9 @@ async def find(
         raise session.refusal(
             "imap_search_keys", f"A SEARCH may have {limit} keys, not {keys}; search in several steps"
         )
+    utf8_alone = session.aware.utf8 and not session.aware.rev2
+    if utf8_alone and (program.charset or "UTF-8").upper() != "UTF-8":  # RFC 6855 section 3 and its erratum 4029
+        raise CommandFailedError("All text is UTF-8 after ENABLE UTF8=ACCEPT; name no other charset", condition="BAD")
     if has_modseq(program.key):
         session.become_aware()
     numbering, view = session.selection.numbering, session.selection.view

@@ -17,15 +17,17 @@ LOOKED_AT_ONCE = 5000  # messages whose MODSEQ is compared, in a millisecond
 TOLD_AT_ONCE = 100  # changed messages, in a millisecond
 COMPARED_AT_ONCE = 500  # messages, between which UIDs have vanished: a line of some KiB
 
-_CAN_BE_ENABLED = ("CONDSTORE", "QRESYNC")
+_CAN_BE_ENABLED = {name.upper(): name for name in ("CONDSTORE", "QRESYNC", "UTF8=ACCEPT", "IMAP4rev2")}
 
 
 async def enable(session: Session, command: c.Enable) -> Completion:
     """Run ENABLE. What this server cannot enable is passed over (RFC 5161 section 3.1)."""
     enabled = [name for name in dict.fromkeys(command.extensions) if name in _CAN_BE_ENABLED]
-    if enabled:
+    if "CONDSTORE" in enabled or "QRESYNC" in enabled:
         session.become_aware(qresync="QRESYNC" in enabled)
-    await session.write([untagged(" ".join(["ENABLED", *enabled]))])
+    session.aware.rev2 |= "IMAP4REV2" in enabled
+    session.aware.utf8 |= "UTF8=ACCEPT" in enabled or session.aware.rev2
+    await session.write([untagged(" ".join(["ENABLED", *(_CAN_BE_ENABLED[name] for name in enabled)]))])
     return Completion("Enabled")
 
 

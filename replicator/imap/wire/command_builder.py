@@ -34,7 +34,7 @@ from replicator.imap.wire.mailbox_names import MailboxNameError, decode_pattern
 from replicator.imap.wire.search_keys import ReturnOption, Returns, SearchKey, SearchProgram
 from replicator.imap.wire.sequence_set import MessageSet, SavedResult, SequenceSet
 from replicator.imap.wire.sort_keys import SortCriterion, SortKey
-from replicator.mailstore import canonical_name
+from replicator.mailstore import SEPARATOR, canonical_name
 
 MAX_SEARCH_DEPTH = 50  # of NOT, OR and parentheses: evaluation recurses, and no person nests that deep
 MAX_OCTETS = 2**63 - 1  # RFC 9051 number64: sizes and offsets; the store has signed 64 bits
@@ -44,10 +44,14 @@ MODSEQ_MAX = 2**63 - 1  # RFC 7162 section 7
 _SelectParameters: TypeAlias = tuple[bool, c.Resync | None]
 """CONDSTORE, and the argument of QRESYNC."""
 
+_OF_NO_NAME = 2 * SEPARATOR  # no folder's name has an empty level
+
 _MACROS = {"ALL": ALL, "FAST": FAST, "FULL": FULL}
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _ESCAPED = re.compile(rb'\\(["\\])')
 
+
+_MessageParts: TypeAlias = tuple[bytes | c.StoredPart, ...]
 
 _ListReturns: TypeAlias = tuple[Iterable[c.ListReturn], tuple[c.StatusItem, ...]]
 """Return options of LIST, and the items of the one called STATUS."""
@@ -55,6 +59,14 @@ _ListReturns: TypeAlias = tuple[Iterable[c.ListReturn], tuple[c.StatusItem, ...]
 
 class MeaninglessError(Exception):
     """Text that matches the grammar but has no meaning. The message says what and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _BegunMessage:
+    """A message of which more is to come."""
+
+    message: c.AppendedMessage
+    within: c.Within
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +85,9 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
         super().__init__()
         self._of_thread = threading.local()
 
-    def begin(self, literals: Iterable[bytes] = ()) -> None:
-        """Prepare for the next text of this thread, with its literals in order."""
+    def begin(self, literals: Iterable[bytes] = (), *, utf8: bool = False) -> None:
+        """Prepare for the next text of this thread, with its literals in order. `utf8`: all names are UTF-8."""
+        self._of_thread.utf8 = utf8
         self._of_thread.literals = iter(literals)
         self._of_thread.bad_name = None
 
@@ -177,8 +190,8 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     ) -> c.Command:
         returned, status = options or ((), ())
         return c.ListMailboxes(
-            self._name(reference),
-            tuple(map(self._name, [patterns] if isinstance(patterns, bytes) else patterns)),
+            self._pattern(reference),
+            tuple(map(self._pattern, [patterns] if isinstance(patterns, bytes) else patterns)),
             selection or frozenset(),
             frozenset(returned),
             status,
@@ -202,7 +215,7 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
         return c.ListReturn(name.upper())
 
     def lsub(self, reference: bytes, pattern: bytes) -> c.Command:
-        return c.ListSubscriptions(self._name(reference), self._name(pattern))
+        return c.ListSubscriptions(self._pattern(reference), self._pattern(pattern))
 
     def list_mailbox(self, pattern: bytes) -> bytes:
         return pattern
@@ -265,14 +278,52 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def status_items(self, *items: Token) -> tuple[c.StatusItem, ...]:
         return tuple(c.StatusItem(item.upper()) for item in items)
 
-    def append(self, mailbox: str, *messages: c.AppendedMessage) -> c.Command:
-        return c.Append(mailbox, messages)
+    def append(
+        self, mailbox: str, messages: tuple[c.AppendedMessage, ...] | None, begun: _BegunMessage | None = None
+    ) -> c.Command:
+        if begun is None:
+            return c.Append(mailbox, messages or ())
+        return c.Append(mailbox, (*(messages or ()), begun.message), begun.within)
+
+    def append_messages(self, *messages: c.AppendedMessage | tuple[c.AppendedMessage, ...]) -> tuple[object, ...]:
+        return _joined(messages)
 
     def append_message(
-        self, flags: tuple[str, ...] | None, received: Token | None, _marker: Token
+        self, flags: tuple[str, ...] | None, received: Token | None, parts: _MessageParts
     ) -> c.AppendedMessage:
-        received_ms = None if received is None else _date_time_ms(received)
-        return c.AppendedMessage(flags or (), received_ms, next(self.literals))
+        return c.AppendedMessage(flags or (), None if received is None else _date_time_ms(received), parts)
+
+    def append_data(self, data: bytes | _MessageParts) -> _MessageParts:
+        return (data,) if isinstance(data, bytes) else data
+
+    def begun_message(
+        self, flags: tuple[str, ...] | None, received: Token | None, begun: tuple[_MessageParts, c.Within]
+    ) -> _BegunMessage:
+        parts, within = begun
+        return _BegunMessage(self.append_message(flags, received, parts), within)
+
+    def begun_parts(self, parts: _MessageParts) -> tuple[_MessageParts, c.Within]:
+        return parts, c.Within.CATENATE
+
+    def begun_parts_and_utf8(self, parts: _MessageParts | None, text: bytes) -> tuple[_MessageParts, c.Within]:
+        return (*(parts or ()), text), c.Within.CATENATE_UTF8
+
+    def begun_utf8(self, text: bytes) -> tuple[_MessageParts, c.Within]:
+        return (text,), c.Within.UTF8
+
+    def cat_parts(self, *parts: object) -> tuple[object, ...]:
+        return _joined(parts)
+
+    def stored_part(self, url: bytes) -> c.StoredPart:
+        return c.StoredPart(url)
+
+    def message_text(self, _marker: Token) -> bytes:
+        return next(self.literals)
+
+    begun_utf8_text = message_text
+
+    def utf8_text(self, text: bytes) -> bytes:
+        return text
 
     # ---- the selected mailbox ----
 
@@ -475,21 +526,30 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     # ---- values ----
 
     def mailbox(self, encoded: bytes) -> str:
-        return canonical_name(self._name(encoded))
-
-    def _name(self, encoded: bytes) -> str:
-        """Decode a name or a pattern. No folder has a name that makes no sense, so its command is valid, but fails."""
+        """Decode a name. No folder has a name that makes no sense, so its command is valid, but fails."""
         try:
-            return decode_pattern(encoded)
+            return canonical_name(decode_pattern(encoded, utf8=self._of_thread.utf8))
         except MailboxNameError as error:
             self._of_thread.bad_name = str(error)
             return ""
+
+    def _pattern(self, encoded: bytes) -> str:
+        """Decode a pattern of LIST, or its beginning. One that makes no sense matches nothing (RFC 5258 section 3)."""
+        try:
+            return decode_pattern(encoded, utf8=self._of_thread.utf8)
+        except MailboxNameError:
+            return _OF_NO_NAME
 
     def atom(self, text: Token) -> bytes:
         return _octets(text)
 
     def quoted(self, text: Token) -> bytes:
-        return _ESCAPED.sub(rb"\1", _octets(text)[1:-1])
+        octets = _octets(text)
+        try:
+            octets.decode("utf-8")
+        except UnicodeDecodeError as error:  # RFC 6855 section 3, RFC 9051 section 9
+            raise MeaninglessError("a quoted string must be UTF-8") from error
+        return _ESCAPED.sub(rb"\1", octets[1:-1])
 
     def literal(self, _marker: Token) -> bytes:
         return next(self.literals)
@@ -511,6 +571,12 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
 
     def flag_list(self, *flags: Token | None) -> tuple[str, ...]:
         return tuple(str(flag) for flag in flags if flag is not None)
+
+
+def _joined(items: tuple[object, ...]) -> tuple[object, ...]:
+    """Return the items of a rule that recurs on its left: one item, or those so far and one more."""
+    before, *more = items
+    return (*before, *more) if isinstance(before, tuple) else items
 
 
 def _octets(text: str) -> bytes:

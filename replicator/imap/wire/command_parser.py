@@ -11,6 +11,7 @@ from lark.load_grammar import FromPackageLoader
 from protocol.framing import Frame
 from replicator.imap.wire.command_builder import CommandBuilder, MeaninglessError
 from replicator.imap.wire.command_types import Tagged
+from replicator.imap.wire.fetch_items import BodySection
 
 _TAG = re.compile(rb"[!#$&',\-./0-9:;<=>?@A-Z\[\]^_`a-z|}~]{1,64}(?= |\Z)")  # TAG of protocol/lexical.lark
 
@@ -81,23 +82,23 @@ class CommandParser:
         self._builder = CommandBuilder()
         self._lark = Lark(
             files("replicator.imap.wire").joinpath("imap.lark").read_text("utf-8"),
-            start="tagged",
+            start=["tagged", "section"],
             parser="lalr",
             lexer="contextual",
             maybe_placeholders=True,
             transformer=self._builder,
             import_paths=[FromPackageLoader("protocol", ("",))],
         )
-        after_tag = self._lark.parse_interactive("a ")
+        after_tag = self._lark.parse_interactive("a ", start="tagged")
         after_tag.exhaust_lexer()
         can_follow = after_tag.choices()  # type: ignore[no-untyped-call]
         self._verbs = frozenset(name for name in can_follow if name.isupper())  # the others are rules
 
-    def parse(self, frame: Frame) -> Tagged:
-        """Return the command of a frame. Raises CommandSyntaxError."""
-        self._builder.begin(frame.literals)
+    def parse(self, frame: Frame, *, utf8: bool = False) -> Tagged:
+        """Return the command of a frame. `utf8`: all mailbox names are UTF-8. Raises CommandSyntaxError."""
+        self._builder.begin(frame.literals, utf8=utf8)
         try:
-            command = self._lark.parse(frame.text.decode("latin-1"))
+            command = self._lark.parse(frame.text.decode("latin-1"), start="tagged")
         except (UnexpectedCharacters, UnexpectedEOF, UnexpectedToken) as error:
             raise CommandSyntaxError(self._explain(error, frame.text), tag_of(frame.text)) from error
         except MeaninglessError as error:
@@ -106,6 +107,16 @@ class CommandParser:
             self._builder.begin()
         assert isinstance(command, Tagged)  # guaranteed by the grammar's start rule
         return command
+
+    def section(self, text: str) -> BodySection:
+        """Return the section of this text, which is what FETCH has in `BODY[text]`. Raises CommandSyntaxError."""
+        self._builder.begin()
+        try:
+            section = self._lark.parse(text, start="section")
+        except (UnexpectedCharacters, UnexpectedEOF, UnexpectedToken, MeaninglessError) as error:
+            raise CommandSyntaxError(f"{text!r} is not a section of a message", None) from error
+        assert isinstance(section, BodySection)
+        return section
 
     def _explain(self, error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken, text: bytes) -> str:
         verb = verb_of(text)

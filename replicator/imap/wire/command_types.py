@@ -244,23 +244,41 @@ class SetMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A message, or a part of one, that the store has (RFC 4469 section 3)."""
+
+    url: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class AppendedMessage:
-    """A message of an APPEND."""
+    """A message of an APPEND, with the parts of which it consists: octets that the client sends, and stored ones."""
 
     flags: tuple[str, ...]
     received_ms: int | None
-    text: bytes = field(repr=False)
+    parts: tuple[bytes | StoredPart, ...] = field(repr=False)
+
+
+class Within(Enum):
+    """Where the last literal of an APPEND stands. The value is a command up to such a literal, which is empty."""
+
+    NOTHING = b"t APPEND m {0+}\r\n"
+    UTF8 = b"t APPEND m UTF8 (~{0+}\r\n"
+    CATENATE = b"t APPEND m CATENATE (TEXT {0+}\r\n"
+    CATENATE_UTF8 = b"t APPEND m CATENATE (UTF8 (~{0+}\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
     """APPEND (RFC 3501 section 6.3.11) of one or more messages (RFC 3502), or what has arrived of it.
 
-    While it runs, `arriving` gives the last message, which is empty here, and then what follows.
+    `within`: what has arrived ends in there. While the command runs, `arriving` gives the last literal, which is empty
+    here, and then what follows.
     """
 
     mailbox: str
     messages: tuple[AppendedMessage, ...]
+    within: Within = Within.NOTHING
     arriving: IncomingLiteral | None = field(default=None, repr=False)
 
 
@@ -388,7 +406,7 @@ Command = (
 class Tagged:
     """A command with the tag that its answer carries.
 
-    `bad_name`: what is wrong with a mailbox name or pattern in it, which is empty in the command then.
+    `bad_name`: what is wrong with a mailbox name in it, which is empty in the command then.
     """
 
     tag: str

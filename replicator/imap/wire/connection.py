@@ -27,7 +27,8 @@ BLOCK_BYTES = 64 * KIB
 _STRANGERS = FrameLimits(text=64 * KIB, literal=4 * KIB, literals_total=32 * KIB, literals=60)
 """Limits before login, when no command is longer than an ID (RFC 2971 section 3.3).
 
-That has 30 fields of 30 octets with values of 1024. They are literals, or quoted strings that escape every octet.
+That has 30 fields of 30 octets with values of 1024. They are literals, or quoted strings that escape every octet. The
+limit of one literal is that of LITERAL- (RFC 7888 section 5).
 """
 
 WHOLE_LITERAL_BYTES = 64 * KIB

@@ -23,6 +23,7 @@ class IncomingLiteral:
         self._begun = begun
         self._client_waits = _waits(begun)
         self._next: LargeLiteral | ContinuationNeeded | Frame | None = None  # what has come after the literal
+        self._done = begun.frame  # the command up to the last literal that was read
         self._over = False  # the framer is at the next command
         self._by = trio.current_time() + sending_s(begun.size)
 
@@ -35,10 +36,7 @@ class IncomingLiteral:
         """Return the next octets, or None at the end of the literal. Raises as `Connection.next_event`."""
         if self._next is not None:
             return None
-        if self._client_waits:
-            self._client_waits = False
-            await self._connection.write([continuation("Send the literal")])
-            await self._connection.flush()
+        await self._permit()
         event = await self._connection.next_event(self._by)
         if isinstance(event, LiteralChunk):
             return event.data
@@ -51,7 +49,27 @@ class IncomingLiteral:
 
         That is never more than one frame may hold.
         """
-        event, done = self._next, self._begun.frame
+        self._done = self._begun.frame
+        return self._follow()
+
+    async def read_on(self) -> tuple[Frame, bool]:
+        """Read the literal that begins now as any other part of the command. Return as `proceed` what has come since.
+
+        Call only if the literal is not large. Raises as `Connection.next_event`.
+        """
+        await self._permit()
+        event = await self._connection.next_event(self._by)
+        assert not isinstance(event, LiteralChunk), "the literal is not large"
+        self._next = event
+        return self._follow()
+
+    @property
+    def large(self) -> bool:
+        """True if the literal cannot be read as any other part of a command."""
+        return isinstance(self._begun, LargeLiteral)
+
+    def _follow(self) -> tuple[Frame, bool]:
+        event, done = self._next, self._done
         assert event is not None, "the literal has not ended"
         found = _frame(event)
         rest = Frame(found.text[len(done.text) :], found.literals[len(done.literals) :])
@@ -71,6 +89,12 @@ class IncomingLiteral:
             self._note(self._next)
         while not self._over:
             self._note(await self._connection.next_event(self._by))
+
+    async def _permit(self) -> None:
+        if self._client_waits:
+            self._client_waits = False
+            await self._connection.write([continuation("Send the literal")])
+            await self._connection.flush()
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Frame):

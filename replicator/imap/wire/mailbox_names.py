@@ -1,7 +1,7 @@
 """Conversion of mailbox names between modified UTF-7 (RFC 3501 section 5.1.3) and the store's Unicode.
 
 Decoding is strict: in modified UTF-7 a name has exactly one encoding. A name with octets above 127 is UTF-8 as a whole,
-in which `&` has no special meaning (RFC 9051 section 5.1); clients are shown names in modified UTF-7 only.
+in which `&` has no special meaning (RFC 9051 section 5.1). For clients that have asked for UTF-8, every name is.
 """
 
 from __future__ import annotations
@@ -32,9 +32,12 @@ def decode_name(encoded: bytes) -> str:
     return canonical_name(decode_pattern(encoded))
 
 
-def decode_pattern(encoded: bytes) -> str:
-    """Decode like `decode_name` but without INBOX in capitals: the first level of a LIST pattern may be incomplete."""
-    if not encoded.isascii():
+def decode_pattern(encoded: bytes, *, utf8: bool = False) -> str:
+    """Decode like `decode_name` but without INBOX in capitals: the first level of a LIST pattern may be incomplete.
+
+    `utf8`: it is UTF-8 also if it looks like modified UTF-7.
+    """
+    if utf8 or not encoded.isascii():
         try:
             return encoded.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -31,6 +31,8 @@ _QUOTABLE = re.compile(rb"[\x01-\x09\x0b\x0c\x0e-\x7f]{0,1024}")
 
 _ASTRING = re.compile(rb"[!#$&'+,\-./0-9:;<=>?@A-Z\[\]^_`a-z|}~]+")
 
+_QUOTABLE_UTF8 = re.compile(rb"[\x01-\x09\x0b\x0c\x0e-\xff]{0,1024}")  # RFC 6855 section 3, uQUOTED-CHAR
+
 _CONTROLS = re.compile(rb"[\x00-\x1f\x7f]")
 
 
@@ -76,9 +78,9 @@ class FlagFormatter:
         return printed
 
 
-def quoted_or_literal(text: bytes) -> list[bytes]:
-    """Format a `string` of RFC 3501 section 9 as chunks."""
-    if _QUOTABLE.fullmatch(text):
+def quoted_or_literal(text: bytes, *, utf8: bool = False) -> list[bytes]:
+    """Format a `string` of RFC 3501 section 9 as chunks. `utf8`: it is UTF-8, which the client takes when quoted."""
+    if (_QUOTABLE_UTF8 if utf8 else _QUOTABLE).fullmatch(text):
         return [b'"', text.replace(b"\\", b"\\\\").replace(b'"', b'\\"'), b'"']
     return [b"{%d}\r\n" % len(text), without_nul(text)]
 
@@ -88,36 +90,41 @@ def without_nul(text: bytes) -> bytes:
     return text.replace(b"\0", b"\x80")
 
 
-def mailbox(name: str) -> bytes:
-    """Format a mailbox name, always as a string, so that no client can take it for anything else."""
-    return b"".join(quoted_or_literal(encode_name(name)))
+def mailbox(name: str, *, utf8: bool = False) -> bytes:
+    """Format a mailbox name, always as a string, so that no client can take it for anything else.
+
+    `utf8`: for a client that takes UTF-8 in quoted strings (RFC 6855 section 3), else in modified UTF-7.
+    """
+    return b"".join(quoted_or_literal(name.encode() if utf8 else encode_name(name), utf8=utf8))
 
 
 def _string(text: str) -> bytes:
     return b"".join(quoted_or_literal(text.encode()))
 
 
-def list_line(verb: str, attributes: Sequence[str], name: str, child_info: Sequence[str] = ()) -> bytes:
+def list_line(
+    verb: str, attributes: Sequence[str], name: str, child_info: Sequence[str] = (), *, utf8: bool = False
+) -> bytes:
     """Format a LIST or LSUB response (RFC 3501 sections 7.2.2 and 7.2.3), with CHILDINFO (RFC 5258 section 3.5)."""
     extended = ' ("CHILDINFO" (' + " ".join(f'"{option}"' for option in child_info) + "))" if child_info else ""
     return b'* %b (%b) "%b" %b%b\r\n' % (
         verb.encode("ascii"),
         " ".join(attributes).encode("ascii"),
         SEPARATOR.encode("ascii"),
-        mailbox(name),
+        mailbox(name, utf8=utf8),
         extended.encode("ascii"),
     )
 
 
-def status_response(name: str, items: Iterable[tuple[str, str]]) -> bytes:
+def status_response(name: str, items: Iterable[tuple[str, str]], *, utf8: bool = False) -> bytes:
     """Format a STATUS response (RFC 3501 section 7.2.4) of items and their printed values."""
     printed = " ".join(f"{item} {value}" for item, value in items)
-    return b"* STATUS %b (%b)\r\n" % (mailbox(name), printed.encode("ascii"))
+    return b"* STATUS %b (%b)\r\n" % (mailbox(name, utf8=utf8), printed.encode("ascii"))
 
 
-def quota_root_response(name: str, roots: Iterable[str]) -> bytes:
+def quota_root_response(name: str, roots: Iterable[str], *, utf8: bool = False) -> bytes:
     """Format a QUOTAROOT response (RFC 9208 section 4.2.2)."""
-    return b"* QUOTAROOT %b\r\n" % b" ".join([mailbox(name), *map(_string, roots)])
+    return b"* QUOTAROOT %b\r\n" % b" ".join([mailbox(name, utf8=utf8), *map(_string, roots)])
 
 
 def quota_response(root: str, resources: Iterable[tuple[str, int, int]]) -> bytes:

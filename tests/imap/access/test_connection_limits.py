@@ -25,8 +25,23 @@ async def test_too_large_append_is_refused_before_it_is_sent(served: ImapService
         assert (await client.line()).startswith("a NO [TOOBIG] ")
         assert (await client.run("NOOP"))[-1].startswith("t OK")
         await client.send("b APPEND INBOX {101+}\r\n")
-        assert (await client.line()).startswith("b NO [TOOBIG] ")
-        assert (await client.line()).startswith("* BYE ")
+        assert (await client.line()).startswith("b BAD [TOOBIG] ")
+        assert (await client.line()).startswith("* BYE [TOOBIG] ")
+        assert await client.line() == ""
+
+
+@pytest.mark.parametrize("command", ["LOGIN", "APPEND INBOX"])
+async def test_literals_before_login_are_those_of_literal_minus(served: ImapServices, command: str) -> None:
+    """RFC 7888 section 5: non-synchronizing literals of 4096 octets, and none above."""
+    code = "[TOOBIG] " if command.startswith("APPEND") else ""
+    async with connected(served) as client:
+        await client.send(f"a LOGIN {{4096+}}\r\n{'x' * 4096} {{4096+}}\r\n{'y' * 4096}\r\n")
+        assert (await client.line()).startswith("a NO [AUTHENTICATIONFAILED] ")
+        await client.send("b ID ({4097}\r\n")
+        assert await client.line() == "b BAD a literal of 4097 bytes; the limit is 4096"
+        await client.send(f"c {command} {{4097+}}\r\n{'x' * 4097}\r\nd NOOP\r\n")
+        assert await client.line() == f"c BAD {code}a literal of 4097 bytes; the limit is 4096"
+        assert await client.line() == "* BYE [TOOBIG] a literal of 4097 bytes; the limit is 4096"
         assert await client.line() == ""
 
 

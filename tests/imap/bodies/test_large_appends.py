@@ -133,7 +133,7 @@ async def test_endless_line_after_the_message_ends_the_connection(
     async with connected(served) as client:
         await client.log_in("alice")
         await client.send(append_command(LARGE)[:-2] + b"x" * 70_000)
-        assert (await client.line()).startswith("a NO [TOOBIG] the command's text is longer than")
+        assert (await client.line()).startswith("a BAD [TOOBIG] the command's text is longer than")
         assert (await client.line()).startswith("* BYE ")
         assert await client.line() == ""
     assert await mail.bodies("alice") == []

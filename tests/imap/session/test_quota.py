@@ -11,7 +11,7 @@ from replicator.replication.writes.quotas import Quotas
 from replicator.store.store import Store
 from replicator.users import QuotaLimits
 from tests.imap.client import Client, connected, fill, services
-from tests.one_node import HookedMail, one_node
+from tests.one_node import HookedMail, SinkLog, one_node
 
 LIMITS = {"alice": QuotaLimits(storage_bytes=4096, messages=3), "bob": QuotaLimits(messages=10)}
 
@@ -121,3 +121,13 @@ async def test_copy_beyond_the_quota_is_refused_and_move_is_not(alice: Client, m
     # Deleting a folder gives the room of its mail back.
     await alice.run("DELETE Work")
     assert (await append(alice, "x")).startswith("t OK")
+
+
+async def test_stored_parts_of_a_message_count_before_they_are_read(alice: Client, mail: HookedMail) -> None:
+    """RFC 4469: parts that come from the same mailbox take room again."""
+    await fill(mail, 1, b"x" * 1500)
+    mail.sinks = sinks = SinkLog()
+    url = "URL /INBOX/;UID=1"
+    assert (await alice.run(f"APPEND INBOX CATENATE ({url} {url})"))[-1].startswith("t NO [OVERQUOTA] ")
+    assert sum(map(len, sinks.written)) == 1500
+    assert (await alice.run(f"APPEND INBOX CATENATE ({url})"))[-1].startswith("t OK ")

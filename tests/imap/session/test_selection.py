@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.values import Dot, UidSet
+from replicator.flags import MAX_KEYWORDS
 from replicator.imap.selection import MailboxGoneError, Selection
 from replicator.imap.services import ImapServices
 from replicator.mailstore import Folder, MailStore, NewMessage
 from replicator.view import MailboxView, Message, ViewChange
-from tests.imap.client import connected
+from tests.imap.client import connected, fill
 from tests.one_node import HookedMail
 
 FLAGGED = frozenset({"\\Flagged"})
@@ -247,3 +248,20 @@ async def test_mailbox_opened_while_many_messages_come_gets_none_below_its_uidne
         assert opened
         assert len(held.messages) == 250
         nursery.cancel_scope.cancel()
+
+
+async def test_client_hears_when_there_may_be_no_more_keywords(mail: HookedMail, served: ImapServices) -> None:
+    r"""RFC 9051 section 7.1: PERMANENTFLAGS without `\*`."""
+    await fill(mail, 2)
+    names = [f"k{number}" for number in range(MAX_KEYWORDS)]
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        assert permanent(await client.run(f"STORE 1 FLAGS ({' '.join(names[1:])})")).endswith("\\*)")
+        assert permanent(await client.run(f"STORE 1 +FLAGS ({names[0]})")).endswith(" k99)")
+        assert (await client.run("STORE 1 +FLAGS (another)"))[-1].startswith("t NO [LIMIT] ")
+        assert permanent(await client.run(f"STORE 1 -FLAGS ({names[0]})")).endswith("\\*)")
+
+
+def permanent(lines: list[str]) -> str:
+    """Return the flags of the last PERMANENTFLAGS."""
+    return [line for line in lines if "PERMANENTFLAGS" in line][-1].split("]")[0]

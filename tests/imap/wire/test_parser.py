@@ -277,6 +277,121 @@ def test_search_charset_and_literals_are_parsed() -> None:
 
 
 @pytest.mark.parametrize(
+    "text", [b'LOGIN a "\xe4"', b'SELECT "\xc3"', b'SEARCH SUBJECT "\xf0\x9f"', b'APPEND x CATENATE (URL "\xff")']
+)
+def test_quoted_string_must_be_utf_8(text: bytes) -> None:
+    """RFC 6855 section 3."""
+    with pytest.raises(CommandSyntaxError, match="a quoted string must be UTF-8"):
+        parsed(text)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "modified_utf_7", "utf_8"),
+    [(b"Entw&APw-rfe", "Entwürfe", "Entw&APw-rfe"), (b"a&-b", "a&b", "a&-b"), ("ä&-".encode(), "ä&-", "ä&-")],
+)
+def test_names_are_read_as_the_client_writes_them(encoded: bytes, modified_utf_7: str, utf_8: str) -> None:
+    frame = Frame(b"a SELECT {9}\r\n", (encoded,))
+    assert PARSER.parse(frame).command == c.Select(modified_utf_7)
+    assert PARSER.parse(frame, utf8=True).command == c.Select(utf_8)
+    assert PARSER.parse(Frame(b"a LSUB {9}\r\n %", (encoded,)), utf8=True).command == c.ListSubscriptions(utf_8, "%")
+    assert PARSER.parse(Frame(b"a SELECT a&b", ())).bad_name is not None
+    assert PARSER.parse(Frame(b"a SELECT a&b", ()), utf8=True).command == c.Select("a&b")
+    assert PARSER.parse(Frame(b"a SELECT {1}\r\n", (b"\xff",)), utf8=True).bad_name is not None
+
+
+STORED = c.StoredPart(b"/INBOX/;UID=1")
+
+
+@pytest.mark.parametrize(
+    ("text", "literals", "parts", "within"),
+    [
+        (b"{1}\r\n", [b"x"], [(b"x",)], c.Within.NOTHING),
+        (b"catenate (text {1+}\r\n)", [b"x"], [(b"x",)], c.Within.NOTHING),
+        (b'CATENATE (URL "/INBOX/;UID=1")', [], [(STORED,)], c.Within.NOTHING),
+        (b"CATENATE (URL {13}\r\n TEXT ~{1}\r\n)", [STORED.url, b"\0"], [(STORED, b"\0")], c.Within.NOTHING),
+        (b"CATENATE (TEXT {1}\r\n", [b""], [(b"",)], c.Within.CATENATE),
+        (b"CATENATE (URL /INBOX/;UID=1 TEXT {1}\r\n", [b""], [(STORED, b"")], c.Within.CATENATE),
+        (b"UTF8 (~{1}\r\n)", [b"x"], [(b"x",)], c.Within.NOTHING),
+        (b"utf8 (~{1+}\r\n", [b""], [(b"",)], c.Within.UTF8),
+        (b"CATENATE (utf8 (~{1+}\r\n) URL /INBOX/;UID=1)", [b"x"], [(b"x", STORED)], c.Within.NOTHING),
+        (b"CATENATE (UTF8 (~{1}\r\n", [b""], [(b"",)], c.Within.CATENATE_UTF8),
+        (b"CATENATE (TEXT {1}\r\n UTF8 (~{1}\r\n", [b"x", b""], [(b"x", b"")], c.Within.CATENATE_UTF8),
+        (b"{1}\r\n () {1}\r\n", [b"x", b"y"], [(b"x",), (b"y",)], c.Within.NOTHING),
+        (
+            b"{1}\r\n CATENATE (TEXT {1}\r\n) {1}\r\n () CATENATE (URL /INBOX/;UID=1 TEXT {1}\r\n",
+            [b"x", b"y", b"z", b""],
+            [(b"x",), (b"y",), (b"z",), (STORED, b"")],
+            c.Within.CATENATE,
+        ),
+    ],
+)
+def test_parts_of_messages_are_parsed_as_far_as_they_have_come(
+    text: bytes, literals: list[bytes], parts: list[tuple[bytes | c.StoredPart, ...]], within: c.Within
+) -> None:
+    """RFC 4469 section 5."""
+    command = parsed(b"APPEND a " + text, *literals)
+    assert command == c.Append("a", tuple(c.AppendedMessage((), None, some) for some in parts), within)
+
+
+@pytest.mark.parametrize("within", c.Within)
+def test_command_up_to_a_literal_can_be_parsed(within: c.Within) -> None:
+    command = PARSER.parse(Frame(within.value, (b"",))).command
+    assert command == c.Append("m", (c.AppendedMessage((), None, (b"",)),), within)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            b"CATENATE",
+            b"CATENATE ()",
+            b"CATENATE (TEXT x)",
+            b"CATENATE (URL)",
+            b"CATENATE ( URL x)",
+            b"CATENATE (URL x )",
+        ),
+        *(
+            b"CATENATE (URL x)URL",
+            b"CATENATE (URL x) ",
+            b"CATENATE URL x",
+            b"CATENATE (URL x (URL x))",
+            b"TEXT {1}\r\n",
+        ),
+        *(
+            b"UTF8 ({1}\r\n)",
+            b"UTF8 ~{1}\r\n",
+            b"UTF8 (~{1}\r\n {1}\r\n",
+            b"CATENATE (UTF8 (~{1}\r\n URL x)",
+            b"UTF8 (x)",
+        ),
+        *(b"CATENATE (URL x) (URL y)", b"CATENATE (TEXT {1}\r\n {1}\r\n)", b"CATENATE (TEXT {1}\r\n TEXT)"),
+    ],
+)
+def test_invalid_parts_are_refused(text: bytes) -> None:
+    with pytest.raises(CommandSyntaxError, match="Expected"):
+        parsed(b"APPEND a " + text, b"x", b"x")
+
+
+@pytest.mark.parametrize(
+    ("text", "section"),
+    [
+        ("", BodySection()),
+        ("2.1", BodySection((2, 1))),
+        ("1.mime", BodySection((1,), SectionText.MIME)),
+        ("2.HEADER.FIELDS (To)", BodySection((2,), SectionText.HEADER_FIELDS, ("To",))),
+    ],
+)
+def test_section_is_parsed_alone(text: str, section: BodySection) -> None:
+    assert PARSER.section(text) == section
+
+
+@pytest.mark.parametrize("text", ["MIME", "1.", "0", "1]", "1]<0.1>", "HEADER.FIELDS", "HEADER.FIELDS (a:)", "\xff"])
+def test_invalid_section_is_refused(text: str) -> None:
+    with pytest.raises(CommandSyntaxError, match="is not a section of a message"):
+        PARSER.section(text)
+
+
+@pytest.mark.parametrize(
     ("options", "flags", "received_ms"),
     [
         (b"", (), None),
@@ -288,7 +403,7 @@ def test_search_charset_and_literals_are_parsed() -> None:
 )
 def test_append_options_are_parsed(options: bytes, flags: tuple[str, ...], received_ms: int | None) -> None:
     command = parsed(b"APPEND {1}\r\n " + options + b"{4+}\r\n", b"a", b"\x00\r\n\xff")
-    assert command == c.Append("a", (c.AppendedMessage(flags, received_ms, b"\x00\r\n\xff"),))
+    assert command == c.Append("a", (c.AppendedMessage(flags, received_ms, (b"\x00\r\n\xff",)),))
 
 
 @pytest.mark.parametrize(

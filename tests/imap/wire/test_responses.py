@@ -11,6 +11,7 @@ from replicator.imap.wire.responses import (
     copyuid,
     fetch_response,
     flag_list,
+    mailbox,
     printed,
     status_line,
     tagged,
@@ -39,6 +40,20 @@ def test_values_are_printed(value: Value, text: bytes) -> None:
         b"".join(without_body(fetch_response(3, [(b"A", value), (b"UID", 9)])))
         == b"* 3 FETCH (A " + text + b" UID 9)\r\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "modified_utf_7", "utf_8"),
+    [
+        ("a&b", b'"a&-b"', b'"a&b"'),
+        ('ä"\\', rb'"&AOQ-\"\\"', '"ä\\"\\\\"'.encode()),
+        ("a\r\nb", b'"a&AA0ACg-b"', b"{4}\r\na\r\nb"),
+        ("ä" * 513, b"{1370}\r\n&" + b"AOQA5ADk" * 171 + b"-", b"{1026}\r\n" + "ä".encode() * 513),
+    ],
+)
+def test_names_are_printed(name: str, modified_utf_7: bytes, utf_8: bytes) -> None:
+    assert mailbox(name) == modified_utf_7
+    assert mailbox(name, utf8=True) == utf_8
 
 
 values: st.SearchStrategy[Value] = st.recursive(
