@@ -260,6 +260,7 @@ class LimitsConfig:
     imap_sort_messages: int = _limit(200_000, lowest=1_000, highest=10**7)
     imap_fetch_items: int = _limit(100, highest=10_000)
     imap_list_wildcards: int = _limit(16, highest=1_000)
+    imap_notify_mailboxes: int = _limit(1_000, highest=100_000)
     imap_folders_per_user: int = _limit(10_000, highest=30_000)
     imap_header_fields: int = _limit(MAX_FIELDS, lowest=100, highest=100_000)
     imap_connections: int = _limit(1000, highest=100_000)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from replicator.config import LimitsConfig
+from replicator.imap.notifications import Notifications, Wishes
 from replicator.imap.search_updates import SearchUpdates
 from replicator.imap.selection import Aware, Selection
 from replicator.imap.services import ImapServices
@@ -52,6 +53,7 @@ _LOGGED_IN = (
     "I18NLEVEL=1",
     "CONTEXT=SEARCH",
     "CONTEXT=SORT",
+    "NOTIFY",
 )
 
 
@@ -101,6 +103,7 @@ class Session:
         self.updates: SearchUpdates | None = None
         """The searches of the selected mailbox that are kept up to date, if there are any."""
         self._aware = Aware()
+        self._notifications: Notifications | None = None
 
     @property
     def state(self) -> State:
@@ -189,6 +192,22 @@ class Session:
         self._aware.condstore = True
         self._aware.qresync = self._aware.qresync or qresync
 
+    @property
+    def notifications(self) -> Notifications | None:
+        """What the client wants to hear of unasked; None if it has never sent NOTIFY."""
+        return self._notifications
+
+    @property
+    def wishes(self) -> Wishes:
+        """What the client wants to hear of the selected mailbox."""
+        return self._notifications.wishes if self._notifications is not None else Wishes()
+
+    def notify(self, notifications: Notifications | None) -> None:
+        """Replace what the client wants to hear of unasked."""
+        if self._notifications is not None:
+            self._notifications.close()
+        self._notifications = notifications
+
     def select(self, selection: Selection | None) -> None:
         """Close the selected mailbox and select this one, if any."""
         if self._selection is not None:
@@ -201,6 +220,7 @@ class Session:
     def close(self) -> None:
         """End the session, whatever the reason."""
         self.select(None)
+        self.notify(None)
         self._login = None
         self.ended = True
 
@@ -209,10 +229,10 @@ class Session:
         """The limits on what a client may ask for."""
         return self.services.limits
 
-    def refusal(self, limit: str, text: str) -> CommandFailedError:
+    def refusal(self, limit: str, text: str, code: str = "LIMIT") -> CommandFailedError:
         """Count a refusal by this limit, a key of `[limits]`, and return the error for the client (RFC 5530, LIMIT)."""
         self.services.refusals.refused("imap", limit)
-        return CommandFailedError(text, "LIMIT")
+        return CommandFailedError(text, code)
 
     async def folder(self, name: str) -> Folder:
         """Return the user's folder of this name. Raises FolderNotFoundError."""

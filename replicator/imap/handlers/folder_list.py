@@ -134,6 +134,11 @@ def special_uses(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def may_have_special_use(name: str) -> bool:
+    """Return True if a folder of this name has a special use, unless another one has it."""
+    return len(name) <= _LONGEST_CONVENTIONAL and any(name.lower() in names for names in _SPECIAL_USES.values())
+
+
 class Pattern:
     """Patterns of which one has to match: `*` stands for anything, `%` for anything within one level.
 

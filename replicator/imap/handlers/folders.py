@@ -80,6 +80,12 @@ async def status_of(session: Session, folder: Folder, items: Iterable[c.StatusIt
     asked = dict.fromkeys(items)
     if c.StatusItem.HIGHESTMODSEQ in asked:
         session.become_aware()
+    return await counted(session, folder, asked)
+
+
+async def counted(session: Session, folder: Folder, items: Iterable[c.StatusItem]) -> bytes:
+    """Return the STATUS response with these items, each once, which the client may not have asked for."""
+    asked = [*items]
     counters = await session.mail.status(folder)
     deleted = await _deleted(session, folder) if _OF_DELETED.intersection(asked) else (0, 0)
     values = [(item.value, _status_value(session, item, counters, deleted)) for item in asked]
