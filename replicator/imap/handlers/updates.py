@@ -46,6 +46,7 @@ async def announce(
         return False
     known = selection.numbering.last
     gone = updates.take_expunged(selection.numbering.number) if updates is not None else []
+    with_uid = with_uid or wishes.at_once  # RFC 5465 section 5.1
     parts = selection.announce(expunges=expunges, arrivals=wishes.arrivals, flags=wishes.flags, with_uid=with_uid)
     # No await before the first part: REMOVEFROM must come before the EXPUNGE (RFC 5267 section 4.3.4).
     first = next(parts, [])
