@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import trio
@@ -289,7 +290,7 @@ class FolderView:
 
     def since(self, position: int) -> FolderChanges:
         """Return what has changed after a position."""
-        events = [event for at, events in self._steps if at > position for event in events]
+        events = [*chain.from_iterable(events for at, events in self._steps if at > position)]
         arrivals, flags = list[str](), list[str]()
         for name, times in reversed(self._changed.items()):
             if times.arrivals > position:
@@ -303,6 +304,11 @@ class FolderView:
     def forget(self) -> None:
         """Drop what all subscribers have taken."""
         taken = min((subscriber.position for subscriber in self.subscribers), default=self._position)
+        if taken == self._position:  # at once: there may be many
+            self._steps.clear()
+            self._changed.clear()
+            self._events = 0
+            return
         while self._steps and self._steps[0][0] <= taken:
             self._events -= len(self._steps.popleft()[1])
         while self._changed and max(next(iter(self._changed.values()))) <= taken:

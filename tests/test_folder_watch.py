@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 
 from replicator import folder_watch
 from replicator.errors import DatabaseFailedError
@@ -26,23 +25,38 @@ from replicator.folder_watch import (
 INBOX = "INBOX"
 NAMES = [INBOX, "INBOX/a", "a", "a/b", "a/b/c", "a/c", "a0", "b", "b/b", "b/b/c", "b/c"]
 
-IDS = st.integers(1, 5).map(lambda number: bytes([number]) * 16)
-FOLDERS = st.builds(WatchedFolder, IDS, st.integers(1, 2), st.integers(0, 2), st.integers(0, 1), st.integers(1, 3))
+TRIES = 3000
 
 
-def _apart(folders: dict[str, WatchedFolder]) -> dict[str, WatchedFolder]:
-    """Leave out folders whose mailbox has another name already, and let INBOX exist."""
-    seen: set[bytes] = set()
-    apart = {}
-    for name, folder in folders.items():
-        if folder.mailbox_id not in seen:
-            seen.add(folder.mailbox_id)
-            apart[name] = folder
-    return apart if INBOX in apart else {INBOX: WatchedFolder(bytes(16), 1), **apart}
+def random_tree(dice: random.Random) -> dict[str, WatchedFolder]:
+    """Return some folders, with mailboxes that are few enough to be met again under another name."""
+    names = [INBOX, *(name for name in NAMES[1:] if dice.random() < 0.5)]
+    ids = dice.sample(range(14), len(names))
+    if dice.random() < 0.5:
+        ids = sorted(ids)
+    return {
+        name: WatchedFolder(bytes([one]) * 16, dice.randint(1, 2), dice.randint(0, 1), uidnext=2)
+        for name, one in zip(names, ids, strict=True)
+    }
 
 
-TREES = st.dictionaries(st.sampled_from(NAMES), FOLDERS).map(_apart)
-SUBSCRIPTIONS = st.frozensets(st.sampled_from(NAMES))
+def moved_tree(dice: random.Random, folders: dict[str, WatchedFolder]) -> dict[str, WatchedFolder]:
+    """Return the folders after a few renames, with all below or without, and a change."""
+    folders = {**folders}
+    for _ in range(dice.randint(1, 2)):
+        old, new = dice.choice(NAMES), dice.choice(NAMES)
+        keeps = old == INBOX or dice.random() < 0.2
+        for name in [name for name in folders if name == old or (name.startswith(old + "/") and not keeps)]:
+            target = new + name.removeprefix(old)
+            if target not in folders:
+                folders[target] = folders.pop(name)
+    if dice.random() < 0.5:
+        other = random_tree(dice)
+        name = dice.choice([*other])
+        if other[name].mailbox_id not in {folder.mailbox_id for folder in folders.values()}:
+            folders[name] = other[name]
+    folders.setdefault(INBOX, WatchedFolder(dice.randbytes(16), 1))
+    return folders
 
 
 def step(before: FolderTree, folders: dict[str, WatchedFolder], subscriptions: frozenset[str]) -> TreeUpdate:
@@ -93,21 +107,25 @@ def counters(folder: WatchedFolder) -> tuple[int, int, int, int]:
     return folder.uidvalidity, folder.messages, folder.uidnext, folder.unseen
 
 
-@given(steps=st.lists(st.tuples(TREES, SUBSCRIPTIONS), min_size=2, max_size=5))
-def test_events_lead_from_each_tree_to_the_next(
-    steps: Sequence[tuple[dict[str, WatchedFolder], frozenset[str]]],
-) -> None:
-    (first, subscriptions), *further = steps
-    tree = step(FolderTree(), first, subscriptions).tree
-    believer = Believer({name: counters(folder) for name, folder in tree.folders.items()}, {*subscriptions})
-    for folders, subscriptions in further:
-        update = step(tree, folders, subscriptions)
-        tree = update.tree
-        believer.hear(update.events)
-        believer.count((*update.arrivals, *update.flags), tree)
-        believer.is_right(tree)
-        assert tree.names == {folder.mailbox_id: name for name, folder in folders.items()}
-        assert tree.children.keys() == {p for name in folders for p in folder_watch.parents(name)}
+def test_events_lead_from_each_tree_to_the_next() -> None:
+    dice = random.Random(1)
+    renames = 0
+    for _ in range(TRIES):
+        folders, subscriptions = random_tree(dice), frozenset(dice.sample(NAMES, 3))
+        tree = step(FolderTree(), folders, subscriptions).tree
+        believer = Believer({name: counters(folder) for name, folder in tree.folders.items()}, {*subscriptions})
+        for _ in range(3):
+            folders = moved_tree(dice, folders) if dice.random() < 0.8 else random_tree(dice)
+            subscriptions = frozenset(dice.sample(NAMES, 3))
+            update = step(tree, folders, subscriptions)
+            tree = update.tree
+            renames += sum(event.old_name is not None for event in update.events)
+            believer.hear(update.events)
+            believer.count((*update.arrivals, *update.flags), tree)
+            believer.is_right(tree)
+            assert tree.names == {folder.mailbox_id: name for name, folder in folders.items()}
+            assert tree.children.keys() == {p for name in folders for p in folder_watch.parents(name)}
+    assert renames > TRIES
 
 
 def test_a_renamed_folder_takes_those_below_along() -> None:

@@ -7,7 +7,8 @@ mailbox into which it copies or appends tells of others' changes, too, so it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 
 import trio
 
@@ -96,9 +97,10 @@ async def tell_folders(session: Session, command: c.Command | None = None) -> No
     if notifications.untold is not None and not _is_selected(session, notifications.untold):
         due += [name] if (name := changes.tree.names.get(notifications.untold)) is not None else []
         notifications.untold = None
-    flags = (name for name in changes.flags if notifications.wants(Event.FLAG_CHANGE, name, changes.tree))
-    arrivals = (name for name in (*due, *changes.arrivals) if notifications.wants_status(name, changes.tree))
-    await _tell_counters(session, notifications, changes.tree, dict.fromkeys((*arrivals, *flags)))
+    arrivals = dict.fromkeys((*due, *changes.arrivals))
+    await _tell_counters(session, notifications, changes.tree, arrivals, Event.MESSAGE_NEW)
+    flags = [name for name in changes.flags if name not in arrivals]
+    await _tell_counters(session, notifications, changes.tree, flags, Event.FLAG_CHANGE)
 
 
 async def _give_up(session: Session, why: str) -> None:
@@ -111,14 +113,16 @@ async def _tell_events(
     session: Session, notifications: Notifications, changes: FolderChanges, command: c.Command | None
 ) -> list[str]:
     """Tell of names and subscriptions. Return the names of renamed folders whose messages are news to the client."""
-    tree, due = changes.tree, list[str]()
+    tree, due, uses = changes.tree, list[str](), None
     known: set[str] = set()  # new names of folders of which the client knows that they have moved
     for position, event in enumerate(changes.events):
         if position % _NAMES_BETWEEN_CHECKPOINTS == 0:
             await trio.lowlevel.checkpoint()
         is_known = event.implied_by in known or (command is not None and is_caused_by(command, event))
         if not is_known and notifications.wants_event(event, tree):
-            await session.write([_line(event, tree)])
+            if event.exists and uses is None and may_have_special_use(event.name):
+                uses = await session.services.parsing.apart(partial(special_uses, tree.folders))
+            await session.write([_line(event, tree, uses or {})])
             is_known = True
         if event.old_name is not None:
             if is_known:
@@ -128,24 +132,23 @@ async def _tell_events(
     return due
 
 
-def _line(event: FolderEvent, tree: FolderTree) -> bytes:
+def _line(event: FolderEvent, tree: FolderTree, uses: Mapping[str, str]) -> bytes:
     attributes = [] if event.exists else [NONEXISTENT]
     attributes.append("\\HasChildren" if event.name in tree.children else "\\HasNoChildren")
     attributes += [SUBSCRIBED] if event.subscribed else []
-    if event.exists and may_have_special_use(event.name):
-        uses = special_uses(tree.folders)
-        attributes += [uses[event.name]] if event.name in uses else []
+    attributes += [uses[event.name]] if event.exists and event.name in uses else []
     return list_line("LIST", attributes, event.name, old_name=event.old_name)
 
 
 async def _tell_counters(
-    session: Session, notifications: Notifications, tree: FolderTree, names: Iterable[str]
+    session: Session, notifications: Notifications, tree: FolderTree, names: Iterable[str], event: Event
 ) -> None:
+    """Tell what is in the folders of these names, as far as the client wants to hear of this event there."""
     condstore = session.aware.condstore
     for position, name in enumerate(names):
         if position % _NAMES_BETWEEN_CHECKPOINTS == 0:
             await trio.lowlevel.checkpoint()
-        if (folder := tree.folders.get(name)) is None:
+        if (folder := tree.folders.get(name)) is None or not notifications.wants(event, name, tree):
             continue
         if _is_selected(session, folder.mailbox_id):  # RFC 5465 section 3.1: SELECTED alone tells of that one
             notifications.untold = folder.mailbox_id

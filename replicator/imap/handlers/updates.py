@@ -133,9 +133,15 @@ async def rows_of(
 
 
 def watch(session: Session, command: c.Search | c.Sort) -> None:
-    """Note what changes from now on, if the command asks for updates. Raises CommandFailedError for a tag in use."""
+    """Note what changes from now on, if the command asks for updates.
+
+    Raises CommandFailedError for a tag in use, and for too many items that are wanted of new messages.
+    """
     if command.returns is None or ReturnOption.UPDATE not in command.returns:
         return
+    limit = session.limits.imap_fetch_items
+    if (items := len(command.returns.update_items)) > limit:
+        raise session.refusal("imap_fetch_items", f"An UPDATE may have {limit} FETCH items, not {items}")
     if session.updates is None:
         session.updates = SearchUpdates(session.selection.view)
     if session.tag in session.updates.searches:  # RFC 5267 section 4.3

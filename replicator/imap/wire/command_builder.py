@@ -241,13 +241,13 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def notify_none(self) -> c.Command:
         return c.Notify()
 
-    def notify_set(self, status: bool | None, *groups: EventGroup) -> c.Command:
+    def notify_set(self, status: str | None, *groups: EventGroup) -> c.Command:
         if why := event_groups.problem(groups):
             raise MeaninglessError(why)
-        return c.Notify(groups, status=bool(status))
+        return c.Notify(groups, status=status is not None)
 
-    def status_indicator(self) -> bool:
-        return True
+    def status_indicator(self) -> str:
+        return "STATUS"
 
     def event_group(
         self, mailboxes: tuple[MailboxFilter, tuple[str, ...]], events: tuple[tuple[str, ...], _Items | None]

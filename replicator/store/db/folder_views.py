@@ -10,7 +10,15 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from replicator.folder_watch import FolderSubscription, FolderTree, FolderView, Touched, TreeUpdate, WatchedFolder
+from replicator.folder_watch import (
+    TOUCHED_MAX,
+    FolderSubscription,
+    FolderTree,
+    FolderView,
+    Touched,
+    TreeUpdate,
+    WatchedFolder,
+)
 from replicator.store.db import queries
 from replicator.store.db.transaction import Commit
 from resync.entry import Entry, FolderCreate, FolderDelete, FolderRename, FolderSubscribe
@@ -64,8 +72,8 @@ def _touched_by(entry: Entry) -> Touched:
     """Return what an entry may have changed of its user's folders."""
     if not entry.is_tree:
         return Touched({entry.mailbox_id})
-    touched = Touched()
-    for change in entry.changes:
+    touched = Touched(everything=len(entry.changes) > TOUCHED_MAX)
+    for change in entry.changes[: 0 if touched.everything else None]:
         match change:
             case FolderCreate(mailbox_id) | FolderRename(mailbox_id) | FolderDelete(mailbox_id):
                 touched.mailbox_ids.add(mailbox_id)
