@@ -95,8 +95,8 @@ class Believer:
 
     def count(self, names: Sequence[str], tree: FolderTree) -> None:
         for name in names:
-            if name in tree.folders:
-                self.folders[name] = counters(tree.folders[name])
+            assert name in self.folders, "a STATUS of a folder of which no LIST has told"
+            self.folders[name] = counters(tree.folders[name])
 
     def is_right(self, tree: FolderTree) -> None:
         assert self.folders == {name: counters(folder) for name, folder in tree.folders.items()}

@@ -17,10 +17,12 @@ class Beliefs:
 
     folders: dict[str, Counters | None] = field(default_factory=dict)
     subscribed: set[str] = field(default_factory=set)
+    is_new: bool = True  # the client has not learned yet which folders there are
 
     def hear(self, line: str) -> None:
         """Take in an untagged response."""
         if found := re.fullmatch(r'\* STATUS "(.*)" \((.*)\)', line):
+            assert self.is_new or found[1] in self.folders, "a STATUS of a folder of which no LIST has told"
             words = found[2].split()
             self.folders[found[1]] = dict(zip(words[::2], words[1::2], strict=True))
         elif found := re.fullmatch(r'\* LIST \((.*?)\) "/" "(.*?)"(?: \("OLDNAME" \("(.*)"\)\))?', line):
@@ -60,6 +62,7 @@ class Watcher:
             assert " OK " in end
             for line in told:
                 self.beliefs.hear(line)
+        self.beliefs.is_new = False
 
     async def listen(self) -> None:
         """Take in all that the server says, until cancelled."""

@@ -19,6 +19,7 @@ from replicator.mailstore import INBOX, NewMessage
 from tests.effort import examples
 from tests.imap.client import connected, services
 from tests.replication.cluster import USER, Cluster, Node, cluster
+from tests.replication.tasks.running import check_at
 from tests.replication.watcher import Watcher, look
 
 NAMES = ["a", "a/b", "a/b/c", "a/d", "e", "e/b", "f"]
@@ -141,4 +142,17 @@ async def test_a_merge_that_raises_uidvalidity_is_told_by_status(tmp_path: Path,
             assert after is not None
             assert int(after["UIDVALIDITY"]) > int(before["UIDVALIDITY"])
             assert after["MESSAGES"] == "3"
+            await check(nodes["dc1"], watcher)
+
+
+async def test_a_repaired_folder_is_told(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].mail.create_folder(USER, "a")
+        await nodes.converged()
+        nodes["dc1"].damage("UPDATE folder SET name = 'damaged' WHERE name = 'a'")
+        async with watching(nodes["dc1"]) as watcher:
+            assert watcher.beliefs.folders.keys() == {INBOX, "damaged"}
+            assert (await check_at(nodes["dc1"], repair=True)).repaired
+            await wait_all_tasks_blocked()
+            assert watcher.beliefs.folders.keys() == {INBOX, "a"}
             await check(nodes["dc1"], watcher)
