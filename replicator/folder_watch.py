@@ -1,7 +1,7 @@
 """A user's folders in memory, as this node shows them now, and who watches them.
 
 A `FolderTree` never changes: what a commit changes becomes a new tree, made once for all who watch the user. It takes
-about 600 bytes a folder, however much mail the folder has. Sessions do not poll: each has a `FolderSubscription`, which
+some 400 bytes a folder, however much mail the folder has. Sessions do not poll: each has a `FolderSubscription`, which
 remembers up to where its client has been told. What comes after that is kept once for all of them: for counters the
 time of each folder's last change, for names the changes themselves, as many as `EVENTS_KEPT`. Whoever lags further
 behind is told that it has missed some. So a slow client costs no memory, and a commit as much work as it has changes.
