@@ -1,6 +1,6 @@
 """What a client wants to hear of unasked, by its last NOTIFY (RFC 5465), and how it is said. Pure, but for the watch.
 
-Where several groups of one NOTIFY name a mailbox, all their events count.
+Where several groups of one NOTIFY name a mailbox, all their events count (section 6).
 """
 
 from __future__ import annotations
