@@ -21,6 +21,7 @@ from typing import Protocol
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.errors import InvalidNameError
+from replicator.folder_watch import FolderSubscription
 from replicator.mime.skeleton import BEGIN_BYTES, Gap, Skeleton
 from replicator.users import QuotaLimits
 from replicator.view import MailboxView, Message
@@ -229,6 +230,13 @@ class MailStore(Protocol):
 
         That is: the user's folders, and the mail of the folder of this name, if there is one. Return False if it is not
         here after a short while.
+        """
+        ...
+
+    async def watch_folders(self, user: str) -> FolderSubscription:
+        """Watch the user's folders, subscriptions and counters of folders from now on. The caller closes it.
+
+        No mailbox is loaded for that.
         """
         ...
 

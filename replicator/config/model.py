@@ -298,6 +298,7 @@ class LimitsConfig:
     imap_sort_messages: int = _limit(200_000, lowest=1_000, highest=10**7)
     imap_fetch_items: int = _limit(100, highest=10_000)
     imap_list_wildcards: int = _limit(16, highest=1_000)
+    imap_notify_mailboxes: int = _limit(1_000, highest=100_000)
     imap_folders_per_user: int = _limit(10_000, highest=30_000)
     imap_annotation_bytes: int = _limit(16 * KIB, lowest=1_024, highest=64 * KIB)
     imap_annotations_per_folder: int = _limit(100, lowest=10, highest=1_000)

@@ -13,13 +13,26 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from protocol.framing import ContinuationNeeded, Frame, FramingError, LargeLiteral
+from protocol.framing import Event as ConnectionEvent
 from replicator.errors import MailError
-from replicator.imap.handlers import auth, folders, idle, listing, message_changes, metadata, quota, resync, updates
+from replicator.imap.handlers import (
+    auth,
+    folders,
+    idle,
+    listing,
+    message_changes,
+    metadata,
+    notify,
+    quota,
+    resync,
+    updates,
+)
 from replicator.imap.handlers.append import append, appended
 from replicator.imap.handlers.authenticate import authenticate
 from replicator.imap.handlers.fetch import fetch
 from replicator.imap.handlers.search import search
 from replicator.imap.handlers.sort import sort
+from replicator.imap.handlers.telling import tell_others, tell_wished, told_meanwhile
 from replicator.imap.handlers.thread import thread
 from replicator.imap.session import Completion, Session, State
 from replicator.imap.wire import command_types as c
@@ -81,6 +94,7 @@ RULES: Mapping[type[object], Rule] = MappingProxyType(
             _rule(c.ListMailboxes, _USER, listing.list_folders),
             _rule(c.ListSubscriptions, _USER, listing.list_subscriptions),
             _rule(c.Status, _USER, folders.status),
+            _rule(c.Notify, _USER, notify.notify),
             _rule(c.GetQuota, _USER, quota.get_quota),
             _rule(c.GetQuotaRoot, _USER, quota.get_quota_root),
             _rule(c.SetQuota, _USER, quota.set_quota),
@@ -124,7 +138,7 @@ async def converse(session: Session) -> None:
 async def _serve_next(session: Session) -> bool:
     """Serve the client's next command. Return False if it was not a valid one."""
     try:
-        event = await session.connection.next_event()
+        event = await _next_event(session)
         if isinstance(event, LargeLiteral):
             return await _serve_large(session, event)
         if isinstance(event, ContinuationNeeded):
@@ -141,6 +155,13 @@ async def _serve_next(session: Session) -> bool:
         return False
     session.check_login()
     return await _run(session, command, verb_of(event.text).decode("ascii"))
+
+
+async def _next_event(session: Session) -> ConnectionEvent:
+    """Return what the client sends next; meanwhile, tell it what its NOTIFY asks for. Raises FramingError."""
+    if session.notifications is None:
+        return await session.connection.next_event()
+    return await told_meanwhile(session, session.connection.next_event, tell_wished, tell_others)
 
 
 def _name_of(text: bytes) -> str:
@@ -213,13 +234,19 @@ async def _run(session: Session, command: c.Tagged, verb: str, literal: Incoming
     if literal is not None:
         await literal.skip()
     if session.state is State.SELECTED:
-        await updates.announce(session, expunges=_may_renumber(command.command), with_uid=_is_by_uid(command.command))
+        await updates.announce(
+            session,
+            expunges=_may_renumber(command.command),
+            with_uid=_is_by_uid(command.command),
+            is_own_expunge=_expunges(command.command),
+        )
         await session.write(await session.selection.claim_recent())
         if modseq_code := session.selection.modseq_code_due():
             if condition == "OK" and code is None:
                 code = modseq_code
             else:
                 await session.write([status_line("OK", "Highest MODSEQ", modseq_code)])
+    await notify.tell_folders(session, command.command if condition == "OK" else None)
     session.services.metrics.command(verb, condition)
     await session.write([tagged(command.tag, condition, text, code)])
     if after is not None:
@@ -253,6 +280,11 @@ def _may_renumber(command: c.Command) -> bool:
     if isinstance(command, c.Search | c.Sort | c.Thread):
         return command.by_uid and not has_numbers(command.program.key)
     return not isinstance(command, c.Fetch | c.Store) or command.by_uid
+
+
+def _expunges(command: c.Command) -> bool:
+    """Return True if the client expects to hear of messages that the command itself has expunged."""
+    return isinstance(command, c.Expunge) or (isinstance(command, c.Copy) and command.remove)
 
 
 def _is_by_uid(command: c.Command) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 
 from replicator.imap.ordering.sorting import Row, uid_of
+from replicator.imap.wire.fetch_items import FetchItem
 from replicator.imap.wire.responses import update_response
 from replicator.imap.wire.search_keys import SearchProgram
 from replicator.imap.wire.sort_keys import SortCriterion
@@ -31,8 +32,16 @@ class UpdatedSearch:
     """The results of one search, as its client knows them. `criteria` is None if they have no order."""
 
     def __init__(
-        self, tag: str, program: SearchProgram, criteria: tuple[SortCriterion, ...] | None, *, by_uid: bool
+        self,
+        tag: str,
+        program: SearchProgram,
+        criteria: tuple[SortCriterion, ...] | None,
+        *,
+        by_uid: bool,
+        items: tuple[FetchItem, ...] = (),
     ) -> None:
+        """`items`: what the client is sent of each new message that comes into the results (RFC 5465 section 7)."""
+        self.items = items
         self.tag = tag
         self.program = program
         self.criteria = criteria

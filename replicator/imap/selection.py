@@ -5,6 +5,7 @@ Changes gather until `announce`, which is called where RFC 3501 sections 5.5 and
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -78,6 +79,8 @@ class Selection:
         self._subscription = self._exit.enter_context(view.subscribe())
         self._changed: set[int] = set()
         self._expunged: set[int] = set()
+        self._withheld: set[int] = set()  # messages with changes of which the client does not want to hear now
+        self._own: set[int] = set()  # messages that the client has put here and that are not announced yet
         self._keywords: list[str] = []
         self._flags_in_use = frozenset[str]()  # when `_keywords` was determined
         self._told_modseq = view.highestmodseq  # the client has been told all changes up to this one
@@ -187,8 +190,12 @@ class Selection:
             values.append((b"MODSEQ", (message.modseq,)))
         return [*self.unheard_keywords(message), *without_body(fetch_response(number, values))]
 
-    def announce(self, *, expunges: bool, with_uid: bool = False) -> Iterator[list[bytes]]:
+    def announce(
+        self, *, expunges: bool, arrivals: bool = True, flags: bool = True, with_uid: bool = False
+    ) -> Iterator[list[bytes]]:
         """Yield responses for changes since the last call; without `expunges`, expunged messages are kept for later.
+
+        So are new messages without `arrivals`, and changed ones without `flags` (RFC 5465 section 3.1).
 
         `with_uid`: changed messages have UIDs in any case, as during a UID command (RFC 3501 section 6.4.8).
 
@@ -196,24 +203,40 @@ class Selection:
         runs: the client's sequence numbers are those of the responses so far. `claim_recent` completes the
         announcement. Raises MailboxGoneError.
         """
-        self._check()
+        self.check()
         self.gather()
         reached = self.view.highestmodseq
         if expunges:
             expunged, self._expunged = sorted(self._expunged, reverse=True), set()
             for some in self._in_parts(expunged):
                 yield self._expunge(some)
-        lines = self._keyword_lines()
+        lines = self._keyword_lines() if arrivals or flags else []
         known = self.numbering.last
-        if self.numbering.append(self.view.messages.irange(known + 1)):
+        if arrivals and self.numbering.append(self.view.messages.irange(known + 1)):
             lines.append(self.exists_line())
         if lines:
             yield lines
         changed, self._changed = self._changed, set()
-        for some in self._in_parts(sorted(changed)):
-            yield [line for uid in some if uid <= known for line in self._changed_line(uid, with_uid=with_uid)]
-        if not self._expunged:
+        if flags:
+            changed |= self._withheld
+            self._withheld = set()
+            for some in self._in_parts(sorted(changed)):
+                yield [line for uid in some if uid <= known for line in self._changed_line(uid, with_uid=with_uid)]
+        else:
+            self._withheld |= {uid for uid in changed if uid <= known}
+        if arrivals and not self._expunged and not self._withheld:
             self._told_modseq = reached
+
+    def put_here(self, folder: Folder, uids: Iterable[int]) -> None:
+        """Note messages that the client has put into a folder, in case that it is this one."""
+        if folder.mailbox_id == self.folder.mailbox_id:
+            self._own.update(uids)
+
+    def news(self, known: int) -> Sequence[int]:
+        """Return the announced UIDs above UID `known`, but those of messages that the client has put here itself."""
+        new, own = self.numbering.uids[bisect_right(self.numbering.uids, known) :], self._own
+        self._own = set()
+        return [uid for uid in new if uid not in own] if own else new
 
     def _expunge(self, uids: Iterable[int]) -> list[bytes]:
         """Return EXPUNGE, or VANISHED for a client that wants that (RFC 7162 section 3.2.10), of announced UIDs."""
@@ -226,10 +249,10 @@ class Selection:
 
     def _in_parts(self, uids: Sequence[int]) -> Iterator[Sequence[int]]:
         for start in range(0, len(uids), ANNOUNCED_AT_ONCE):
-            self._check()
+            self.check()
             yield uids[start : start + ANNOUNCED_AT_ONCE]
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Check that the UIDs still have their meaning. Raises MailboxGoneError."""
         if self.view.deleted or self.view.uidvalidity != self.uidvalidity:
             raise MailboxGoneError(self.folder)
@@ -294,6 +317,7 @@ class Selection:
         """Skip these messages at the next announcement: the client is told their flags in another way."""
         self.gather()
         self._changed.difference_update(uids)
+        self._withheld.difference_update(uids)
 
     async def forget_expected(self, expected: Mapping[int, frozenset[str]]) -> None:
         """Skip changes since the last `gather` that left a message with the flags that its client expects.

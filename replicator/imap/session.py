@@ -11,6 +11,7 @@ from enum import Enum
 
 from protocol.framing import Frame
 from replicator.config import LimitsConfig
+from replicator.imap.notifications import Notifications, Wishes
 from replicator.imap.search_updates import SearchUpdates
 from replicator.imap.selection import Aware, Selection
 from replicator.imap.services import ImapServices
@@ -64,6 +65,7 @@ _LOGGED_IN = (
     "I18NLEVEL=1",
     "CONTEXT=SEARCH",
     "CONTEXT=SORT",
+    "NOTIFY",
 )
 
 
@@ -113,6 +115,7 @@ class Session:
         self.updates: SearchUpdates | None = None
         """The searches of the selected mailbox that are kept up to date, if there are any."""
         self._aware = Aware()
+        self._notifications: Notifications | None = None
 
     @property
     def state(self) -> State:
@@ -208,6 +211,22 @@ class Session:
         self._aware.condstore = True
         self._aware.qresync = self._aware.qresync or qresync
 
+    @property
+    def notifications(self) -> Notifications | None:
+        """What the client wants to hear of unasked; None if it has never sent NOTIFY."""
+        return self._notifications
+
+    @property
+    def wishes(self) -> Wishes:
+        """What the client wants to hear of the selected mailbox."""
+        return self._notifications.wishes if self._notifications is not None else Wishes()
+
+    def notify(self, notifications: Notifications | None) -> None:
+        """Replace what the client wants to hear of unasked."""
+        if self._notifications is not None:
+            self._notifications.close()
+        self._notifications = notifications
+
     def select(self, selection: Selection | None) -> None:
         """Close the selected mailbox and select this one, if any."""
         if self._selection is not None:
@@ -220,6 +239,7 @@ class Session:
     def close(self) -> None:
         """End the session, whatever the reason."""
         self.select(None)
+        self.notify(None)
         self._login = None
         self.ended = True
 

@@ -26,6 +26,7 @@ from replicator.errors import (
     MailError,
     UnavailableError,
 )
+from replicator.folder_watch import FolderSubscription
 from replicator.mailstore import (
     INBOX,
     BodyReader,
@@ -195,6 +196,11 @@ class ClusterMailStore:
             record = await self._store.read(lambda reader: queries.folder(reader, user, name))
             known = None if record is None else _folder(user, record)
         return [] if known is None else [MailboxKey.of(known)]
+
+    async def watch_folders(self, user: str) -> FolderSubscription:
+        """See `MailStore`."""
+        await self.folder(user, INBOX)
+        return await self._store.folder_views.watch(user)
 
     async def status(self, folder: Folder) -> FolderStatus:
         """See `MailStore`."""

@@ -26,6 +26,7 @@ from replicator.store.db import chain as chains
 from replicator.store.db import queries, schema
 from replicator.store.db.chain import Usage
 from replicator.store.db.damage import Damage
+from replicator.store.db.folder_views import FolderViews
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit, Logged, Transaction
 from replicator.store.db.usage_cache import UsageCache
@@ -143,6 +144,7 @@ class Store:
         self._reader_room = trio.Semaphore(READERS)
         self._writing = trio.CancelScope(shield=True)
         self.views = Views(lambda key: self.read(partial(queries.view, key=key)))
+        self.folder_views = FolderViews(self.read)
         self._usages = UsageCache(self.write)
         self.listeners: list[Listener] = []
         self._awaited: dict[Dot, set[trio.Event]] = {}
@@ -337,6 +339,7 @@ class Store:
             await self.views.apply(change)
         # Nothing waits from here on. Whoever hears that an entry has been applied finds it shown.
         self._usages.apply(commit)
+        self.folder_views.note(commit)
         self.context.update(commit.context)
         self.collected.update(commit.collected)
         if commit.unsettled_after is not None:

@@ -48,6 +48,8 @@ async def append(session: Session, command: c.Append) -> Completion:
             await intake.take(command)
             session.check_login()  # receiving may have taken long
             saved = await session.mail.save_all(folder, intake.messages)
+    if session.selection_or_none is not None:
+        session.selection.put_here(folder, [one.uid for one in saved if one.shown])
     uidvalidities = {one.uidvalidity if one.shown else None for one in saved}
     uidvalidity = uidvalidities.pop()
     if uidvalidity is None or uidvalidities:

@@ -8,7 +8,7 @@ at most one slice of unsent messages.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass, field
@@ -126,7 +126,7 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
         raise session.refusal(
             "imap_fetch_items", f"A FETCH may have {limit} items, not {items}; ask for fewer at a time"
         )
-    selection, plan = session.selection, _plan(command)
+    selection, plan = session.selection, _plan(_items(command))
     runs: Sequence[Sequence[int]] = await resolved(session, command.numbers, by_uid=command.by_uid)
     if command.vanished:
         await _tell_vanished(session, command)
@@ -137,22 +137,45 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
     if not (plan.with_body or plan.by_outline):
         gone = await _tell_rows(session, plan, runs)
         return _completion(gone=0 if command.by_uid else gone, unreadable=UidSet())
-    (pairs,) = tee(selection.numbering.pairs(runs), 1)
     marks = not selection.read_only and any(sets_seen(item) for item in command.items)
     left_out = _LeftOut()
+    async with aclosing(_slices(session, plan, selection.numbering.pairs(runs), left_out)) as slices:
+        async for some in slices:
+            seen = UidSet()
+            if marks:
+                try:
+                    seen = await _mark_seen(session, [one.message.uid for one in some])
+                except MailError:  # a full disk or a lost link does not prevent reading; it delays one slice only
+                    marks = False
+            await _tell(session, plan, some, seen)
+    return _completion(gone=0 if command.by_uid else left_out.gone, unreadable=UidSet.of(left_out.unreadable))
+
+
+async def fetch_new(session: Session, items: Iterable[FetchItem], uids: Iterable[int]) -> None:
+    r"""Tell these items of new messages that are announced, without marking any as seen (RFC 5465 section 5.2).
+
+    Those that are gone or unreadable are left out.
+    """
+    plan = _plan(items)
+    if not plan.items:
+        return
+    number = session.selection.numbering.number
+    pairs = ((found, uid) for uid in uids if (found := number(uid)) is not None)
+    async with aclosing(_slices(session, plan, pairs, _LeftOut())) as slices:
+        async for some in slices:
+            await _tell(session, plan, some, UidSet())
+
+
+async def _slices(
+    session: Session, plan: _Plan, numbered: Iterable[tuple[int, int]], left_out: _LeftOut
+) -> AsyncGenerator[list[_Found], None]:
+    """Yield the messages of these sequence numbers and UIDs, as many at a time as are told together."""
+    (pairs,) = tee(numbered, 1)
     for first in pairs:
         if plan.with_body:  # reading may take long, and messages of a client that disconnected must not be marked
             await session.connection.flush()
         ahead = await _read_ahead(session, plan, chain((first,), copy(pairs)))
-        some = await _read(session, chain((first,), pairs), ahead, left_out, plan)
-        seen = UidSet()
-        if marks:
-            try:
-                seen = await _mark_seen(session, [one.message.uid for one in some])
-            except MailError:  # a full disk or a lost link does not prevent reading; it delays one slice only
-                marks = False
-        await _tell(session, plan, some, seen)
-    return _completion(gone=0 if command.by_uid else left_out.gone, unreadable=UidSet.of(left_out.unreadable))
+        yield await _read(session, chain((first,), pairs), ahead, left_out, plan)
 
 
 async def _tell_vanished(session: Session, command: c.Fetch) -> None:
@@ -185,12 +208,17 @@ async def resolved(session: Session, numbers: MessageSet, *, by_uid: bool) -> li
     return runs
 
 
-def _plan(command: c.Fetch) -> _Plan:
-    items = list(dict.fromkeys(command.items))
+def _items(command: c.Fetch) -> list[FetchItem]:
+    items = list(command.items)
     if command.changed_since is not None and Attribute.MODSEQ not in items:  # RFC 7162 section 3.1.4.1
         items.append(Attribute.MODSEQ)
     if command.by_uid and Attribute.UID not in items:  # RFC 3501 section 6.4.8
         items.insert(0, Attribute.UID)
+    return items
+
+
+def _plan(wanted: Iterable[FetchItem]) -> _Plan:
+    items = list(dict.fromkeys(wanted))
     return _Plan(
         items=[(response_name(item).encode("ascii"), item) for item in items],
         with_body=any(needs_body(item) for item in items),

@@ -99,6 +99,12 @@ async def status_of(session: Session, folder: Folder, items: Iterable[c.StatusIt
     asked = dict.fromkeys(items)
     if c.StatusItem.HIGHESTMODSEQ in asked:
         session.become_aware()
+    return await counted(session, folder, asked)
+
+
+async def counted(session: Session, folder: Folder, items: Iterable[c.StatusItem]) -> bytes:
+    """Return the STATUS response with these items, each once, which the client may not have asked for."""
+    asked = [*items]
     counters = await session.mail.status(folder)
     deleted = await _deleted(session, folder) if _OF_DELETED.intersection(asked) else (0, 0)
     values = [(item.value, _status_value(session, item, counters, deleted)) for item in asked]
@@ -169,7 +175,7 @@ async def select(session: Session, command: c.Select) -> Completion:
 
 async def _tell_folder(session: Session, name: str) -> None:
     """Tell the client of the folder that it selects, by LIST (RFC 9051 section 6.3.2)."""
-    folders = {folder.name: folder for folder in await session.mail.folders(session.user)}
+    folders = {folder.name: folder.mailbox_id for folder in await session.mail.folders(session.user)}
     shown = FolderSelection(marked=[await shown_uses(session, folders)])
     for visited, entry in enumerate(list_entries([name], [*folders], shown)):
         if entry is not None and entry.name == name:  # the name may look like a pattern

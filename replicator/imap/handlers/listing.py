@@ -88,7 +88,7 @@ async def _selection(session: Session, command: c.ListMailboxes, folders: Mappin
 
     REMOTE adds nothing: all folders are here. Children and special uses are shown unasked.
     """
-    special = await shown_uses(session, folders)
+    special = await shown_uses(session, {name: folder.mailbox_id for name, folder in folders.items()})
     if not command.extended:
         return FolderSelection(marked=[special], nonexistent=NONEXISTENT if session.aware.rev2 else NOSELECT)
     selected, returned = command.selection, command.returned

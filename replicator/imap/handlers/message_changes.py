@@ -154,6 +154,7 @@ async def copy(session: Session, command: c.Copy) -> Completion:
         copied = await act(selection.view, uids, destination)
     if not copied.uids:
         return Completion("No messages to copy or move")
+    selection.put_here(destination, (uid for _, uid in copied.uids if copied.shown))
     tell = partial(copyuid, copied.uidvalidity, copied.uids)
     code = await _apart_if_many(session, len(copied.uids), tell) if copied.shown else None
     if not command.remove:

@@ -6,6 +6,7 @@ The special uses of RFC 6154 are shown as LIST shows them. `/shared/admin` is no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from math import inf
 
 from replicator.annotations import SPECIAL_USE
@@ -20,12 +21,11 @@ from replicator.mailstore import Folder
 ADMIN = "/shared/admin"  # RFC 5464 section 3.2.1.1: clients cannot change it
 
 
-async def shown_uses(session: Session, folders: Mapping[str, Folder]) -> dict[str, str]:
-    """Return the special uses of the user's folders, by name. `folders`: all of them."""
+async def shown_uses(session: Session, ids: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the special uses of the user's folders, by name. `ids`: those of all folders, by name."""
     annotated = await session.mail.annotated(session.user, SPECIAL_USE)
-    ids = ((name, folder.mailbox_id) for name, folder in folders.items())
-    assigned = {name: uses_of(annotated[key]) for name, key in ids if key in annotated}
-    return special_uses(folders, assigned)
+    assigned = {name: uses_of(annotated[key]) for name, key in ids.items() if key in annotated}
+    return await session.services.parsing.apart(partial(special_uses, ids, assigned))
 
 
 async def get_metadata(session: Session, command: c.GetMetadata) -> Completion:
@@ -34,7 +34,7 @@ async def get_metadata(session: Session, command: c.GetMetadata) -> Completion:
     folder = await _home(session, command.mailbox)
     known = dict(await session.mail.annotations(session.user, folder))
     if folder is not None and any(_is_below(SPECIAL_USE, entry, command.depth) for entry in command.entries):
-        folders = {one.name: one for one in await session.mail.folders(session.user)}
+        folders = {one.name: one.mailbox_id for one in await session.mail.folders(session.user)}
         known.pop(SPECIAL_USE, None)
         if uses := (await shown_uses(session, folders)).get(folder.name):
             known[SPECIAL_USE] = uses.encode()

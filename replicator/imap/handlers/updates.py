@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from functools import partial
+from itertools import groupby
 
 import trio
 
+from replicator.imap.handlers.fetch import fetch_new
 from replicator.imap.handlers.header_reading import read_headers, rows_alone
 from replicator.imap.handlers.results import find
+from replicator.imap.notifications import Wishes
 from replicator.imap.ordering.sorting import Row, needs_header, row_of
 from replicator.imap.search_updates import MAX_RESULTS, MAX_SEARCHES, SearchUpdates, UpdatedSearch
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
+from replicator.imap.wire.fetch_items import FetchItem
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import status_line
 from replicator.imap.wire.search_keys import ReturnOption, depends_on_message_alone
@@ -22,11 +27,27 @@ from replicator.imap.work_meter import WorkExceededError, WorkMeter
 # ---- announcing -------------------------------------------------------------------------------------------------
 
 
-async def announce(session: Session, *, expunges: bool, with_uid: bool = False) -> None:
-    """Tell the client of changes in the selected mailbox, some at a time. Raises MailboxGoneError."""
-    updates = session.updates
-    gone = updates.take_expunged(session.selection.numbering.number) if updates is not None else []
-    parts = session.selection.announce(expunges=expunges, with_uid=with_uid)
+async def announce(
+    session: Session,
+    *,
+    expunges: bool,
+    with_uid: bool = False,
+    wishes: Wishes | None = None,
+    is_own_expunge: bool = False,
+) -> bool:
+    """Tell the client of changes in the selected mailbox, some at a time. Return True if there were any.
+
+    Only of what it wants to hear, by its NOTIFY or `wishes`; but of expunged messages after its own EXPUNGE in any
+    case. Raises MailboxGoneError.
+    """
+    selection, updates, wishes = session.selection, session.updates, wishes or session.wishes
+    if not (wishes.arrivals or is_own_expunge):
+        selection.check()
+        return False
+    known = selection.numbering.last
+    gone = updates.take_expunged(selection.numbering.number) if updates is not None else []
+    with_uid = with_uid or wishes.at_once  # RFC 5465 section 5.1
+    parts = selection.announce(expunges=expunges, arrivals=wishes.arrivals, flags=wishes.flags, with_uid=with_uid)
     # No await before the first part: REMOVEFROM must come before the EXPUNGE (RFC 5267 section 4.3.4).
     first = next(parts, [])
     await session.write([*gone, *first])
@@ -34,26 +55,56 @@ async def announce(session: Session, *, expunges: bool, with_uid: bool = False) 
     for lines in parts:
         await session.write(lines)
         await trio.lowlevel.checkpoint()
+    results = await _tell_new(session, selection.news(known), wishes.items)
+    return bool(gone or first or results)
+
+
+async def _tell_new(session: Session, new: Sequence[int], items: tuple[FetchItem, ...]) -> bool:
+    """Tell what the client wants to know of new messages, by one FETCH for each, then how results have changed.
+
+    In this order by RFC 5465 section 5.2 and RFC 5267 section 4.3. Return True if results have changed.
+    """
+    updates = session.updates
+    results: list[bytes] = []
+    of_results: dict[int, tuple[FetchItem, ...]] = {}
     if updates is not None:
-        await _tell_updates(session, updates)
+        results, of_results = await _updated_all(session, updates, new)
+    told = new if items else sorted(of_results)
+    for wanted, uids in groupby(told, lambda uid: of_results.get(uid, ())):
+        await fetch_new(session, (*items, *wanted), uids)
+    await session.write(results)
+    return bool(results)
 
 
-async def _tell_updates(session: Session, updates: SearchUpdates) -> None:
-    """Tell how changed messages have changed the results. Numbers of new messages are known by now."""
+async def _updated_all(
+    session: Session, updates: SearchUpdates, new: Sequence[int]
+) -> tuple[list[bytes], dict[int, tuple[FetchItem, ...]]]:
+    """Return how changed messages have changed the results, and what is to be told of new ones among them.
+
+    Numbers of new messages are known by now.
+    """
     changed = updates.changed(session.selection.numbering.last)
-    if not changed:
-        return
-    for search in list(updates.searches.values()):
+    results: list[bytes] = []
+    of_results: dict[int, tuple[FetchItem, ...]] = {}
+    for search in list(updates.searches.values()) if changed else ():
         try:
-            lines = await _updated(session, search, changed)
+            lines, added = await _updated(session, search, changed)
         except WorkExceededError:
             del updates.searches[search.tag]
-            lines = [_no_update(search.tag, "It takes too much work to keep this search up to date")]
-        await session.write(lines)
+            lines, added = [_no_update(search.tag, "It takes too much work to keep this search up to date")], []
+        results += lines
+        if search.items:
+            for uid in added:
+                if (at := bisect_left(new, uid)) < len(new) and new[at] == uid:
+                    of_results[uid] = (*of_results.get(uid, ()), *search.items)
     updates.forget_changed(frozenset(changed))
+    return results, of_results
 
 
-async def _updated(session: Session, search: UpdatedSearch, changed: Sequence[int]) -> list[bytes]:
+async def _updated(
+    session: Session, search: UpdatedSearch, changed: Sequence[int]
+) -> tuple[list[bytes], Sequence[int]]:
+    """Return the responses that tell how changed messages have changed the results, and which of them have come in."""
     work = WorkMeter(session.limits.imap_search_work)
     found = await find(session, search.program, (), work, among=changed)
     matching = set(found.uids)
@@ -64,7 +115,7 @@ async def _updated(session: Session, search: UpdatedSearch, changed: Sequence[in
     # What cannot be read now stays what it was.
     gone = [uid for uid in changed if uid not in matching and uid not in found.unreadable]
     number = session.selection.numbering.number
-    return search.remove(gone, number) + search.add(rows, number)
+    return search.remove(gone, number) + search.add(rows, number), new
 
 
 async def rows_of(
@@ -82,9 +133,15 @@ async def rows_of(
 
 
 def watch(session: Session, command: c.Search | c.Sort) -> None:
-    """Note what changes from now on, if the command asks for updates. Raises CommandFailedError for a tag in use."""
+    """Note what changes from now on, if the command asks for updates.
+
+    Raises CommandFailedError for a tag in use, and for too many items that are wanted of new messages.
+    """
     if command.returns is None or ReturnOption.UPDATE not in command.returns:
         return
+    limit = session.limits.imap_fetch_items
+    if (items := len(command.returns.update_items)) > limit:
+        raise session.refusal("imap_fetch_items", f"An UPDATE may have {limit} FETCH items, not {items}")
     if session.updates is None:
         session.updates = SearchUpdates(session.selection.view, session.selection.numbering.last)
     if session.tag in session.updates.searches:  # RFC 5267 section 4.3
@@ -108,7 +165,8 @@ async def keep_updated(
     elif not depends_on_message_alone(command.program.key):
         why = "Searches by number, age or $ are not kept up to date; use UIDs"
     else:
-        search = UpdatedSearch(session.tag, command.program, criteria, by_uid=command.by_uid)
+        items = command.returns.update_items
+        search = UpdatedSearch(session.tag, command.program, criteria, by_uid=command.by_uid, items=items)
         search.begin(rows)
         updates.searches[session.tag] = search
         return

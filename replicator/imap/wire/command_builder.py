@@ -9,16 +9,18 @@ from __future__ import annotations
 import datetime as dt
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from lark import Token, Transformer, v_args
 
 from protocol.values import UID_MAX, UidSet
 from replicator.flags import RECENT
 from replicator.imap.wire import command_types as c
+from replicator.imap.wire import event_groups
 from replicator.imap.wire import search_keys as keys
+from replicator.imap.wire.event_groups import Event, EventGroup, MailboxFilter
 from replicator.imap.wire.fetch_items import (
     ALL,
     FAST,
@@ -55,6 +57,17 @@ _MessageParts: TypeAlias = tuple[bytes | c.StoredPart, ...]
 
 _ListReturns: TypeAlias = tuple[Iterable[c.ListReturn], tuple[c.StatusItem, ...]]
 """Return options of LIST, and the items of the one called STATUS."""
+
+
+_Items: TypeAlias = tuple[FetchItem, ...]
+"""FETCH items that are wanted of new messages."""
+
+
+class _Part(NamedTuple):
+    """The first and last places that PARTIAL names."""
+
+    first: int
+    last: int
 
 
 class MeaninglessError(Exception):
@@ -278,6 +291,35 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def status_items(self, *items: Token) -> tuple[c.StatusItem, ...]:
         return tuple(c.StatusItem(item.upper()) for item in items)
 
+    def notify_none(self) -> c.Command:
+        return c.Notify()
+
+    def notify_set(self, status: str | None, *groups: EventGroup) -> c.Command:
+        if why := event_groups.problem(groups):
+            raise MeaninglessError(why)
+        return c.Notify(groups, status=status is not None)
+
+    def status_indicator(self) -> str:
+        return "STATUS"
+
+    def event_group(
+        self, mailboxes: tuple[MailboxFilter, tuple[str, ...]], events: tuple[tuple[str, ...], _Items | None]
+    ) -> EventGroup:
+        return EventGroup(*mailboxes, *events)
+
+    def event_mailboxes(self, name: Token, *mailboxes: str) -> tuple[MailboxFilter, tuple[str, ...]]:
+        return MailboxFilter(name.upper()), mailboxes
+
+    def events(self, *given: str | _Items) -> tuple[tuple[str, ...], _Items | None]:
+        names = tuple(one for one in given if isinstance(one, str))
+        return names, _items_after(Event.MESSAGE_NEW.value.upper(), given)
+
+    def event(self, name: Token) -> str:
+        return name.upper()
+
+    def new_message_items(self, *items: FetchItem) -> _Items:
+        return items
+
     def append(
         self, mailbox: str, messages: tuple[c.AppendedMessage, ...] | None, begun: _BegunMessage | None = None
     ) -> c.Command:
@@ -390,20 +432,20 @@ class CommandBuilder(Transformer[Token, c.Tagged]):
     def thread(self, algorithm: Token, charset: bytes, program: _Nested) -> c.Command:
         return c.Thread(c.ThreadAlgorithm(algorithm.upper()), SearchProgram(program.key, _latin(charset)))
 
-    def return_options(self, *named: ReturnOption | tuple[int, int] | None) -> Returns:
+    def return_options(self, *named: ReturnOption | _Part | _Items | None) -> Returns:
         options = [option for option in named if isinstance(option, ReturnOption)]
-        partials = [option for option in named if isinstance(option, tuple)]
+        partials = [option for option in named if isinstance(option, _Part)]
+        items = _items_after(ReturnOption.UPDATE, named)
         if len(partials) + (ReturnOption.ALL in options) > 1:  # RFC 5267 section 4.4
             raise MeaninglessError("RETURN may have one PARTIAL or ALL")
         if not options and not partials:
             options = [ReturnOption.ALL]  # RFC 4731 section 3.1
-        return Returns(frozenset(options), partials[0] if partials else None)
+        return Returns(frozenset(options), partials[0] if partials else None, items or ())
 
-    def result_option(self, name: Token, last: Token | None = None) -> ReturnOption | tuple[int, int]:
+    def result_option(self, name: Token, last: Token | None = None) -> ReturnOption | _Part:
         if last is None:
             return ReturnOption(name.upper())
-        ends = sorted((_place(name), _place(last)))  # 500:400 is the same as 400:500 (RFC 5267 section 5)
-        return ends[0], ends[1]
+        return _Part(*sorted((_place(name), _place(last))))  # 500:400 is the same as 400:500 (RFC 5267 section 5)
 
     def cancel_update(self, *tags: Token) -> c.Command:
         return c.CancelUpdate(tuple(_latin(self.quoted(tag)) for tag in tags))
@@ -577,6 +619,17 @@ def _joined(items: tuple[object, ...]) -> tuple[object, ...]:
     """Return the items of a rule that recurs on its left: one item, or those so far and one more."""
     before, *more = items
     return (*before, *more) if isinstance(before, tuple) else items
+
+
+def _items_after(owner: object, given: Sequence[object]) -> _Items | None:
+    """Return the FETCH items behind `owner`, if there are any."""
+    items = None
+    for before, one in zip((None, *given), given):  # noqa: B905 - the last has none behind it
+        if isinstance(one, tuple) and not isinstance(one, _Part):
+            if before != owner or items is not None:
+                raise MeaninglessError("FETCH items stand once, behind MessageNew or UPDATE")
+            items = one
+    return items
 
 
 def _octets(text: str) -> bytes:

@@ -39,6 +39,8 @@ _WORDS = {
     "LITERAL": "a literal",
     "LITERAL8": "a literal",
     "LPAR": "(",
+    "MAILBOX_FILTER": "a kind of mailboxes",
+    "NAMING_FILTER": "a kind of mailboxes",
     "NUMBER": "a number",
     "NZ_NUMBER": "a number",
     "PART": "a part number",

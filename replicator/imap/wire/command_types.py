@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from protocol.values import UidSet
+from replicator.imap.wire.event_groups import EventGroup
 from replicator.imap.wire.fetch_items import FetchItem
 from replicator.imap.wire.large_literal import IncomingLiteral
 from replicator.imap.wire.search_keys import Returns, SearchProgram
@@ -205,6 +206,14 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class Notify:
+    """NOTIFY (RFC 5465 section 3.1). NOTIFY NONE has no groups. `status`: tell what is in each watched mailbox now."""
+
+    groups: tuple[EventGroup, ...] = ()
+    status: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class GetQuota:
     """GETQUOTA (RFC 9208 section 4.1.1)."""
 
@@ -395,10 +404,9 @@ class Copy:
 
 Command = (
     Capability | Noop | Logout | Id | StartTls | Authenticate | Login | Namespace | Enable | Select | Create | Delete
-    | Rename | Subscribe | ListMailboxes | ListSubscriptions | Status | GetQuota | GetQuotaRoot | SetQuota
-    | GetMetadata | SetMetadata | Append
-    | Idle | Check | Compress | Close | Unselect | Expunge | Search | Sort | Thread | CancelUpdate | Fetch | Store
-    | Copy
+    | Rename | Subscribe | ListMailboxes | ListSubscriptions | Status | Notify | GetQuota | GetQuotaRoot | SetQuota
+    | GetMetadata | SetMetadata | Append | Idle | Check | Compress | Close | Unselect | Expunge | Search | Sort | Thread
+    | CancelUpdate | Fetch | Store | Copy
 )  # fmt: skip
 
 

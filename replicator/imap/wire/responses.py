@@ -103,16 +103,29 @@ def _string(text: str) -> bytes:
 
 
 def list_line(
-    verb: str, attributes: Sequence[str], name: str, child_info: Sequence[str] = (), *, utf8: bool = False
+    verb: str,
+    attributes: Sequence[str],
+    name: str,
+    child_info: Sequence[str] = (),
+    old_name: str | None = None,
+    *,
+    utf8: bool = False,
 ) -> bytes:
-    """Format a LIST or LSUB response (RFC 3501 sections 7.2.2 and 7.2.3), with CHILDINFO (RFC 5258 section 3.5)."""
-    extended = ' ("CHILDINFO" (' + " ".join(f'"{option}"' for option in child_info) + "))" if child_info else ""
+    """Format a LIST or LSUB response (RFC 3501 sections 7.2.2 and 7.2.3).
+
+    With CHILDINFO (RFC 5258 section 3.5) or OLDNAME (RFC 5465 section 5.4), if they are given.
+    """
+    extended = b""
+    if child_info:
+        extended = (' ("CHILDINFO" (' + " ".join(f'"{option}"' for option in child_info) + "))").encode("ascii")
+    elif old_name is not None:
+        extended = b' ("OLDNAME" (%b))' % mailbox(old_name, utf8=utf8)
     return b'* %b (%b) "%b" %b%b\r\n' % (
         verb.encode("ascii"),
         " ".join(attributes).encode("ascii"),
         SEPARATOR.encode("ascii"),
         mailbox(name, utf8=utf8),
-        extended.encode("ascii"),
+        extended,
     )
 
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from replicator.errors import MailError
+from replicator.imap.wire.fetch_items import FetchItem
 from replicator.imap.wire.sequence_set import SequenceSet
 
 CHARSETS = ("US-ASCII", "UTF-8")
@@ -232,10 +233,14 @@ class ReturnOption(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Returns:
-    """Results that a SEARCH or SORT asks for. `partial`: the first and last places wanted (RFC 5267 section 4.4)."""
+    """Results that a SEARCH or SORT asks for. `partial`: the first and last places wanted (RFC 5267 section 4.4).
+
+    `update_items`: what UPDATE is to send of each new message that comes into the results (RFC 5465 section 7).
+    """
 
     options: frozenset[ReturnOption]
     partial: tuple[int, int] | None = None
+    update_items: tuple[FetchItem, ...] = ()
 
     def __contains__(self, option: ReturnOption) -> bool:
         return option in self.options

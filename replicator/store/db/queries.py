@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from protocol.values import Context, Dot, UidSet
+from replicator.folder_watch import WatchedFolder
 from replicator.store.bodies.body_rows import read_body
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
@@ -67,10 +68,13 @@ class FolderRecord(NamedTuple):
 
 
 _WAITING = "SELECT origin, seq, chain FROM log WHERE applied = 0 UNION SELECT origin, seq, chain FROM waiting"
-_FOLDERS = (
-    "SELECT f.mailbox_id, f.name, f.uidvalidity + COALESCE(c.risen, 0)"
-    " FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
-    " WHERE f.user = ? AND (f.deleted = 0 OR c.messages > 0)"
+_OF_FOLDERS = (
+    " FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ? AND (f.deleted = 0 OR c.messages > 0)"
+)
+_FOLDERS = "SELECT f.mailbox_id, f.name, f.uidvalidity + COALESCE(c.risen, 0)" + _OF_FOLDERS
+_WATCHED = (
+    "SELECT f.name, f.mailbox_id, f.uidvalidity + COALESCE(c.risen, 0), COALESCE(c.messages, 0),"
+    " COALESCE(c.unseen, 0), COALESCE(c.uidnext, 1), COALESCE(c.highestmodseq, 0)" + _OF_FOLDERS
 )
 # Two visible folders share a name only if one of them is deleted; the one not deleted sorts last and counts.
 _ORDER = " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id"
@@ -103,6 +107,24 @@ def folder(connection: sqlite3.Connection, user: str, name: str) -> FolderRecord
     """Return the visible folder of that name, if any."""
     found = connection.execute(_FOLDERS + " AND f.name = ?" + _ORDER, (user, name)).fetchall()
     return FolderRecord(*found[-1]) if found else None
+
+
+def watched_folders(connection: sqlite3.Connection, user: str) -> dict[str, WatchedFolder]:
+    """Return the user's visible folders with their counters, by name."""
+    rows = connection.execute(_WATCHED + _ORDER, (user,))
+    return {name: WatchedFolder(*columns) for name, *columns in rows}
+
+
+def watched_folder(connection: sqlite3.Connection, user: str, name: str) -> WatchedFolder | None:
+    """Return the visible folder of that name with its counters, if any."""
+    found = connection.execute(_WATCHED + " AND f.name = ?" + _ORDER, (user, name)).fetchall()
+    return WatchedFolder(*found[-1][1:]) if found else None
+
+
+def is_subscribed(connection: sqlite3.Connection, user: str, name: str) -> bool:
+    """Return True if the user subscribes to this name."""
+    query = "SELECT 1 FROM subscription WHERE user = ? AND name = ? AND subscribed = 1"
+    return connection.execute(query, (user, name)).fetchone() is not None
 
 
 def folder_name(connection: sqlite3.Connection, mailbox_id: bytes) -> str | None:

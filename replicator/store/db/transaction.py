@@ -75,6 +75,7 @@ class Commit:
     usage: dict[str, Usage] = field(default_factory=dict)  # of users whom a job asked about, after the transaction
     growth: dict[str, Usage] = field(default_factory=dict)  # what users' mailboxes hold more, or less, than before
     recounted: set[str] = field(default_factory=set)  # users of mailboxes whose counters were wrong
+    mended: set[str] = field(default_factory=set)  # users with rows that have been repaired
 
 
 @dataclass(slots=True)

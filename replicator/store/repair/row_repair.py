@@ -63,6 +63,7 @@ def mend_strays(tx: Transaction, damages: Sequence[Defect]) -> None:
             tx.connection.execute(sql, values)
         if damage.mailbox_id is not None and damage.kind in _SHOWN and damage.can_be_mended:
             retired[damage.mailbox_id] = None
+        tx.commit.mended |= set() if damage.user is None else {damage.user}
         if damage.mailbox_id is not None and damage.kind == "chain":
             tx.memory.chains.pop(damage.mailbox_id, None)
             tx.commit.recounted |= set() if damage.user is None else {damage.user}

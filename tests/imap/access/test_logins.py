@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from replicator.config import LimitsConfig
-from replicator.imap.handlers.idle import LOGIN_CHECK_S
+from replicator.imap.handlers.telling import LOGIN_CHECK_S
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
 from replicator.users import UserDirectory, add_user, delete_user, set_password

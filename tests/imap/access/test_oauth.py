@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from replicator.config import ALGORITHMS, LimitsConfig, OauthConfig
 from replicator.errors import ConfigError
-from replicator.imap.handlers.idle import LOGIN_CHECK_S
+from replicator.imap.handlers.telling import LOGIN_CHECK_S
 from replicator.imap.services import ImapServices
 from replicator.oauth import AccessTokens, KeySet, ProviderKeys
 from replicator.runtime.metrics import ImapMetrics, RefusalMetrics

@@ -14,6 +14,8 @@ from protocol.values import UidSet
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire import search_keys as k
 from replicator.imap.wire.command_parser import CommandParser, CommandSyntaxError, tag_of
+from replicator.imap.wire.event_groups import EventGroup
+from replicator.imap.wire.event_groups import MailboxFilter as F
 from replicator.imap.wire.fetch_items import ALL, FAST, FULL, Attribute, BodySection, Partial, SectionText
 from replicator.imap.wire.mailbox_names import encode_name
 from replicator.imap.wire.responses import mailbox, quoted_or_literal
@@ -82,6 +84,26 @@ def searched(text: bytes, *literals: bytes) -> k.SearchKey:
         (b"RENAME a b", c.Rename("a", "b")),
         (b"SUBSCRIBE a", c.Subscribe("a")),
         (b"UNSUBSCRIBE a", c.Subscribe("a", subscribed=False)),
+        (b"NOTIFY NONE", c.Notify()),
+        (
+            b"notify set STATUS (selected-DELAYED (messagenew (uid) messageexpunge)) (Personal none)",
+            c.Notify(
+                (
+                    EventGroup(F.SELECTED_DELAYED, (), ("MESSAGENEW", "MESSAGEEXPUNGE"), (Attribute.UID,)),
+                    EventGroup(F.PERSONAL, (), ()),
+                ),
+                status=True,
+            ),
+        ),
+        (
+            b'NOTIFY SET (subtree inbox/a (MailboxName)) (mailboxes ("b c" Entw&APw-rfe) (Future))',
+            c.Notify(
+                (
+                    EventGroup(F.SUBTREE, ("INBOX/a",), ("MAILBOXNAME",)),
+                    EventGroup(F.MAILBOXES, ("b c", "Entwürfe"), ("FUTURE",)),
+                )
+            ),
+        ),
         (b'LIST "" *', c.ListMailboxes("", ("*",))),
         (b'LIST "" ""', c.ListMailboxes("", ("",))),
         (b'LIST () "" ""', c.ListMailboxes("", ("",), extended=True)),

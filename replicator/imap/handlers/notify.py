@@ -1,0 +1,164 @@
+"""NOTIFY (RFC 5465), and what it makes the server say of folders other than the selected one.
+
+LIST tells of names and subscriptions, STATUS of messages. Both say what is so now, so changes that come fast are told
+together. A client hears nothing of what its own CREATE, DELETE, RENAME and SUBSCRIBE do to names; the STATUS of a
+mailbox into which it copies or appends tells of others' changes, too, so it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import trio
+
+from replicator.errors import MailError
+from replicator.folder_watch import FolderChanges, FolderEvent, FolderTree
+from replicator.imap.handlers.folder_list import NONEXISTENT, SUBSCRIBED
+from replicator.imap.handlers.folders import counted
+from replicator.imap.handlers.metadata import shown_uses
+from replicator.imap.handlers.updates import announce
+from replicator.imap.notifications import Notifications, Wishes, is_caused_by, status_values
+from replicator.imap.session import Completion, Session
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire.event_groups import Event
+from replicator.imap.wire.fetch_items import Attribute
+from replicator.imap.wire.refusals import CommandFailedError
+from replicator.imap.wire.responses import list_line, status_line, status_response
+from replicator.mailstore import Folder
+
+_NAMES_BETWEEN_CHECKPOINTS = 20  # a millisecond or two where names are as long as they may be
+
+_OVERFLOW = "NOTIFICATIONOVERFLOW"
+
+
+async def notify(session: Session, command: c.Notify) -> Completion:
+    """Run NOTIFY. NOTIFY SET is a NOOP, too (RFC 5465 section 3.1)."""
+    _check(session, command)
+    if command.groups:
+        await session.catch_up()
+        if session.selection_or_none is not None:
+            await announce(session, expunges=True, wishes=Wishes())
+    notifications = Notifications(command.groups)
+    if notifications.needs_watch:
+        await session.mail.catch_up(session.user)
+        notifications.watch = await session.mail.watch_folders(session.user)
+    session.notify(notifications)
+    if any(Attribute.MODSEQ in (group.items or ()) for group in command.groups):
+        session.become_aware()
+    if command.status and notifications.watch is not None:
+        await _tell_all(session, notifications, notifications.watch.tree)
+    return Completion("You will be notified" if command.groups else "You will not be notified")
+
+
+def _check(session: Session, command: c.Notify) -> None:
+    """Check that the groups can be carried out. Raises CommandFailedError."""
+    if any(group.has_unsupported for group in command.groups):  # RFC 5465 section 3.1
+        names = " ".join(event.value for event in Event)
+        raise CommandFailedError("Some of these events are unknown here", f"BADEVENT ({names})")
+    limit = session.limits.imap_notify_mailboxes
+    if (named := sum(len(group.names) for group in command.groups)) > limit:
+        text = f"A NOTIFY may name {limit} mailboxes, not {named}; use SUBTREE or PERSONAL"
+        raise session.refusal("imap_notify_mailboxes", text, _OVERFLOW)
+    limit = session.limits.imap_fetch_items
+    if (items := sum(len(group.items or ()) for group in command.groups)) > limit:
+        raise session.refusal("imap_fetch_items", f"A NOTIFY may have {limit} FETCH items, not {items}", _OVERFLOW)
+
+
+async def _tell_all(session: Session, notifications: Notifications, tree: FolderTree) -> None:
+    """Tell what is in each mailbox of whose messages the client wants to hear, as LIST with STATUS does."""
+    condstore = session.aware.condstore
+    for position, (name, folder) in enumerate(tree.folders.items()):
+        if position % _NAMES_BETWEEN_CHECKPOINTS == 0:
+            await trio.lowlevel.checkpoint()
+        if not notifications.wants_status(name, tree) or _is_selected(session, folder.mailbox_id):
+            continue
+        items = notifications.items(name, tree, condstore=condstore)
+        try:
+            one = Folder(session.user, name, folder.mailbox_id, folder.uidvalidity)
+            await session.write([await counted(session, one, items)])
+        except MailError:  # it may not be shown yet; what comes there is told
+            continue
+
+
+async def tell_folders(session: Session, command: c.Command | None = None) -> None:
+    """Tell what has changed in folders that are not selected; not what the command just done has changed."""
+    notifications = session.notifications
+    if notifications is None or notifications.watch is None or session.ended:
+        return
+    try:
+        changes = await notifications.watch.take()
+    except MailError as error:
+        await _give_up(session, str(error))
+        return
+    if changes.missed:
+        await _give_up(session, "More has changed than can be told")
+        return
+    due = await _tell_events(session, notifications, changes, command)
+    if notifications.untold is not None and not _is_selected(session, notifications.untold):
+        due += [name] if (name := changes.tree.names.get(notifications.untold)) is not None else []
+        notifications.untold = None
+    arrivals = dict.fromkeys((*due, *changes.arrivals))
+    await _tell_counters(session, notifications, changes.tree, arrivals, Event.MESSAGE_NEW)
+    flags = [name for name in changes.flags if name not in arrivals]
+    await _tell_counters(session, notifications, changes.tree, flags, Event.FLAG_CHANGE)
+
+
+async def _give_up(session: Session, why: str) -> None:
+    """Tell that the client will not be notified any more (RFC 5465 section 5.8)."""
+    session.notify(Notifications())
+    await session.write([status_line("OK", f"{why}; send NOTIFY again, then LIST and STATUS", _OVERFLOW)])
+
+
+async def _tell_events(
+    session: Session, notifications: Notifications, changes: FolderChanges, command: c.Command | None
+) -> list[str]:
+    """Tell of names and subscriptions. Return the names of renamed folders whose messages are news to the client."""
+    tree, due, uses = changes.tree, list[str](), None
+    known: set[str] = set()  # new names of folders of which the client knows that they have moved
+    for position, event in enumerate(changes.events):
+        if position % _NAMES_BETWEEN_CHECKPOINTS == 0:
+            await trio.lowlevel.checkpoint()
+        is_known = event.implied_by in known or (command is not None and is_caused_by(command, event))
+        if not is_known and notifications.wants_event(event, tree):
+            if event.exists and uses is None:
+                uses = await shown_uses(session, {name: folder.mailbox_id for name, folder in tree.folders.items()})
+            await session.write([_line(event, tree, uses or {}, utf8=session.aware.utf8)])
+            is_known = True
+        if event.old_name is not None:
+            if is_known:
+                known.add(event.name)
+            if not (is_known and notifications.wants_status(event.old_name, tree)):
+                due.append(event.name)
+    return due
+
+
+def _line(event: FolderEvent, tree: FolderTree, uses: Mapping[str, str], *, utf8: bool) -> bytes:
+    attributes = [] if event.exists else [NONEXISTENT]
+    attributes.append("\\HasChildren" if event.name in tree.children else "\\HasNoChildren")
+    attributes += [SUBSCRIBED] if event.subscribed else []
+    attributes += [uses[event.name]] if event.exists and event.name in uses else []
+    return list_line("LIST", attributes, event.name, old_name=event.old_name, utf8=utf8)
+
+
+async def _tell_counters(
+    session: Session, notifications: Notifications, tree: FolderTree, names: Iterable[str], event: Event
+) -> None:
+    """Tell what is in the folders of these names, as far as the client wants to hear of this event there."""
+    condstore = session.aware.condstore
+    for position, name in enumerate(names):
+        if position % _NAMES_BETWEEN_CHECKPOINTS == 0:
+            await trio.lowlevel.checkpoint()
+        if (folder := tree.folders.get(name)) is None or not notifications.wants(event, name, tree):
+            continue
+        if _is_selected(session, folder.mailbox_id):  # RFC 5465 section 3.1: SELECTED alone tells of that one
+            notifications.untold = folder.mailbox_id
+            continue
+        values = status_values(folder)
+        items = notifications.items(name, tree, condstore=condstore)
+        told = [(item.value, str(values[item])) for item in items]
+        await session.write([status_response(name, told, utf8=session.aware.utf8)])
+
+
+def _is_selected(session: Session, mailbox_id: bytes) -> bool:
+    selection = session.selection_or_none
+    return selection is not None and selection.folder.mailbox_id == mailbox_id

@@ -1,0 +1,115 @@
+"""Live folders of the users who are watched: read once for each, and again what commits may have changed.
+
+Reading goes on in threads, one at a time for each user, for whichever subscriber asks first. What is committed
+meanwhile is read next, all of it at once.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from replicator.folder_watch import (
+    TOUCHED_MAX,
+    FolderSubscription,
+    FolderTree,
+    FolderView,
+    Touched,
+    TreeUpdate,
+    WatchedFolder,
+)
+from replicator.store.db import queries
+from replicator.store.db.transaction import Commit
+from resync.entry import Entry, FolderCreate, FolderDelete, FolderRename, FolderSubscribe
+
+Read = Callable[[Callable[[sqlite3.Connection], TreeUpdate]], Awaitable[TreeUpdate]]
+
+
+class FolderViews:
+    """The watched users of one node. Used on the event loop only."""
+
+    def __init__(self, read: Read) -> None:
+        """`read`: runs a query beside the writer."""
+        self._read = read
+        self._views: dict[str, FolderView] = {}
+
+    async def watch(self, user: str) -> FolderSubscription:
+        """Return a subscription that begins now; the caller closes it. Raises MailError."""
+        view = self._views.get(user)
+        if view is None:
+            view = self._views[user] = FolderView(partial(self._look, user))
+        subscription = FolderSubscription(view, partial(self._closed, user, view))
+        try:
+            await subscription.take()
+        except BaseException:
+            subscription.close()
+            raise
+        return subscription
+
+    def note(self, commit: Commit) -> None:
+        """Note what a published commit may have changed."""
+        if not self._views:
+            return
+        for user in commit.mended & self._views.keys():
+            self._views[user].touch(Touched(everything=True))
+        touched: dict[str, Touched] = {}
+        for entry in commit.applied:
+            if entry.user in self._views:
+                touched.setdefault(entry.user, Touched()).add(_touched_by(entry))
+        for user, by_commit in touched.items():
+            self._views[user].touch(by_commit)
+
+    async def _look(self, user: str, before: FolderTree, touched: Touched) -> TreeUpdate:
+        return await self._read(partial(_update, user=user, before=before, touched=touched))
+
+    def _closed(self, user: str, view: FolderView) -> None:
+        if not view.subscribers and self._views.get(user) is view:
+            del self._views[user]
+
+
+def _touched_by(entry: Entry) -> Touched:
+    """Return what an entry may have changed of its user's folders."""
+    if not entry.is_tree:
+        return Touched({entry.mailbox_id})
+    touched = Touched(everything=len(entry.changes) > TOUCHED_MAX)
+    for change in entry.changes[: 0 if touched.everything else None]:
+        match change:
+            case FolderCreate(mailbox_id) | FolderRename(mailbox_id) | FolderDelete(mailbox_id):
+                touched.mailbox_ids.add(mailbox_id)
+            case FolderSubscribe(name):
+                touched.subscriptions.add(name)
+            case _:
+                touched.everything = True
+    return touched
+
+
+def _update(connection: sqlite3.Connection, user: str, before: FolderTree, touched: Touched) -> TreeUpdate:
+    """Read what may have changed, from one snapshot, and return the step to it."""
+    connection.execute("BEGIN")
+    try:
+        if touched.everything:
+            found, subscribed = _everything(connection, user, before)
+        else:
+            found = _folders_of(connection, user, before, touched.mailbox_ids)
+            subscribed = {name: queries.is_subscribed(connection, user, name) for name in touched.subscriptions}
+    finally:
+        connection.execute("COMMIT")
+    return before.updated(found, subscribed)
+
+
+def _everything(
+    connection: sqlite3.Connection, user: str, before: FolderTree
+) -> tuple[dict[str, WatchedFolder | None], dict[str, bool]]:
+    subscriptions = queries.subscriptions(connection, user)
+    found = {**dict.fromkeys(before.folders), **queries.watched_folders(connection, user)}
+    return found, {name: name in subscriptions for name in subscriptions | before.subscriptions}
+
+
+def _folders_of(
+    connection: sqlite3.Connection, user: str, before: FolderTree, mailbox_ids: set[bytes]
+) -> dict[str, WatchedFolder | None]:
+    """Return what now is under the names that these mailboxes have or had: another one may have come to light there."""
+    names = {before.names.get(mailbox_id) for mailbox_id in mailbox_ids}
+    names |= {queries.folder_name(connection, mailbox_id) for mailbox_id in mailbox_ids}
+    return {name: queries.watched_folder(connection, user, name) for name in names if name is not None}
