@@ -1,8 +1,7 @@
 """Outlines of this node's bodies: one task makes them shortly after a body has arrived (design section 6).
 
 It looks at all bodies in their order of arrival, whichever way they came, and at those whose outline is of an earlier
-version. Deliveries come first: while the log grows, a slice is made once in `OUTLINES_PATIENCE_S`, otherwise as many as
-take half of one processor.
+version, in the node's spare time.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from functools import partial
 
 import trio
 
-from protocol.commands import Parts
 from replicator.errors import MailError
 from replicator.mailstore import Outliner
-from replicator.mime.skeleton import Skeleton
 from replicator.replication import timing
-from replicator.replication.bodies.reader import recipe_of
+from replicator.replication.bodies.reader import skeleton_of
+from replicator.replication.bodies.spare_time import SpareTime
 from replicator.runtime.environment import ThreadRunner
-from replicator.store.bodies.outline_rows import Unoutlined, unoutlined, write_outlines
+from replicator.store.bodies.body_lists import ListedBody
+from replicator.store.bodies.outline_rows import unoutlined, write_outlines
 from replicator.store.db.transaction import Transaction
 from replicator.store.store import Store
 
@@ -32,10 +31,10 @@ BODIES_AT_ONCE, BYTES_AT_ONCE = 64, 256 << 10  # bodies of a slice, and their si
 class Outlines:
     """The task that makes outlines. Belongs to the event loop."""
 
-    def __init__(self, store: Store, run_in_thread: ThreadRunner) -> None:
+    def __init__(self, store: Store, run_in_thread: ThreadRunner, spare_time: SpareTime) -> None:
         self._store = store
         self._run_in_thread = run_in_thread
-        self._quiet_at = -1  # the log's end when it was last found quiet
+        self._spare_time = spare_time
 
     async def run(self, outliner: Outliner) -> None:
         """Make outlines until cancelled."""
@@ -54,33 +53,16 @@ class Outlines:
         """Make outlines until no body lacks one of the present version. Raises MailError."""
         look = partial(unoutlined, version=outliner.version, bodies=BODIES_AT_ONCE, size_bytes=BYTES_AT_ONCE)
         while True:
-            await self._quiet()
-            began = trio.current_time()
-            if not (some := await self._store.read(look)):
-                return
-            made = await self._run_in_thread(partial(_made, outliner, some))
-            await self._store.write(partial(_write, made=made, version=outliner.version))
-            await trio.sleep(max(timing.OUTLINES_REST_S, trio.current_time() - began))
-
-    async def _quiet(self) -> None:
-        """Return when the log has not grown for a moment, or when the patience is over."""
-        with trio.move_on_after(timing.OUTLINES_PATIENCE_S):
-            while self._quiet_at != self._store.tail.end:
-                self._quiet_at = self._store.tail.end
-                await trio.sleep(timing.OUTLINES_QUIET_S)
+            async with self._spare_time.turn():
+                if not (some := await self._store.read(look)):
+                    return
+                made = await self._run_in_thread(partial(_made, outliner, some))
+                await self._store.write(partial(_write, made=made, version=outliner.version))
 
 
-def _made(outliner: Outliner, some: Iterable[Unoutlined]) -> dict[bytes, bytes]:
-    skeletons = ((body.content_hash, _skeleton(body.message)) for body in some)
+def _made(outliner: Outliner, some: Iterable[ListedBody]) -> dict[bytes, bytes]:
+    skeletons = ((body.content_hash, skeleton_of(body.message)) for body in some)
     return {content_hash: b"" if one is None else outliner.outline(one) for content_hash, one in skeletons}
-
-
-def _skeleton(message: bytes | Parts | None) -> Skeleton | None:
-    """Return the body's skeleton; None if the body or its recipe is damaged."""
-    if not isinstance(message, Parts):
-        return None if message is None else Skeleton(message)
-    recipe = recipe_of(message)
-    return None if recipe is None else recipe.skeleton()
 
 
 def _write(tx: Transaction, made: dict[bytes, bytes], version: int) -> None:

@@ -85,6 +85,14 @@ class LargeBody:
             yield piece.octets(b"".join(read.values()))
 
 
+def skeleton_of(message: bytes | Parts | None) -> Skeleton | None:
+    """Return the skeleton of a body as the database has it; None if the body or its recipe is damaged."""
+    if not isinstance(message, Parts):
+        return None if message is None else Skeleton(message)
+    recipe = recipe_of(message)
+    return None if recipe is None else recipe.skeleton()
+
+
 def recipe_of(message: Parts) -> Recipe | None:
     """Unpack the message's recipe. Returns None and logs it if the recipe is invalid or does not fit the body's size.
 
