@@ -21,6 +21,7 @@ from replicator.mailstore import (
     Outliner,
     ReceivedBody,
     SavedMessage,
+    SearchTextMaker,
     StoreResult,
     read_all,
 )
@@ -30,6 +31,7 @@ from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
 from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.environment import Environment
+from replicator.status import SearchTextStatus
 from replicator.store.store import Store
 from replicator.users.names import candidates
 from replicator.view import MailboxView, Message
@@ -145,6 +147,17 @@ class HookedMail(ClusterMailStore):
     async def outline(self, outliner: Outliner) -> None:
         """Make outlines until cancelled, as a running node does."""
         await self._bodies.outline(outliner)
+
+    async def keep_search_texts(self, maker: SearchTextMaker | None) -> None:
+        """Keep search texts until cancelled, as a running node does."""
+        await self._bodies.keep_search_texts(maker)
+
+    @property
+    def search_text_status(self) -> SearchTextStatus | None:
+        return self._bodies.search_texts.status
+
+    def rebuild_search_texts(self) -> None:
+        self._bodies.search_texts.begin_anew()
 
     def tasks(self) -> TaskRunner:
         """Return the task runner, which the test has to run."""

@@ -27,7 +27,7 @@ from replicator.store.db.schema import PAGE_BYTES, WAL_PAGES, is_full
 SLICE_BYTES = 4 << 20
 """Search texts in memory at once, plus one more."""
 
-UNPACKED_MAX_BYTES = 2 << 20  # of a search text with its hash: the door has less
+TEXT_MAX_BYTES = 2 << 20  # of a search text that is kept: doors make less
 
 _HASH_BYTES = 32
 _FORM = 1000  # times a number that rises with each change of the tables here, plus the version of the texts
@@ -91,7 +91,7 @@ class SearchTextFile:
             " FROM wanted w CROSS JOIN search_text t ON t.hash = w.hash"
         )
         found, left = dict[bytes, bytes](), SLICE_BYTES
-        unpack = partial(zstandard.ZstdDecompressor().decompress, max_output_size=UNPACKED_MAX_BYTES)
+        unpack = partial(zstandard.ZstdDecompressor().decompress, max_output_size=_HASH_BYTES + TEXT_MAX_BYTES)
         with _translated(self._path), closing(self._reader.execute(query, [*hashes])) as rows:
             for number, content_hash, packed in rows:
                 if packed == b"":
@@ -106,12 +106,12 @@ class SearchTextFile:
         return SearchTextSlice(found, len(hashes))
 
     def write(self, made: Mapping[bytes, bytes]) -> None:
-        """Write the search texts of these bodies; an empty one leaves an empty row.
+        """Write the search texts of these bodies; an empty one, or one that is too large, leaves an empty row.
 
         Raises SearchFileDamagedError, DatabaseFailedError; DiskFullError, also if too little room would be left.
         """
         compress = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True).compress
-        rows = [(key, compress(key + text) if text else b"") for key, text in made.items()]
+        rows = [(key, compress(key + text) if 0 < len(text) <= TEXT_MAX_BYTES else b"") for key, text in made.items()]
         with self._transaction():
             if (short := shortage(self._path.parent, self._look_at)) is not None:
                 raise DiskFullError(f"{self._path.parent} has {short}, and search texts leave {short.reserve} for mail")

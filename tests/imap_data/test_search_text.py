@@ -146,6 +146,7 @@ def test_most_hard_mails_have_search_texts() -> None:
 def test_bodies_without_search_text() -> None:
     assert not search_text_of(Skeleton(b"A: b\r\n" * (MAX_FIELDS + 1) + b"\r\n"))
     assert not search_text_of(Skeleton(b"\r\n" + b"x" * (TEXT_MAX_BYTES + 1)))
+    assert not search_text_of(Skeleton(b"A: %b\r\n\r\n" % (b"x" * TEXT_MAX_BYTES)))
     assert search_text_of(Skeleton(b"A: b\r\n" * MAX_FIELDS + b"\r\n"))
     assert search_text_of(Skeleton(b"Content-Type: a/b\r\n\r\n" + b"x" * (TEXT_MAX_BYTES + 1)))
 

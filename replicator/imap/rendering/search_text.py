@@ -80,6 +80,8 @@ def search_text_of(skeleton: Skeleton) -> bytes:
         return b""
     header = encoded(compared_header(body.header))
     texts, left = [], TEXT_MAX_BYTES - len(header)
+    if left < 0:
+        return b""
     for pieces in compared_texts(body):
         text = bytearray()
         for piece in pieces:
