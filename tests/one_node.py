@@ -25,13 +25,13 @@ from replicator.mailstore import (
     StoreResult,
     read_all,
 )
+from replicator.replication.bodies.search_texts import SearchTexts
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
 from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.environment import Environment
-from replicator.status import SearchTextStatus
 from replicator.store.store import Store
 from replicator.users.names import candidates
 from replicator.view import MailboxView, Message
@@ -153,11 +153,8 @@ class HookedMail(ClusterMailStore):
         await self._bodies.keep_search_texts(maker)
 
     @property
-    def search_text_status(self) -> SearchTextStatus | None:
-        return self._bodies.search_texts.status
-
-    def rebuild_search_texts(self) -> None:
-        self._bodies.search_texts.begin_anew()
+    def search_texts_task(self) -> SearchTexts:
+        return self._bodies.search_texts
 
     def tasks(self) -> TaskRunner:
         """Return the task runner, which the test has to run."""
