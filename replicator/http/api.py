@@ -40,7 +40,7 @@ from replicator.http.services import HttpServices
 from replicator.http.task_routes import TASK_ROUTES
 from replicator.mailstore import INBOX, Folder, NewMessage, canonical_name
 from replicator.runtime.metrics import exposition
-from replicator.status import CheckpointOutcome, CheckpointResult, CheckpointStatus, QuotaStatus
+from replicator.status import CheckpointOutcome, CheckpointResult, CheckpointStatus, QuotaStatus, SearchTextStatus
 
 MESSAGE_TYPE = "message/rfc822"
 MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
@@ -147,9 +147,9 @@ async def post_search_rebuild(services: HttpServices, _request: Request) -> Resp
     """Make all search texts anew. Idempotent, but each time the work is done again."""
     if services.search_texts is None:
         raise ProblemError(HTTPStatus.CONFLICT, "this node keeps no search texts: `full_text` in [search] is false")
-    before = services.search_texts.status
+    before = services.search_texts.status or SearchTextStatus(bodies=0, waiting=0, size_bytes=0)
     services.search_texts.begin_anew()
-    return json_response(None if before is None else asdict(before), HTTPStatus.ACCEPTED)
+    return json_response(asdict(before), HTTPStatus.ACCEPTED)
 
 
 async def list_messages(services: HttpServices, request: Request) -> Response:

@@ -33,12 +33,10 @@ def rebuild(config_file: Path | None, url: str | None, *, as_json: bool) -> None
     with NodeClient(node) as client:
         before = client.rebuild_search_texts()
     if as_json:
-        echo_json(None if before is None else asdict(before))
-    elif before is None:
-        click.echo(f"{node.name} had no search texts, and makes them in the background")
+        echo_json(asdict(before))
     else:
-        bodies = before.bodies + before.waiting
+        kept = f"{size(before.size_bytes)} of {before.bodies} bodies"
         click.echo(
-            f"{node.name} deletes its search texts of {before.bodies} bodies ({size(before.size_bytes)}), and makes"
-            f" those of all {bodies} in the background; `status` tells how far it is"
+            f"{node.name} deletes its search texts ({kept}), and makes all anew in the background; `status` tells how"
+            " far it is"
         )
