@@ -23,8 +23,7 @@ def test_status_tells_of_search_texts_that_are_to_come(served: ServedNode, invok
     served.report.search_texts = SearchTextStatus(300, 20, 4096)
     output = " ".join(invoke("status", "--url", served.url).stdout.split())
     assert "dc1 is yet to keep the text of 20 bodies for SEARCH, which reads them until then" in output
-    assert (
-        json.loads(invoke("status", "--json", "--url", served.url).stdout)["nodes"][0]["search_texts"]["waiting"] == 20
-    )
+    (node,) = json.loads(invoke("status", "--json", "--url", served.url).stdout)["nodes"]
+    assert node["status"]["search_texts"] == {"bodies": 300, "waiting": 20, "size_bytes": 4096}
     served.report.search_texts = SearchTextStatus(320, 0, 4096)
     assert "SEARCH" not in invoke("status", "--url", served.url).stdout
