@@ -126,6 +126,12 @@ def test_search_text_tells_what_is_in_the_body(raw: bytes, data: st.DataObject) 
     assert by_search_text == by_body
 
 
+def test_halves_of_characters_are_kept_apart() -> None:
+    assert encoded("?") not in encoded("\ud800")
+    assert encoded("\ud800") not in encoded("\udc00")
+    assert encoded("\ud83d\ude00") != encoded("\N{GRINNING FACE}")
+
+
 @given(text=st.text(st.characters() | st.sampled_from(["\ud800", "\udc00", "\ud83d", "\ude00"])), data=st.data())
 def test_encoded_text_contains_what_the_text_contains(text: str, data: st.DataObject) -> None:
     part = data.draw(st.just(text[1:-1]) | st.text(st.sampled_from([*text, "\ud83d", "\ude00", "😀"]), max_size=3))
