@@ -24,13 +24,13 @@ from replicator.runtime.file_modes import create_private
 from replicator.store.bodies.body_rows import COMPRESSION_LEVEL
 from replicator.store.db.schema import PAGE_BYTES, WAL_PAGES, is_full
 
-SLICE_BYTES = 4 << 20
+SLICE_BYTES = 1 << 20
 """Search texts in memory at once, plus one more."""
 
 TEXT_MAX_BYTES = 2 << 20  # of a search text that is kept: doors make less
 
 _HASH_BYTES = 32
-_FORM = 1000  # times a number that rises with each change of the tables here, plus the version of the texts
+_FORM = 1_000_000  # times a number that rises with each change of the tables here, plus the version of the texts
 _CACHE_KIB = 8 * 1024  # per connection
 _WAITING = {
     *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH),

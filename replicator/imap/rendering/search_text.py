@@ -7,6 +7,7 @@ have no search text.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple, cast
 
@@ -99,4 +100,5 @@ def _lacks_text(skeleton: Skeleton) -> bool:
     return bool(skeleton.gaps) and hides_text(ParsedBody(skeleton, MAX_FIELDS + 1))
 
 
-SEARCH_TEXTS = SearchTextMaker(VERSION, _lacks_text, search_text_of)
+# Another Python may know more of Unicode, and decode charsets otherwise: it makes its own search texts.
+SEARCH_TEXTS = SearchTextMaker(1000 * VERSION + sys.version_info.minor, _lacks_text, search_text_of)

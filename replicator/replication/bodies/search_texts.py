@@ -78,8 +78,8 @@ class SearchTexts:
                 except SearchFileDamagedError as error:
                     log.warning("%s; search texts are made anew", error)
                     self.begin_anew()
-                except MailError as error:
-                    log.warning("cannot read search texts now: %s", error)
+                except MailError as error:  # the task meets it, too, and says so
+                    log.debug("cannot read search texts now: %s", error)
         return SearchTextSlice({}, len(hashes))
 
     def begin_anew(self) -> None:

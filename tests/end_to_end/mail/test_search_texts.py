@@ -18,11 +18,10 @@ MAIL = b"Content-Type: text/plain; charset=utf-8\r\n\r\nStra\xc3\x9fe 7\r\n"
 
 
 def has_search_text(config: Config) -> bool:
-    query = "SELECT 1 FROM search_text WHERE packed <> x''"
-    with suppress(sqlite3.OperationalError):  # the node has yet to create the file
-        with closing(sqlite3.connect(f"file:{config.node.data}/search.db?mode=ro", uri=True)) as texts:
-            return texts.execute(query).fetchone() is not None
-    return False
+    file = f"file:{config.node.data}/search.db?mode=ro"
+    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(file, uri=True)) as texts:
+        return texts.execute("SELECT 1 FROM search_text WHERE packed <> x''").fetchone() is not None
+    return False  # the node has yet to create the file
 
 
 def damage_once_kept(config: Config) -> None:
