@@ -12,7 +12,7 @@ import trio
 from replicator.config import Config
 from replicator.node import DATABASE
 from tests.end_to_end.helpers.in_process import running
-from tests.end_to_end.mail.test_outlines import client_of, configs
+from tests.end_to_end.helpers.two_nodes import client_of, configs
 
 MAIL = b"Content-Type: text/plain; charset=utf-8\r\n\r\nStra\xc3\x9fe 7\r\n"
 
