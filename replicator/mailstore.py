@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
@@ -123,6 +123,27 @@ class Outliner:
     version: int
     outline: Callable[[Skeleton], bytes]
     wanted: Callable[[Skeleton], Gap | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTextMaker:
+    """What a door wants to be kept of each body, so that it need not read the body to search in it: its search text.
+
+    `lacks_text` returns True if a skeleton lacks any of what the search text is made of. `make` returns the search text
+    of a skeleton that lacks nothing; or nothing if the body is always to be read. They run in a thread, keep no state,
+    and raise nothing. `version` rises with each change of what `make` returns.
+    """
+
+    version: int
+    lacks_text: Callable[[Skeleton], bool]
+    make: Callable[[Skeleton], bytes]
+
+
+class SearchTextSlice(NamedTuple):
+    """The search texts of the first `messages` of those asked for, by content hash. A message without one is read."""
+
+    texts: Mapping[bytes, bytes]
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +347,10 @@ class MailStore(Protocol):
 
         A message without one must be read.
         """
+        ...
+
+    async def search_texts(self, messages: Sequence[Message]) -> SearchTextSlice:
+        """Return the search texts that this node has for the first of these messages: for as many as fit in memory."""
         ...
 
 

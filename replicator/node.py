@@ -25,6 +25,7 @@ from replicator.http.services import HttpServices
 from replicator.http.tokens import Tokens
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.rendering.outline import OUTLINER
+from replicator.imap.rendering.search_text import SEARCH_TEXTS
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
@@ -158,6 +159,7 @@ async def run_node(
             nursery.start_soon(tasks.run)
             nursery.start_soon(coordinator.bodies.sweep)
             nursery.start_soon(coordinator.bodies.outline, OUTLINER)
+            nursery.start_soon(coordinator.bodies.keep_search_texts, SEARCH_TEXTS if config.search.full_text else None)
             if stopping is not None:
                 nursery.start_soon(_stop_when_asked, stopping, coordinator, nursery.cancel_scope)
             if reloads is not None:
@@ -305,6 +307,7 @@ def _doors(
         run_in_thread=environment.run_in_thread,
         limits=config.limits,
         refusals=refusals,
+        search_texts=coordinator.bodies.search_texts if config.search.full_text else None,
         reload=reloading.reload,
         destinations=_destinations_of(config),
     )

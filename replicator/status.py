@@ -109,6 +109,15 @@ class NoRoom:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchTextStatus:
+    """The search texts of a node, by which SEARCH need not read bodies."""
+
+    bodies: int  # with a search text, or known to have none
+    waiting: int  # bodies that are read by SEARCH until they have one
+    size_bytes: int  # on disk
+
+
+@dataclass(frozen=True, slots=True)
 class CertificateStatus:
     """A certificate that the node uses."""
 
@@ -161,3 +170,4 @@ class NodeStatus:
     no_room: tuple[NoRoom, ...]  # the first blocks all the others
     links: tuple[LinkStatus, ...]
     certificates: tuple[CertificateStatus, ...] = ()
+    search_texts: SearchTextStatus | None = None  # None: there are none now, so SEARCH reads bodies

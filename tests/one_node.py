@@ -21,9 +21,11 @@ from replicator.mailstore import (
     Outliner,
     ReceivedBody,
     SavedMessage,
+    SearchTextMaker,
     StoreResult,
     read_all,
 )
+from replicator.replication.bodies.search_texts import SearchTexts
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.tasks.registry import tasks_of
@@ -145,6 +147,14 @@ class HookedMail(ClusterMailStore):
     async def outline(self, outliner: Outliner) -> None:
         """Make outlines until cancelled, as a running node does."""
         await self._bodies.outline(outliner)
+
+    async def keep_search_texts(self, maker: SearchTextMaker | None) -> None:
+        """Keep search texts until cancelled, as a running node does."""
+        await self._bodies.keep_search_texts(maker)
+
+    @property
+    def search_texts_task(self) -> SearchTexts:
+        return self._bodies.search_texts
 
     def tasks(self) -> TaskRunner:
         """Return the task runner, which the test has to run."""

@@ -29,6 +29,7 @@ from replicator.status import (
     NodeStatus,
     NoRoom,
     QuotaStatus,
+    SearchTextStatus,
 )
 from replicator.tasks import (
     ApplyStatus,
@@ -136,6 +137,10 @@ class NodeClient:
     def reload(self) -> list[CertificateStatus]:
         """Make the node read its certificates again; return them."""
         return self._parsed(_certificates, self._ask("POST", "/api/v1/reload"))
+
+    def rebuild_search_texts(self) -> SearchTextStatus:
+        """Make the node make its search texts anew; return what there was before."""
+        return self._parsed(_search_text_status, self._ask("POST", "/api/v1/search/rebuild"))
 
     def contents(self, user: str, mailbox: str) -> Counter[str]:
         """Return the folder's number of messages for each content, by SHA-256 in hexadecimal."""
@@ -253,8 +258,14 @@ def _node_status(document: object) -> NodeStatus:
     no_room = tuple(NoRoom(**entry) for entry in fields["no_room"])
     lists = {name: tuple(fields[name]) for name in ("component", "not_serving")}
     certificates = tuple(_certificates(fields.get("certificates", ())))
-    records = {"no_room": no_room, "links": links, "checkpoint": checkpoint, "certificates": certificates}
+    records: _Object = {"no_room": no_room, "links": links, "checkpoint": checkpoint, "certificates": certificates}
+    if fields.get("search_texts") is not None:
+        records["search_texts"] = _search_text_status(fields["search_texts"])
     return NodeStatus(**{**fields, **lists, **records})
+
+
+def _search_text_status(document: object) -> SearchTextStatus:
+    return SearchTextStatus(**cast("_Object", document))
 
 
 def _certificates(document: object) -> list[CertificateStatus]:

@@ -22,6 +22,7 @@ COMMANDS = {
     "reload": "replicator.cli.commands.reload:reload",
     "resync": "replicator.cli.commands.resync:resync",
     "scrub": "replicator.cli.commands.check:scrub",
+    "search": "replicator.cli.commands.search:search",
     "status": "replicator.cli.commands.status:status",
     "token": "replicator.cli.commands.token:token",
     "undelete": "replicator.cli.commands.undelete:undelete",

@@ -148,6 +148,10 @@ def _troubles(node: NodeStatus) -> Iterator[str]:
         count = "1 body" if node.texts_lacking == 1 else f"{node.texts_lacking} bodies"
         how = "It fetches them from other nodes, newest first, and at once if a client reads the message."
         yield f"[yellow]{escape(node.sid)} lacks {count} of messages that it shows[/]. {how}"
+    if node.search_texts is not None and node.search_texts.waiting:
+        kept = f"it keeps that of {node.search_texts.bodies} ({size(node.search_texts.size_bytes)})"
+        what = f"is yet to keep the text of {node.search_texts.waiting} bodies for SEARCH"
+        yield f"[yellow]{escape(node.sid)} {what}[/], which reads them until then; {kept}."
     if node.checkpoint.error is not None:
         why = escape(node.checkpoint.error)
         yield f"[yellow]{escape(node.sid)} cannot write checkpoints, so it keeps its whole log[/]: {why}"

@@ -179,6 +179,13 @@ class QuotaConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchConfig:
+    """Searching. `full_text`: the text of each message is kept on disk as SEARCH compares it."""
+
+    full_text: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointConfig:
     """Location of checkpoints: `file:///absolute/path`, or `s3://bucket/prefix` at Amazon or at `endpoint`.
 
@@ -338,6 +345,7 @@ class Config:
     log: LogConfig = field(default_factory=LogConfig)
     content: ContentConfig = field(default_factory=ContentConfig)
     quota: QuotaConfig = field(default_factory=QuotaConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
     tls: TlsConfig | None = None
     plain_links: bool = False  # `tls.mode = "none"`: links to other machines need no TLS
     proxy: ProxyConfig = field(default_factory=ProxyConfig)

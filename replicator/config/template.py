@@ -18,6 +18,7 @@ from replicator.config.model import (
     OauthConfig,
     PeerConfig,
     QuotaConfig,
+    SearchConfig,
     TlsConfig,
 )
 from replicator.config.values import DURATION_UNITS_S
@@ -53,6 +54,8 @@ def config_text(config: Config, directory: Path) -> str:
         sections.append(_limits(config.limits))
     if config.quota != QuotaConfig():
         sections.append(_quota(config.quota))
+    if config.search != SearchConfig():
+        sections.append(f"[search]\nfull_text = {json.dumps(config.search.full_text)}    # kept for SEARCH\n")
     if config.http != HttpConfig():
         sections.append(_http(config.http, directory))
     return "\n".join(sections)

@@ -13,6 +13,7 @@
 | `GET /api/v1/users/USER/quota` | `QuotaStatus` |
 | `POST /api/v1/checkpoint` | `CheckpointResult`: 200 when all changes are written, 202 if that takes longer |
 | `POST /api/v1/reload` | `CertificateStatus` of each certificate, read again; 409 if one cannot be used |
+| `POST /api/v1/search/rebuild` | 202 and `SearchTextStatus` of what is deleted; 409 if the node is to keep none |
 | `GET /api/v1/users/USER/messages?mailbox=&after=` | UID and SHA-256 of messages above a UID, one page |
 | `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=` | 201 and the UID of the message in the body |
 
@@ -39,7 +40,7 @@ from replicator.http.services import HttpServices
 from replicator.http.task_routes import TASK_ROUTES
 from replicator.mailstore import INBOX, Folder, NewMessage, canonical_name
 from replicator.runtime.metrics import exposition
-from replicator.status import CheckpointOutcome, CheckpointResult, CheckpointStatus, QuotaStatus
+from replicator.status import CheckpointOutcome, CheckpointResult, CheckpointStatus, QuotaStatus, SearchTextStatus
 
 MESSAGE_TYPE = "message/rfc822"
 MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
@@ -142,6 +143,15 @@ async def post_reload(services: HttpServices, _request: Request) -> Response:
     return json_response([asdict(certificate) for certificate in certificates])
 
 
+async def post_search_rebuild(services: HttpServices, _request: Request) -> Response:
+    """Make all search texts anew. Idempotent, but each time the work is done again."""
+    if services.search_texts is None:
+        raise ProblemError(HTTPStatus.CONFLICT, "this node keeps no search texts: `full_text` in [search] is false")
+    before = services.search_texts.status or SearchTextStatus(bodies=0, waiting=0, size_bytes=0)
+    services.search_texts.begin_anew()
+    return json_response(asdict(before), HTTPStatus.ACCEPTED)
+
+
 async def list_messages(services: HttpServices, request: Request) -> Response:
     """Return UID and hash of a folder's messages, for `import` to skip. `more`: ask again after the last UID."""
     user = _known_user(services, request)
@@ -218,6 +228,7 @@ ROUTES: tuple[Route[HttpServices], ...] = (
     Route("PUT", "/api/v1/users/{user}/folders/{name}/master", put_master, query=frozenset({"node"})),
     Route("POST", "/api/v1/checkpoint", post_checkpoint),
     Route("POST", "/api/v1/reload", post_reload),
+    Route("POST", "/api/v1/search/rebuild", post_search_rebuild),
     Route("GET", "/api/v1/users/{user}/messages", list_messages, query=frozenset({"mailbox", "after"})),
     Route(
         "POST",

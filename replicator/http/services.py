@@ -13,7 +13,7 @@ from replicator.http.destinations import Destinations
 from replicator.mailstore import Folder, MailStore
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
-from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus, NodeStatus
+from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus, NodeStatus, SearchTextStatus
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
 from replicator.users import UserNames
 
@@ -86,6 +86,19 @@ class CheckpointControl(Protocol):
         ...
 
 
+class SearchTextControl(Protocol):
+    """The texts by which SEARCH need not read bodies."""
+
+    @property
+    def status(self) -> SearchTextStatus | None:
+        """How far they are; None: there are none now."""
+        ...
+
+    def begin_anew(self) -> None:
+        """Delete all of them soon, and make them anew."""
+        ...
+
+
 async def _nothing_to_reload() -> Sequence[CertificateStatus]:
     return ()
 
@@ -94,7 +107,8 @@ async def _nothing_to_reload() -> Sequence[CertificateStatus]:
 class HttpServices:
     """Services for handlers. `reload` reads the certificates again and returns them, or raises ConfigError.
 
-    `registry` holds the node's own metrics, never the library's global ones.
+    `search_texts` is None if the node is to keep none. `registry` holds the node's own metrics, never the library's
+    global ones.
     """
 
     sid: str
@@ -105,6 +119,7 @@ class HttpServices:
     masters: MasterControl
     checkpoints: CheckpointControl
     tasks: TaskControl
+    search_texts: SearchTextControl | None = None
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms
     run_in_thread: ThreadRunner = run_in_thread

@@ -37,6 +37,7 @@ from replicator.mailstore import (
     NewMessage,
     Quota,
     SavedMessage,
+    SearchTextSlice,
     StoreResult,
     check_folder_name,
 )
@@ -400,6 +401,10 @@ class ClusterMailStore:
     async def outlines(self, messages: Iterable[Message], version: int) -> Mapping[bytes, bytes]:
         """See `MailStore`."""
         return await self._bodies.outlines([message.content_hash for message in messages], version)
+
+    async def search_texts(self, messages: Sequence[Message]) -> SearchTextSlice:
+        """See `MailStore`."""
+        return await self._bodies.search_texts.of([message.content_hash for message in messages])
 
     # ---- helpers
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 
 from protocol.values import Dot
 from replicator.replication.bodies import AttachmentTotals
-from replicator.status import CertificateStatus, CheckpointStatus, LinkStatus
+from replicator.status import CertificateStatus, CheckpointStatus, LinkStatus, SearchTextStatus
 from replicator.store.db.transaction import Commit
 from resync.entry import MailAdd
 
@@ -83,6 +83,14 @@ class NodeMetrics:
         self._to_heal = gauge(
             "attachments_to_heal",
             "Attachments known to be damaged or missing, which this node fetches from other nodes.",
+        )
+        unknown = "NaN if this node keeps none now."
+        self._search_texts = gauge("search_texts", f"Bodies that SEARCH need not read: their text is kept; {unknown}")
+        self._search_texts_waiting = gauge(
+            "search_texts_waiting", f"Bodies whose text is yet to be kept for SEARCH, which reads them; {unknown}"
+        )
+        self._search_texts_bytes = gauge(
+            "search_texts_bytes", f"Size on disk of the texts that are kept for SEARCH; {unknown}"
         )
         self._serving = gauge(
             "serving", "1 if this node serves clients, 0 while it turns them away: `status` says why."
@@ -189,6 +197,12 @@ class NodeMetrics:
         self._held.set(_or_nan(held.attachments if held else None))
         self._held_bytes.set(_or_nan(held.size_bytes if held else None))
         self._to_heal.set(to_heal)
+
+    def refresh_search_texts(self, status: SearchTextStatus | None) -> None:
+        """Set the metrics of search texts."""
+        self._search_texts.set(_or_nan(status.bodies if status else None))
+        self._search_texts_waiting.set(_or_nan(status.waiting if status else None))
+        self._search_texts_bytes.set(_or_nan(status.size_bytes if status else None))
 
     def refresh_log(self, entries: int, checkpoint: CheckpointStatus, now_ms: int) -> None:
         """Set the metrics of the log and checkpoints."""

@@ -122,6 +122,7 @@ class StatusReporter:
             no_room=await coordinator.disk_shortage.told(),
             links=await self._links(),
             certificates=tuple(self._certificates()),
+            search_texts=coordinator.bodies.search_texts.status,
         )
 
     def _not_serving(self) -> tuple[str, ...]:
@@ -196,6 +197,7 @@ class StatusReporter:
                 self._metrics.refresh_attachments(
                     self._coordinator.bodies.attachments_held, self._coordinator.bodies.attachments_to_heal
                 )
+                self._metrics.refresh_search_texts(self._coordinator.bodies.search_texts.status)
                 overdue = self._coordinator.overdue_entries
                 self._metrics.refresh_overdue(
                     predecessor=overdue.entries(of_branches=False),

@@ -112,16 +112,26 @@ ORPHAN_SWEEP_EVERY_S = 86_400.0
 ORPHAN_SWEEP_REST_S = 0.02
 """Minimum rest between two slices."""
 
+# ---- bodies/spare_time.py
+
+SPARE_TIME_QUIET_S = 0.2
+"""Without a new entry in the log: clients and peers write nothing."""
+SPARE_TIME_PATIENCE_S = 1.0
+"""For such a pause, before each turn of a task that makes something of bodies."""
+SPARE_TIME_REST_S = 0.02
+"""Minimum rest after a turn; otherwise as long as the turn took."""
+
 # ---- bodies/outlines.py
 
-OUTLINES_QUIET_S = 0.2
-"""Without a new entry in the log: clients and peers write nothing."""
-OUTLINES_PATIENCE_S = 1.0
-"""For such a pause, before each slice."""
-OUTLINES_REST_S = 0.02
-"""Minimum rest between two slices; otherwise as long as the last slice took."""
 OUTLINES_EVERY_S = 60.0
 """Between two looks at the bodies if the log does not grow, and after a failure."""
+
+# ---- bodies/search_texts.py
+
+SEARCH_TEXTS_EVERY_S = 60.0
+"""Between two looks at the bodies if the log does not grow, and after a failure."""
+SEARCH_TEXTS_COMPARE_S = 3600.0
+"""Between two comparisons of all bodies with all search texts."""
 
 # ---- mastership/elections.py
 

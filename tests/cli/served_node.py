@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.view import Message
-from tests.http.fixed_report import FixedReport
+from tests.http.fixed_report import FixedReport, FixedSearchTexts
 from tests.one_node import HookedMail, Names, one_node
 
 
@@ -28,6 +28,7 @@ class ServedNode:
     report: FixedReport
     token: trio.lowlevel.TrioToken
     scope: trio.CancelScope
+    search_texts: FixedSearchTexts
 
     @property
     def url(self) -> str:
@@ -50,15 +51,19 @@ def served_node(directory: Path) -> Iterator[ServedNode]:
 
     async def serve() -> None:
         async with one_node(directory) as mail, trio.open_nursery() as nursery:
-            report = FixedReport()
+            report, search_texts = FixedReport(), FixedSearchTexts()
             tasks = mail.tasks()
             nursery.start_soon(tasks.run)
             users = Names("alice", "bob", "ann@example.org")
-            services = HttpServices("dc1", mail, report, users, CollectorRegistry(), report, report, tasks)
+            services = HttpServices(
+                "dc1", mail, report, users, CollectorRegistry(), report, report, tasks, search_texts
+            )
             [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])
             port = int(listener.socket.getsockname()[1])
-            running.put(ServedNode(port, mail, report, trio.lowlevel.current_trio_token(), nursery.cancel_scope))
+            running.put(
+                ServedNode(port, mail, report, trio.lowlevel.current_trio_token(), nursery.cancel_scope, search_texts)
+            )
 
     directory.mkdir()
     thread = threading.Thread(target=trio.run, args=(serve,))

@@ -26,6 +26,7 @@ from replicator.config import (
     ProxyConfig,
     QuotaConfig,
     Scope,
+    SearchConfig,
     TlsConfig,
     UidConflict,
     UsersConfig,
@@ -96,6 +97,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
             st.builds(QuotaConfig, st.none() | st.integers(1, 2**50), st.none() | st.integers(1, 10**9))
             | st.just(QuotaConfig(when_full=WhenFull.DEFER))
         ),
+        search=SearchConfig(draw(st.booleans())),
         checkpoint=draw(
             st.builds(CheckpointConfig, paths.map(Path.as_uri), shared=st.booleans())
             | st.builds(CheckpointConfig, st.just("s3://b/p"), st.sampled_from([None, "https://o.example:443"]))

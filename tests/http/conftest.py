@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from replicator.http.services import HttpServices
 from replicator.runtime.metrics import HttpMetrics
 from tests.http.fixed_jobs import FixedJobs
-from tests.http.fixed_report import FixedReport
+from tests.http.fixed_report import FixedReport, FixedSearchTexts
 from tests.one_node import HookedMail, Names, one_node
 
 NOW_MS = 784_111_777_000
@@ -27,7 +27,12 @@ def report() -> FixedReport:
 
 
 @pytest.fixture
-def services(mail: HookedMail, report: FixedReport) -> HttpServices:
+def search_texts() -> FixedSearchTexts:
+    return FixedSearchTexts()
+
+
+@pytest.fixture
+def services(mail: HookedMail, report: FixedReport, search_texts: FixedSearchTexts) -> HttpServices:
     registry = CollectorRegistry()
     Gauge("replicator_test", "For the test.", registry=registry).set(7)
     users = Names("alice", "bob", "ann@example.org")
@@ -40,6 +45,7 @@ def services(mail: HookedMail, report: FixedReport) -> HttpServices:
         masters=report,
         checkpoints=report,
         tasks=FixedJobs().tasks(),
+        search_texts=search_texts,
         metrics=HttpMetrics(registry),
         clock_ms=lambda: NOW_MS,
     )

@@ -8,7 +8,15 @@ from functools import partial
 
 from replicator.errors import UnavailableError
 from replicator.mailstore import INBOX, Folder
-from replicator.status import CertificateStatus, CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus, NoRoom
+from replicator.status import (
+    CertificateStatus,
+    CheckpointStatus,
+    LinkStatus,
+    MailboxStatus,
+    NodeStatus,
+    NoRoom,
+    SearchTextStatus,
+)
 
 UIDVALIDITY = 77
 
@@ -32,6 +40,7 @@ class FixedReport:
     not_serving: tuple[str, ...] = ()
     no_room: tuple[NoRoom, ...] = ()
     certificates: tuple[CertificateStatus, ...] = ()
+    search_texts: SearchTextStatus | None = None
     postponed: int = 0
     texts_lacking: int = 0
     overdue: tuple[str, ...] = ()
@@ -89,6 +98,7 @@ class FixedReport:
             not_serving=self.not_serving,
             no_room=self.no_room,
             certificates=self.certificates,
+            search_texts=self.search_texts,
             links=(up, down),
         )
 
@@ -123,3 +133,14 @@ class FixedReport:
 
     async def healthy(self) -> Sequence[str]:
         return self.reasons
+
+
+@dataclass
+class FixedSearchTexts:
+    """Search texts of a node that there are not, and how often they were begun anew."""
+
+    status: SearchTextStatus | None = None
+    begun: int = 0
+
+    def begin_anew(self) -> None:
+        self.begun += 1

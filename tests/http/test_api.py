@@ -22,10 +22,10 @@ from replicator.http.message import encode_json, encode_list
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.mailstore import read_all
-from replicator.status import CheckpointStatus
+from replicator.status import CheckpointStatus, SearchTextStatus
 from tests.http.conftest import NOW_MS
 from tests.http.conversation import Answer, Conversation, conversation
-from tests.http.fixed_report import FixedReport
+from tests.http.fixed_report import FixedReport, FixedSearchTexts
 from tests.one_node import HookedMail, failing
 
 
@@ -252,6 +252,23 @@ async def test_no_answer_invites_other_web_origins(client: Conversation) -> None
     preflight = await get(client, "/api/v1/users/alice/messages", method="OPTIONS")
     assert preflight.status == 405
     assert not [name for name in preflight.headers if name.startswith("access-control")]
+
+
+async def test_search_texts_are_begun_anew(client: Conversation, search_texts: FixedSearchTexts) -> None:
+    request = b"POST /api/v1/search/rebuild HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    none = await client.ask(request, b"POST")
+    assert (none.status, none.json) == (202, {"bodies": 0, "waiting": 0, "size_bytes": 0})
+    search_texts.status = SearchTextStatus(3, 4, 5)
+    some = await client.ask(request, b"POST")
+    assert (some.status, some.json) == (202, {"bodies": 3, "waiting": 4, "size_bytes": 5})
+    assert search_texts.begun == 2
+
+
+async def test_node_that_is_to_keep_no_search_texts_refuses_to_begin_them(services: HttpServices) -> None:
+    async with conversation(HttpServer(replace(services, search_texts=None))) as client:
+        answer = await client.ask(b"POST /api/v1/search/rebuild HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
+    assert answer.status == 409
+    assert answer.json["detail"] == "this node keeps no search texts: `full_text` in [search] is false"
 
 
 async def test_checkpoint_is_answered_when_it_is_written(client: Conversation, report: FixedReport) -> None:

@@ -16,6 +16,7 @@ from replicator.imap.matching.bounds import contains
 from replicator.imap.matching.phases import STEP_WORK, Basis, Search
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.imap.rendering.outline import outline_of
+from replicator.imap.rendering.search_text import search_text_of
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.wire.sequence_set import SequenceSet
 from replicator.imap.work_meter import WorkExceededError, WorkMeter
@@ -210,9 +211,15 @@ def in_set(number: int, wanted: SequenceSet, largest: int) -> bool:
 
 
 @settings(max_examples=examples(150, 500), deadline=None)
-@given(mailbox=mailboxes(), key=search_keys, at_once=st.integers(1, 10), outlined=st.sets(st.integers(1, 20)))
+@given(
+    mailbox=mailboxes(),
+    key=search_keys,
+    at_once=st.integers(1, 10),
+    outlined=st.sets(st.integers(1, 20)),
+    with_text=st.sets(st.integers(1, 20)),
+)
 def test_search_finds_the_same_as_a_naive_search(
-    mailbox: Mailbox, key: keys.SearchKey, at_once: int, outlined: set[int]
+    mailbox: Mailbox, key: keys.SearchKey, at_once: int, outlined: set[int], with_text: set[int]
 ) -> None:
     work = WorkMeter(10_000)
     search = Search(keys.SearchProgram(key), mailbox.view, mailbox.basis, work)
@@ -222,16 +229,33 @@ def test_search_finds_the_same_as_a_naive_search(
     assert undecided == sorted(undecided)
     assert found.isdisjoint(undecided)
     if undecided:
-        outlines = {by_uid[uid].row.content_hash: outline_of(Skeleton(by_uid[uid].octets)) for uid in undecided}
-        outlines = {content_hash: one for content_hash, one in outlines.items() if content_hash[-1] in outlined}
-        more, undecided = search.narrow([by_uid[uid].row for uid in undecided], outlines)
-        assert search.reads_fields or not more
+        bodies = {by_uid[uid].row.content_hash: Skeleton(by_uid[uid].octets) for uid in undecided}
+        outlines = {one: outline_of(body) for one, body in bodies.items() if one[-1] in outlined}
+        texts = {one: search_text_of(body) for one, body in bodies.items() if one[-1] in with_text}
+        more, undecided = search.narrow([by_uid[uid].row for uid in undecided], outlines, texts)
+        assert search.reads_fields or search.reads_bodies or not more
+        assert not outlined & with_text & {uid for uid in undecided if is_told(key)}
         assert found.isdisjoint(more)
         assert more.isdisjoint(undecided)
         found |= more
     found |= {uid for uid in undecided if search.matches(by_uid[uid].row, ParsedBody(Skeleton(by_uid[uid].octets)))}
     announced = [mail for mail in mailbox.mails if mail.row.uid in mailbox.announced]
     assert found == {mail.row.uid for mail in announced if matches_naively(key, mail, mailbox)}
+
+
+def is_told(key: keys.SearchKey) -> bool:
+    """Return True if outlines and search texts always tell what the key asks for."""
+    match key:
+        case keys.And(parts):
+            return all(map(is_told, parts))
+        case keys.Or(left, right):
+            return is_told(left) and is_told(right)
+        case keys.Not(inner):
+            return is_told(inner)
+        case keys.HeaderContains(name, _):
+            return name.upper() != "RECEIVED"
+        case _:
+            return True
 
 
 def decided(search: Search) -> tuple[set[int], list[int]]:
@@ -295,7 +319,29 @@ def test_outlines_decide_what_they_tell(key: keys.SearchKey, found: set[int], un
     ]
     outlines = {mail.row.content_hash: outline_of(Skeleton(mail.octets)) for mail in mails[:2]}
     search = search_of(key, *(mail.row for mail in mails))
-    assert search.narrow([mail.row for mail in mails], outlines) == (found, undecided)
+    assert search.narrow([mail.row for mail in mails], outlines, {}) == (found, undecided)
+
+
+@pytest.mark.parametrize(
+    ("key", "found", "undecided"),
+    [
+        (keys.BodyContains(b"x"), {2}, [3]),
+        (keys.Not(keys.BodyContains(b"x")), {1}, [3]),
+        (keys.TextContains(b"ann@"), {1, 2}, [3]),
+        (keys.And((keys.BodyContains(b"x"), keys.HeaderContains("Subject", b"x"))), set(), [2, 3]),
+        (keys.Or(keys.BodyContains(b"x"), keys.Sent(keys.Relation.SINCE, DAYS[0])), {2}, [1, 3]),
+        (keys.And((keys.BodyContains(b"x"), keys.AddressContains("From", b"ann"))), set(), [2, 3]),
+    ],
+)
+def test_search_texts_decide_what_they_tell(key: keys.SearchKey, found: set[int], undecided: list[int]) -> None:
+    """The third message has no search text, and none has an outline."""
+    mails = [
+        Mail(row(uid)._replace(content_hash=bytes([uid])), None, "Ann <ann@example.org>", body, DAYS[2])
+        for uid, body in ((1, "y"), (2, "x"), (3, "x"))
+    ]
+    texts = {mail.row.content_hash: search_text_of(Skeleton(mail.octets)) for mail in mails[:2]}
+    search = search_of(key, *(mail.row for mail in mails))
+    assert search.narrow([mail.row for mail in mails], {}, texts) == (found, undecided)
 
 
 class HeaderOnly(ParsedBody):

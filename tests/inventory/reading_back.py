@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from replicator.runtime.disk_room import LookAt
 from replicator.store.inventory.conversation import Event, MailboxName, Order, Unreadable
-from replicator.store.inventory.room import LookAt
 from replicator.store.inventory.targets import Directory, Target
 from replicator.store.inventory.writing import InventoryWriter
 from resync.inventory import FORMAT, FORMAT_KEY, MANIFEST, TABLES, InventoryManifest, manifest_from, part_name

@@ -1,7 +1,7 @@
 """What SEARCH, SORT and THREAD share: finding messages, telling which, and keeping them for `$`.
 
-Messages that neither the view nor their outlines decide are read, one at a time. With result options (RFC 4731, RFC
-5267), the answer is an ESEARCH response; SAVE keeps what was found for `$` (RFC 5182).
+Messages that neither the view nor what is kept of their bodies decides are read, one at a time. With result options
+(RFC 4731, RFC 5267), the answer is an ESEARCH response; SAVE keeps what was found for `$` (RFC 5182).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from replicator.imap.work_meter import WorkExceededError, WorkMeter
 from replicator.view import Message
 
 NUMBERED_AT_ONCE = 5000  # messages, whose sequence numbers are looked up in some milliseconds
-OUTLINES_AT_ONCE = 250  # messages, whose outlines take some milliseconds to search, in a thread
+NARROWED_AT_ONCE = 250  # messages, whose outlines and search texts take some milliseconds to search, in a thread
 
 _ALL_COUNT = frozenset({ReturnOption.ALL, ReturnOption.COUNT})
 
@@ -90,8 +90,7 @@ async def find(
     uids, unreadable = array("I"), array("I")
     for found, doubtful in evaluation.decide():
         await trio.lowlevel.checkpoint()
-        left = await _narrowed(session, doubtful, evaluation, found) if evaluation.reads_fields else doubtful
-        for uid in left:
+        for uid in await _narrowed(session, doubtful, evaluation, found):
             await trio.lowlevel.checkpoint()
             if (message := view.messages.get(uid)) is None:
                 continue
@@ -105,15 +104,18 @@ async def find(
 
 
 async def _narrowed(session: Session, doubtful: Sequence[int], evaluation: Search, found: set[int]) -> list[int]:
-    """Add to `found` what outlines tell of these messages to match. Return those that are still in doubt."""
-    messages, left = session.selection.view.messages, list[int]()
-    for start in range(0, len(doubtful), OUTLINES_AT_ONCE):
-        some = [message for uid in doubtful[start : start + OUTLINES_AT_ONCE] if (message := messages.get(uid))]
-        outlines = await session.mail.outlines(some, outline.VERSION)
-        if not outlines:
+    """Add to `found` what outlines and search texts tell of these messages to match. Return those still in doubt."""
+    messages, left, start = session.selection.view.messages, list[int](), 0
+    in_doubt = [message for uid in doubtful if (message := messages.get(uid))]
+    while start < len(in_doubt):
+        some = in_doubt[start : start + NARROWED_AT_ONCE]
+        texts, taken = (await session.mail.search_texts(some)) if evaluation.reads_bodies else ({}, len(some))
+        some, start = some[:taken], start + taken
+        outlines = await session.mail.outlines(some, outline.VERSION) if evaluation.reads_fields else {}
+        if not (outlines or texts):
             left.extend(message.uid for message in some)
             continue
-        decided = await session.services.parsing.apart(partial(evaluation.narrow, some, outlines))
+        decided = await session.services.parsing.apart(partial(evaluation.narrow, some, outlines, texts))
         found.update(filter(messages.__contains__, decided.sure))
         left.extend(decided.doubtful)
     return left

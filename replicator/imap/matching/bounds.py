@@ -13,22 +13,23 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple, Protocol, Self, TypeAlias
+from typing import AnyStr, NamedTuple, Protocol, Self
 
 from protocol.units import KIB
 from protocol.values import UID_MAX, UidSet
 from replicator.imap.rendering.address_lists import parse_addresses
 from replicator.imap.rendering.casemap import casemap
-from replicator.imap.rendering.decoding import address_text, header_text, part_text, sent_date, value_text
+from replicator.imap.rendering.decoding import address_text, sent_date, value_text
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.imap.rendering.outline import Outline
+from replicator.imap.rendering.search_text import SearchText, compared_header, compared_texts, encoded
 from replicator.imap.rendering.thread_id import named_thread
 from replicator.imap.work_meter import WorkMeter
 from replicator.mime.header import Header
-from replicator.mime.structure import Part
 from replicator.view import MailboxView, Message
 
-_PIECE = 64 * KIB  # characters
+_PIECE = 64 * KIB  # characters or octets
+_NO_FIELDS = Header.at(b"", 0, 0)
 _UIDS_A_RANGE = 10  # UIDs that are looked up in a set, one by one, in the time of finding the messages of one range
 
 
@@ -42,16 +43,7 @@ class Cost(IntEnum):
     BODY = 4
 
 
-def is_text(part: Part) -> bool:
-    """Return True if the part's content is text for people to read."""
-    return part.nested is None and part.content_type.value == b"TEXT"
-
-
 # ---- what is searched -------------------------------------------------------------------------------------------
-
-
-_Text: TypeAlias = Sequence[str]
-"""A text in pieces, which follow each other without anything in between."""
 
 
 class HeaderText:
@@ -60,8 +52,8 @@ class HeaderText:
     def __init__(self, header: Header, work: WorkMeter) -> None:
         self._fields = header
         self._work = work
-        self._values: dict[bytes, list[_Text]] = {}
-        self._addresses: dict[bytes, list[_Text]] = {}
+        self._values: dict[bytes, list[list[str]]] = {}  # texts in pieces, without anything in between
+        self._addresses: dict[bytes, list[list[str]]] = {}
 
     def has_value(self, name: bytes, wanted: str) -> bool | None:
         """Return True if a header field of this name, which must be in lower case, contains the text."""
@@ -88,13 +80,16 @@ class HeaderText:
         """Return True if a text part, or the header of a nested message, contains the text."""
         return None
 
-    def _any_has(self, texts: list[_Text], wanted: str) -> bool:
+    def was_sent(self, matches: Callable[[dt.date], bool]) -> bool | None:
+        """Return True if the day in the Date field matches."""
+        return self._sent is not None and matches(self._sent)
+
+    def _any_has(self, texts: Sequence[Sequence[AnyStr]], wanted: AnyStr) -> bool:
         self._work.spend(len(texts) + sum(len(piece) for text in texts for piece in text) // KIB)
         return any(contains(text, wanted) for text in texts)
 
     @cached_property
-    def sent(self) -> dt.date | None:
-        """The day in the Date field."""
+    def _sent(self) -> dt.date | None:
         return sent_date(self._fields)
 
     @cached_property
@@ -103,20 +98,36 @@ class HeaderText:
         return named_thread(self._fields)
 
 
-class OutlinedText(HeaderText):
-    """What an outline tells of a message's text."""
+class KeptText(HeaderText):
+    """What is kept of a body tells of a message's text: an outline, a search text, or both."""
 
-    def __init__(self, outline: Outline, work: WorkMeter) -> None:
-        super().__init__(outline.header, work)
-        self._left_out = outline.left_out
+    def __init__(self, outline: Outline | None, kept: SearchText | None, work: WorkMeter) -> None:
+        super().__init__(_NO_FIELDS if outline is None else outline.header, work)
+        self._outline = outline
+        self._kept = kept
 
     def has_value(self, name: bytes, wanted: str) -> bool | None:
         """See `HeaderText`."""
-        return None if name in self._left_out else super().has_value(name, wanted)
+        return super().has_value(name, wanted) if self._tells(name) else None
 
     def has_address(self, name: bytes, wanted: str) -> bool | None:
         """See `HeaderText`."""
-        return None if name in self._left_out else super().has_address(name, wanted)
+        return super().has_address(name, wanted) if self._tells(name) else None
+
+    def was_sent(self, matches: Callable[[dt.date], bool]) -> bool | None:
+        """See `HeaderText`."""
+        return super().was_sent(matches) if self._tells(b"date") else None
+
+    def in_header(self, wanted: str, /) -> bool | None:
+        """See `HeaderText`."""
+        return None if self._kept is None else self._any_has([[self._kept.header]], encoded(wanted))
+
+    def in_body(self, wanted: str, /) -> bool | None:
+        """See `HeaderText`."""
+        return None if self._kept is None else self._any_has([[text] for text in self._kept.texts], encoded(wanted))
+
+    def _tells(self, name: bytes) -> bool:
+        return self._outline is not None and name not in self._outline.left_out
 
 
 class ReadableText(HeaderText):
@@ -132,29 +143,25 @@ class ReadableText(HeaderText):
 
     def in_body(self, wanted: str, /) -> bool:
         """See `HeaderText`."""
-        return self._any_has(self._bodies, wanted)
+        return self._any_has(self._texts, wanted)
 
     @cached_property
     def _header(self) -> str:
-        return casemap(header_text(self._body.header))
+        return compared_header(self._body.header)
 
     @cached_property
-    def _bodies(self) -> list[_Text]:
-        found: list[_Text] = []
-        for part in self._body.structure.walk():
-            if part.nested is not None:
-                found.append([casemap(header_text(part.nested.header))])
-            elif is_text(part):
-                found.append([casemap(piece) for piece in part_text(part)])
-        return found
+    def _texts(self) -> list[list[str]]:
+        return [[*pieces] for pieces in compared_texts(self._body)]
 
 
-def contains(text: _Text, wanted: str) -> bool:
-    """Return True if `wanted` is in the text. Looks at a piece at a time: other threads wait while a piece is searched.
+def contains(text: Sequence[AnyStr], wanted: AnyStr) -> bool:
+    """Return True if `wanted` is in the text, which comes in pieces without anything in between.
+
+    Looks at some of it at a time: other threads wait while a piece is searched.
 
     The search of a piece takes its length times that of `wanted`, at worst, if `wanted` is short.
     """
-    before = ""  # the end of what was searched, in which `wanted` may begin
+    before = wanted[:0]  # the end of what was searched, in which `wanted` may begin
     for piece in text:
         for start in range(0, len(piece), _PIECE):
             searched = before + piece[start : start + _PIECE]
@@ -190,9 +197,9 @@ class SearchScope:
         return cls._alone((message,), {message.uid: ReadableText(body, work)}, work)
 
     @classmethod
-    def of_outlined(cls, messages: Sequence[Message], outlines: Mapping[int, Outline], work: WorkMeter) -> Self:
-        """Return the scope of these messages, ascending and not empty, with their outlines, as `of_one` does."""
-        return cls._alone(messages, {uid: OutlinedText(outline, work) for uid, outline in outlines.items()}, work)
+    def of_kept(cls, messages: Sequence[Message], kept: Mapping[int, KeptText], work: WorkMeter) -> Self:
+        """Return the scope of these messages, ascending and not empty, with what is kept of them, as `of_one` does."""
+        return cls._alone(messages, kept, work)
 
     @classmethod
     def _alone(cls, messages: Sequence[Message], texts: Mapping[int, HeaderText], work: WorkMeter) -> Self:

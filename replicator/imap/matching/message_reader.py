@@ -11,8 +11,8 @@ from typing import TypeVar
 import trio
 
 from protocol.units import KIB
-from replicator.imap.matching.bounds import is_text
 from replicator.imap.rendering.fetch_answers import ParsedBody
+from replicator.imap.rendering.search_text import hides_text
 from replicator.mailstore import BodyReader, needs_whole, read_all, read_begin
 from replicator.mime.header import MAX_FIELDS
 from replicator.mime.skeleton import Gap, Skeleton
@@ -43,12 +43,6 @@ WHOLE_AT_ONCE = 2
 
 THREADS = 2
 """Number of parsing threads. More would only wait for each other: they share one interpreter lock."""
-
-
-def _hides_text(body: ParsedBody) -> bool:
-    """Return True if the skeleton's gaps hold any searchable text."""
-    texts = (part for part in body.structure.walk() if is_text(part))
-    return not all(body.skeleton.is_whole(part.header.end, part.end) for part in texts)
 
 
 def _is_large(body: ParsedBody, *, with_structure: bool, values: int) -> bool:
@@ -85,7 +79,7 @@ class Parsing:
         parsed = ParsedBody(body.skeleton, self.max_fields)
         is_whole = needs_whole(body, with_structure=with_structure)
         if not is_whole and with_bodies and body.skeleton.gaps:
-            is_whole = await self.run(parsed, partial(_hides_text, parsed), with_structure=True)
+            is_whole = await self.run(parsed, partial(hides_text, parsed), with_structure=True)
         if not is_whole:
             if with_preview and body.skeleton.gaps:
                 gap = await self.apart(partial(getattr, parsed, "preview"))

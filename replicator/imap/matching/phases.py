@@ -2,9 +2,9 @@
 
 The first phase bounds every key by what the view knows: the messages that match for sure, and those that may. A key on
 content matches none for sure and may match all; NOT, AND and OR combine these bounds like sets. The second phase,
-`narrow`, bounds the keys of the messages in doubt by their outlines, too. In the third phase the caller reads only the
-messages that are still in doubt, and calls `matches` for each. All phases take a part of the messages at a time, so
-that the caller can pause.
+`narrow`, bounds the keys of the messages in doubt by their outlines and search texts, too. In the third phase the
+caller reads only the messages that are still in doubt, and calls `matches` for each. All phases take a part of the
+messages at a time, so that the caller can pause.
 
 No I/O here. A SEARCH covers the messages that the session has announced: those up to its last UID (new ones get higher
 UIDs, design section 3) that are still in the view.
@@ -24,6 +24,7 @@ from replicator.imap.matching.bounds import (
     Cost,
     Having,
     HeaderText,
+    KeptText,
     NoneOf,
     OfRow,
     OfText,
@@ -34,6 +35,7 @@ from replicator.imap.matching.bounds import (
 from replicator.imap.rendering.casemap import casemap
 from replicator.imap.rendering.fetch_answers import ParsedBody, email_id
 from replicator.imap.rendering.outline import Outline
+from replicator.imap.rendering.search_text import SearchText
 from replicator.imap.rendering.thread_id import lone_thread
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.work_meter import WorkMeter
@@ -93,15 +95,21 @@ class Search:
             sure, possible = self._test.bounds(SearchScope.of_some(self._view, some, self._work))
             yield Decided(sure, sorted(possible - sure))
 
-    def narrow(self, messages: Sequence[Message], outlines: Mapping[bytes, bytes]) -> Decided:
-        """Return what the outlines of these messages decide, and what still needs a call of `matches`.
+    def narrow(
+        self, messages: Sequence[Message], outlines: Mapping[bytes, bytes], texts: Mapping[bytes, bytes]
+    ) -> Decided:
+        """Return what outlines and search texts of these messages decide, and what still needs a call of `matches`.
 
-        The messages come in ascending order; there is at least one. `outlines`: by content hash. May run in a thread,
-        as `matches` may. Raises WorkExceededError.
+        The messages come in ascending order; there is at least one. `outlines` and `texts`: by content hash. May run in
+        a thread, as `matches` may. Raises WorkExceededError.
         """
-        known = {message.uid: Outline.unpack(outlines.get(message.content_hash)) for message in messages}
-        told = {uid: outline for uid, outline in known.items() if outline is not None}
-        sure, possible = self._test.bounds(SearchScope.of_outlined(messages, told, self._work))
+        kept = dict[int, KeptText]()
+        for message in messages:
+            outline = Outline.unpack(outlines.get(message.content_hash))
+            text = SearchText.unpack(texts.get(message.content_hash))
+            if outline is not None or text is not None:
+                kept[message.uid] = KeptText(outline, text, self._work)
+        sure, possible = self._test.bounds(SearchScope.of_kept(messages, kept, self._work))
         return Decided(sure, sorted(possible - sure))
 
     @property
@@ -212,7 +220,7 @@ class _Compiler:
     @test_of.register
     def _(self, key: keys.Sent) -> Test:
         day = key.date.toordinal()
-        return self._of_fields(lambda text: text.sent is not None and _stands(text.sent.toordinal(), key.relation, day))
+        return self._of_fields(lambda text: text.was_sent(lambda sent: _stands(sent.toordinal(), key.relation, day)))
 
     @test_of.register
     def _(self, key: keys.AddressContains) -> Test:

@@ -108,7 +108,7 @@ def outline_of(skeleton: Skeleton) -> bytes:
         return b""
     body = ParsedBody(skeleton, MAX_FIELDS + 1)
     header = body.header
-    if header.end == header.fields_end or not all(_has_few_fields(part) for part in body.structure.walk()):
+    if header.end == header.fields_end or not all(has_few_fields(part) for part in body.structure.walk()):
         return b""  # without an empty line after the header, its fields cannot be told apart when they are read again
     structure = body_structure(body.structure, skeleton, extended=True)
     left_out = sorted({*header.names} - KEPT)
@@ -128,7 +128,8 @@ def wanted_gap(skeleton: Skeleton) -> Gap | None:
 OUTLINER = Outliner(VERSION, outline_of, wanted_gap)
 
 
-def _has_few_fields(part: Part) -> bool:
+def has_few_fields(part: Part) -> bool:
+    """Return True if all fields of the part's header can be found by name, whatever the node's limits."""
     return len(part.header.names) <= MAX_FIELDS
 
 

@@ -17,7 +17,7 @@ import trio
 from protocol.commands import Parts, Reply
 from replicator.config.model import ContentConfig
 from replicator.errors import ContentUnavailableError, DatabaseFailedError, DiskFullError, MailError, UnavailableError
-from replicator.mailstore import BodyReader, Outliner, ReceivedBody
+from replicator.mailstore import BodyReader, Outliner, ReceivedBody, SearchTextMaker
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.attachments import NodeAttachments
@@ -28,6 +28,8 @@ from replicator.replication.bodies.outlines import Outlines
 from replicator.replication.bodies.peer_fetch import AnyFetch, Fetched, Links, fetch, fetch_chunk
 from replicator.replication.bodies.reader import LargeBody, PlainBody, recipe_of
 from replicator.replication.bodies.retention import Retention
+from replicator.replication.bodies.search_texts import SearchTexts
+from replicator.replication.bodies.spare_time import SpareTime
 from replicator.replication.bodies.upload import Room, Sink, UploadedBody
 from replicator.replication.links.link import PeerLink
 from replicator.runtime.environment import Environment
@@ -68,7 +70,9 @@ class Bodies:
             store, content.keep_expunged_s, environment.clock_ms, let_go=self._downloader.let_go_removed
         )
         self._orphan_sweep = OrphanSweep(store)
-        self._outlines = Outlines(store, environment.run_in_thread, self.open)
+        spare_time = SpareTime(store.tail)
+        self._outlines = Outlines(store, environment.run_in_thread, self.open, spare_time)
+        self.search_texts = SearchTexts(store, environment, self.open, spare_time)
         self._wanted_in, self._wanted_out = trio.open_memory_channel[bytes](WANTED_MAX)
 
     async def run(self) -> None:
@@ -299,6 +303,10 @@ class Bodies:
     async def outline(self, outliner: Outliner) -> None:
         """See `Outlines.run`."""
         await self._outlines.run(outliner)
+
+    async def keep_search_texts(self, maker: SearchTextMaker | None) -> None:
+        """See `SearchTexts.run`."""
+        await self.search_texts.run(maker)
 
     async def sweep(self) -> None:
         """See `OrphanSweep.run`."""

@@ -1,32 +1,29 @@
 """Outlines of this node's bodies: one task makes them shortly after a body has arrived (design section 6).
 
 It looks at all bodies in their order of arrival, whichever way they came, and at those whose outline is of an earlier
-version. Deliveries come first: while the log grows, a slice is made once in `OUTLINES_PATIENCE_S`, otherwise as many as
-take half of one processor.
+version, in the node's spare time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
 
 import trio
 
-from protocol.commands import Parts
 from replicator.errors import ContentUnavailableError, MailError
-from replicator.mailstore import BodyReader, Outliner, read_begin
+from replicator.mailstore import Outliner, read_begin
 from replicator.mime.skeleton import Gap, Skeleton
 from replicator.replication import timing
-from replicator.replication.bodies.reader import recipe_of
+from replicator.replication.bodies.reader import OpenBody, skeleton_of
+from replicator.replication.bodies.spare_time import SpareTime
 from replicator.runtime.environment import ThreadRunner
-from replicator.store.bodies.outline_rows import Unoutlined, unoutlined, write_outlines
+from replicator.store.bodies.body_lists import ListedBody
+from replicator.store.bodies.outline_rows import unoutlined, write_outlines
 from replicator.store.db.transaction import Transaction
 from replicator.store.store import Store
-
-OpenBody: TypeAlias = Callable[[bytes], Awaitable[BodyReader | None]]
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +33,11 @@ BODIES_AT_ONCE, BYTES_AT_ONCE = 64, 256 << 10  # bodies of a slice, and their si
 class Outlines:
     """The task that makes outlines. Belongs to the event loop. `open_body`: see `Bodies.open`."""
 
-    def __init__(self, store: Store, run_in_thread: ThreadRunner, open_body: OpenBody) -> None:
+    def __init__(self, store: Store, run_in_thread: ThreadRunner, open_body: OpenBody, spare_time: SpareTime) -> None:
         self._store = store
         self._run_in_thread = run_in_thread
         self._open_body = open_body
-        self._quiet_at = -1  # the log's end when it was last found quiet
+        self._spare_time = spare_time
 
     async def run(self, outliner: Outliner) -> None:
         """Make outlines until cancelled."""
@@ -59,16 +56,14 @@ class Outlines:
         """Make outlines until no body lacks one of the present version. Raises MailError."""
         look = partial(unoutlined, version=outliner.version, bodies=BODIES_AT_ONCE, size_bytes=BYTES_AT_ONCE)
         while True:
-            await self._quiet()
-            began = trio.current_time()
-            if not (some := await self._store.read(look)):
-                return
-            skeletons, wanted = await self._run_in_thread(partial(_skeletons, outliner, some))
-            for content_hash, gap in wanted.items():
-                skeletons[content_hash] = await self._with_begin(content_hash, gap) or skeletons[content_hash]
-            made = await self._run_in_thread(partial(_made, outliner, skeletons))
-            await self._store.write(partial(_write, made=made, version=outliner.version))
-            await trio.sleep(max(timing.OUTLINES_REST_S, trio.current_time() - began))
+            async with self._spare_time.turn():
+                if not (some := await self._store.read(look)):
+                    return
+                skeletons, wanted = await self._run_in_thread(partial(_skeletons, outliner, some))
+                for content_hash, gap in wanted.items():
+                    skeletons[content_hash] = await self._with_begin(content_hash, gap) or skeletons[content_hash]
+                made = await self._run_in_thread(partial(_made, outliner, skeletons))
+                await self._store.write(partial(_write, made=made, version=outliner.version))
 
     async def _with_begin(self, content_hash: bytes, gap: Gap) -> Skeleton | None:
         """Return the body's skeleton with the beginning of a gap; None if that cannot be read now."""
@@ -77,31 +72,16 @@ class Outlines:
             return None if body is None else await read_begin(body, gap)
         return None
 
-    async def _quiet(self) -> None:
-        """Return when the log has not grown for a moment, or when the patience is over."""
-        with trio.move_on_after(timing.OUTLINES_PATIENCE_S):
-            while self._quiet_at != self._store.tail.end:
-                self._quiet_at = self._store.tail.end
-                await trio.sleep(timing.OUTLINES_QUIET_S)
 
-
-def _skeletons(outliner: Outliner, some: Iterable[Unoutlined]) -> tuple[dict[bytes, Skeleton | None], dict[bytes, Gap]]:
+def _skeletons(outliner: Outliner, some: Iterable[ListedBody]) -> tuple[dict[bytes, Skeleton | None], dict[bytes, Gap]]:
     """Return the bodies' skeletons, and the gaps whose beginnings are wanted, by content hash."""
-    found = {body.content_hash: _skeleton(body.message) for body in some}
+    found = {body.content_hash: skeleton_of(body.message) for body in some}
     wanted = ((content_hash, outliner.wanted(one)) for content_hash, one in found.items() if one is not None)
     return found, {content_hash: gap for content_hash, gap in wanted if gap is not None}
 
 
 def _made(outliner: Outliner, skeletons: Mapping[bytes, Skeleton | None]) -> dict[bytes, bytes]:
     return {content_hash: b"" if one is None else outliner.outline(one) for content_hash, one in skeletons.items()}
-
-
-def _skeleton(message: bytes | Parts | None) -> Skeleton | None:
-    """Return the body's skeleton; None if the body or its recipe is damaged."""
-    if not isinstance(message, Parts):
-        return None if message is None else Skeleton(message)
-    recipe = recipe_of(message)
-    return None if recipe is None else recipe.skeleton()
 
 
 def _write(tx: Transaction, made: dict[bytes, bytes], version: int) -> None:

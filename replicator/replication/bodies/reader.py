@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from protocol.commands import Parts
+from replicator.mailstore import BodyReader
 from replicator.mime.skeleton import Skeleton
 from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, Attached
@@ -16,6 +17,9 @@ from replicator.store.bodies.body_rows import MAX_BODY_BYTES
 from replicator.store.bodies.recipe import Recipe
 
 log = logging.getLogger(__name__)
+
+OpenBody: TypeAlias = Callable[[bytes], Awaitable[BodyReader | None]]
+"""Opens a body by its hash: see `Bodies.open`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,14 @@ class LargeBody:
                 for number in piece.chunks
             }
             yield piece.octets(b"".join(read.values()))
+
+
+def skeleton_of(message: bytes | Parts | None) -> Skeleton | None:
+    """Return the skeleton of a body as the database has it; None if the body or its recipe is damaged."""
+    if not isinstance(message, Parts):
+        return None if message is None else Skeleton(message)
+    recipe = recipe_of(message)
+    return None if recipe is None else recipe.skeleton()
 
 
 def recipe_of(message: Parts) -> Recipe | None:

@@ -10,23 +10,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 import zstandard
 
-from protocol.commands import Parts
 from protocol.units import KIB
+from replicator.store.bodies.body_lists import ListedBody
 from replicator.store.bodies.body_rows import COMPRESSION_LEVEL, read_body
 
 OUTLINE_MAX_BYTES = 16 * KIB
 """Largest outline that is kept: ten times what mail has, and few enough octets to read a hundred at once."""
-
-
-class Unoutlined(NamedTuple):
-    """A body that has no outline of the present version. `message` is None if the body is damaged."""
-
-    content_hash: bytes
-    message: bytes | Parts | None
 
 
 def outlines(connection: sqlite3.Connection, hashes: Iterable[bytes], version: int) -> dict[bytes, bytes]:
@@ -44,7 +36,7 @@ def outlines(connection: sqlite3.Connection, hashes: Iterable[bytes], version: i
     return found
 
 
-def unoutlined(connection: sqlite3.Connection, version: int, bodies: int, size_bytes: int) -> list[Unoutlined]:
+def unoutlined(connection: sqlite3.Connection, version: int, bodies: int, size_bytes: int) -> list[ListedBody]:
     """Return bodies to be outlined, within these limits, but at least one if there is any: new ones first."""
     new = "SELECT hash, length(body) FROM content WHERE id > (SELECT COALESCE(MAX(id), 0) FROM outline) ORDER BY id"
     old = (
@@ -55,11 +47,11 @@ def unoutlined(connection: sqlite3.Connection, version: int, bodies: int, size_b
         connection.execute(f"{new} LIMIT ?", (bodies,)).fetchall()
         or connection.execute(f"{old} LIMIT ?", (version, bodies)).fetchall()
     )
-    found: list[Unoutlined] = []
+    found: list[ListedBody] = []
     for content_hash, length in rows:
         if found and size_bytes < length:
             break
-        found.append(Unoutlined(content_hash, read_body(connection, content_hash)))
+        found.append(ListedBody(content_hash, read_body(connection, content_hash)))
         size_bytes -= length
     return found
 

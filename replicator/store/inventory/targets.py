@@ -20,10 +20,11 @@ from typing import BinaryIO, Protocol
 
 import trio
 
+from replicator.runtime.disk_room import LookAt
 from replicator.runtime.environment import Environment, open_scratch
 from replicator.runtime.objects import ObjectStore, ObjectStoreError
 from replicator.store.inventory.errors import TargetError
-from replicator.store.inventory.room import LookAt, check_room
+from replicator.store.inventory.room import check_room
 from replicator.store.inventory.written import Written
 from resync.inventory import MANIFEST, TABLES
 

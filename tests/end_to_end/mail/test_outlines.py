@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import imaplib
 import sqlite3
 import time
 from contextlib import closing
@@ -10,34 +9,13 @@ from pathlib import Path
 
 import trio
 
-from replicator.config import Address, Config, ListenConfig, PeerConfig, SocketPath, default_config
+from replicator.config import Config
 from replicator.node import DATABASE
-from tests.end_to_end.helpers.in_process import free_ports, running
+from tests.end_to_end.helpers.in_process import running
+from tests.end_to_end.helpers.two_nodes import client_of, configs
 
-SIDS = ("dc1", "dc2")
 MAIL = b"From: Ann <ann@example.org>\r\nSubject: hello\r\n\r\nx\r\n"
 REPLY = b"References: <a@example.org>\r\n\r\nyes\r\n"
-
-
-def configs(directory: Path) -> list[Config]:
-    (directory / "users.passwd").write_text("alice:{PLAIN}secret\n", "utf-8")
-    sockets = {sid: SocketPath(directory / f"{sid}.sock") for sid in SIDS}
-    return [
-        default_config(
-            sid,
-            directory,
-            listen=ListenConfig(peer=sockets[sid], imap=Address("127.0.0.1", port)),
-            peers=tuple(PeerConfig(other, sockets[other]) for other in SIDS if other != sid),
-        )
-        for sid, port in zip(SIDS, free_ports(len(SIDS)), strict=True)
-    ]
-
-
-def client_of(config: Config) -> imaplib.IMAP4:
-    assert config.listen.imap is not None
-    client = imaplib.IMAP4(*config.listen.imap)
-    client.login("alice", "secret")
-    return client
 
 
 def damage_once_outlined(config: Config) -> None:

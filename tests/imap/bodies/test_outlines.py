@@ -98,7 +98,7 @@ async def test_outlines_are_made_while_mail_comes_in_all_the_time(
     async with outlining(mail, autojump_clock):
         for number in range(50):
             await mail.save(inbox, NewMessage(b"Subject: %d\r\n\r\n" % number))
-            await trio.sleep(timing.OUTLINES_QUIET_S / 2)
+            await trio.sleep(timing.SPARE_TIME_QUIET_S / 2)
         messages = (await mail.open_mailbox(inbox)).messages.values()
         assert len(await mail.outlines(messages, VERSION)) > 25
 

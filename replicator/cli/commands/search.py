@@ -1,0 +1,42 @@
+"""`replicator search`: what a node keeps so that SEARCH need not read messages."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from replicator.cli.client import NodeClient
+from replicator.cli.group import HelpfulGroup
+from replicator.cli.output import echo_json, size
+from replicator.cli.target import one_node, token_option
+
+
+@click.group(cls=HelpfulGroup)
+def search() -> None:
+    """Look after the texts that a node keeps so that SEARCH need not read messages."""
+
+
+@search.command()
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
+@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
+@token_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def rebuild(config_file: Path | None, url: str | None, *, as_json: bool) -> None:
+    """Delete the kept texts of all messages, and make them anew in the background.
+
+    A node does so by itself when their file is missing, damaged, or of another version. SEARCH finds the same
+    meanwhile, but takes longer, since it reads the messages.
+    """
+    node = one_node(config_file, url)
+    with NodeClient(node) as client:
+        before = client.rebuild_search_texts()
+    if as_json:
+        echo_json(asdict(before))
+    else:
+        kept = f"{size(before.size_bytes)} of {before.bodies} bodies"
+        click.echo(
+            f"{node.name} deletes its search texts ({kept}), and makes all anew in the background; `status` tells how"
+            " far it is"
+        )
