@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import assert_never
 
 from protocol.commands import (
@@ -161,11 +162,15 @@ def _add_command(add: MailAdd, body: bytes | Parts | None, mailbox: int, header:
 
 @dataclass(slots=True)
 class Arrived:
-    """A complete entry with its message bodies: `bodies` can be stored, `large` have yet to get their attachments."""
+    """A complete entry with its message bodies: `bodies` can be stored, `large` have yet to get their attachments.
+
+    The receiver sets `arrived_s`, a time of trio's clock.
+    """
 
     entry: Entry
     bodies: list[StoredBody] = field(repr=False)
     large: list[Parts] = field(default_factory=list, repr=False)
+    arrived_s: float = -inf
 
     @property
     def dot(self) -> Dot:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from math import inf
+from typing import NamedTuple
 
 import trio
 
@@ -67,7 +69,7 @@ class BodyCompletion:
                     yield batch
                     return
                 async with AsyncExitStack() as stack:
-                    taken = await self._take(stack, [parts for parts, _ in large.values()], began)
+                    taken = await self._take(stack, [one.parts for one in large.values()], began)
                     if isinstance(taken, DiskFullError):  # every failed attempt transfers the attachments again
                         self._note_shortage(batch)
                         pause_s = full_s = min(2 * full_s, timing.COMPLETION_FULL_RETRY_MOST_S)
@@ -77,9 +79,9 @@ class BodyCompletion:
                         self._note_shortage(())
                         whole = {stored.content_hash: stored for stored in taken}
                         lost = [large[content_hash] for content_hash in large.keys() - whole.keys()]
-                        if not any(self._is_awaited(parts, numbered_ms, began) for parts, numbered_ms in lost):
+                        if not any(map(self._is_awaited, lost)):
                             yield [item.completed(whole) if isinstance(item, Arrived) else item for item in batch]
-                            self._bodies.note_lost([parts for parts, _ in lost], self._link.sid)
+                            self._bodies.note_lost([one.parts for one in lost], self._link.sid)
                             return
                         pause_s = timing.COMPLETION_LOST_RETRY_S
                         log.warning("not all parts of %d messages from %s are available yet", len(lost), self._link.sid)
@@ -111,25 +113,34 @@ class BodyCompletion:
                 return error
             return [] if trio.current_time() > began + timing.COMPLETION_UNAVAILABLE_S else None
 
-    def _is_awaited(self, parts: Parts, numbered_ms: int, began: float) -> bool:
-        """Return True if a client may still wait for the entry, which arrived at `began`.
+    def _is_awaited(self, large: _Large) -> bool:
+        """Return True if a client may still wait for an entry of the message.
 
-        No client waits for an entry that was numbered long ago.
+        No client waits for an entry that was numbered, or has arrived, long ago: many such entries delay the log once,
+        and not each for as long as a client waits.
         """
-        patience_s = lost_after_s(parts)
-        age_ms = self._clock_ms() - numbered_ms
-        return trio.current_time() < began + patience_s and age_ms < patience_s * 1000 + CLOCKS_APART_MS
+        patience_s = lost_after_s(large.parts)
+        age_ms = self._clock_ms() - large.numbered_ms
+        return trio.current_time() < large.arrived_s + patience_s and age_ms < patience_s * 1000 + CLOCKS_APART_MS
 
 
-def _large(batch: Iterable[Arrived | Announced]) -> dict[bytes, tuple[Parts, int]]:
-    """Return content hash -> the attachments of the message, and the time in ms when its latest entry was numbered."""
-    found: dict[bytes, tuple[Parts, int]] = {}
+class _Large(NamedTuple):
+    """A message without its attachments; when its latest entry was numbered, and when that has arrived."""
+
+    parts: Parts
+    numbered_ms: int = 0
+    arrived_s: float = -inf
+
+
+def _large(batch: Iterable[Arrived | Announced]) -> dict[bytes, _Large]:
+    """Return the large messages by content hash."""
+    found: dict[bytes, _Large] = {}
     for item in batch:
         if isinstance(item, Arrived):
-            numbered_ms = item.entry.time >> COUNTER_BITS
             for parts in item.large:
-                _, newest_ms = found.get(parts.content_hash, (parts, 0))
-                found[parts.content_hash] = parts, max(newest_ms, numbered_ms)
+                _, numbered_ms, arrived_s = found.get(parts.content_hash, _Large(parts))
+                numbered_ms = max(numbered_ms, item.entry.time >> COUNTER_BITS)
+                found[parts.content_hash] = _Large(parts, numbered_ms, max(arrived_s, item.arrived_s))
     return found
 
 

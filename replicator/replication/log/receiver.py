@@ -91,6 +91,8 @@ class Receiver:
             arrived = self._assembler.add(command)
         if arrived is None:
             return
+        if isinstance(arrived, Arrived):
+            arrived.arrived_s = trio.current_time()
         if self._is_completing and self._waiting_bytes > WAITING_BYTES:
             self._has_dropped = True
             return

@@ -90,6 +90,22 @@ async def test_lost_attachments_of_old_messages_delay_nothing(
         assert await wait_for_log(nodes) < 10
 
 
+async def test_many_lost_attachments_of_young_messages_delay_the_log_once(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is looked for apart from the others. They have all arrived together, so all their clients wait as long."""
+    monkeypatch.setattr(body_completion_module, "LARGE_TOGETHER_BYTES", 100_000)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        nodes.network.cut(("dc1", "dc2"))
+        await nodes.linked(["dc1"], ["dc2"])
+        for number in range(5):
+            await save(nodes["dc1"], with_attachment(number))
+        shutil.rmtree(nodes["dc1"].config.node.data / "attachments")
+        nodes.network.mend(("dc1", "dc2"))
+        await nodes.linked()
+        assert timing.REQUEST_TIMEOUT_S < await wait_for_log(nodes) < 2 * timing.REQUEST_TIMEOUT_S
+
+
 async def test_attachments_of_forgotten_messages_are_not_requested(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,7 +336,8 @@ async def test_entry_that_came_from_another_peer_is_not_waited_for(tmp_path: Pat
                 is_missing = False
 
             nursery.start_soon(comes)
-            async with body_completion.completed([Arrived(entry, [], [recipe])], lambda _: is_missing) as whole:
+            arrived = Arrived(entry, [], [recipe], trio.current_time())
+            async with body_completion.completed([arrived], lambda _: is_missing) as whole:
                 assert whole == []
         assert trio.current_time() - began < 2 * timing.COMPLETION_LOST_RETRY_S + 1
 

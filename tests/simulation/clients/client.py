@@ -331,21 +331,26 @@ class Client:
     async def _check_own_writes(self, node: Node, name: str) -> None:
         """Check that the node shows what the client heard OK for elsewhere (design section 8).
 
-        It need not if it says that it does not, if the other node is out of reach, or if nodes are told falsehoods:
-        then nobody knows which head another node shows.
+        It need not if it says that it does not, if one of the two nodes counts the other as out of reach, or if nodes
+        are told falsehoods: then nobody knows which head another node shows.
         """
-        in_reach = node.component
+        in_reach, heard_before = self._in_reach(node), dict(self._heard)  # a node that stands still answers much later
         if not await node.mail.catch_up(self.user, name) or self._world.plan.deception is not None:
             return
         try:
             view = await node.mail.open_mailbox(await node.mail.folder(self.user, name))
         except FolderNotFoundError:
             return
-        sid, heard = self._heard.get(view.mailbox_id, (node.sid, {}))
-        if sid != node.sid and sid in in_reach & node.component:
+        sid, heard = heard_before.get(view.mailbox_id, (node.sid, {}))
+        if sid != node.sid and sid in in_reach & self._in_reach(node):
             shown = _context(node, view)
             assert covers(shown, heard), f"{node.sid} shows {shown}, but {self._name} heard OK for {heard} at {sid}"
             self._say(f"at {node.sid}: sees what it heard OK for at {sid}")
+
+    def _in_reach(self, node: Node) -> set[str]:
+        machines = self._world.machines
+        others = (sid for sid in node.component if sid != node.sid and machines[sid].is_up)
+        return {sid for sid in others if node.sid in machines[sid].node.component}
 
     def _check_flags(
         self, view: MailboxView, chosen: list[Message], flags: frozenset[str], before: dict[str, int], *, value: bool
