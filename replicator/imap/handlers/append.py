@@ -5,10 +5,9 @@ What is large, or for which the client waits, is read as the command runs. The m
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from protocol.framing import ContinuationNeeded, Frame, LargeLiteral
 from replicator.errors import MessageTooLargeError
@@ -26,9 +25,6 @@ from replicator.mailstore import BodySink, Folder, NewMessage
 MAX_STORED_PARTS = 300
 """URLs of an APPEND. Each may have to read a whole message to find its part."""
 
-_HEADER_END = re.compile(rb"\n\r?\n")
-
-_NEEDS_UTF8 = "A message with octets above 127 in its header needs ENABLE UTF8=ACCEPT before it"
 
 _EXPECTED = {
     c.Within.NOTHING: "Expected another message, or the end of the command, after the message",
@@ -74,23 +70,6 @@ def _too_large(size: int) -> str:
     return f"Only the message of an APPEND may be a literal of {what}"
 
 
-class _HeaderCheck:
-    """A search for octets above 127 in a header that comes in pieces."""
-
-    def __init__(self) -> None:
-        self._before = b"\n"  # the last octets, in which its end may begin
-        self._over = False
-
-    def finds(self, piece: bytes) -> bool:
-        """Return True if the header goes on in this piece, and has such an octet there."""
-        if self._over:
-            return False
-        text = self._before + piece
-        end = _HEADER_END.search(text)
-        self._before, self._over = text[-2:], end is not None
-        return not (text[: end.start()] if end else text).isascii()
-
-
 @dataclass(frozen=True, slots=True)
 class _Message:
     """A message that arrives."""
@@ -98,7 +77,6 @@ class _Message:
     sink: BodySink
     flags: frozenset[str]
     received_ms: int | None
-    header: _HeaderCheck = field(default_factory=_HeaderCheck)
 
 
 class _Intake:
@@ -145,11 +123,11 @@ class _Intake:
                 await self._take_stored(message, part.url)
             elif arriving is None or number < len(parts):
                 self._count(len(part))
-                await self._write(message, part)
+                await message.sink.write(part)
             else:
                 await self._expect(arriving.size)
                 while (chunk := await arriving.next_chunk()) is not None:
-                    await self._write(message, chunk)
+                    await message.sink.write(chunk)
 
     async def _take_stored(self, message: _Message, url: bytes) -> None:
         self._stored_parts += 1
@@ -159,14 +137,7 @@ class _Intake:
         await self._expect(part.size_bytes)
         async with aclosing(part.read()) as pieces:
             async for piece in pieces:
-                message.header.finds(piece)  # which the client may have seen, and does not send
                 await message.sink.write(piece)
-
-    async def _write(self, message: _Message, octets: bytes) -> None:
-        """Take octets that the client has sent. Raises CommandFailedError for a header that the client may not send."""
-        if not self._session.aware.utf8 and message.header.finds(octets):  # RFC 6855 section 4
-            raise CommandFailedError(_NEEDS_UTF8, "CANNOT")
-        await message.sink.write(octets)
 
     async def _expect(self, size_bytes: int) -> None:
         """Count octets that are about to come. Raises as `_count`, and QuotaExceededError."""
