@@ -15,25 +15,17 @@ from typing import TypeVar
 from protocol.framing import ContinuationNeeded, Frame, FramingError, LargeLiteral
 from protocol.framing import Event as ConnectionEvent
 from replicator.errors import MailError
-from replicator.imap.handlers import (
-    auth,
-    folders,
-    idle,
-    listing,
-    message_changes,
-    metadata,
-    notify,
-    quota,
-    resync,
-    updates,
-)
-from replicator.imap.handlers.append import append, appended
+from replicator.imap.handlers import auth, idle, resync
 from replicator.imap.handlers.authenticate import authenticate
-from replicator.imap.handlers.fetch import fetch
-from replicator.imap.handlers.search import search
-from replicator.imap.handlers.sort import sort
+from replicator.imap.handlers.folders import folders, listing, metadata, notify, quota
+from replicator.imap.handlers.messages import message_changes
+from replicator.imap.handlers.messages.append import append, appended
+from replicator.imap.handlers.messages.fetch import fetch
+from replicator.imap.handlers.searches import updates
+from replicator.imap.handlers.searches.search import search
+from replicator.imap.handlers.searches.sort import sort
+from replicator.imap.handlers.searches.thread import thread
 from replicator.imap.handlers.telling import tell_others, tell_wished, told_meanwhile
-from replicator.imap.handlers.thread import thread
 from replicator.imap.session import Completion, Session, State
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.command_parser import CommandSyntaxError, tag_of, verb_of

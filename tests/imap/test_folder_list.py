@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.imap.handlers.folder_list import (
+from replicator.imap.handlers.folders.folder_list import (
     NOSELECT,
     Entry,
     FolderSelection,

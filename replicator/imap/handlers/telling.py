@@ -8,8 +8,8 @@ from typing import TypeAlias, TypeVar
 import trio
 
 from protocol.framing import FramingError
-from replicator.imap.handlers.notify import tell_folders
-from replicator.imap.handlers.updates import announce
+from replicator.imap.handlers.folders.notify import tell_folders
+from replicator.imap.handlers.searches.updates import announce
 from replicator.imap.session import Session
 from replicator.imap.wire.responses import status_line
 

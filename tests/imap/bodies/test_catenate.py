@@ -11,7 +11,7 @@ from itertools import product
 import pytest
 
 from protocol.units import KIB
-from replicator.imap.handlers.append import MAX_STORED_PARTS
+from replicator.imap.handlers.messages.append import MAX_STORED_PARTS
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import WHOLE_LITERAL_BYTES
 from replicator.imap.wire.message_urls import MAX_URL

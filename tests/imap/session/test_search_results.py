@@ -9,7 +9,8 @@ from typing import TypeVar
 import pytest
 
 from protocol.values import UidSet
-from replicator.imap.handlers import fetch, message_changes, results
+from replicator.imap.handlers.messages import fetch, message_changes
+from replicator.imap.handlers.searches import results
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage

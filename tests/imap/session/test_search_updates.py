@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.config import LimitsConfig
-from replicator.imap.handlers import updates
+from replicator.imap.handlers.searches import updates
 from replicator.imap.search_updates import UpdatedSearch
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.search_keys import All, SearchProgram

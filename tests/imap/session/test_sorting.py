@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from replicator.config import LimitsConfig
-from replicator.imap.handlers import sort
+from replicator.imap.handlers.searches import sort
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage

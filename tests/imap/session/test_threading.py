@@ -10,7 +10,7 @@ import pytest
 
 from protocol.values import UidSet
 from replicator.config import LimitsConfig
-from replicator.imap.handlers import thread
+from replicator.imap.handlers.searches import thread
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage

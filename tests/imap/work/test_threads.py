@@ -10,7 +10,7 @@ import pytest
 
 from protocol.values import UidSet
 from replicator.imap import selection
-from replicator.imap.handlers import message_changes
+from replicator.imap.handlers.messages import message_changes
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage

@@ -9,9 +9,9 @@ from itertools import groupby
 
 import trio
 
-from replicator.imap.handlers.fetch import fetch_new
-from replicator.imap.handlers.header_reading import read_headers, rows_alone
-from replicator.imap.handlers.results import find
+from replicator.imap.handlers.messages.fetch import fetch_new
+from replicator.imap.handlers.searches.header_reading import read_headers, rows_alone
+from replicator.imap.handlers.searches.results import find
 from replicator.imap.notifications import Wishes
 from replicator.imap.ordering.sorting import Row, needs_header, row_of
 from replicator.imap.search_updates import MAX_RESULTS, MAX_SEARCHES, SearchUpdates, UpdatedSearch

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import trio
 
 from replicator.errors import InvalidNameError, MailboxFullError
-from replicator.imap.handlers.folder_list import FolderSelection, list_entries
-from replicator.imap.handlers.metadata import shown_uses
+from replicator.imap.handlers.folders.folder_list import FolderSelection, list_entries
+from replicator.imap.handlers.folders.metadata import shown_uses
 from replicator.imap.handlers.resync import update_cache
 from replicator.imap.selection import Selection, shown_modseq
 from replicator.imap.session import Completion, Session

@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from replicator.imap.handlers.header_reading import read_headers
-from replicator.imap.handlers.results import check_readable, check_sortable, find, limited_work
+from replicator.imap.handlers.searches.header_reading import read_headers
+from replicator.imap.handlers.searches.results import check_readable, check_sortable, find, limited_work
 from replicator.imap.ordering.header_facts import HeaderFacts
 from replicator.imap.ordering.references import MessageIds, by_references, by_refs
 from replicator.imap.ordering.threads import Node, Threadable, by_ordered_subject, printed

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import trio
 
 from replicator.errors import ContentUnavailableError
-from replicator.imap.handlers.fetch import MANY_RANGES
+from replicator.imap.handlers.messages.fetch import MANY_RANGES
 from replicator.imap.matching.phases import Basis, Search
 from replicator.imap.rendering import outline
 from replicator.imap.session import Session

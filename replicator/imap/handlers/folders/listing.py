@@ -8,7 +8,7 @@ from contextlib import suppress
 import trio
 
 from replicator.errors import MailError
-from replicator.imap.handlers.folder_list import (
+from replicator.imap.handlers.folders.folder_list import (
     MAX_PATTERN,
     NONEXISTENT,
     NOSELECT,
@@ -18,8 +18,8 @@ from replicator.imap.handlers.folder_list import (
     list_entries,
     lsub_entries,
 )
-from replicator.imap.handlers.folders import status_of
-from replicator.imap.handlers.metadata import shown_uses
+from replicator.imap.handlers.folders.folders import status_of
+from replicator.imap.handlers.folders.metadata import shown_uses
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError

@@ -13,10 +13,10 @@ import trio
 
 from replicator.errors import MailError
 from replicator.folder_watch import FolderChanges, FolderEvent, FolderTree
-from replicator.imap.handlers.folder_list import NONEXISTENT, SUBSCRIBED
-from replicator.imap.handlers.folders import counted
-from replicator.imap.handlers.metadata import shown_uses
-from replicator.imap.handlers.updates import announce
+from replicator.imap.handlers.folders.folder_list import NONEXISTENT, SUBSCRIBED
+from replicator.imap.handlers.folders.folders import counted
+from replicator.imap.handlers.folders.metadata import shown_uses
+from replicator.imap.handlers.searches.updates import announce
 from replicator.imap.notifications import Notifications, Wishes, is_caused_by, status_values
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c

@@ -5,8 +5,16 @@ from __future__ import annotations
 from array import array
 from functools import partial
 
-from replicator.imap.handlers.results import check_readable, check_sortable, find, limited_work, save, take_saved, tell
-from replicator.imap.handlers.updates import keep_updated, rows_of, watch
+from replicator.imap.handlers.searches.results import (
+    check_readable,
+    check_sortable,
+    find,
+    limited_work,
+    save,
+    take_saved,
+    tell,
+)
+from replicator.imap.handlers.searches.updates import keep_updated, rows_of, watch
 from replicator.imap.ordering.sorting import rows_in_order, uid_of
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c

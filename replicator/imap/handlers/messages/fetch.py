@@ -23,7 +23,7 @@ from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.errors import ContentUnavailableError, MailError
 from replicator.imap.cache_update import between
-from replicator.imap.handlers.binary import decoded, measured
+from replicator.imap.handlers.messages.binary import decoded, measured
 from replicator.imap.handlers.resync import changed_since, tell_vanished
 from replicator.imap.matching.message_reader import PREVIEW_VALUES
 from replicator.imap.rendering import outline

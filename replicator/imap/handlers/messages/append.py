@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from protocol.framing import ContinuationNeeded, Frame, LargeLiteral
 from replicator.errors import MessageTooLargeError
 from replicator.flags import settable_in
-from replicator.imap.handlers.catenate import stored_part
+from replicator.imap.handlers.messages.catenate import stored_part
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire import command_types as c
 from replicator.imap.wire.command_parser import CommandSyntaxError

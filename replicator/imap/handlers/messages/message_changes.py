@@ -11,7 +11,12 @@ import trio
 
 from protocol.values import UidSet
 from replicator.flags import keywords, other_flags, removable_flags, settable_flags
-from replicator.imap.handlers.fetch import MANY_RANGES, MESSAGES_BETWEEN_CHECKPOINTS, expunged_elsewhere, resolved
+from replicator.imap.handlers.messages.fetch import (
+    MANY_RANGES,
+    MESSAGES_BETWEEN_CHECKPOINTS,
+    expunged_elsewhere,
+    resolved,
+)
 from replicator.imap.handlers.resync import LOOKED_AT_ONCE, changed_since
 from replicator.imap.selection import Selection
 from replicator.imap.session import Completion, Session

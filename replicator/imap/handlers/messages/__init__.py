@@ -1,0 +1,1 @@
+"""Handlers of commands that read, add and change messages."""

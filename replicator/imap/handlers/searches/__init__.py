@@ -1,0 +1,1 @@
+"""Handlers of SEARCH, SORT and THREAD, and of updates of their results."""
