@@ -88,7 +88,7 @@ def test_failed_inventory_is_removed(node: MemoryNode, server: Address, url: str
     original, count = broken.writing, iter(range(99))
 
     def writing(name: str) -> object:
-        if next(count) == 3:
+        if next(count) == 4:
             before.extend(sorted(trio.run(objects, store)))
             raise ObjectStoreError("the server is gone")
         return original(name)

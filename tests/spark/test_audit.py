@@ -262,7 +262,7 @@ def test_inventories_are_read_from_directories_with_unusual_names(
 def test_overwrite_spares_a_directory_that_holds_no_audit(spark: SparkSession, tmp_path: Path) -> None:
     places = contradictory_inventories(tmp_path)
     for to, why in (
-        (tmp_path / "a", "holds folders, which does not belong to an audit"),
+        (tmp_path / "a", "holds annotations, which does not belong to an audit"),
         (tmp_path / "mail", "holds no audit"),
     ):
         (to / "mailboxes").mkdir(parents=True, exist_ok=True)

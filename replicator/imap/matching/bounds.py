@@ -92,9 +92,12 @@ class HeaderText:
     def _sent(self) -> dt.date | None:
         return sent_date(self._fields)
 
+    def is_of_thread(self, thread: str | None) -> bool | None:
+        """Return True if the header tells this THREADID; for None, if it tells none, having no message id."""
+        return self._thread == thread
+
     @cached_property
-    def thread(self) -> str | None:
-        """The THREADID that the header tells, if it has any message id."""
+    def _thread(self) -> str | None:
         return named_thread(self._fields)
 
 
@@ -117,6 +120,10 @@ class KeptText(HeaderText):
     def was_sent(self, matches: Callable[[dt.date], bool]) -> bool | None:
         """See `HeaderText`."""
         return super().was_sent(matches) if self._tells(b"date") else None
+
+    def is_of_thread(self, thread: str | None) -> bool | None:
+        """See `HeaderText`."""
+        return None if self._outline is None else super().is_of_thread(thread)
 
     def in_header(self, wanted: str, /) -> bool | None:
         """See `HeaderText`."""

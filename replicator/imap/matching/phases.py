@@ -185,8 +185,8 @@ class _Compiler:
     @test_of.register
     def _(self, key: keys.ThreadId) -> Test:
         alone = OfRow(lambda message: lone_thread(message) == key.thread_id)
-        unnamed = self._of_fields(lambda text: text.thread is None)
-        return AnyOf((AllOf((alone, unnamed)), self._of_fields(lambda text: text.thread == key.thread_id)))
+        unnamed = self._of_fields(lambda text: text.is_of_thread(None))
+        return AnyOf((AllOf((alone, unnamed)), self._of_fields(lambda text: text.is_of_thread(key.thread_id))))
 
     @test_of.register
     def _(self, key: keys.ModSeq) -> Test:

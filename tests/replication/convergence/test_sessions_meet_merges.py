@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -69,15 +69,16 @@ async def test_merge_during_a_fetch(tmp_path: Path, autojump_clock: MockClock, m
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await fork(nodes)
         mail = nodes["dc1"].mail
-        read = mail.read_body
+        read = mail.read_bodies
 
-        async def heal_and_read(message: Message) -> BodyReader:
+        async def heal_and_read(messages: Iterable[Message], max_bytes: int) -> Mapping[bytes, BodyReader]:
             monkeypatch.undo()
+            found = await read(messages, max_bytes)
             await heal(nodes)
-            return await read(message)
+            return found
 
         async with session(nodes["dc1"]) as client:
-            monkeypatch.setattr(mail, "read_body", heal_and_read)
+            monkeypatch.setattr(mail, "read_bodies", heal_and_read)
             assert without_recent(await client.run("FETCH 1:2 (UID BODY.PEEK[])")) == [
                 '* 1 FETCH (UID 1 BODY[] "both")',
                 "* 4 EXISTS",
