@@ -22,7 +22,7 @@ from benchmarks.clusters.states import expect_master, run_task
 from protocol.units import MIB
 from tests.end_to_end.helpers.mail_clients import OUR_HEADERS
 
-SIZE = int(os.environ.get("LARGE_MIB", "32")) * MIB
+SIZE = int(os.environ.get("LARGE_MIB", "48")) * MIB
 INTERRUPTED = SIZE // 4
 GROWTH_MAX = min(32 * MIB, SIZE // 2)  # of a node's memory, which must hold neither such a message nor its attachment
 PART_START = min(50_000_000, SIZE // 2)
@@ -33,8 +33,14 @@ SMALL = b"Subject: small\r\n\r\nsmall\r\n"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    users = ["structured", "plain", "scattered", "appended", "sent", "shipped"]
+    """Nodes that have handled a smaller message: what they load at its first use takes memory once."""
+    users = ["first", "structured", "plain", "scattered", "appended", "sent", "shipped"]
     with Cluster(tmp_path_factory.mktemp("large") / "nodes", users, proxied=True) as started:
+        first = Reader(LargeMail.scattered(SIZE // 16, 0))
+        with connect_lmtp(started.nodes[0].address("lmtp")) as lmtp:
+            deliver_streamed(lmtp, "first", first.chunks_to_send())
+        started.wait_until_equal()
+        fetch(started.nodes[2], "first", first)
         yield started
 
 
