@@ -93,7 +93,11 @@ async def tell_folders(session: Session, command: c.Command | None = None) -> No
     if changes.missed:
         await _give_up(session, "More has changed than can be told")
         return
-    due = await _tell_events(session, notifications, changes, command)
+    try:
+        due = await _tell_events(session, notifications, changes, command)
+    except MailError as error:
+        await _give_up(session, str(error))
+        return
     if notifications.untold is not None and not _is_selected(session, notifications.untold):
         due += [name] if (name := changes.tree.names.get(notifications.untold)) is not None else []
         notifications.untold = None
