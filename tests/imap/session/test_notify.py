@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 import trio
@@ -105,6 +106,51 @@ async def test_a_database_that_cannot_be_read_ends_the_notifications(
         await mail.create_folder("alice", "a")
         assert (await client.line()).startswith("* OK [NOTIFICATIONOVERFLOW] the disk does not answer; ")
         assert await client.run("NOOP") == ["t OK Nothing done"]
+
+
+async def test_special_uses_that_cannot_be_read_end_the_notifications(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(served) as client:
+        await client.log_in("alice")
+        await client.run(ALL)
+        monkeypatch.setattr(mail, "annotated", _fail)
+        await mail.create_folder("alice", "a")
+        assert (await client.line()).startswith("* OK [NOTIFICATIONOVERFLOW] the disk does not answer; ")
+        assert await client.run("NOOP") == ["t OK Nothing done"]
+
+
+async def test_new_messages_that_cannot_be_read_end_no_session(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's own APPEND is made, so it must be answered: who hears nothing sends the message again."""
+    async with connected(served) as client, connected(served) as other:
+        for each in (client, other):
+            await each.log_in("alice", "INBOX")
+            await each.run("NOTIFY SET (selected (MessageNew (UID ENVELOPE) MessageExpunge))")
+        monkeypatch.setattr(mail, "outlines", _fail)
+        await client.send("a APPEND INBOX {10+}\r\nSubject: x\r\n")
+        assert (await client.until("a"))[-1].startswith("a OK [APPENDUID ")
+        assert await other.line() == "* 1 EXISTS"
+        assert (await other.run("NOOP"))[-1].startswith("t OK")
+    assert len(await mail.bodies("alice")) == 1
+
+
+async def test_a_search_that_cannot_be_kept_up_to_date_ends_no_session(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        await client.run("SEARCH RETURN (UPDATE) SUBJECT x", "u")
+        monkeypatch.setattr(mail, "outlines", _fail)
+        await client.send("a APPEND INBOX {10+}\r\nSubject: x\r\n")
+        told = await client.until("a")
+        assert told[-1].startswith("a OK [APPENDUID ")
+        assert '* NO [NOUPDATE "u"] the disk does not answer' in told
+
+
+async def _fail(*_: object) -> NoReturn:
+    raise DatabaseFailedError("the disk does not answer")
 
 
 async def test_the_watch_ends_with_notify_none_and_with_the_session(served: ImapServices, mail: HookedMail) -> None:

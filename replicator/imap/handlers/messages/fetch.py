@@ -154,16 +154,19 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
 async def fetch_new(session: Session, items: Iterable[FetchItem], uids: Iterable[int]) -> None:
     r"""Tell these items of new messages that are announced, without marking any as seen (RFC 5465 section 5.2).
 
-    Those that are gone or unreadable are left out.
+    Those that are gone or unreadable are left out, and all if the database fails.
     """
     plan = _plan(items)
     if not plan.items:
         return
     number = session.selection.numbering.number
     pairs = ((found, uid) for uid in uids if (found := number(uid)) is not None)
-    async with aclosing(_slices(session, plan, pairs, _LeftOut())) as slices:
-        async for some in slices:
-            await _tell(session, plan, some, UidSet())
+    try:
+        async with aclosing(_slices(session, plan, pairs, _LeftOut())) as slices:
+            async for some in slices:
+                await _tell(session, plan, some, UidSet())
+    except MailError as error:  # the client knows that the messages are there, and a command is still to be answered
+        log.warning("cannot tell a client of new messages what it wants to know: %s", error)
 
 
 async def _slices(

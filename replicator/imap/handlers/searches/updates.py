@@ -9,6 +9,7 @@ from itertools import groupby
 
 import trio
 
+from replicator.errors import MailError
 from replicator.imap.handlers.messages.fetch import fetch_new
 from replicator.imap.handlers.searches.header_reading import read_headers, rows_alone
 from replicator.imap.handlers.searches.results import find
@@ -92,6 +93,9 @@ async def _updated_all(
         except WorkExceededError:
             del updates.searches[search.tag]
             lines, added = [_no_update(search.tag, "It takes too much work to keep this search up to date")], []
+        except MailError as error:  # the command that was done meanwhile is still to be answered
+            del updates.searches[search.tag]
+            lines, added = [_no_update(search.tag, str(error))], []
         results += lines
         if search.items:
             for uid in added:
