@@ -39,6 +39,8 @@ UIDVALIDITY_RESERVE = UIDVALIDITY_STEP << 12
 """UIDVALIDITY values reserved for merges and for the parents that one new folder may need."""
 UIDVALIDITY_OF_CLOCK_MAX = UIDVALIDITY_MAX - (1 << 28)
 """Highest UIDVALIDITY taken from the clock (year 2097), so that a wrong clock cannot use up the values."""
+REMOVED_FACTOR = 10
+"""How many times as many annotations as a user may have a user may have had: removed ones are remembered for merges."""
 
 
 def _commit(tx: Transaction, key: MailboxKey, changes: Sequence[Change], bodies: Sequence[StoredBody] = ()) -> Entry:
@@ -219,7 +221,7 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
     """Rename a folder with all folders below it (RFC 3501 section 6.3.5).
 
     INBOX's mail moves with its mailbox, and a new, empty INBOX takes its place. Raises FolderNotFoundError,
-    FolderExistsError, InvalidNameError.
+    FolderExistsError, InvalidNameError; MailboxFullError if the user has no room for INBOX's annotations twice.
     """
     known = _known_folders(tx, user)
     old = next((record.name for record in known.values() if record.mailbox_id == mailbox_id), None)
@@ -244,6 +246,7 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
     if old == INBOX:
         changes.append(inbox := FolderCreate(next(spare_ids), INBOX, next(uidvalidities)))
         kept = queries.annotations_of(tx.connection, user, mailbox_id)  # RFC 5464 section 4.1: both have them
+        _check_annotations(tx, user, 0, len(kept), len(kept))
         changes += [FolderAnnotate(inbox.mailbox_id, (one,)) for one in kept.items()]
     _check_number(tx, known, changes)
     return _commit(tx, _tree(user), changes).dot
@@ -281,14 +284,17 @@ def annotate(tx: Transaction, user: str, mailbox_id: bytes, values: Iterable[tup
     if not changed:
         return _head_of(tx, _tree(user))
     more = sum(value is not None and name not in known for name, value in changed)
-    _check_annotations(tx, user, len(known), more - sum(value is None for _, value in changed))
+    query = "SELECT name FROM annotation WHERE user = ? AND mailbox_id = ?"
+    had = {name for (name,) in tx.connection.execute(query, (user, mailbox_id))}
+    fresh = sum(name not in had for name, _ in changed)
+    _check_annotations(tx, user, len(known), more - sum(value is None for _, value in changed), fresh)
     return _commit(tx, _tree(user), [FolderAnnotate(mailbox_id, changed)]).dot
 
 
-def _check_annotations(tx: Transaction, user: str, known: int, more: int) -> None:
+def _check_annotations(tx: Transaction, user: str, known: int, more: int, fresh: int) -> None:
     """Check the limits where a folder, or the account, that has `known` annotations gets more.
 
-    Raises MailboxFullError.
+    `fresh`: those that it never had. Raises MailboxFullError.
     """
     limits = tx.limits
     if more > 0 and known + more > limits.imap_annotations_per_folder:
@@ -297,11 +303,14 @@ def _check_annotations(tx: Transaction, user: str, known: int, more: int) -> Non
             " first"
         )
     query = (
-        "SELECT COUNT(*) FROM annotation a LEFT JOIN folder f USING (mailbox_id)"
-        " WHERE a.user = ? AND value IS NOT NULL AND NOT COALESCE(f.deleted, 0)"  # a united folder's do not count
+        "SELECT COUNT(*), COUNT(*) FILTER (WHERE value IS NOT NULL AND NOT COALESCE(f.deleted, 0))"
+        " FROM annotation a LEFT JOIN folder f USING (mailbox_id) WHERE a.user = ?"  # a united folder's do not count
     )
-    if more > 0 and tx.connection.execute(query, (user,)).fetchone()[0] + more > limits.imap_annotations_per_user:
+    rows, living = tx.connection.execute(query, (user,)).fetchone() if more > 0 or fresh else (0, 0)
+    if more > 0 and living + more > limits.imap_annotations_per_user:
         raise MailboxFullError(f"a user may have {limits.imap_annotations_per_user} annotations; remove some first")
+    if fresh and rows + fresh > REMOVED_FACTOR * limits.imap_annotations_per_user:
+        raise MailboxFullError("this user has had too many annotations under different names; use those names again")
 
 
 def _head(tx: Transaction, user: str) -> Dot:

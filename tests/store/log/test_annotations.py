@@ -6,6 +6,7 @@ from protocol.values import Dot
 from replicator.config import LimitsConfig
 from replicator.errors import FolderNotFoundError, MailboxFullError
 from replicator.store.db import queries
+from replicator.store.log.sequencer import REMOVED_FACTOR
 from resync.entry import NOWHERE
 from tests.store import consistency
 from tests.store.harness import ALICE, annotating, creating, deleting, renaming
@@ -91,4 +92,29 @@ def test_numbers_of_annotations_are_limited() -> None:
     node.write(annotating(comment=b"x"))
     node.write(deleting(A))
     node.write(annotating(B, two=b"2"))
+    consistency.check(node.connection)
+
+
+def test_inbox_is_not_renamed_where_its_annotations_have_no_room_twice() -> None:
+    node = MemoryNode("dc1.a", limits=LimitsConfig(imap_annotations_per_user=3))
+    node.write(creating("INBOX", A))
+    node.write(annotating(A, one=b"1", two=b"2"))
+    with pytest.raises(MailboxFullError, match="a user may have 3 annotations"):
+        node.write(renaming(A, "Old"))
+    node.write(annotating(A, two=None))
+    node.write(renaming(A, "Old"))
+    assert shown(node, A) == {"one": b"1"}
+    consistency.check(node.connection)
+
+
+def test_removed_annotations_are_limited() -> None:
+    """They are remembered, since another node may have set them meanwhile."""
+    node = MemoryNode("dc1.a", limits=LimitsConfig(imap_annotations_per_user=10))
+    for number in range(10 * REMOVED_FACTOR):
+        node.write(annotating(**{f"n{number}": b"x"}))
+        node.write(annotating(**{f"n{number}": None}))
+    with pytest.raises(MailboxFullError, match="use those names again"):
+        node.write(annotating(other=b"x", n1=b"y"))
+    node.write(annotating(n1=b"y"))
+    assert shown(node) == {"n1": b"y"}
     consistency.check(node.connection)
