@@ -146,9 +146,9 @@ def quota_response(root: str, resources: Iterable[tuple[str, int, int]]) -> byte
     return b"* QUOTA %b (%b)\r\n" % (_string(root), printed.encode("ascii"))
 
 
-def metadata_response(name: str, values: Mapping[str, bytes | None]) -> list[bytes]:
+def metadata_response(name: str, values: Mapping[str, bytes | None], *, utf8: bool = False) -> list[bytes]:
     """Format a METADATA response with values (RFC 5464 section 4.4.1); the empty name stands for the account."""
-    chunks = [b"* METADATA ", mailbox(name)]
+    chunks = [b"* METADATA ", mailbox(name, utf8=utf8)]
     for number, (entry, value) in enumerate(values.items()):
         chunks += [b" " if number else b" (", *_entry_name(entry), b" ", *_nstring(value)]
     return [*chunks, b")\r\n"]

@@ -213,7 +213,7 @@ def create_folder(
     _check_number(tx, known, changes)
     if use:
         changes.append(FolderAnnotate(mailbox_id, ((SPECIAL_USE, use.encode()),)))
-        _check_annotations(tx, user, 0, 1)
+        _check_annotations(tx, user, 0, 1, 1)
     return _commit(tx, _tree(user), changes).dot
 
 

@@ -111,8 +111,8 @@ def test_removed_annotations_are_limited() -> None:
     """They are remembered, since another node may have set them meanwhile."""
     node = MemoryNode("dc1.a", limits=LimitsConfig(imap_annotations_per_user=10))
     for number in range(10 * REMOVED_FACTOR):
-        node.write(annotating(**{f"n{number}": b"x"}))
-        node.write(annotating(**{f"n{number}": None}))
+        node.write(annotating(NOWHERE, ALICE, **{f"n{number}": b"x"}))
+        node.write(annotating(NOWHERE, ALICE, **{f"n{number}": None}))
     with pytest.raises(MailboxFullError, match="use those names again"):
         node.write(annotating(other=b"x", n1=b"y"))
     node.write(annotating(n1=b"y"))

@@ -38,14 +38,20 @@ async def get_metadata(session: Session, command: c.GetMetadata) -> Completion:
         known.pop(SPECIAL_USE, None)
         if uses := (await shown_uses(session, folders)).get(folder.name):
             known[SPECIAL_USE] = uses.encode()
+    # A command may name thousands of entries, and ask for a MiB of values.
+    response, longest = await session.services.parsing.apart(partial(_answer, command, known, utf8=session.aware.utf8))
+    await session.write(response)
+    is_over = command.max_size is not None and longest > command.max_size
+    return Completion("Annotations listed", f"METADATA LONGENTRIES {longest}" if is_over else None)
+
+
+def _answer(command: c.GetMetadata, known: Mapping[str, bytes], *, utf8: bool) -> tuple[list[bytes], int]:
+    """Return the METADATA response, if there is any, and the size of the longest value. Runs in a thread."""
     found = dict(pair for entry in command.entries for pair in _selected(known, entry, command.depth))
-    sizes = [len(value) for value in found.values() if value is not None]
     most = inf if command.max_size is None else command.max_size
     shown = {name: value for name, value in found.items() if value is None or len(value) <= most}
-    if shown:
-        await session.write(metadata_response(command.mailbox, shown))
-    longest = max(sizes, default=0)
-    return Completion("Annotations listed", f"METADATA LONGENTRIES {longest}" if longest > most else None)
+    longest = max((len(value) for value in found.values() if value is not None), default=0)
+    return metadata_response(command.mailbox, shown, utf8=utf8) if shown else [], longest
 
 
 async def set_metadata(session: Session, command: c.SetMetadata) -> Completion:
