@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
 from protocol.values import UID_MAX, UidSet
-from replicator.imap.wire.command_types import MatchData
+from replicator.imap.wire.commands.command_types import MatchData
 
 
 def believed_modseq(told: int, highestmodseq: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from replicator.folder_watch import FolderEvent, FolderSubscription, FolderTree, WatchedFolder, parents
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.event_groups import OF_SELECTED, Event, EventGroup, MailboxFilter
 from replicator.imap.wire.fetch_items import FetchItem
 from replicator.mailstore import INBOX, SEPARATOR

@@ -15,7 +15,7 @@ from replicator.imap.notifications import Notifications, Wishes
 from replicator.imap.search_updates import SearchUpdates
 from replicator.imap.selection import Aware, Selection
 from replicator.imap.services import ImapServices
-from replicator.imap.wire.command_types import Tagged
+from replicator.imap.wire.commands.command_types import Tagged
 from replicator.imap.wire.connection import Connection
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.mailstore import Folder, MailStore

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from replicator.imap.handlers.auth import admitted, conclude, failed, note_failure, privacy_required, verify
 from replicator.imap.session import CHANNEL_BINDING, Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import continuation
 from replicator.oauth import TokenRefusedError

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from protocol.framing import Frame
 from protocol.values import UidSet
-from replicator.imap.wire import command_types as c
 from replicator.imap.wire import search_keys as k
-from replicator.imap.wire.command_parser import CommandParser, CommandSyntaxError, tag_of
+from replicator.imap.wire.commands import command_types as c
+from replicator.imap.wire.commands.command_parser import CommandParser, CommandSyntaxError, tag_of
 from replicator.imap.wire.event_groups import EventGroup
 from replicator.imap.wire.event_groups import MailboxFilter as F
 from replicator.imap.wire.fetch_items import ALL, FAST, FULL, Attribute, BodySection, Partial, SectionText

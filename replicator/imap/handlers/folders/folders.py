@@ -15,7 +15,7 @@ from replicator.imap.handlers.resync import update_cache
 from replicator.imap.selection import Selection, shown_modseq
 from replicator.imap.session import Completion, Session
 from replicator.imap.special_uses import checked_uses
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import list_line, status_line, status_response, untagged
 from replicator.mailstore import INBOX, SEPARATOR, Folder, FolderStatus

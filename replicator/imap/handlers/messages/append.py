@@ -14,8 +14,8 @@ from replicator.errors import MessageTooLargeError
 from replicator.flags import settable_in
 from replicator.imap.handlers.messages.catenate import stored_part
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
-from replicator.imap.wire.command_parser import CommandSyntaxError
+from replicator.imap.wire.commands import command_types as c
+from replicator.imap.wire.commands.command_parser import CommandSyntaxError
 from replicator.imap.wire.connection import WHOLE_LITERAL_BYTES
 from replicator.imap.wire.large_literal import IncomingLiteral
 from replicator.imap.wire.refusals import CommandFailedError, offering_to_create

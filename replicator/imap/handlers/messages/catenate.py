@@ -13,7 +13,7 @@ from protocol.units import KIB
 from replicator.errors import FolderNotFoundError
 from replicator.imap.rendering.fetch_answers import section
 from replicator.imap.session import Session
-from replicator.imap.wire.command_parser import CommandSyntaxError
+from replicator.imap.wire.commands.command_parser import CommandSyntaxError
 from replicator.imap.wire.fetch_items import BodySection, Span
 from replicator.imap.wire.message_urls import MAX_URL, MessageUrl, MessageUrlError, printed_url
 from replicator.imap.wire.refusals import CommandFailedError

@@ -9,8 +9,9 @@ from lark import Lark, UnexpectedCharacters, UnexpectedEOF, UnexpectedToken
 from lark.load_grammar import FromPackageLoader
 
 from protocol.framing import Frame
-from replicator.imap.wire.command_builder import CommandBuilder, MeaninglessError
-from replicator.imap.wire.command_types import Tagged
+from replicator.imap.wire.commands.builders.text_values import MeaninglessError
+from replicator.imap.wire.commands.command_builder import CommandBuilder
+from replicator.imap.wire.commands.command_types import Tagged
 from replicator.imap.wire.fetch_items import BodySection
 
 _TAG = re.compile(rb"[!#$&',\-./0-9:;<=>?@A-Z\[\]^_`a-z|}~]{1,64}(?= |\Z)")  # TAG of protocol/lexical.lark
@@ -83,7 +84,7 @@ class CommandParser:
     def __init__(self) -> None:
         self._builder = CommandBuilder()
         self._lark = Lark(
-            files("replicator.imap.wire").joinpath("imap.lark").read_text("utf-8"),
+            files("replicator.imap.wire.commands").joinpath("imap.lark").read_text("utf-8"),
             start=["tagged", "section"],
             parser="lalr",
             lexer="contextual",
