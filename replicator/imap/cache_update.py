@@ -1,4 +1,4 @@
-"""What a client's cache lacks: the rules of QRESYNC without a memory of expunged messages (RFC 7162 section 5.1). Pure.
+"""The gaps of a client's cache: rules of QRESYNC without a memory of expunged messages (RFC 7162 section 5.1). Pure.
 
 A node remembers no UIDs of expunged messages. It compares what the client may know with what is there: that is right
 whatever became of the mailbox since, at this node or another one. A merge that renumbers messages, a rebuilt node and

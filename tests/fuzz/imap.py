@@ -1,4 +1,4 @@
-"""What a mail client sends: frames and commands, and the responses that show what it has sent."""
+"""Input of a mail client: frames and commands, and the responses that show what it has sent."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class SearchTexts:
 
     @property
     def status(self) -> SearchTextStatus | None:
-        """How far the search texts are; None: there are none, by the configuration or because the file fails."""
+        """Progress of the search texts; None: there are none, by the configuration or because the file fails."""
         if self._file is None:
             return None
         return SearchTextStatus(self._made, len(self._awaited) + self._uncounted, self._size_bytes)

@@ -1,4 +1,4 @@
-"""What a client's cache lacks (RFC 7162 section 3.2.5)."""
+"""Changes that a client's cache lacks (RFC 7162 section 3.2.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the dialogues of annotations cannot show: octets, limits, and other nodes."""
+"""Properties of annotations that the dialogues cannot show: octets, limits, and other nodes."""
 
 from dataclasses import replace
 from pathlib import Path

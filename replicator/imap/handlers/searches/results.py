@@ -1,4 +1,4 @@
-"""What SEARCH, SORT and THREAD share: finding messages, telling which, and keeping them for `$`.
+"""Common parts of SEARCH, SORT and THREAD: finding messages, telling which, and keeping them for `$`.
 
 Messages that neither the view nor what is kept of their bodies decides are read, one at a time. With result options
 (RFC 4731, RFC 5267), the answer is an ESEARCH response; SAVE keeps what was found for `$` (RFC 5182).
