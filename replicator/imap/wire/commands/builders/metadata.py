@@ -49,4 +49,9 @@ class MetadataBuilder(ValueBuilder):
         return c.SetMetadata(mailbox, values)
 
     def metadata_value(self, name: str, value: bytes | None) -> tuple[str, bytes | None]:
+        if value is not None and b"\0" in value:  # RFC 3501 section 9: a literal is of CHAR8
+            raise MeaninglessError("the value of an annotation has NUL only in a binary literal, such as ~{3}")
+        return name, value
+
+    def binary_metadata_value(self, name: str, value: bytes) -> tuple[str, bytes | None]:
         return name, value
