@@ -21,11 +21,7 @@ from replicator.imap.handlers.messages.named_messages import expunged_elsewhere,
 from replicator.imap.handlers.resync import changed_since, tell_vanished
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire.commands import command_types as c
-from replicator.imap.wire.fetch_items import (
-    Attribute,
-    FetchItem,
-    sets_seen,
-)
+from replicator.imap.wire.fetch_items import Attribute, FetchItem, sets_seen
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.sequence_set import SavedResult
 from replicator.view import SEEN

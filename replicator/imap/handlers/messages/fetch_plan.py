@@ -7,15 +7,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from replicator.imap.rendering import outline
-from replicator.imap.wire.fetch_items import (
-    Attribute,
-    FetchItem,
-    needs_body,
-    needs_structure,
-    response_name,
-)
+from replicator.imap.wire.fetch_items import Attribute, FetchItem, needs_body, needs_structure, response_name
 
-Items: TypeAlias = Sequence[tuple[bytes, FetchItem]]
+NamedItems: TypeAlias = Sequence[tuple[bytes, FetchItem]]
 """Items with the names that answers give them."""
 
 
@@ -23,7 +17,7 @@ Items: TypeAlias = Sequence[tuple[bytes, FetchItem]]
 class FetchPlan:
     """Data to send for each message. `by_outline`: outlines may tell all of it, or all that they alone may tell."""
 
-    items: Items
+    items: NamedItems
     with_body: bool
     with_structure: bool
     with_preview: bool

@@ -15,22 +15,14 @@ import trio
 from protocol.units import KIB, MIB
 from replicator.errors import ContentUnavailableError
 from replicator.imap.handlers.messages.binary import measured
-from replicator.imap.handlers.messages.fetch_plan import FetchPlan, Items
+from replicator.imap.handlers.messages.fetch_plan import FetchPlan, NamedItems
 from replicator.imap.handlers.messages.named_messages import MESSAGES_BETWEEN_CHECKPOINTS
 from replicator.imap.matching.message_reader import PREVIEW_VALUES
 from replicator.imap.rendering import outline
 from replicator.imap.rendering.fetch_answers import ParsedBody, fetch_value
 from replicator.imap.rendering.outline import Outline
 from replicator.imap.session import Session
-from replicator.imap.wire.fetch_items import (
-    Attribute,
-    Chunk,
-    FetchItem,
-    Printed,
-    Span,
-    Value,
-    needs_body,
-)
+from replicator.imap.wire.fetch_items import Attribute, Chunk, FetchItem, Printed, Span, Value, needs_body
 from replicator.imap.wire.responses import printed
 from replicator.mailstore import BodyReader
 from replicator.view import Message
@@ -149,7 +141,7 @@ def _outlined(plan: FetchPlan, message: Message, packed: bytes | None) -> Values
     return values
 
 
-def _printed_values(items: Items, message: Message, body: ParsedBody) -> Values:
+def _printed_values(items: NamedItems, message: Message, body: ParsedBody) -> Values:
     """Return the values of the items. Uses no mutable state, so it may run in a thread."""
     return [(name, printed(_value(item, message, body))) for name, item in items]
 
