@@ -43,7 +43,7 @@ class WatchedFolder(NamedTuple):
 
     @property
     def arrivals(self) -> tuple[bytes, int, int, int]:
-        """What differs after a message has come or gone, or the UIDs have another meaning."""
+        """Values that differ after a message has come or gone, or the UIDs have another meaning."""
         return self.mailbox_id, self.uidvalidity, self.messages, self.uidnext
 
 
@@ -201,7 +201,7 @@ def _message_changes(before: FolderTree, changed: _Changed, renames: Mapping[str
 
 @dataclass(slots=True)
 class Touched:
-    """What commits may have changed since the tree was looked at. `everything`: more than is worth counting."""
+    """Names that commits may have changed since the tree was looked at. `everything`: more than is worth counting."""
 
     mailbox_ids: set[bytes] = field(default_factory=set)
     subscriptions: set[str] = field(default_factory=set)
@@ -225,7 +225,7 @@ Look: TypeAlias = Callable[[FolderTree, Touched], Awaitable[TreeUpdate]]
 
 @dataclass(slots=True)
 class FolderChanges:
-    """What has changed since the last call of `take`. `tree` is the present one.
+    """Changes since the last call of `take`. `tree` is the present one.
 
     If `missed`, there were too many changes of names to keep, and `events` lacks all of them.
     """

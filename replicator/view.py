@@ -214,7 +214,7 @@ class MailboxView:
 
 
 class _Step:
-    """What a part of a change does to messages and flags. `work` counts both."""
+    """Effect of a part of a change on messages and flags. `work` counts both."""
 
     def __init__(self) -> None:
         self.work = 0

@@ -66,7 +66,7 @@ def step(before: FolderTree, folders: dict[str, WatchedFolder], subscriptions: f
 
 @dataclass
 class Believer:
-    """What a client believes that hears of all events, by RFC 5465 section 5 taken literally."""
+    """Beliefs of a client that hears of all events, by RFC 5465 section 5 taken literally."""
 
     folders: dict[str, tuple[int, int, int, int] | None] = field(default_factory=dict)
     subscribed: set[str] = field(default_factory=set)
@@ -144,7 +144,7 @@ def test_a_renamed_folder_takes_those_below_along() -> None:
 
 @dataclass
 class Source:
-    """What a store has: the folders now, and how often they were read."""
+    """Contents of a store: the folders now, and how often they were read."""
 
     folders: dict[str, WatchedFolder]
     subscriptions: frozenset[str] = frozenset()

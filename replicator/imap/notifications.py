@@ -1,4 +1,4 @@
-"""What a client wants to hear of unasked, by its last NOTIFY (RFC 5465), and how it is said. Pure, but for the watch.
+"""Wishes of a client to hear of changes, by its last NOTIFY (RFC 5465), and how it is told. Pure, but for the watch.
 
 Where several groups of one NOTIFY name a mailbox, all their events count (section 6).
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from replicator.folder_watch import FolderEvent, FolderSubscription, FolderTree, WatchedFolder, parents
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.event_groups import OF_SELECTED, Event, EventGroup, MailboxFilter
 from replicator.imap.wire.fetch_items import FetchItem
 from replicator.mailstore import INBOX, SEPARATOR
@@ -17,7 +17,7 @@ from replicator.mailstore import INBOX, SEPARATOR
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a client wants to hear of the selected mailbox; these are those of one that has never sent NOTIFY.
+    """Wishes of a client for the selected mailbox; these are those of one that has never sent NOTIFY.
 
     `at_once`: between commands, too; expunged messages only if not `delayed` (RFC 5465 section 6.1). `items`: what is
     sent of each new message.
@@ -54,7 +54,7 @@ class _Mailboxes:
 
 
 class Notifications:
-    """What one client hears. `watch` is None if it wants to hear of the selected mailbox at most. `close` ends it."""
+    """Wishes of one client. `watch` is None if it wants to hear of the selected mailbox at most. `close` ends it."""
 
     def __init__(self, groups: Iterable[EventGroup] = (), watch: FolderSubscription | None = None) -> None:
         groups = [*groups]

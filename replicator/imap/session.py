@@ -15,7 +15,7 @@ from replicator.imap.notifications import Notifications, Wishes
 from replicator.imap.search_updates import SearchUpdates
 from replicator.imap.selection import Aware, Selection
 from replicator.imap.services import ImapServices
-from replicator.imap.wire.command_types import Tagged
+from replicator.imap.wire.commands.command_types import Tagged
 from replicator.imap.wire.connection import Connection
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.mailstore import Folder, MailStore
@@ -201,7 +201,7 @@ class Session:
 
     @property
     def aware(self) -> Aware:
-        """What the client understands beyond RFC 3501."""
+        """Extensions that the client understands."""
         return self._aware
 
     def become_aware(self, *, qresync: bool = False) -> None:
@@ -213,12 +213,12 @@ class Session:
 
     @property
     def notifications(self) -> Notifications | None:
-        """What the client wants to hear of unasked; None if it has never sent NOTIFY."""
+        """Changes that the client wants to hear of unasked; None if it has never sent NOTIFY."""
         return self._notifications
 
     @property
     def wishes(self) -> Wishes:
-        """What the client wants to hear of the selected mailbox."""
+        """Wishes of the client for the selected mailbox."""
         return self._notifications.wishes if self._notifications is not None else Wishes()
 
     def notify(self, notifications: Notifications | None) -> None:

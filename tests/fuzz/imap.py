@@ -1,4 +1,4 @@
-"""What a mail client sends: frames and commands, and the responses that show what it has sent."""
+"""Input of a mail client: frames and commands, and the responses that show what it has sent."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from protocol.framing import (
     LargeLiteral,
     LiteralChunk,
 )
-from replicator.imap.wire import command_types as c
-from replicator.imap.wire.command_parser import CommandParser, CommandSyntaxError
+from replicator.imap.wire.commands import command_types as c
+from replicator.imap.wire.commands.command_parser import CommandParser, CommandSyntaxError
 from replicator.imap.wire.mailbox_names import decode_name, encode_name
 from replicator.imap.wire.message_urls import MessageUrl, MessageUrlError, printed_url
 from replicator.imap.wire.responses import mailbox, tagged

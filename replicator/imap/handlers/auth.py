@@ -6,7 +6,7 @@ import logging
 from functools import partial
 
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import quoted_or_literal, status_line, untagged
 from replicator.runtime.log_fields import LogFields

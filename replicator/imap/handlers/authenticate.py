@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from replicator.imap.handlers.auth import admitted, conclude, failed, note_failure, privacy_required, verify
 from replicator.imap.session import CHANNEL_BINDING, Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import continuation
 from replicator.oauth import TokenRefusedError
@@ -24,6 +24,7 @@ from replicator.users import (
     ScramError,
     ScramExchange,
     TokenFault,
+    folded,
     oauthbearer_challenge,
     xoauth2_challenge,
 )
@@ -79,7 +80,7 @@ async def _plain(session: Session, dialogue: Dialogue) -> Completion:
         authorize, user, password = (await dialogue.first()).split(b"\0")
     except ValueError as error:
         raise CommandFailedError("Expected base64 of: identity NUL user NUL password", condition="BAD") from error
-    _check_identity(authorize, user)
+    _check_identity(authorize.decode("utf-8", "surrogateescape"), user.decode("utf-8", "surrogateescape"))
     return await verify(session, user, password)
 
 
@@ -89,7 +90,7 @@ async def _scram(session: Session, dialogue: Dialogue, *, plus: bool) -> Complet
     try:
         first = ClientFirst.parse(await dialogue.first())
         binding = _binding(session, first, plus=plus)
-        _check_identity(first.authorize or first.user, first.user)
+        _check_identity(first.authorize or "", first.user)
         nonce = b64encode(secrets.token_bytes(NONCE_BYTES)).decode()
         exchange = ScramExchange(first, users.scram_keys(first.user), nonce, binding)
         attempt = exchange.attempt(await dialogue.ask(exchange.challenge()))
@@ -160,8 +161,12 @@ def _binding(session: Session, first: ClientFirst, *, plus: bool) -> bytes:
     return end_point
 
 
-def _check_identity(authorize: str | bytes, user: str | bytes) -> None:
-    if authorize and authorize != user:
+def _check_identity(authorize: str, user: str) -> None:
+    """Raise CommandFailedError for an authorization identity other than the name of the log-in, in any spelling.
+
+    Both names are compared as such: to look them up here would tell who is a user before a password is right.
+    """
+    if authorize and folded(authorize) != folded(user):
         raise CommandFailedError("Acting for another user is not supported here", "AUTHORIZATIONFAILED")
 
 

@@ -57,7 +57,7 @@ class Decided(NamedTuple):
 
 
 class Basis(NamedTuple):
-    r"""What a session's numbers and times mean. It must stay the same while a SEARCH runs.
+    r"""The meaning of a session's numbers and times. It must stay the same while a SEARCH runs.
 
     `uids` are the ones announced to the client, ascending, sequence number n at index n - 1; `recent` are the UIDs that
     are `\Recent` in the session, and `saved` those that `$` means.

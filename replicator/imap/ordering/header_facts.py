@@ -1,4 +1,4 @@
-"""What SORT and THREAD know of a message's header. Found where it is asked for, so a SORT by date parses dates only."""
+"""Facts of a header for SORT and THREAD. Each is found where it is asked for, so a SORT by date parses dates only."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from resync.row import Row
 T = TypeVar("T")
 
 Connection: TypeAlias = sqlite3.Connection
-"""What a query reads. Code above `store/` only hands it from one query to the next, to read both from one snapshot."""
+"""Source of a query. Code above `store/` only hands it from one query to the next, to read both from one snapshot."""
 
 
 class Mailboxed(Protocol):

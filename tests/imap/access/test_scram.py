@@ -20,7 +20,7 @@ from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.users import UserDirectory, add_user, delete_user
 from tests.imap.client import Client, connected, services
-from tests.one_node import HookedMail, run_inline
+from tests.one_node import HookedMail
 from tests.scram_client import ScramClient
 
 ANNOUNCED = "AUTH=SCRAM-SHA-256 AUTH=PLAIN"
@@ -36,8 +36,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def served(path: Path, mail: HookedMail) -> ImapServices:
-    return dataclasses.replace(services(mail), users=UserDirectory(path, run_in_thread=run_inline))
+def served(users: UserDirectory, mail: HookedMail) -> ImapServices:
+    return dataclasses.replace(services(mail), users=users)
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +136,9 @@ async def test_acting_for_another_user_is_refused(served: ImapServices) -> None:
         said = await log_in(client, ScramClient("alice", "secret", "n,a=bob,"))
         assert said.startswith("a NO [AUTHORIZATIONFAILED]")
         assert (await log_in(client, ScramClient("alice", "secret", "n,a=alice,"))).startswith("a OK")
+    for named in ("Alice", "ALICE"):  # a spelling is not another user
+        async with connected(served) as client:
+            assert (await log_in(client, ScramClient("alice", "secret", f"n,a={named},"))).startswith("a OK")
 
 
 @pytest.mark.parametrize("said", ["*", "bm90IHNjcmFt", "not base64", ""])

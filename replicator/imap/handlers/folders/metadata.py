@@ -13,7 +13,7 @@ from replicator.annotations import SPECIAL_USE
 from replicator.errors import MailboxFullError
 from replicator.imap.session import Completion, Session
 from replicator.imap.special_uses import checked_uses, special_uses, uses_of
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import metadata_response
 from replicator.mailstore import Folder

@@ -19,7 +19,7 @@ from replicator.imap.handlers.folders.metadata import shown_uses
 from replicator.imap.handlers.searches.updates import announce
 from replicator.imap.notifications import Notifications, Wishes, is_caused_by, status_values
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.event_groups import Event
 from replicator.imap.wire.fetch_items import Attribute
 from replicator.imap.wire.refusals import CommandFailedError

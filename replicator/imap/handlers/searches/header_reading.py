@@ -24,7 +24,7 @@ from replicator.view import Message
 T = TypeVar("T")
 
 Extract = Callable[[Message, HeaderFacts], T]
-"""What is wanted of a message. It uses no state that anything else changes, since it may run in a thread."""
+"""Finder of what is wanted of a message. It uses no state that anything else changes, since it may run in a thread."""
 
 OUTLINES_AT_ONCE = 100  # messages; what is wanted of them takes some milliseconds to find, in a thread
 ROWS_AT_ONCE = 1000  # messages whose headers are not needed, in a millisecond or two

@@ -1,4 +1,4 @@
-"""What SEARCH, SORT and THREAD share: finding messages, telling which, and keeping them for `$`.
+"""Common parts of SEARCH, SORT and THREAD: finding messages, telling which, and keeping them for `$`.
 
 Messages that neither the view nor what is kept of their bodies decides are read, one at a time. With result options
 (RFC 4731, RFC 5267), the answer is an ESEARCH response; SAVE keeps what was found for `$` (RFC 5182).
@@ -15,11 +15,11 @@ from typing import NamedTuple
 import trio
 
 from replicator.errors import ContentUnavailableError
-from replicator.imap.handlers.messages.fetch import MANY_RANGES
+from replicator.imap.handlers.messages.named_messages import MANY_RANGES
 from replicator.imap.matching.phases import Basis, Search
 from replicator.imap.rendering import outline
 from replicator.imap.session import Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import esearch_response, places, search_response
 from replicator.imap.wire.search_keys import (

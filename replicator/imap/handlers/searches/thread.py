@@ -12,7 +12,7 @@ from replicator.imap.ordering.header_facts import HeaderFacts
 from replicator.imap.ordering.references import MessageIds, by_references, by_refs
 from replicator.imap.ordering.threads import Node, Threadable, by_ordered_subject, printed
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.responses import thread_response
 from replicator.imap.work_meter import WorkMeter
 from replicator.view import Message

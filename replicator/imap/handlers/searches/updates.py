@@ -17,7 +17,7 @@ from replicator.imap.notifications import Wishes
 from replicator.imap.ordering.sorting import Row, needs_header, row_of
 from replicator.imap.search_updates import MAX_RESULTS, MAX_SEARCHES, SearchUpdates, UpdatedSearch
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.fetch_items import FetchItem
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import status_line
