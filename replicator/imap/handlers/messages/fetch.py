@@ -154,7 +154,7 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
 async def fetch_new(session: Session, items: Iterable[FetchItem], uids: Iterable[int]) -> None:
     r"""Tell these items of new messages that are announced, without marking any as seen (RFC 5465 section 5.2).
 
-    Those that are gone or unreadable are left out, and all if the database fails.
+    Those that are gone, or cannot be read in the time for that, are left out, and all if the database fails.
     """
     plan = _plan(items)
     if not plan.items:
@@ -280,8 +280,9 @@ async def _read(
             size_bytes += len(plan.items) * max(OUTLINE_LEAST_BYTES, len(packed))
         else:
             try:
-                body = ahead.bodies.get(message.content_hash) or await session.mail.read_body(message)
-                values = await _said(session, plan, message, body)
+                with session.reading():
+                    body = ahead.bodies.get(message.content_hash) or await session.mail.read_body(message)
+                    values = await _said(session, plan, message, body)
                 some.append(_Found(number, message, body, values))
                 said_bytes = sum(len(chunk) for chunk in _chunks(values) if isinstance(chunk, bytes))
                 size_bytes += max(said_bytes, len(body.skeleton.raw))
