@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from replicator.folder_watch import FolderEvent, FolderSubscription, FolderTree, WatchedFolder, parents
+from replicator.folder_watch import FolderSubscription
 from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.event_groups import OF_SELECTED, Event, EventGroup, MailboxFilter
 from replicator.imap.wire.fetch_items import FetchItem
 from replicator.mailstore import INBOX, SEPARATOR
+from replicator.watched_folders import ACCOUNT, AnnotationEvent, FolderEvent, FolderTree, WatchedFolder, parents
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,15 @@ class Notifications:
             return self._wanted[Event.SUBSCRIPTION_CHANGE].has(event.name, subscribed=True)
         names = (event.name,) if event.old_name is None else (event.name, event.old_name)
         return any(self.wants(Event.MAILBOX_NAME, name, tree) for name in names)
+
+    def wants_annotation(self, event: AnnotationEvent, tree: FolderTree) -> bool:
+        """Return True if the client wants to hear of a change of an annotation (RFC 5465 sections 5.6 and 5.7).
+
+        Those of the account belong to no mailbox, so any group may ask for them.
+        """
+        if event.name == ACCOUNT:
+            return bool(self._wanted[Event.SERVER_METADATA_CHANGE])
+        return self.wants(Event.MAILBOX_METADATA_CHANGE, event.name, tree)
 
     def items(self, name: str, tree: FolderTree, *, condstore: bool) -> Iterator[c.StatusItem]:
         """Yield the items of a STATUS about this mailbox (RFC 5465 sections 3.1 and 5.1 to 5.3)."""

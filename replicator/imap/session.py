@@ -5,12 +5,17 @@ The session belongs to one task; commands run one after the other, in order of a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
+
+import trio
 
 from protocol.framing import Frame
 from replicator.config import LimitsConfig
+from replicator.errors import ContentUnavailableError
 from replicator.imap.notifications import Notifications, Wishes
 from replicator.imap.search_updates import SearchUpdates
 from replicator.imap.selection import Aware, Selection
@@ -116,6 +121,7 @@ class Session:
         """The searches of the selected mailbox that are kept up to date, if there are any."""
         self._aware = Aware()
         self._notifications: Notifications | None = None
+        self._read_until = inf
 
     @property
     def state(self) -> State:
@@ -265,6 +271,23 @@ class Session:
         """Wait for what the client may have changed in the selected mailbox at other nodes, if one is selected."""
         if self._selection is not None:
             await self.mail.catch_up(self.user, self._selection.folder.name)
+
+    @contextmanager
+    def reading_within(self, seconds: float) -> Iterator[None]:
+        """Give what reads bodies in this block so much time in all. What is sent in it takes what it takes."""
+        self._read_until = trio.current_time() + seconds
+        try:
+            yield
+        finally:
+            self._read_until = inf
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read one message's body in this block. Raises ContentUnavailableError if the time for that is over."""
+        with trio.move_on_at(self._read_until) as scope:
+            yield
+        if scope.cancelled_caught:
+            raise ContentUnavailableError("the body of this message does not come in time; try later")
 
     async def write(self, chunks: Iterable[bytes]) -> None:
         """Write responses before the command's end."""

@@ -190,6 +190,8 @@ TARGET = Target(
             b"AnnotationChange",
             b"MailboxName",
             b"SubscriptionChange",
+            b"MailboxMetadataChange",
+            b"ServerMetadataChange",
             b"NONE)",
             b"UPDATE (UID)",
         ),

@@ -183,7 +183,7 @@ async def test_refusals_are_logged(door: Door, caplog: pytest.LogCaptureFixture)
         assert (await client.run("AUTHENTICATE EXTERNAL /w=="))[-1].startswith("t BAD Expected base64")
     why = "the certificate is for carol, who is no user here or not the one that the client names"
     assert [record.getMessage() for record in caplog.records] == [
-        f'login failed user={user} client=192.0.2.7 reason="{why}"' for user in ("carol", "alice")
+        f'login failed user={user} client=192.0.2.7 mechanism=EXTERNAL reason="{why}"' for user in ("carol", "alice")
     ]
 
 

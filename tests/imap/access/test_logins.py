@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,14 +91,15 @@ async def test_logins_are_logged(served: ImapServices, caplog: pytest.LogCapture
     served = replace(served, limits=LimitsConfig(imap_connections_per_user=1))
     async with connected(served) as client, connected(served) as one_too_many:
         await client.run('LOGIN "no body" hunter2')
-        await client.run("LOGIN Alice@x hunter2")
+        await client.run("AUTHENTICATE PLAIN " + b64encode(b"\0Alice@x\0hunter2").decode())
         await log_in(client, "Alice@x")
         await one_too_many.run("LOGIN alice secret")
     said = [record.getMessage() for record in caplog.records if record.name == "replicator.imap.handlers.auth"]
+    why = "You have 1 connections open, which is the limit"
     assert said == [
-        'login failed user="no body" client=127.0.0.1',
-        "login failed user=Alice@x client=127.0.0.1",
-        "login ok user=alice client=127.0.0.1",
-        'login refused user=alice client=127.0.0.1 reason="You have 1 connections open, which is the limit"',
+        'login failed user="no body" client=127.0.0.1 mechanism=LOGIN reason="wrong user name or password"',
+        'login failed user=Alice@x client=127.0.0.1 mechanism=PLAIN reason="wrong user name or password"',
+        "login ok user=alice client=127.0.0.1 mechanism=LOGIN",
+        f'login refused user=alice client=127.0.0.1 mechanism=LOGIN reason="{why}"',
     ]
     assert "hunter2" not in caplog.text

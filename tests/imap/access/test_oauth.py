@@ -141,7 +141,7 @@ async def test_why_a_token_is_refused_is_logged(
         assert (await client.run("NOOP"))[-1].startswith("t OK")
     name = user or claims.get("email", "alice@example.org")
     [said] = [each.getMessage() for each in caplog.records if each.name == "replicator.imap.handlers.auth"]
-    assert said == f'login failed user={name} client=127.0.0.1 reason="{why}"'
+    assert said == f'login failed user={name} client=127.0.0.1 mechanism={form} reason="{why}"'
     assert not any(part in caplog.text for part in shown.split("."))
     assert registry.get_sample_value("replicator_imap_logins_total", {"result": "failed"}) == 1
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import ssl
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
@@ -110,6 +111,31 @@ async def test_wrong_password_and_unknown_user_look_the_same(served: ImapService
         async with connected(served) as client:
             for _ in range(3):
                 assert await log_in(client, ScramClient(user, "wrong")) == no
+
+
+@pytest.mark.parametrize("last", ["*", "no base64"])
+async def test_client_that_does_not_accept_the_servers_proof_is_logged(
+    served: ImapServices, caplog: pytest.LogCaptureFixture, last: str
+) -> None:
+    """It knows the password. Until then, a client that cancels has attempted nothing."""
+    caplog.set_level(logging.INFO, "replicator.imap")
+    scram = ScramClient("alice", "secret")
+    async with connected(served) as client:
+        await client.send("a AUTHENTICATE SCRAM-SHA-256\r\n")
+        await client.line()
+        await client.send("*\r\n")
+        assert await client.line() == "a BAD Authentication cancelled"
+        assert not caplog.records
+        await client.send(f"b AUTHENTICATE SCRAM-SHA-256 {b64encode(scram.first().encode()).decode()}\r\n")
+        proof = scram.last(b64decode((await client.line())[2:]).decode())
+        await client.send(b64encode(proof.encode()).decode() + "\r\n")
+        assert (await client.line()).startswith("+ ")
+        await client.send(f"{last}\r\n")
+        assert (await client.line()).startswith("b BAD ")
+        assert (await client.run("SELECT INBOX"))[-1].startswith("t BAD ")
+    why = "the password is right, but the client does not accept this server's proof that it knows it"
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f'login failed user=alice client=127.0.0.1 mechanism=SCRAM-SHA-256 reason="{why}"']
 
 
 async def test_login_plain_works_with_the_stored_form(served: ImapServices) -> None:

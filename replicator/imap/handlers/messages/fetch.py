@@ -70,7 +70,7 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
 async def fetch_new(session: Session, items: Iterable[FetchItem], uids: Iterable[int]) -> None:
     r"""Tell these items of new messages that are announced, without marking any as seen (RFC 5465 section 5.2).
 
-    Those that are gone or unreadable are left out, and all if the database fails.
+    Those that are gone, or cannot be read in the time for that, are left out, and all if the database fails.
     """
     plan = plan_of(items)
     if not plan.items:

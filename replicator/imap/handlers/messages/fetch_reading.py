@@ -98,8 +98,9 @@ async def _read(
             size_bytes += len(plan.items) * max(OUTLINE_LEAST_BYTES, len(packed))
         else:
             try:
-                body = ahead.bodies.get(message.content_hash) or await session.mail.read_body(message)
-                values = await _said(session, plan, message, body)
+                with session.reading():
+                    body = ahead.bodies.get(message.content_hash) or await session.mail.read_body(message)
+                    values = await _said(session, plan, message, body)
                 some.append(Found(number, message, body, values))
                 said_bytes = sum(len(chunk) for chunk in _chunks(values) if isinstance(chunk, bytes))
                 size_bytes += max(said_bytes, len(body.skeleton.raw))

@@ -77,10 +77,11 @@ async def _outlined(
 
 async def _read(session: Session, message: Message, extract: Extract[T], work: WorkMeter, values: int) -> T:
     parsing = session.services.parsing
-    kept = await session.mail.read_body(message)
-    async with parsing.opened(kept, with_structure=False) as body:
-        extracted = partial(_extracted, message, body.header, extract, work, values)
-        return await parsing.run(body, extracted, with_structure=False, values=values)
+    with session.reading():
+        kept = await session.mail.read_body(message)
+        async with parsing.opened(kept, with_structure=False) as body:
+            extracted = partial(_extracted, message, body.header, extract, work, values)
+            return await parsing.run(body, extracted, with_structure=False, values=values)
 
 
 def _extracted(message: Message, header: Header, extract: Extract[T], work: WorkMeter, values: int) -> T:

@@ -123,10 +123,11 @@ async def _narrowed(session: Session, doubtful: Sequence[int], evaluation: Searc
 
 async def _matches(session: Session, message: Message, evaluation: Search) -> bool:
     parsing, bodies = session.services.parsing, evaluation.reads_bodies
-    kept = await session.mail.read_body(message)
-    async with parsing.opened(kept, with_structure=bodies, with_bodies=bodies) as body:
-        work = partial(evaluation.matches, message, body)
-        return await parsing.run(body, work, with_structure=bodies, values=evaluation.keys)
+    with session.reading():
+        kept = await session.mail.read_body(message)
+        async with parsing.opened(kept, with_structure=bodies, with_bodies=bodies) as body:
+            work = partial(evaluation.matches, message, body)
+            return await parsing.run(body, work, with_structure=bodies, values=evaluation.keys)
 
 
 # ---- telling ----------------------------------------------------------------------------------------------------

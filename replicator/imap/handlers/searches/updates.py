@@ -25,6 +25,14 @@ from replicator.imap.wire.search_keys import ReturnOption, depends_on_message_al
 from replicator.imap.wire.sort_keys import SortCriterion
 from replicator.imap.work_meter import WorkExceededError, WorkMeter
 
+READING_S = 2.0
+"""Seconds in which all bodies that an announcement needs are read.
+
+The client's next command waits for that, and for another announcement before it is answered. Bodies on this node's disk
+take milliseconds, those of a peer in reach some round trips, and those of a peer that is away half a minute each, for
+nothing.
+"""
+
 # ---- announcing -------------------------------------------------------------------------------------------------
 
 
@@ -56,7 +64,8 @@ async def announce(
     for lines in parts:
         await session.write(lines)
         await trio.lowlevel.checkpoint()
-    results = await _tell_new(session, selection.news(known), wishes.items)
+    with session.reading_within(READING_S):
+        results = await _tell_new(session, selection.news(known), wishes.items)
     return bool(gone or first or results)
 
 
