@@ -249,6 +249,9 @@ class _Meaning(Transformer[Token, object]):
     def neighbour(self, sid: str, round_trip_us: int) -> tuple[str, int]:
         return sid, round_trip_us
 
+    def entry_header(self, *fields: Any) -> c.EntryHeader:
+        return replace(c.EntryHeader(*fields), dated=fields[-1] is not None)
+
     def mbox(self, *fields: Any) -> c.Mbox:
         return replace(c.Mbox(*fields), texts=fields[-1] is not None)
 
@@ -308,7 +311,6 @@ class _Meaning(Transformer[Token, object]):
         return c.Ack(dot.origin, dot.seq, sid)
 
     request, response = Request, Response
-    entry_header = c.EntryHeader
     hello, ping, links, advert = c.Hello, c.Ping, c.Links, c.LinkAdvert
     root, dropped, who = c.Root, c.Dropped, c.Who
     offer, expunge, store, merge, remote = c.Offer, c.Expunge, c.Store, c.Merge, c.Remote
