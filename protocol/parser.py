@@ -249,13 +249,26 @@ class _Meaning(Transformer[Token, object]):
     def neighbour(self, sid: str, round_trip_us: int) -> tuple[str, int]:
         return sid, round_trip_us
 
-    def entry_header(self, *fields: Any) -> c.EntryHeader:
-        return replace(c.EntryHeader(*fields), dated=fields[-1] is not None)
-
     def mbox(self, *fields: Any) -> c.Mbox:
         return replace(c.Mbox(*fields), texts=fields[-1] is not None)
 
-    def save(  # noqa: PLR0917 - as many as the rule has, in its order
+    def entry_header(  # noqa: PLR0917 - as many as the rule has, in its order
+        self,
+        dot: Dot,
+        predecessors: tuple[Dot, ...],
+        time: int,
+        modseq: int,
+        digest: bytes,
+        change: int,
+        changes: int,
+        histories: tuple[bytes, ...] | None,
+        dated: Token | None,
+    ) -> c.EntryHeader:
+        return c.EntryHeader(
+            dot, predecessors, time, modseq, digest, change, changes, histories, dated=dated is not None
+        )
+
+    def save(  # noqa: PLR0917 - the same
         self,
         mailboxes: tuple[int, ...],
         received_ms: int,

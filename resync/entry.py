@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 import msgpack
 
 from protocol.values import Dot, Stamp, UidSet, context_of
-from resync.clock import COUNTER_BITS
 from resync.row import Placement, Row
 
 T = TypeVar("T")
@@ -206,7 +205,7 @@ class Entry:
     """One entry. `modseq` is the mailbox's HIGHESTMODSEQ after it; a tree has UIDVALIDITY 0.
 
     `histories` are those of the predecessors, in their order; None: an earlier version has numbered the entry. `dated`:
-    the messages that it adds have a save date; False: an earlier version has numbered it, and nodes show none.
+    the messages that it adds have a save date; False: an earlier version has numbered it, and they have none.
     """
 
     dot: Dot
@@ -229,7 +228,7 @@ class Entry:
     @property
     def saved_ms(self) -> int | None:
         """The save date of the messages that the entry adds (RFC 8514): the time of its stamp, if it is `dated`."""
-        return self.time >> COUNTER_BITS if self.dated else None
+        return self.stamp.ms if self.dated else None
 
     @property
     def stamp(self) -> Stamp:
