@@ -54,6 +54,7 @@ _LOGGED_IN = (
     "BINARY",
     "OBJECTID",
     "PREVIEW",
+    "SAVEDATE",
     "STATUS=SIZE",
     "QUOTA",
     "QUOTA=RES-STORAGE",

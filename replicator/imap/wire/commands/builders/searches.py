@@ -109,6 +109,9 @@ class SearchBuilder(FetchItemBuilder):
     def sent_key(self, relation: Token, date: Token) -> _Nested:
         return _Nested(keys.Sent(keys.SENT_KEYS[relation.upper()], parsed_date(date)))
 
+    def saved_key(self, relation: Token, date: Token) -> _Nested:
+        return _Nested(keys.SaveDate(keys.SAVED_KEYS[relation.upper()], parsed_date(date)))
+
     def within_key(self, name: Token, seconds: Token) -> _Nested:
         return _Nested(keys.ReceivedWithin(int(seconds), younger=name.upper() == "YOUNGER"))
 
