@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -250,7 +250,7 @@ class _Meaning(Transformer[Token, object]):
         return sid, round_trip_us
 
     def mbox(self, *fields: Any) -> c.Mbox:
-        return replace(c.Mbox(*fields), texts=fields[-1] is not None)
+        return c.Mbox(*fields[:-2], *(option is not None for option in fields[-2:]))
 
     def entry_header(  # noqa: PLR0917 - as many as the rule has, in its order
         self,

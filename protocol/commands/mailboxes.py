@@ -37,6 +37,8 @@ class Mbox:
     As a request it compares: the receiver answers `Done` if its mailbox looks the same, else `Mismatch`. A user's
     folder tree is the mailbox with the empty name and UIDVALIDITY 0. `destination` is the node that is to compare.
     `texts`: before it compares, that node replaces bodies that are not the ones that count for their messages.
+    `to_master`: the sender takes that node for the mailbox's master, which has to catch up with the head. It answers
+    `Refused` if it is not the master as far as it knows, and asks the root.
     """
 
     number: int
@@ -51,6 +53,7 @@ class Mbox:
     digest: bytes = b""
     destination: str | None = None
     texts: bool = False
+    to_master: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ def _(mbox: c.Mbox) -> list[v.Field]:
         v.digest(mbox.digest),
         *v.option("TO", v.sid, mbox.destination),
         *(["TEXTS"] if mbox.texts else []),
+        *(["TO-MASTER"] if mbox.to_master else []),
     ]
 
 

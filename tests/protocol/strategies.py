@@ -118,6 +118,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "text": texts,
     "time": numbers,
     "texts": st.booleans(),
+    "to_master": st.booleans(),
     "total": ids,
     "uid": uids,
     "uidnext": numbers_32,

@@ -29,6 +29,7 @@ VERBS: list[tuple[str, type]] = [
     ("a MASTER-MOVE 1 5 dc1", c.MasterMove),
     (f"a MBOX 1 ann INBOX {'0' * 32} 1 1 0 0 NIL NIL", c.Mbox),
     (f"a MBOX 1 ann INBOX {'0' * 32} 1 1 0 0 NIL NIL TO dc2 TEXTS", c.Mbox),
+    (f"a MBOX 1 ann INBOX {'0' * 32} 1 1 0 0 NIL NIL TO dc2 TO-MASTER", c.Mbox),
     (f"a SAVE (1) 0 {'0' * 32} () HASH {'0' * 64} {{0+}}\r\n", c.Save),
     (f"a SAVE (1) 0 {'0' * 32} () PARTS {'0' * 64} 1 {{0+}}\r\n", c.Save),
     (f"a COPY 1 2 3 ({'0' * 32}) 0 ()", c.Copy),

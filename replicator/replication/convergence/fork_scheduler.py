@@ -195,6 +195,7 @@ class ForkScheduler:
     async def _catch_up(self) -> None:
         """Catch up with the nodes that reported something, one mailbox after the other, until cancelled."""
         async for key in self._told:
+            self._mastership.doubt(key)
             try:
                 if await self._is_ours(key):
                     with trio.move_on_after(timing.FORK_SCHEDULER_CATCH_UP_S):

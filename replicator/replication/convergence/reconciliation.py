@@ -24,7 +24,7 @@ from replicator.replication.convergence.sync_client import Learned
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.parallel import in_turns
-from replicator.replication.writes.head_exchange import ask
+from replicator.replication.writes.head_exchange import ask, tell_master
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
 from replicator.store.log.forks import MiscountedError
@@ -169,7 +169,7 @@ class Reconciliation:
             raise UnavailableError(f"no node names the master of {await name_of(self._store, key)}")
         if master == self._mastership.sid:
             return None
-        await ask(self._mastership.toward(master), master, key, mine)
+        await tell_master(self._mastership, master, key, mine)
         return Outcome.NOT_OURS
 
     async def restore(self, key: MailboxKey, sid: str) -> Outcome:

@@ -74,6 +74,11 @@ class Mastership:
         """Note that the mailbox's supposed master denies being it or cannot be reached."""
         self.masters.bounced(self.scope(key))
 
+    def doubt(self, key: MailboxKey) -> None:
+        """Forget a master elsewhere, so that the root is asked again: another node knows, or believes, otherwise."""
+        if self.masters.standing(self.scope(key)) is Standing.ELSEWHERE:
+            self.bounced(key)
+
     def named(self, key: MailboxKey, master: str, asked_in: int) -> None:
         """Note that a reply names another master than the node that was asked: all or part of the scope may have moved.
 
@@ -123,14 +128,6 @@ class Mastership:
     def is_ours(self, key: MailboxKey) -> bool:
         """Return True if this node masters the mailbox now and has not stood still. Any thread may call this."""
         return not self._pulse.is_missing and self.masters.is_ours(self.scope(key))
-
-    def may_be_ours(self, key: MailboxKey) -> bool:
-        """Return True if this node masters the mailbox, or knows no master of it.
-
-        The root may have named this node when another one asked: its answer to this node was lost, or a faulty node
-        altered the candidate of a WHO.
-        """
-        return self.is_ours(key) or self.known_master(key) is None
 
     async def find(self, key: MailboxKey) -> str:
         """Return the mailbox's master: this node, if there was none and this node asks first.

@@ -26,7 +26,7 @@ async def compare(
 ) -> Reply:
     """Answer an MBOX, or pass it on to its destination. Raises LinkDownError.
 
-    `lacks` is called with a mailbox that this node masters, or of which it knows no master, if another node shows a
+    `lacks` is called with a mailbox that this node masters, or that another node says it does, if that node shows a
     head of it that is unknown here, or shows the head that this node shows with another digest.
     """
     key = MailboxKey.of(mbox)
@@ -37,9 +37,14 @@ async def compare(
         return await onward.request(lambda onward: replace(mbox, number=onward.number(key, mbox.name)))
     mine = await store.read(lambda reader: chains.load(reader, mbox.mailbox_id))
     is_same = mine is not None and mine.head == mbox.head and mine.digest() == mbox.digest
+    is_ours = mastership.is_ours(key)
     is_other = mine is None or mine.head == mbox.head or (mbox.head is not None and not mine.has_seen(mbox.head))
-    if is_other and not is_same and mbox.head is not None and mastership.may_be_ours(key):
+    if is_other and not is_same and mbox.head is not None and (is_ours or mbox.to_master):
         lacks(key)
+    if mbox.to_master and not is_ours:
+        return Refused(
+            RefusalCode.NOT_MASTER, f"{mastership.sid} does not know that it masters this; ask the root again"
+        )
     if mine is None:
         return Done() if mbox.head is None else Mismatch(("head",), None, ())
     is_logged = mine.head is None or store.context.get(mine.head.origin, 0) >= mine.head.seq
@@ -78,6 +83,13 @@ async def ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, 
     return Done() if is_same else reply
 
 
+async def tell_master(mastership: Mastership, master: str, key: MailboxKey, mine: Chain) -> None:
+    """Tell a mailbox's master which head is shown here. If it denies being the master, forget that it is."""
+    reply = await _ask(mastership.toward(master), master, key, mine, to_master=True)
+    if isinstance(reply, Refused) and reply.code == RefusalCode.NOT_MASTER:
+        mastership.doubt(key)
+
+
 async def is_beyond_logs(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain) -> bool:
     """Return True if no log makes a mailbox equal to its state at a node.
 
@@ -94,11 +106,13 @@ def _can_be_there(store: Store, head: Dot) -> bool:
     return head.origin != store.origin or head.seq <= store.context.get(store.origin, 0)
 
 
-async def _ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, bodies: bool = False) -> Reply | None:
+async def _ask(
+    link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, bodies: bool = False, to_master: bool = False
+) -> Reply | None:
     def mbox(link: PeerLink) -> Mbox:
         return Mbox(
             link.number(key), key.user, "", key.mailbox_id, key.uidvalidity, mine.uidnext, mine.messages,
-            mine.highestmodseq, mine.head, mine.digest(), sid, bodies,
+            mine.highestmodseq, mine.head, mine.digest(), sid, bodies, to_master,
         )  # fmt: skip
 
     if link is None:

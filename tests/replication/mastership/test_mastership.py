@@ -17,7 +17,7 @@ from replicator.errors import DatabaseFailedError, DiskFullError, MailError
 from replicator.replication.convergence import sync_client
 from replicator.replication.log.sender import Sender
 from replicator.replication.mastership.elections import Elections
-from replicator.replication.writes.head_exchange import ask
+from replicator.replication.writes.head_exchange import ask, tell_master
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Logged, Transaction
@@ -45,20 +45,49 @@ async def test_first_writer_becomes_master(tmp_path: Path, autojump_clock: MockC
         assert shown.master == sid
 
 
-async def test_node_named_without_asking_learns_so_from_whoever_shows_more(
-    tmp_path: Path, autojump_clock: MockClock
+@pytest.mark.parametrize("believed", [None, "dc1", "dc2"])
+async def test_node_named_without_asking_learns_so_when_told_of_a_head(
+    tmp_path: Path, autojump_clock: MockClock, believed: str | None
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         key = await key_of(nodes["dc2"])
         await nodes.converged()
-        dc2, dc3 = nodes["dc2"].coordinator, nodes["dc3"].coordinator
-        named = await dc2.elections.ask(Who(dc2.mastership.masters.term, dc2.mastership.scope(key), "dc3"))
-        assert named == Master("dc3")
-        shown = Chain(key.mailbox_id, USER, key.uidvalidity, head=Dot("dc2.other", 1))
-        for _ in range(2):
-            assert isinstance(await ask(dc2.mastership.toward("dc3"), "dc3", key, shown), Mismatch)
-            await until(lambda: dc3.mastership.is_ours(key))
-        assert dc3.mastership.may_number(key)
+        dc2, dc3 = (nodes[sid].coordinator.mastership for sid in ("dc2", "dc3"))
+        scope, term = dc2.scope(key), dc2.masters.term
+        assert await nodes["dc2"].coordinator.elections.ask(Who(term, scope, "dc3")) == Master("dc3")
+        if believed is not None:
+            dc3.masters.learn(scope, believed, term)
+        await tell_master(dc2, "dc3", key, shown_by("dc2", key))
+        await until(lambda: dc3.may_number(key))
+
+
+async def test_node_that_takes_another_one_for_the_master_asks_the_root_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        key = await key_of(nodes["dc2"])
+        dc2 = nodes["dc2"].coordinator.mastership
+        dc2.masters.bounced(dc2.scope(key))
+        dc2.masters.learn(dc2.scope(key), "dc3", dc2.masters.term)
+        await tell_master(dc2, "dc3", key, shown_by("dc2", key))
+        assert dc2.known_master(key) is None
+        assert await dc2.find(key) == "dc1"
+
+
+async def test_comparison_makes_nobody_master(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        key = await key_of(nodes["dc2"])
+        await nodes.converged()
+        dc2 = nodes["dc2"].coordinator.mastership
+        assert isinstance(await ask(dc2.toward("dc3"), "dc3", key, shown_by("dc2", key)), Mismatch)
+        await trio.sleep(TIMEOUT_S)
+        assert {node.coordinator.mastership.known_master(key) for node in nodes.all()} == {None}
+
+
+def shown_by(sid: str, key: MailboxKey) -> Chain:
+    return Chain(key.mailbox_id, USER, key.uidvalidity, head=Dot(f"{sid}.other", 1))
 
 
 async def dots(node: Node) -> list[Dot]:
