@@ -1,101 +1,113 @@
-"""Headers of many messages, for SORT and THREAD: in outlines, or else read from the bodies, one at a time.
+"""Headers of many messages, for SEARCH, SORT and THREAD: columns that are in memory, else in outlines, else in bodies.
 
-The one place that turns messages into facts of their headers.
+The one place that turns messages into columns. Messages come in slices that begin at fixed UIDs. So when a message
+comes or goes, only its slice is not in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeAlias
 
 import trio
 
-from protocol.units import KIB
 from replicator.errors import ContentUnavailableError
-from replicator.imap.ordering.header_facts import NO_FACTS, HeaderFacts
+from replicator.imap.header_cache import CachedRow, digest
 from replicator.imap.rendering import outline
+from replicator.imap.rendering.header_columns import Column, Columns, ColumnValue, made, size_bytes_of
 from replicator.imap.rendering.outline import Outline
 from replicator.imap.session import Session
 from replicator.imap.work_meter import WorkMeter
 from replicator.mime.header import Header
 from replicator.view import Message
 
-T = TypeVar("T")
+SLICE_MESSAGES = 250
+"""Messages of a slice, on average: few enough that their largest outlines fit in memory, 4 MiB."""
 
-Extract = Callable[[Message, HeaderFacts], T]
-"""What is wanted of a message. It uses no state that anything else changes, since it may run in a thread."""
+_NO_HEADER = Header(b"", 0, 0, 0)
 
-OUTLINES_AT_ONCE = 100  # messages; what is wanted of them takes some milliseconds to find, in a thread
-ROWS_AT_ONCE = 1000  # messages whose headers are not needed, in a millisecond or two
-
-
-async def read_headers(
-    session: Session,
-    uids: Sequence[int],
-    extract: Extract[T],
-    take: Callable[[T], object],
-    *,
-    work: WorkMeter,
-    values: int,
-) -> int:
-    """Give what is wanted of each message, so many values, to `take`. Return the number of those that cannot be read.
-
-    They are taken to have no header. Messages that are gone are left out. Raises WorkExceededError.
-    """
-    unreadable = 0
-    for start in range(0, len(uids), OUTLINES_AT_ONCE):
-        present = map(session.selection.view.messages.get, uids[start : start + OUTLINES_AT_ONCE])
-        messages = [message for message in present if message is not None]
-        outlined = await _outlined(session, messages, extract, work, values)
-        for message in messages:
-            await trio.lowlevel.checkpoint()
-            try:
-                known = outlined.get(message.uid)
-                take(known[0] if known else await _read(session, message, extract, work, values))
-            except ContentUnavailableError:
-                unreadable += 1
-                take(extract(message, NO_FACTS))
-    return unreadable
+_Wanted: TypeAlias = Sequence[Column[ColumnValue]]
+_Values: TypeAlias = tuple[ColumnValue, ...]
+"""Values of one message, in the order of the columns that are wanted."""
 
 
-async def _outlined(
-    session: Session, messages: Sequence[Message], extract: Extract[T], work: WorkMeter, values: int
-) -> dict[int, tuple[T]]:
-    """Return what is wanted of those messages, by UID, that have an outline. Raises WorkExceededError."""
+class HeaderSlice(NamedTuple):
+    """Messages with columns of their headers. `unreadable` are UIDs of those taken to have no header."""
+
+    messages: Sequence[Message]
+    columns: Columns
+    unreadable: Collection[int]
+
+
+def slices(uids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield the UIDs, which ascend, in slices. Where they lie scattered, a slice spans more of them."""
+    sparseness = (uids[-1] - uids[0]) // (2 * len(uids)) if uids else 0  # 0 while more than half of them are there
+    span, start = SLICE_MESSAGES << sparseness.bit_length(), 0
+    while start < len(uids):
+        end = bisect_left(uids, (uids[start] // span + 1) * span, start, min(start + 2 * SLICE_MESSAGES, len(uids)))
+        yield uids[start:end]
+        start = end
+
+
+async def read_slice(session: Session, uids: Sequence[int], wanted: _Wanted, work: WorkMeter) -> HeaderSlice:
+    """Return columns of the messages of a slice that are still there. Raises WorkExceededError."""
+    await trio.lowlevel.checkpoint()
+    present = map(session.selection.view.messages.get, uids)
+    messages = [message for message in present if message is not None]
+    work.spend(len(messages) * max(1, len(wanted)))
+    cache, bodies = session.services.headers, digest(message.content_hash for message in messages)
+    rows = {column: row for column in wanted if (row := cache.get(bodies, column)) is not None}
+    unreadable: Collection[int] = ()
+    if missing := [column for column in wanted if column not in rows]:
+        new, unreadable = await _made(session, messages, missing, work)
+        rows.update(new)
+        for column, row in () if unreadable else new.items():
+            cache.put(bodies, column, row)
+    values = {column: row.values for column, row in rows.items()}
+    return HeaderSlice(messages, Columns(values, sum(row.size_bytes for row in rows.values())), unreadable)
+
+
+async def _made(
+    session: Session, messages: Sequence[Message], wanted: _Wanted, work: WorkMeter
+) -> tuple[dict[Column[ColumnValue], CachedRow], set[int]]:
+    """Return columns made of outlines and bodies, and the UIDs of messages whose header cannot be read."""
     packed = await session.mail.outlines(messages, outline.VERSION)
+    apart, unreadable = session.services.parsing.apart, set[int]()
 
-    def extracted() -> dict[int, tuple[T]]:
-        found: dict[int, tuple[T]] = {}
-        for message in messages:
-            if (known := Outline.unpack(packed.get(message.content_hash))) is not None:
-                found[message.uid] = (_extracted(message, known.header, extract, work, values),)
-        return found
+    def outlined() -> list[_Values | None]:
+        return [_outlined(packed.get(message.content_hash), wanted, work) for message in messages]
 
-    return await session.services.parsing.apart(extracted) if packed else {}
+    values = await apart(outlined) if packed else [None] * len(messages)
+    known = [
+        one or await _read(session, message, wanted, work, unreadable)
+        for message, one in zip(messages, values, strict=True)
+    ]
+    columns = zip(*known, strict=True) if known else ((),) * len(wanted)
+    return {column: CachedRow(row, size_bytes_of(row)) for column, row in zip(wanted, columns, strict=True)}, unreadable
 
 
-async def _read(session: Session, message: Message, extract: Extract[T], work: WorkMeter, values: int) -> T:
+def _outlined(packed: bytes | None, wanted: _Wanted, work: WorkMeter) -> _Values | None:
+    known = Outline.unpack(packed)
+    if known is None or any(column.field in known.left_out for column in wanted):
+        return None
+    return _values(known.header, wanted, work)
+
+
+async def _read(session: Session, message: Message, wanted: _Wanted, work: WorkMeter, unreadable: set[int]) -> _Values:
+    """Return what the message's body tells. If it cannot be read, add its UID to `unreadable`."""
+    await trio.lowlevel.checkpoint()
     parsing = session.services.parsing
-    kept = await session.mail.read_body(message)
-    async with parsing.opened(kept, with_structure=False) as body:
-        extracted = partial(_extracted, message, body.header, extract, work, values)
-        return await parsing.run(body, extracted, with_structure=False, values=values)
+    try:
+        kept = await session.mail.read_body(message)
+        async with parsing.opened(kept, with_structure=False) as body:
+            values = partial(_values, body.header, wanted, work)
+            return await parsing.run(body, values, with_structure=False, values=len(wanted))
+    except ContentUnavailableError:
+        unreadable.add(message.uid)
+        return _values(_NO_HEADER, wanted, work)
 
 
-def _extracted(message: Message, header: Header, extract: Extract[T], work: WorkMeter, values: int) -> T:
-    facts = HeaderFacts(header)
-    work.spend(values * (1 + facts.size_bytes // KIB))
-    return extract(message, facts)
-
-
-async def rows_alone(session: Session, uids: Sequence[int], extract: Extract[T], work: WorkMeter) -> list[T]:
-    """Return what is wanted of each message, without its header. Messages that are gone are left out."""
-    extracted = list[T]()
-    for start in range(0, len(uids), ROWS_AT_ONCE):
-        await trio.lowlevel.checkpoint()
-        some = uids[start : start + ROWS_AT_ONCE]
-        work.spend(len(some))
-        messages = map(session.selection.view.messages.get, some)
-        extracted.extend(extract(message, NO_FACTS) for message in messages if message is not None)
-    return extracted
+def _values(header: Header, wanted: _Wanted, work: WorkMeter) -> _Values:
+    return tuple(made(column, header, work) for column in wanted)

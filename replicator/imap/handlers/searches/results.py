@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 import trio
 
+from protocol.units import KIB
 from replicator.errors import ContentUnavailableError
 from replicator.imap.handlers.messages.fetch import MANY_RANGES
+from replicator.imap.handlers.searches.header_reading import read_slice, slices
 from replicator.imap.matching.phases import Basis, Search
 from replicator.imap.rendering import outline
 from replicator.imap.session import Session
@@ -34,6 +36,7 @@ from replicator.imap.work_meter import WorkExceededError, WorkMeter
 from replicator.view import Message
 
 NUMBERED_AT_ONCE = 5000  # messages, whose sequence numbers are looked up in some milliseconds
+SEARCHED_HERE_BYTES = 128 * KIB  # of values times keys, a few milliseconds at worst; more are searched in a thread
 NARROWED_AT_ONCE = 250  # messages, whose outlines and search texts take some milliseconds to search, in a thread
 
 _ALL_COUNT = frozenset({ReturnOption.ALL, ReturnOption.COUNT})
@@ -90,17 +93,46 @@ async def find(
     uids, unreadable = array("I"), array("I")
     for found, doubtful in evaluation.decide():
         await trio.lowlevel.checkpoint()
-        for uid in await _narrowed(session, doubtful, evaluation, found):
-            await trio.lowlevel.checkpoint()
-            if (message := view.messages.get(uid)) is None:
-                continue
-            try:
-                if await _matches(session, message, evaluation) and uid in view.messages:
-                    found.add(uid)
-            except ContentUnavailableError:
-                unreadable.append(uid)
+        decide = _by_bodies if evaluation.reads_bodies else _by_headers
+        unreadable.extend(await decide(session, doubtful, evaluation, found, work))
         uids.extend(sorted(found))
     return Found(uids, unreadable)
+
+
+async def _by_bodies(
+    session: Session, doubtful: Sequence[int], evaluation: Search, found: set[int], _work: WorkMeter
+) -> list[int]:
+    """Add to `found` which of these messages match, as `_by_headers` does, but reading bodies where that decides."""
+    present, unreadable = session.selection.view.messages, list[int]()
+    for uid in await _narrowed(session, doubtful, evaluation, found):
+        await trio.lowlevel.checkpoint()
+        if (message := present.get(uid)) is None:
+            continue
+        try:
+            if await _matches(session, message, evaluation) and uid in present:
+                found.add(uid)
+        except ContentUnavailableError:
+            unreadable.append(uid)
+    return unreadable
+
+
+async def _by_headers(
+    session: Session, doubtful: Sequence[int], evaluation: Search, found: set[int], work: WorkMeter
+) -> list[int]:
+    """Add to `found` which of these messages match by their headers. Return those whose header cannot be read."""
+    present, unreadable = session.selection.view.messages, list[int]()
+    for some in slices(doubtful):
+        messages, columns, without = await read_slice(session, some, evaluation.columns, work)
+        if not messages:
+            continue
+        if columns.size_bytes * evaluation.keys > SEARCHED_HERE_BYTES:
+            apart = partial(evaluation.by_columns_apart, messages, columns)
+            matching = set(filter(present.__contains__, await session.services.parsing.apart(apart)))
+        else:
+            matching = evaluation.by_columns(messages, columns)
+        found.update(matching.difference(without))
+        unreadable.extend(sorted(without))
+    return unreadable
 
 
 async def _narrowed(session: Session, doubtful: Sequence[int], evaluation: Search, found: set[int]) -> list[int]:
@@ -109,9 +141,9 @@ async def _narrowed(session: Session, doubtful: Sequence[int], evaluation: Searc
     in_doubt = [message for uid in doubtful if (message := messages.get(uid))]
     while start < len(in_doubt):
         some = in_doubt[start : start + NARROWED_AT_ONCE]
-        texts, taken = (await session.mail.search_texts(some)) if evaluation.reads_bodies else ({}, len(some))
+        texts, taken = await session.mail.search_texts(some)
         some, start = some[:taken], start + taken
-        outlines = await session.mail.outlines(some, outline.VERSION) if evaluation.reads_fields else {}
+        outlines = await session.mail.outlines(some, outline.VERSION) if evaluation.columns else {}
         if not (outlines or texts):
             left.extend(message.uid for message in some)
             continue
