@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -19,8 +19,8 @@ def in_order(values: Sequence[T], key: Callable[[T], Any]) -> list[T]:
     which has as many values as a part has, more or less. A range of one key alone may have more, and is in order.
     """
     parts = [sorted(values[at : at + SORTED_AT_ONCE], key=key) for at in range(0, len(values), SORTED_AT_ONCE)]
-    if len(parts) < 2:
-        return parts[0] if parts else []
+    if not any(key(after[0]) < key(before[-1]) for before, after in pairwise(parts)):
+        return [*chain.from_iterable(parts)]  # dates and arrivals mostly ascend with UIDs
     step = max(1, SORTED_AT_ONCE // len(parts))
     samples = sorted(key(value) for part in parts for value in part[::step])
     between = samples[:: max(1, len(samples) // len(parts))][1:]

@@ -49,17 +49,17 @@ class Sortables:
 
     def __init__(self, criteria: Sequence[SortCriterion]) -> None:
         self._criteria = criteria
-        self._uids = array("I")
+        self.uids = array("I")
         self._values: list[list[int | str]] = [[] for _ in criteria]
         self.columns: list[Column[ColumnValue]] = [_COLUMNS[one.key] for one in criteria if one.key in _COLUMNS]
         """What must be read of the messages' headers."""
 
     def __len__(self) -> int:
-        return len(self._uids)
+        return len(self.uids)
 
     def add(self, messages: Sequence[Message], columns: Columns) -> None:
         """Add messages, in ascending order of UID, with the columns that are read of them."""
-        self._uids.extend(message.uid for message in messages)
+        self.uids.extend(message.uid for message in messages)
         for values, criterion in zip(self._values, self._criteria, strict=True):
             values.extend(_values(criterion.key, messages, columns))
 
@@ -69,7 +69,7 @@ class Sortables:
         A stable sort by each criterion, the last one first, puts messages that are equal by all of them in the order
         of their UIDs, as sequence numbers do (RFC 5256 section 3).
         """
-        places: list[int] = [*range(len(self._uids))]
+        places: list[int] = [*range(len(self.uids))]
         for values, criterion in reversed([*zip(self._values, self._criteria, strict=True)]):
             if criterion.reverse:
                 places = in_order(places[::-1], values.__getitem__)[::-1]
@@ -77,13 +77,9 @@ class Sortables:
                 places = in_order(places, values.__getitem__)
         return places
 
-    def uids(self, places: Iterable[int]) -> array[int]:
-        """Return the UIDs of the messages at these places."""
-        return array("I", map(self._uids.__getitem__, places))
-
     def rows(self, places: Iterable[int]) -> list[Row]:
         """Return the rows of the messages at these places."""
-        return [(*self._compared(place), self._uids[place]) for place in places]
+        return [(*self._compared(place), self.uids[place]) for place in places]
 
     def _compared(self, place: int) -> Iterable[int | str | _Descending]:
         for values, criterion in zip(self._values, self._criteria, strict=True):

@@ -164,12 +164,19 @@ async def _matches(session: Session, message: Message, evaluation: Search) -> bo
 # ---- telling ----------------------------------------------------------------------------------------------------
 
 
-async def tell(session: Session, verb: str, uids: Sequence[int], command: c.Search | c.Sort) -> None:
-    """Tell the client of these messages, in their order, in the form that it has asked for."""
+async def tell(
+    session: Session, verb: str, uids: Sequence[int], command: c.Search | c.Sort, places: Sequence[int] | None = None
+) -> None:
+    """Tell the client of these messages, which ascend by UID, in the form that it has asked for.
+
+    `places`: those at which the messages are, in the order in which the client is to be told of them.
+    """
     returns = command.returns
     if returns is not None and returns.silent:
         return
     numbers = uids if command.by_uid else await sequence_numbers(session, uids)
+    if places is not None:
+        numbers, uids = await in_order(numbers, places), await in_order(uids, places)
     modseq = await _highest_modseq(session, uids, returns) if has_modseq(command.program.key) else None
     if returns is None:
         respond = partial(search_response, verb, numbers, modseq)
@@ -177,6 +184,15 @@ async def tell(session: Session, verb: str, uids: Sequence[int], command: c.Sear
         respond = partial(esearch_response, session.tag, numbers, returns, modseq, by_uid=command.by_uid)
     many = len(numbers) > NUMBERED_AT_ONCE
     await session.write(await session.services.parsing.apart(respond) if many else respond())
+
+
+async def in_order(values: Sequence[int], places: Sequence[int]) -> Sequence[int]:
+    """Return the values at these places."""
+    ordered = array("I")
+    for start in range(0, len(places), NUMBERED_AT_ONCE):
+        ordered.extend(map(values.__getitem__, places[start : start + NUMBERED_AT_ONCE]))
+        await trio.lowlevel.checkpoint()
+    return ordered
 
 
 async def _highest_modseq(session: Session, uids: Sequence[int], returns: Returns | None) -> int | None:
@@ -199,10 +215,10 @@ def _told_singly(ordered: Sequence[int], returns: Returns) -> list[int]:
 
 
 async def sequence_numbers(session: Session, uids: Sequence[int]) -> Sequence[int]:
-    """Return the sequence numbers of these announced messages, in their order."""
-    number, numbers = session.selection.numbering.number, array("I")
+    """Return the sequence numbers of these announced messages, which ascend."""
+    numbers_of, numbers = session.selection.numbering.numbers_of, array("I")
     for start in range(0, len(uids), NUMBERED_AT_ONCE):
-        numbers.extend(found for uid in uids[start : start + NUMBERED_AT_ONCE] if (found := number(uid)) is not None)
+        numbers.extend(numbers_of(uids[start : start + NUMBERED_AT_ONCE]))
         await trio.lowlevel.checkpoint()
     return numbers
 

@@ -6,6 +6,7 @@ from replicator.imap.handlers.searches.results import (
     check_readable,
     check_sortable,
     find,
+    in_order,
     limited_work,
     save,
     take_saved,
@@ -31,9 +32,8 @@ async def sort(session: Session, command: c.Sort) -> Completion:
         sortables, headless = await sortables_of(session, found.uids, criteria, work)
     apart = session.services.parsing.apart
     places = await apart(sortables.places) if len(sortables) > SORTED_HERE else sortables.places()
-    ordered = sortables.uids(places)
-    await tell(session, "SORT", ordered, command)
+    await tell(session, "SORT", sortables.uids, command, places)
     await keep_updated(session, command, len(places), lambda: sortables.rows(places), criteria)
     check_readable(found)
-    save(session, found, ordered, command.returns)
+    save(session, found, await in_order(sortables.uids, places), command.returns)
     return Completion(f"Sorted, without the headers of {headless} messages" if headless else "Sorted")
