@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.values import UidSet
 from replicator.imap.handlers.searches import header_reading, results
-from replicator.imap.handlers.searches.header_reading import SLICE_MESSAGES, slices
+from replicator.imap.handlers.searches.header_reading import LARGEST_VALUES_BYTES, SLICE_MESSAGES, HeaderSlice, slices
 from replicator.imap.header_cache import HeaderCache
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
@@ -150,11 +150,37 @@ async def test_key_is_found_within_one_field_alone(served: ImapServices, mail: H
             assert (await client.run(f"SEARCH HEADER {key}"))[0] == f"* SEARCH{found}", key
 
 
+async def test_texts_of_large_headers_are_not_held_together(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = await mail.folder("alice", "INBOX")
+    for number in range(3):
+        text = b"word " * (LARGEST_VALUES_BYTES // 5) if number else b"word"
+        await mail.save(inbox, NewMessage(b"Subject: %b end%d\r\n\r\n" % (text, number)))
+    held = list[int]()
+    read_slice = header_reading.read_slice
+
+    async def measured(*arguments: object, **options: object) -> HeaderSlice:
+        part = await read_slice(*arguments, **options)  # type: ignore[arg-type]
+        held.append(part.columns.size_bytes)
+        return part
+
+    monkeypatch.setattr(results, "read_slice", measured)
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        for _ in range(2):
+            assert (await client.run("SEARCH SUBJECT word"))[0] == "* SEARCH 1 2 3"
+            assert (await client.run("SEARCH NOT SUBJECT end1"))[0] == "* SEARCH 1 3"
+            assert (await client.run("SORT (SUBJECT) UTF-8 ALL"))[0] == "* SORT 1 2 3"
+    assert held
+    assert max(held) < LARGEST_VALUES_BYTES
+
+
 @given(uids=st.sets(st.integers(1, 5000), max_size=2000).map(sorted))
 def test_slices_hold_all_uids_in_order(uids: list[int]) -> None:
     parts = [*slices(uids)]
     assert [uid for part in parts for uid in part] == uids
-    assert all(0 < len(part) <= 2 * SLICE_MESSAGES for part in parts)
+    assert all(0 < len(part) <= SLICE_MESSAGES for part in parts)
     assert len(parts) <= 2 + len(uids) // (SLICE_MESSAGES // 4)
 
 

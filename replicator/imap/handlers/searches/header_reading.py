@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import trio
 
+from protocol.units import KIB
 from replicator.errors import ContentUnavailableError
 from replicator.imap.header_cache import CachedRow, digest
 from replicator.imap.rendering import outline
@@ -24,7 +26,12 @@ from replicator.mime.header import Header
 from replicator.view import Message
 
 SLICE_MESSAGES = 250
-"""Messages of a slice, on average: few enough that their largest outlines fit in memory, 4 MiB."""
+"""Most messages of a slice: few enough that their largest outlines fit in memory, 4 MiB."""
+
+LARGEST_VALUES_BYTES = 128 * KIB
+"""Memory that texts of one message, which SEARCH compares, may take in a slice. Those of outlines take no more."""
+
+_COUNTED_HERE = 20  # messages whose values are measured in some milliseconds, even if they refer to thousands of others
 
 _NO_HEADER = Header(b"", 0, 0, 0)
 
@@ -34,11 +41,16 @@ _Values: TypeAlias = tuple[ColumnValue, ...]
 
 
 class HeaderSlice(NamedTuple):
-    """Messages with columns of their headers. `unreadable` are UIDs of those taken to have no header."""
+    """Messages with columns of their headers.
+
+    `unreadable` and `large` are UIDs of messages that are taken to have no header here: because it cannot be read, or
+    because its values are too large.
+    """
 
     messages: Sequence[Message]
     columns: Columns
-    unreadable: Collection[int]
+    unreadable: Collection[int] = ()
+    large: Collection[int] = ()
 
 
 def slices(uids: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -46,68 +58,85 @@ def slices(uids: Sequence[int]) -> Iterator[Sequence[int]]:
     sparseness = (uids[-1] - uids[0]) // (2 * len(uids)) if uids else 0  # 0 while more than half of them are there
     span, start = SLICE_MESSAGES << sparseness.bit_length(), 0
     while start < len(uids):
-        end = bisect_left(uids, (uids[start] // span + 1) * span, start, min(start + 2 * SLICE_MESSAGES, len(uids)))
+        end = bisect_left(uids, (uids[start] // span + 1) * span, start, min(start + SLICE_MESSAGES, len(uids)))
         yield uids[start:end]
         start = end
 
 
-async def read_slice(session: Session, uids: Sequence[int], wanted: _Wanted, work: WorkMeter) -> HeaderSlice:
-    """Return columns of the messages of a slice that are still there. Raises WorkExceededError."""
+async def read_slice(
+    session: Session, uids: Sequence[int], wanted: _Wanted, work: WorkMeter, *, largest_bytes: int | None = None
+) -> HeaderSlice:
+    """Return columns of the messages of a slice that are still there. Raises WorkExceededError.
+
+    `largest_bytes`: limit of what the values of a message may take, for columns whose values have no limit themselves.
+    """
     await trio.lowlevel.checkpoint()
     present = map(session.selection.view.messages.get, uids)
     messages = [message for message in present if message is not None]
     work.spend(len(messages) * max(1, len(wanted)))
     cache, bodies = session.services.headers, digest(message.content_hash for message in messages)
     rows = {column: row for column in wanted if (row := cache.get(bodies, column)) is not None}
-    unreadable: Collection[int] = ()
-    if missing := [column for column in wanted if column not in rows]:
-        new, unreadable = await _made(session, messages, missing, work)
+    reading = _Reading(session, [column for column in wanted if column not in rows], work, largest_bytes)
+    if reading.wanted:
+        new = await reading.rows(messages)
         rows.update(new)
-        for column, row in () if unreadable else new.items():
+        for column, row in () if reading.unreadable or reading.large else new.items():
             cache.put(bodies, column, row)
-    values = {column: row.values for column, row in rows.items()}
-    return HeaderSlice(messages, Columns(values, sum(row.size_bytes for row in rows.values())), unreadable)
+    size_bytes = sum(row.size_bytes for row in rows.values())
+    columns = Columns({column: row.values for column, row in rows.items()}, size_bytes)
+    return HeaderSlice(messages, columns, reading.unreadable, reading.large)
 
 
-async def _made(
-    session: Session, messages: Sequence[Message], wanted: _Wanted, work: WorkMeter
-) -> tuple[dict[Column[ColumnValue], CachedRow], set[int]]:
-    """Return columns made of outlines and bodies, and the UIDs of messages whose header cannot be read."""
-    packed = await session.mail.outlines(messages, outline.VERSION)
-    apart, unreadable = session.services.parsing.apart, set[int]()
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Making of the columns that are wanted, and which messages of the slice are taken to have no header."""
 
-    def outlined() -> list[_Values | None]:
-        return [_outlined(packed.get(message.content_hash), wanted, work) for message in messages]
+    session: Session
+    wanted: _Wanted
+    work: WorkMeter
+    largest_bytes: int | None
+    unreadable: set[int] = field(default_factory=set)
+    large: set[int] = field(default_factory=set)
 
-    values = await apart(outlined) if packed else [None] * len(messages)
-    known = [
-        one or await _read(session, message, wanted, work, unreadable)
-        for message, one in zip(messages, values, strict=True)
-    ]
-    columns = zip(*known, strict=True) if known else ((),) * len(wanted)
-    return {column: CachedRow(row, size_bytes_of(row)) for column, row in zip(wanted, columns, strict=True)}, unreadable
+    async def rows(self, messages: Sequence[Message]) -> dict[Column[ColumnValue], CachedRow]:
+        """Return the columns, made of outlines and bodies. Raises WorkExceededError."""
+        packed = await self.session.mail.outlines(messages, outline.VERSION)
+        apart, values = self.session.services.parsing.apart, list[_Values]()
 
+        def outlined() -> list[_Values | None]:
+            return [self._outlined(packed.get(message.content_hash)) for message in messages]
 
-def _outlined(packed: bytes | None, wanted: _Wanted, work: WorkMeter) -> _Values | None:
-    known = Outline.unpack(packed)
-    if known is None or any(column.field in known.left_out for column in wanted):
-        return None
-    return _values(known.header, wanted, work)
+        def rows() -> dict[Column[ColumnValue], CachedRow]:
+            columns = zip(*values, strict=True) if values else ((),) * len(self.wanted)
+            return {one: CachedRow(row, size_bytes_of(row)) for one, row in zip(self.wanted, columns, strict=True)}
 
+        found = await apart(outlined) if packed else [None] * len(messages)
+        for message, told in zip(messages, found, strict=True):
+            values.append(told or await self._read(message))
+        return await apart(rows) if len(messages) > _COUNTED_HERE else rows()
 
-async def _read(session: Session, message: Message, wanted: _Wanted, work: WorkMeter, unreadable: set[int]) -> _Values:
-    """Return what the message's body tells. If it cannot be read, add its UID to `unreadable`."""
-    await trio.lowlevel.checkpoint()
-    parsing = session.services.parsing
-    try:
-        kept = await session.mail.read_body(message)
-        async with parsing.opened(kept, with_structure=False) as body:
-            values = partial(_values, body.header, wanted, work)
-            return await parsing.run(body, values, with_structure=False, values=len(wanted))
-    except ContentUnavailableError:
-        unreadable.add(message.uid)
-        return _values(_NO_HEADER, wanted, work)
+    async def _read(self, message: Message) -> _Values:
+        """Return what the message's body tells, or what no header tells, if the message is one of those left out."""
+        await trio.lowlevel.checkpoint()
+        parsing = self.session.services.parsing
+        try:
+            kept = await self.session.mail.read_body(message)
+            async with parsing.opened(kept, with_structure=False) as body:
+                make = partial(self._made, body.header)
+                values = await parsing.run(body, make, with_structure=False, values=len(self.wanted))
+        except ContentUnavailableError:
+            self.unreadable.add(message.uid)
+        else:
+            if self.largest_bytes is None or size_bytes_of(values) <= self.largest_bytes:
+                return values
+            self.large.add(message.uid)
+        return self._made(_NO_HEADER)
 
+    def _outlined(self, packed: bytes | None) -> _Values | None:
+        known = Outline.unpack(packed)
+        if known is None or any(column.field in known.left_out for column in self.wanted):
+            return None
+        return self._made(known.header)
 
-def _values(header: Header, wanted: _Wanted, work: WorkMeter) -> _Values:
-    return tuple(made(column, header, work) for column in wanted)
+    def _made(self, header: Header) -> _Values:
+        return tuple(made(column, header, self.work) for column in self.wanted)

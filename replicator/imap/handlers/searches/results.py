@@ -17,7 +17,7 @@ import trio
 from protocol.units import KIB
 from replicator.errors import ContentUnavailableError
 from replicator.imap.handlers.messages.fetch import MANY_RANGES
-from replicator.imap.handlers.searches.header_reading import read_slice, slices
+from replicator.imap.handlers.searches.header_reading import LARGEST_VALUES_BYTES, read_slice, slices
 from replicator.imap.matching.phases import Basis, Search
 from replicator.imap.rendering import outline
 from replicator.imap.session import Session
@@ -99,12 +99,38 @@ async def find(
     return Found(uids, unreadable)
 
 
+async def _by_headers(
+    session: Session, doubtful: Sequence[int], evaluation: Search, found: set[int], work: WorkMeter
+) -> list[int]:
+    """Add to `found` which of these messages match by their headers. Return those whose header cannot be read."""
+    present, unreadable = session.selection.view.messages, list[int]()
+    for some in slices(doubtful):
+        part = await read_slice(session, some, evaluation.columns, work, largest_bytes=LARGEST_VALUES_BYTES)
+        if not part.messages:
+            continue
+        if part.columns.size_bytes * evaluation.keys > SEARCHED_HERE_BYTES:
+            apart = partial(evaluation.by_columns_apart, part.messages, part.columns)
+            matching = set(filter(present.__contains__, await session.services.parsing.apart(apart)))
+        else:
+            matching = evaluation.by_columns(part.messages, part.columns)
+        found.update(matching.difference(part.unreadable, part.large))
+        unreadable += part.unreadable
+        unreadable += await _by_reading(session, sorted(part.large), evaluation, found)
+    return sorted(unreadable)
+
+
 async def _by_bodies(
     session: Session, doubtful: Sequence[int], evaluation: Search, found: set[int], _work: WorkMeter
 ) -> list[int]:
-    """Add to `found` which of these messages match, as `_by_headers` does, but reading bodies where that decides."""
+    """Add to `found` which of these messages match. Return those that cannot be read."""
+    left = await _narrowed(session, doubtful, evaluation, found)
+    return await _by_reading(session, left, evaluation, found)
+
+
+async def _by_reading(session: Session, uids: Sequence[int], evaluation: Search, found: set[int]) -> list[int]:
+    """Add to `found` which of these messages match, reading one at a time. Return those that cannot be read."""
     present, unreadable = session.selection.view.messages, list[int]()
-    for uid in await _narrowed(session, doubtful, evaluation, found):
+    for uid in uids:
         await trio.lowlevel.checkpoint()
         if (message := present.get(uid)) is None:
             continue
@@ -113,25 +139,6 @@ async def _by_bodies(
                 found.add(uid)
         except ContentUnavailableError:
             unreadable.append(uid)
-    return unreadable
-
-
-async def _by_headers(
-    session: Session, doubtful: Sequence[int], evaluation: Search, found: set[int], work: WorkMeter
-) -> list[int]:
-    """Add to `found` which of these messages match by their headers. Return those whose header cannot be read."""
-    present, unreadable = session.selection.view.messages, list[int]()
-    for some in slices(doubtful):
-        messages, columns, without = await read_slice(session, some, evaluation.columns, work)
-        if not messages:
-            continue
-        if columns.size_bytes * evaluation.keys > SEARCHED_HERE_BYTES:
-            apart = partial(evaluation.by_columns_apart, messages, columns)
-            matching = set(filter(present.__contains__, await session.services.parsing.apart(apart)))
-        else:
-            matching = evaluation.by_columns(messages, columns)
-        found.update(matching.difference(without))
-        unreadable.extend(sorted(without))
     return unreadable
 
 

@@ -6,6 +6,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import trio
+
 from replicator.imap.handlers.searches.header_reading import read_slice, slices
 from replicator.imap.handlers.searches.results import check_readable, check_sortable, find, limited_work
 from replicator.imap.ordering.base_subject import BaseSubject
@@ -19,6 +21,7 @@ from replicator.imap.wire import command_types as c
 from replicator.imap.wire.responses import thread_response
 from replicator.imap.work_meter import WorkMeter
 
+NUMBERED_AT_ONCE = 1000  # message ids, in a millisecond
 THREADED_HERE = 200  # messages; more are threaded in a thread of execution
 
 _A = c.ThreadAlgorithm
@@ -64,16 +67,20 @@ async def _threadables(
     wanted: list[Column[ColumnValue]] = [SENT_MS]
     wanted.extend((SUBJECT,) if with_subject else ())
     wanted.extend((MESSAGE_ID, REFERENCES) if with_ids else ())
-    threadables, headless = list[Threadable](), 0
+    threadables, headless, numbered = list[Threadable](), 0, 0
     for some in slices(uids):
-        messages, columns, unreadable = await read_slice(session, some, wanted, work)
+        messages, columns, unreadable, _ = await read_slice(session, some, wanted, work)
         headless += len(unreadable)
-        subjects = columns.of(SUBJECT) if with_subject else [_NO_SUBJECT] * len(messages)
-        own = columns.of(MESSAGE_ID) if with_ids else [None] * len(messages)
-        references = columns.of(REFERENCES) if with_ids else [()] * len(messages)
+        subjects: Sequence[BaseSubject] = columns.of(SUBJECT) if with_subject else [_NO_SUBJECT] * len(messages)
+        own: Sequence[bytes | None] = columns.of(MESSAGE_ID) if with_ids else [None] * len(messages)
+        references: Sequence[tuple[bytes, ...]] = columns.of(REFERENCES) if with_ids else [()] * len(messages)
         dates = sent_or_received(messages, columns)
         for message, date_ms, subject, one, others in zip(messages, dates, subjects, own, references, strict=True):
             own_id = None if one is None else ids.number(one)
             referred = array("I", map(ids.number, others)) if others else NO_REFERENCES
             threadables.append(Threadable(message.uid, date_ms, *subject, own_id, referred))
+            numbered += len(others)
+            if numbered > NUMBERED_AT_ONCE:
+                await trio.lowlevel.checkpoint()
+                numbered = 0
     return threadables, headless

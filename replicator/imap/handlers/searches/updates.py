@@ -128,9 +128,9 @@ async def sortables_of(
     """Return what these messages are sorted by, and the number of those without a readable header."""
     sortables, headless = Sortables(criteria), 0
     for some in slices(uids):
-        messages, columns, unreadable = await read_slice(session, some, sortables.columns, work)
-        sortables.add(messages, columns)
-        headless += len(unreadable)
+        part = await read_slice(session, some, sortables.columns, work)
+        sortables.add(part.messages, part.columns)
+        headless += len(part.unreadable)
     return sortables, headless
 
 
