@@ -252,7 +252,23 @@ class _Meaning(Transformer[Token, object]):
     def mbox(self, *fields: Any) -> c.Mbox:
         return replace(c.Mbox(*fields), texts=fields[-1] is not None)
 
-    def save(  # noqa: PLR0917 - as many as the rule has, in its order
+    def entry_header(  # noqa: PLR0917 - as many as the rule has, in its order
+        self,
+        dot: Dot,
+        predecessors: tuple[Dot, ...],
+        time: int,
+        modseq: int,
+        digest: bytes,
+        change: int,
+        changes: int,
+        histories: tuple[bytes, ...] | None,
+        dated: Token | None,
+    ) -> c.EntryHeader:
+        return c.EntryHeader(
+            dot, predecessors, time, modseq, digest, change, changes, histories, dated=dated is not None
+        )
+
+    def save(  # noqa: PLR0917 - the same
         self,
         mailboxes: tuple[int, ...],
         received_ms: int,
@@ -308,7 +324,6 @@ class _Meaning(Transformer[Token, object]):
         return c.Ack(dot.origin, dot.seq, sid)
 
     request, response = Request, Response
-    entry_header = c.EntryHeader
     hello, ping, links, advert = c.Hello, c.Ping, c.Links, c.LinkAdvert
     root, dropped, who = c.Root, c.Dropped, c.Who
     offer, expunge, store, merge, remote = c.Offer, c.Expunge, c.Store, c.Merge, c.Remote

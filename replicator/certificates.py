@@ -30,7 +30,7 @@ NAME_CHARACTERS_MAX = 64
 
 
 class Certificate(NamedTuple):
-    """What people and metrics are told about a certificate. Prints as `dc2, until 2026-01-01`."""
+    """Description of a certificate for people and metrics. Prints as `dc2, until 2026-01-01`."""
 
     name: str
     expires: datetime

@@ -1,17 +1,15 @@
-"""A user's folders in memory, as this node shows them now, and who watches them.
+"""Live folders of a user at this node, and who watches them.
 
-A `FolderTree` never changes: what a commit changes becomes a new tree, made once for all who watch the user. It takes
-some 400 bytes a folder, however much mail the folder has. Sessions do not poll: each has a `FolderSubscription`, which
-remembers up to where its client has been told. What comes after that is kept once for all of them: for counters the
-time of each folder's last change, for names the changes themselves, as many as `EVENTS_KEPT`. Whoever lags further
-behind is told that it has missed some. So a slow client costs no memory, and a commit as much work as it has changes.
+Sessions do not poll: each has a `FolderSubscription`, which remembers up to where its client has been told. What comes
+after that is kept once for all of them: for counters the time of each folder's last change, for names, subscriptions
+and annotations the changes themselves, as many as `EVENTS_KEPT`. Whoever lags further behind is told that it has missed
+some. So a slow client costs no memory, and a commit as much work as it has changes.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple, TypeAlias
@@ -19,204 +17,44 @@ from typing import NamedTuple, TypeAlias
 import trio
 
 from replicator.runtime.signals import Signal
-from resync.folder_tree import SEPARATOR
-
-_INBOX = "INBOX"  # as in `replicator.mailstore`, which stands above this module
+from replicator.watched_folders import Event, FolderTree, TreeUpdate
 
 EVENTS_KEPT = 100_000
-"""Limit of changes of names and subscriptions kept for sessions that lag; about 150 bytes each. All folders may move at
-once, and be seen to."""
+"""Limit of changes of names, subscriptions and annotations kept for sessions that lag; about 150 bytes each. All
+folders may move at once, and be seen to."""
 
 TOUCHED_MAX = 500
-"""Folders and subscriptions that are looked at singly; to read all of the user's takes no longer than for more."""
-
-
-class WatchedFolder(NamedTuple):
-    """A folder of a `FolderTree`, without its name: where its mail is, and how much."""
-
-    mailbox_id: bytes
-    uidvalidity: int
-    messages: int = 0
-    unseen: int = 0
-    uidnext: int = 1
-    highestmodseq: int = 0
-
-    @property
-    def arrivals(self) -> tuple[bytes, int, int, int]:
-        """What differs after a message has come or gone, or the UIDs have another meaning."""
-        return self.mailbox_id, self.uidvalidity, self.messages, self.uidnext
-
-
-class FolderEvent(NamedTuple):
-    """A change of a name, or of a subscription to it, as it was just after the change.
-
-    `old_name`: the folder had that name, and all folders below moved along. `implied_by`: the new name of a folder
-    above, whose own event says as much. INBOX is never gone: a rename leaves it, with other mail.
-    """
-
-    name: str
-    exists: bool
-    subscribed: bool
-    old_name: str | None = None
-    implied_by: str | None = None
-    of_subscription: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FolderTree:
-    """All folders of a user, with what the user has subscribed to. Immutable.
-
-    `names`: mailbox id -> name. `children`: number of folders below a name, which may have no folder itself.
-    """
-
-    folders: Mapping[str, WatchedFolder] = field(default_factory=dict)
-    names: Mapping[bytes, str] = field(default_factory=dict)
-    children: Mapping[str, int] = field(default_factory=dict)
-    subscriptions: frozenset[str] = frozenset()
-
-    def updated(self, found: Mapping[str, WatchedFolder | None], subscribed: Mapping[str, bool]) -> TreeUpdate:
-        """Return the tree in which these names have these folders (None: no folder), and these subscriptions.
-
-        Takes time in proportion to the tree, so it is for threads.
-        """
-        changed = {name: now for name, now in found.items() if self.folders.get(name) != now}
-        folders = {**self.folders, **{name: now for name, now in changed.items() if now is not None}}
-        for name, now in changed.items():
-            if now is None:
-                del folders[name]
-        toggled = {name for name, now in subscribed.items() if (name in self.subscriptions) != now}
-        subscriptions = self.subscriptions ^ toggled
-        moved = any((name in self.folders) != (name in folders) for name in changed) or any(
-            now is not None and self.folders[name].mailbox_id != now.mailbox_id for name, now in changed.items()
-        )
-        tree = FolderTree(
-            folders,
-            {now.mailbox_id: name for name, now in folders.items()} if moved else self.names,
-            _children(folders) if moved else self.children,
-            subscriptions,
-        )
-        renames = _renames(self, tree, changed) if moved else {}
-        events = (*_name_events(self, tree, changed, renames), *_subscription_events(tree, toggled))
-        return TreeUpdate(tree, events, *_message_changes(self, changed, renames))
-
-
-class TreeUpdate(NamedTuple):
-    """A step from one tree to the next. `arrivals`: names of folders to or from which messages came or went.
-
-    `flags`: names of folders of which only flags have changed.
-    """
-
-    tree: FolderTree
-    events: tuple[FolderEvent, ...] = ()
-    arrivals: Sequence[str] = ()
-    flags: Sequence[str] = ()
-
-
-# ---- what has changed from one tree to the next ------------------------------------------------------------------
-
-_Changed: TypeAlias = Mapping[str, WatchedFolder | None]
-
-
-def _children(folders: Mapping[str, WatchedFolder]) -> dict[str, int]:
-    children: dict[str, int] = {}
-    for name in folders:
-        for parent in parents(name):
-            children[parent] = children.get(parent, 0) + 1
-    return children
-
-
-def parents(name: str) -> Iterator[str]:
-    """Yield the names above this one, the highest first."""
-    at = name.find(SEPARATOR)
-    while at >= 0:
-        yield name[:at]
-        at = name.find(SEPARATOR, at + 1)
-
-
-def _renames(before: FolderTree, after: FolderTree, changed: _Changed) -> dict[str, str]:
-    """Return new name -> old name of folders whose move a client can follow by these two names alone.
-
-    Such a client moves all that it knows below the old name, so nothing may stay there, and everything below has to
-    have moved along. Other moves look like a folder that goes and one that comes.
-    """
-    moved = {}
-    for new, now in changed.items():
-        old = None if now is None or new in before.folders else before.names.get(now.mailbox_id)
-        if old is not None and (old not in after.folders or old == _INBOX):
-            moved[new] = old
-    if not moved:
-        return {}
-    names_before, names_after = sorted(before.folders), sorted(after.folders)
-
-    def is_whole(new: str, old: str) -> bool:
-        if old == _INBOX:
-            return True
-        below = _below(names_before, old)
-        return not _below(names_after, old) and all(moved.get(new + name.removeprefix(old)) == name for name in below)
-
-    return {new: old for new, old in moved.items() if is_whole(new, old)}
-
-
-def _below(names: Sequence[str], parent: str) -> Sequence[str]:
-    """Return the names below this one, of names in their order."""
-    first = bisect_left(names, parent + SEPARATOR)
-    return names[first : bisect_left(names, parent + chr(ord(SEPARATOR) + 1), first)]
-
-
-def _name_events(
-    before: FolderTree, after: FolderTree, changed: _Changed, renames: Mapping[str, str]
-) -> Iterator[FolderEvent]:
-    """Yield renames, parents first, then names that are gone, then those that have come."""
-    left = set(renames.values())
-    for new in sorted(renames):
-        old = renames[new]
-        above = ((parent, renames.get(parent)) for parent in reversed([*parents(new)]))
-        implied_by = next(
-            (to for to, of in above if of not in {None, _INBOX} and old == f"{of}{new.removeprefix(to)}"), None
-        )
-        is_subscribed = new in after.subscriptions
-        yield FolderEvent(new, exists=True, subscribed=is_subscribed, old_name=old, implied_by=implied_by)
-    for name in sorted(changed):
-        is_here = name in after.folders
-        if is_here != (name in before.folders) and name not in renames and name not in left:
-            yield FolderEvent(name, is_here, name in after.subscriptions)
-
-
-def _subscription_events(tree: FolderTree, toggled: set[str]) -> Iterator[FolderEvent]:
-    for name in sorted(toggled):
-        yield FolderEvent(name, name in tree.folders, name in tree.subscriptions, of_subscription=True)
-
-
-def _message_changes(before: FolderTree, changed: _Changed, renames: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    arrivals, flags = list[str](), list[str]()
-    for name in sorted(changed):
-        now, was = changed[name], before.folders.get(renames.get(name, name))
-        if now is not None and now != was:
-            (arrivals if was is None or now.arrivals != was.arrivals else flags).append(name)
-    return arrivals, flags
-
-
-# ---- who watches -------------------------------------------------------------------------------------------------
+"""Changed folders, subscriptions and sets of annotations that are looked at singly; to read all of the user's takes no
+longer than for more."""
 
 
 @dataclass(slots=True)
 class Touched:
-    """What commits may have changed since the tree was looked at. `everything`: more than is worth counting."""
+    """Names that commits may have changed since the tree was looked at. `everything`: more than is worth counting.
+
+    `annotated`: mailboxes, or `NOWHERE` for the account, whose annotations may have changed.
+    """
 
     mailbox_ids: set[bytes] = field(default_factory=set)
     subscriptions: set[str] = field(default_factory=set)
+    annotated: set[bytes] = field(default_factory=set)
     everything: bool = False
 
     def __bool__(self) -> bool:
-        return self.everything or bool(self.mailbox_ids or self.subscriptions)
+        return self.everything or self._count > 0
 
     def add(self, other: Touched) -> None:
         """Add what another one holds."""
         self.mailbox_ids |= other.mailbox_ids
         self.subscriptions |= other.subscriptions
+        self.annotated |= other.annotated
         self.everything = self.everything or other.everything
-        if self.everything or len(self.mailbox_ids) + len(self.subscriptions) > TOUCHED_MAX:
-            self.mailbox_ids, self.subscriptions, self.everything = set(), set(), True
+        if self.everything or self._count > TOUCHED_MAX:
+            self.mailbox_ids, self.subscriptions, self.annotated, self.everything = set(), set(), set(), True
+
+    @property
+    def _count(self) -> int:
+        return len(self.mailbox_ids) + len(self.subscriptions) + len(self.annotated)
 
 
 Look: TypeAlias = Callable[[FolderTree, Touched], Awaitable[TreeUpdate]]
@@ -225,13 +63,13 @@ Look: TypeAlias = Callable[[FolderTree, Touched], Awaitable[TreeUpdate]]
 
 @dataclass(slots=True)
 class FolderChanges:
-    """What has changed since the last call of `take`. `tree` is the present one.
+    """Changes since the last call of `take`. `tree` is the present one.
 
-    If `missed`, there were too many changes of names to keep, and `events` lacks all of them.
+    If `missed`, there were too many events to keep, and `events` lacks all of them.
     """
 
     tree: FolderTree
-    events: Sequence[FolderEvent] = ()
+    events: Sequence[Event] = ()
     arrivals: Sequence[str] = ()
     flags: Sequence[str] = ()
     missed: bool = False
@@ -253,7 +91,7 @@ class FolderView:
         self._touched = Touched(everything=True)
         self._tree = FolderTree()
         self._position = 0  # number of steps so far
-        self._steps: deque[tuple[int, tuple[FolderEvent, ...]]] = deque()
+        self._steps: deque[tuple[int, tuple[Event, ...]]] = deque()
         self._events = 0  # number of events in the steps
         self._complete_after = 0  # steps up to this position are not all kept
         self._changed: OrderedDict[str, _Times] = OrderedDict()  # by name; the last change last

@@ -47,7 +47,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What all folders of a user hold, as this node shows them, and the most that they may hold (RFC 9208)."""
+    """Contents of all folders of a user, as this node shows them, and the most that they may hold (RFC 9208)."""
 
     storage_bytes: int
     messages: int
@@ -113,7 +113,7 @@ class BodyReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outliner:
-    """What a door wants to be kept of each body, so that it need not read the body to answer: its outline.
+    """Maker of what a door wants to be kept of each body, so that it need not read it to answer: its outline.
 
     `outline` returns the outline of a body, or nothing if the body is always to be read. `wanted` returns the gap of
     the skeleton whose beginning the outline is to be made of, too. Both run in a thread, keep no state, and raise
@@ -127,7 +127,7 @@ class Outliner:
 
 @dataclass(frozen=True, slots=True)
 class SearchTextMaker:
-    """What a door wants to be kept of each body, so that it need not read the body to search in it: its search text.
+    """Maker of what a door wants to be kept of each body, so that it need not read it to search: its search text.
 
     `lacks_text` returns True if a skeleton lacks any of what the search text is made of. `make` returns the search text
     of a skeleton that lacks nothing; or nothing if the body is always to be read. They run in a thread, keep no state,

@@ -49,7 +49,7 @@ class MailboxStatus:
 
 @dataclass(frozen=True, slots=True)
 class QuotaStatus:
-    """What a user's mail takes at this node, and the most that it may take; None: no limit."""
+    """Usage of a user's mail at this node, and the most that it may take; None: no limit."""
 
     user: str
     storage_bytes: int

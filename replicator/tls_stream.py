@@ -25,13 +25,13 @@ _UNVERIFIED: Mapping[int, str] = {
     20: _CONFIGURED,
     21: _CONFIGURED,
 }
-"""What is wrong with the other side's certificate, by OpenSSL's X509_V_ERR code."""
+"""Faults of the other side's certificate, by OpenSSL's X509_V_ERR code."""
 
 _REFUSED: Mapping[str, str] = {
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "has expired, by the clock of the other side",
     "TLSV1_ALERT_UNKNOWN_CA": "is not signed by the other side's [tls] ca; all nodes need certificates of one CA",
 }
-"""What the other side finds wrong with this node's certificate, by the alert of RFC 8446 section 6.2."""
+"""Faults that the other side finds with this node's certificate, by the alert of RFC 8446 section 6.2."""
 
 
 async def send_alert(stream: trio.SSLStream[S]) -> None:

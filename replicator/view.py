@@ -44,6 +44,7 @@ class Message(NamedTuple):
     dot: Dot  # with `change`, the placement: survives renumbering
     change: int
     also: tuple[Placement, ...] = ()  # other placements that merges have joined with it
+    saved_ms: int | None = None  # save date of RFC 8514; None: placed by an earlier version
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ class MailboxView:
 
 
 class _Step:
-    """What a part of a change does to messages and flags. `work` counts both."""
+    """Effect of a part of a change on messages and flags. `work` counts both."""
 
     def __init__(self) -> None:
         self.work = 0

@@ -115,7 +115,7 @@ def _unpack(packed: bytes, meaning: Callable[[Any], T]) -> list[T]:
 
 def _item(values: tuple[Any, ...]) -> Item:
     match len(values):
-        case 10 | 11:
+        case 10 | 11 | 12:
             return entries.row_from(values)
         case 3:
             return entries.checked(ChainName(*values), str, bytes, int)

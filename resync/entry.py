@@ -204,7 +204,8 @@ _KINDS = {change: kind for kind, change in _CLASSES.items()}
 class Entry:
     """One entry. `modseq` is the mailbox's HIGHESTMODSEQ after it; a tree has UIDVALIDITY 0.
 
-    `histories` are those of the predecessors, in their order; None: an earlier version has numbered the entry.
+    `histories` are those of the predecessors, in their order; None: an earlier version has numbered the entry. `dated`:
+    the messages that it adds have a save date; False: an earlier version has numbered it, and they have none.
     """
 
     dot: Dot
@@ -216,12 +217,18 @@ class Entry:
     uidvalidity: int
     changes: tuple[Change, ...]
     histories: tuple[bytes, ...] | None = None
+    dated: bool = False
     _digest: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def history(self) -> bytes:
         """The hash that names the entry and all that it stands on (design section 6)."""
         return anchor(self.dot) if self.histories is None else self.digest()
+
+    @property
+    def saved_ms(self) -> int | None:
+        """The save date of the messages that the entry adds (RFC 8514): the time of its stamp, if it is `dated`."""
+        return self.stamp.ms if self.dated else None
 
     @property
     def stamp(self) -> Stamp:
@@ -262,8 +269,13 @@ class Entry:
     def _message_pack(self) -> bytes:
         changes = [_packed(change) for change in self.changes]
         fields = (self.predecessors, self.time, self.modseq, self.user, self.mailbox_id, self.uidvalidity, changes)
-        also = () if self.histories is None else (self.histories,)
-        return cast("bytes", msgpack.packb(fields + also))
+        return cast("bytes", msgpack.packb(fields + self._later_fields()))
+
+    def _later_fields(self) -> tuple[object, ...]:
+        """Return the fields that earlier versions did not know, as far as the entry has them."""
+        if self.dated:
+            return self.histories, True
+        return () if self.histories is None else (self.histories,)
 
     def digest(self) -> bytes:
         """Return `DIGEST_BYTES` over the whole entry with its dot: the same at every node that has the entry.
@@ -275,7 +287,7 @@ class Entry:
             changes = [_packed(_without_copied(change)) for change in self.changes]
             fields = (
                 self.dot, self.predecessors, self.time, self.modseq, self.user, self.mailbox_id, self.uidvalidity,
-                changes, *(() if self.histories is None else (self.histories,)),
+                changes, *self._later_fields(),
             )  # fmt: skip
             digest = blake2b(cast("bytes", msgpack.packb(fields)), digest_size=DIGEST_BYTES).digest()
             object.__setattr__(self, "_digest", digest)  # the store and each link need it, and the entry never changes
@@ -415,15 +427,19 @@ def placements_from(values: Any) -> tuple[Placement, ...]:
 
 def row_from(values: Any) -> Row:
     """Return the row that was packed as a tuple. Raises TypeError, ValueError or AttributeError for any other value."""
-    uid, dot, change, guid, claim, modseq, flags, received_ms, size_bytes, content_hash, *also = values
+    uid, dot, change, guid, claim, modseq, flags, received_ms, size_bytes, content_hash, *more = values
     states = {flag: checked(tuple(state), int, str, bool) for flag, state in flags.items()}
     checked(tuple(states), *(str for _ in states))
-    if len(also) > 1 or also == [()]:
-        raise ValueError("a row has too many values")
     placement, claimed = _dots((dot, claim))
-    others = placements_from(also[0]) if also else ()
-    row = Row(uid, placement, change, guid, claimed, modseq, states, received_ms, size_bytes, content_hash, others)
-    return checked(row, int, Dot, int, bytes, Dot, int, dict, int, int, bytes, tuple)
+    also = placements_from(more[0]) if more else ()
+    saved_ms = more[1] if len(more) > 1 else None
+    row = Row(
+        uid, placement, change, guid, claimed, modseq, states, received_ms, size_bytes, content_hash, also, saved_ms
+    )
+    if len(values) != len(row.packed()):
+        raise ValueError("a row has too many values")
+    saved = int if saved_ms is not None else type(None)
+    return checked(row, int, Dot, int, bytes, Dot, int, dict, int, int, bytes, tuple, saved)
 
 
 def checked(values: T, *types: type) -> T:

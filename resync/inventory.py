@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Version of the tables and columns. It rises with every change that a reader of the former version would misread."""
 FORMAT_KEY: Final = "mail-replicator.inventory.format"
 """Key in the metadata of each Parquet file, whose value is FORMAT as decimal digits."""
@@ -71,6 +71,7 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("size_bytes", "int64"),
         Column("content_hash", "binary"),  # SHA-256 of the body
         Column("also", "placements"),  # other placements that merges have made one message with this one
+        Column("saved_ms", "int64", nullable=True),  # null: placed by an earlier version
     ),
     "guids": (  # by (guid, mailbox): the index that the node keeps beside `messages`
         Column("guid", "binary"),

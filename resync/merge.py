@@ -154,6 +154,8 @@ def _survivors(ours: MailboxState, theirs: MailboxState, modseq: int) -> list[Ro
 def _of_both(mine: Row | None, other: Row | None, ours: MailboxState, theirs: MailboxState) -> Row | None:
     """Return what becomes of a message that the sides do not show alike, or None if its last placement is expunged.
 
+    The save date comes with the row that gives the UID, so that no UID changes its date.
+
     On Spark: `spark.comparison.pairs._stay` (placements), `spark.comparison.pairs._is_ours` (whose row),
     `spark.comparison.pairs._survivor` (its columns).
     """

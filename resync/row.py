@@ -30,7 +30,8 @@ class Row(NamedTuple):
     """One message of a mailbox, with everything that a merge needs to know of it.
 
     `dot` and `change` name its placement. Where merges have made one message of several placements of a GUID, that is
-    the earliest of them, and `also` has the others, by age.
+    the earliest of them, and `also` has the others, by age. `saved_ms` is the save date (design section 3), which stays
+    with the UID; None: an earlier version has numbered the placement whose date it is.
     """
 
     uid: int
@@ -44,6 +45,7 @@ class Row(NamedTuple):
     size_bytes: int
     content_hash: bytes
     also: tuple[Placement, ...] = ()
+    saved_ms: int | None = None
 
     def placements(self) -> tuple[Placement, ...]:
         """Return all placements that the message stands for, by age."""
@@ -55,8 +57,10 @@ class Row(NamedTuple):
         yield self.claim
 
     def packed(self) -> tuple[object, ...]:
-        """Return the row as plain values, without `also` if that is empty."""
-        return self if self.also else self[:-1]
+        """Return the row as plain values, without the last ones that are empty, as earlier versions have them."""
+        if self.saved_ms is not None:
+            return self
+        return self[:-1] if self.also else self[:-2]
 
     def fingerprint(self) -> int:
         """Return a 128-bit hash over every field."""

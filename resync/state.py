@@ -109,7 +109,7 @@ class MailboxState:
         self.put(
             Row(
                 add.uid, entry.dot, number, add.guid, entry.dot, entry.modseq, flags,
-                add.received_ms, add.size_bytes, add.content_hash,
+                add.received_ms, add.size_bytes, add.content_hash, saved_ms=entry.saved_ms,
             )
         )  # fmt: skip
         self.uidnext = add.uid + 1

@@ -101,7 +101,9 @@ VERSION: Final = _struct(
         "content_hash": _BINARY,
         "placements": _list(_struct({"seq": _LONG, "origin": _STRING, "change": _INT, "seen": _LONG})),
         "claim_seen": _LONG,
-    }
+        "saved_ms": _LONG,
+    },
+    nullable=("saved_ms",),
 )
 """A message as one node shows it, or as merged, see `comparison.versions.STATE`."""
 
@@ -148,7 +150,9 @@ STAGES: Final[Mapping[str, StructType]] = {
             "size_bytes": _LONG,
             "content_hash": _BINARY,
             "also": _list(_struct({"seq": _LONG, "origin": _STRING, "change": _INT})),
-        }
+            "saved_ms": _LONG,
+        },
+        nullable=("saved_ms",),
     ),
     "merging.heads": _struct(
         {"mailbox": _BINARY, "uidnext": _LONG, "highestmodseq": _LONG, "risen": _LONG, "context": CONTEXT}

@@ -11,16 +11,18 @@ import trio
 
 from replicator import folder_watch
 from replicator.errors import DatabaseFailedError
-from replicator.folder_watch import (
-    FolderChanges,
-    FolderEvent,
-    FolderSubscription,
+from replicator.folder_watch import FolderChanges, FolderSubscription, FolderView, Touched
+from replicator.watched_folders import (
+    ACCOUNT,
+    AnnotationEvent,
+    Event,
     FolderTree,
-    FolderView,
-    Touched,
     TreeUpdate,
     WatchedFolder,
+    parents,
+    value_digest,
 )
+from resync.entry import NOWHERE
 
 INBOX = "INBOX"
 NAMES = [INBOX, "INBOX/a", "a", "a/b", "a/b/c", "a/c", "a0", "b", "b/b", "b/b/c", "b/c"]
@@ -59,21 +61,46 @@ def moved_tree(dice: random.Random, folders: dict[str, WatchedFolder]) -> dict[s
     return folders
 
 
-def step(before: FolderTree, folders: dict[str, WatchedFolder], subscriptions: frozenset[str]) -> TreeUpdate:
+Annotated = dict[bytes, dict[str, bytes]]
+
+
+def random_annotations(dice: random.Random) -> Annotated:
+    """Return annotations of the account and of mailboxes, which need not have folders. Some values are the same."""
+    some = dice.sample([NOWHERE, *(bytes([one]) * 16 for one in range(14))], 8)
+    return {
+        key: {entry: value_digest(dice.choice([b"x", b"y"])) for entry in dice.sample(["a", "b", "c"], 2)}
+        for key in some
+    }
+
+
+def step(
+    before: FolderTree,
+    folders: dict[str, WatchedFolder],
+    subscriptions: frozenset[str],
+    annotations: Annotated | None = None,
+) -> TreeUpdate:
+    """Return the step to these folders; with `annotations`, also to these."""
     found = {**dict.fromkeys(before.folders), **folders}
-    return before.updated(found, {name: name in subscriptions for name in NAMES})
+    annotated: Annotated = {}
+    if annotations is not None:
+        annotated = {key: {} for key in before.annotations} | annotations
+    return before.updated(found, {name: name in subscriptions for name in NAMES}, annotated)
 
 
 @dataclass
 class Believer:
-    """What a client believes that hears of all events, by RFC 5465 section 5 taken literally."""
+    """Beliefs of a client that hears of all events, by RFC 5465 section 5 taken literally."""
 
     folders: dict[str, tuple[int, int, int, int] | None] = field(default_factory=dict)
     subscribed: set[str] = field(default_factory=set)
+    annotations: dict[str, dict[str, bytes]] = field(default_factory=dict)
 
-    def hear(self, events: Sequence[FolderEvent]) -> None:
+    def hear(self, events: Sequence[Event]) -> None:
         moved: set[str] = set()
         for event in events:
+            if isinstance(event, AnnotationEvent):
+                self._annotate(event)
+                continue
             if event.implied_by in moved:
                 moved.add(event.name)
                 continue
@@ -84,14 +111,25 @@ class Believer:
                 self.folders.setdefault(event.name, None)
             else:
                 self.folders.pop(event.name, None)
+                self.annotations.pop(event.name, None)
             (self.subscribed.add if event.subscribed else self.subscribed.discard)(event.name)
+
+    def _annotate(self, event: AnnotationEvent) -> None:
+        assert event.name in self.folders or event.name == ACCOUNT, "METADATA of a folder of which no LIST has told"
+        known = self.annotations.setdefault(event.name, {})
+        assert known.get(event.entry) != event.digest, "METADATA of an annotation that has not changed"
+        if event.digest is None:
+            del known[event.entry]
+        else:
+            known[event.entry] = event.digest
 
     def _move(self, old: str, new: str) -> None:
         below = [] if old == INBOX else [name for name in self.folders if name.startswith(old + "/")]
         for name in [old, *below]:
             self.folders[new + name.removeprefix(old)] = self.folders.pop(name)
-        if old == INBOX:
-            self.folders[INBOX] = None
+            self.annotations[new + name.removeprefix(old)] = self.annotations.pop(name, {})
+        if old == INBOX:  # RFC 5464 section 4.1: both have its annotations
+            self.folders[INBOX], self.annotations[INBOX] = None, {**self.annotations[new]}
 
     def count(self, names: Sequence[str], tree: FolderTree) -> None:
         for name in names:
@@ -101,6 +139,8 @@ class Believer:
     def is_right(self, tree: FolderTree) -> None:
         assert self.folders == {name: counters(folder) for name, folder in tree.folders.items()}
         assert self.subscribed == tree.subscriptions
+        believed = {name: annotations for name, annotations in self.annotations.items() if annotations}
+        assert believed == {name: found for name in (ACCOUNT, *tree.folders) if (found := tree.annotations_at(name))}
 
 
 def counters(folder: WatchedFolder) -> tuple[int, int, int, int]:
@@ -109,23 +149,33 @@ def counters(folder: WatchedFolder) -> tuple[int, int, int, int]:
 
 def test_events_lead_from_each_tree_to_the_next() -> None:
     dice = random.Random(1)
-    renames = 0
+    renames = annotated = 0
     for _ in range(TRIES):
-        folders, subscriptions = random_tree(dice), frozenset(dice.sample(NAMES, 3))
-        tree = step(FolderTree(), folders, subscriptions).tree
-        believer = Believer({name: counters(folder) for name, folder in tree.folders.items()}, {*subscriptions})
+        folders, subscriptions, annotations = (
+            random_tree(dice),
+            frozenset(dice.sample(NAMES, 3)),
+            random_annotations(dice),
+        )
+        tree = step(FolderTree(), folders, subscriptions, annotations).tree
+        believer = Believer(
+            {name: counters(folder) for name, folder in tree.folders.items()},
+            {*subscriptions},
+            {name: {**tree.annotations_at(name)} for name in (ACCOUNT, *tree.folders)},
+        )
         for _ in range(3):
             folders = moved_tree(dice, folders) if dice.random() < 0.8 else random_tree(dice)
             subscriptions = frozenset(dice.sample(NAMES, 3))
-            update = step(tree, folders, subscriptions)
+            update = step(tree, folders, subscriptions, random_annotations(dice) if dice.random() < 0.5 else None)
             tree = update.tree
-            renames += sum(event.old_name is not None for event in update.events)
+            renames += sum(not isinstance(event, AnnotationEvent) and bool(event.old_name) for event in update.events)
+            annotated += sum(isinstance(event, AnnotationEvent) for event in update.events)
             believer.hear(update.events)
             believer.count((*update.arrivals, *update.flags), tree)
             believer.is_right(tree)
             assert tree.names == {folder.mailbox_id: name for name, folder in folders.items()}
-            assert tree.children.keys() == {p for name in folders for p in folder_watch.parents(name)}
+            assert tree.children.keys() == {p for name in folders for p in parents(name)}
     assert renames > TRIES
+    assert annotated > TRIES
 
 
 def test_a_renamed_folder_takes_those_below_along() -> None:
@@ -133,9 +183,8 @@ def test_a_renamed_folder_takes_those_below_along() -> None:
     before |= {name: WatchedFolder(name.encode(), 1, 5, uidnext=6) for name in ("a", "a/b", "a/b/c")}
     after = {INBOX: before[INBOX], "x": before["a"], "x/b": before["a/b"], "x/b/c": before["a/b/c"]}
     update = step(step(FolderTree(), before, frozenset()).tree, after, frozenset())
-    assert [(event.name, event.old_name, event.implied_by) for event in update.events] == [
-        ("x", "a", None), ("x/b", "a/b", "x"), ("x/b/c", "a/b/c", "x/b")
-    ]  # fmt: skip
+    assert [event[3:5] for event in update.events] == [("a", None), ("a/b", "x"), ("a/b/c", "x/b")]
+    assert [event.name for event in update.events] == ["x", "x/b", "x/b/c"]
     assert not update.arrivals
 
 
@@ -144,7 +193,7 @@ def test_a_renamed_folder_takes_those_below_along() -> None:
 
 @dataclass
 class Source:
-    """What a store has: the folders now, and how often they were read."""
+    """Contents of a store: the folders now, and how often they were read."""
 
     folders: dict[str, WatchedFolder]
     subscriptions: frozenset[str] = frozenset()
@@ -245,5 +294,5 @@ def test_touched_counts_up_to_a_limit() -> None:
     for number in range(folder_watch.TOUCHED_MAX):
         touched.add(Touched({b"%d" % number}))
     assert len(touched.mailbox_ids) == folder_watch.TOUCHED_MAX
-    touched.add(Touched(subscriptions={"a"}))
+    touched.add(Touched(annotated={b"a"}))
     assert touched == Touched(everything=True)

@@ -55,6 +55,7 @@ def block_of(segments: Sequence[Segment], rng: random.Random) -> Block:
         "size_bytes": pc.add(_random_numbers(30_000, count, rng), 1000),
         "content_hash": _random_bytes(32, count, rng),
         "also": pa.array([[]] * count, MESSAGES.field("also").type),
+        "saved_ms": pc.add(pc.multiply(seqs, 1000), BASE_MS),
     }
     return Block(segments, pa.record_batch([columns[name] for name in MESSAGES.names], schema=MESSAGES))
 

@@ -69,6 +69,7 @@ def _row(one: Mapping[str, Any]) -> Row:
         one["uid"], Dot(one["origin"], one["seq"]), one["change"], one["guid"],
         Dot(one["claim_origin"], one["claim_seq"]), one["modseq"], flags, one["received_ms"], one["size_bytes"],
         one["content_hash"], tuple((Dot(other["origin"], other["seq"]), other["change"]) for other in one["also"]),
+        one["saved_ms"],
     )  # fmt: skip
 
 

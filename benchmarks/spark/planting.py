@@ -211,6 +211,7 @@ def _added(mailbox: Mailbox, node: str, uid: int, entry: int, guid: bytes) -> Ch
         "mailbox": mailbox.id, "uid": uid, "origin": origin(node), "seq": seq, "change": 0, "guid": guid,
         "claim_origin": origin(node), "claim_seq": seq, "modseq": mailbox.messages + entry, "flags": [],
         "received_ms": BASE_MS, "size_bytes": 4096, "content_hash": guid + guid, "also": [],
+        "saved_ms": BASE_MS,
     }  # fmt: skip
 
 

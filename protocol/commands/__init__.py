@@ -110,7 +110,7 @@ __all__ = [
     "Who",
 ]
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscribe | Annotate | Merge
 """Commands that may carry an entry header."""

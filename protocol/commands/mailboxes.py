@@ -15,7 +15,8 @@ class EntryHeader:
     may be applied, when all have arrived. `modseq` is the MODSEQ that the entry gives. A first entry has no
     predecessor, a MERGE has two. `digest` is that of the whole entry, 16 bytes, in the header of each of its changes
     (`resync.entry.Entry.digest`): a receiver whose copy has another digest discards the whole entry. `histories` are
-    those of the predecessors, 16 bytes each; None if an earlier version has numbered the entry.
+    those of the predecessors, 16 bytes each; None if an earlier version has numbered the entry. `dated`: the messages
+    that it adds have a save date, the time of its stamp; False if an earlier version has numbered it.
     """
 
     dot: Dot
@@ -26,6 +27,7 @@ class EntryHeader:
     change: int = 0
     changes: int = 1
     histories: tuple[bytes, ...] | None = None
+    dated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

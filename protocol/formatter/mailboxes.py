@@ -8,9 +8,10 @@ from protocol.formatter import values as v
 
 def _header(entry: c.EntryHeader) -> str:
     histories = "NIL" if entry.histories is None else v.list_of(v.hex_id, entry.histories)
+    dated = " DATED" if entry.dated else ""
     return (
         f"({v.dot(entry.dot)} {v.list_of(v.dot, entry.predecessors)} {v.number(entry.time)} {v.number(entry.modseq)}"
-        f" {v.hex_id(entry.digest)} {v.number_32(entry.change)} {v.number_32(entry.changes)} {histories})"
+        f" {v.hex_id(entry.digest)} {v.number_32(entry.change)} {v.number_32(entry.changes)} {histories}{dated})"
     )
 
 

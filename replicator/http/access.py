@@ -1,4 +1,4 @@
-"""Who may ask for what at a listener, decided from a request's head and its route before any of its body is read.
+"""The rights of clients at a listener, decided from a request's head and its route before any of its body is read.
 
 A listener is of one kind:
 

@@ -1,4 +1,4 @@
-"""Where the holder of a token may have the node write: below the places that the configuration names.
+"""Destinations to which the holder of a token may have the node write: below the places that the configuration names.
 
 A token is for requests that come over a network, and the node writes with the rights of its user: an inventory anywhere
 could fill any disk, and an endpoint of the client's choice would be shown the node's S3 credentials. Whoever opens the

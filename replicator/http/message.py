@@ -55,7 +55,7 @@ class Head:
 
 
 class Caller(Enum):
-    """Who asks: whoever may do everything here, the holder of a token, or anybody, where others need a token."""
+    """The asker: one who may do everything here, the holder of a token, or anybody, where others need a token."""
 
     OPERATOR = auto()
     HOLDER = auto()

@@ -91,7 +91,7 @@ class SearchTextControl(Protocol):
 
     @property
     def status(self) -> SearchTextStatus | None:
-        """How far they are; None: there are none now."""
+        """Their progress; None: there are none now."""
         ...
 
     def begin_anew(self) -> None:

@@ -33,7 +33,7 @@ FileVersion = tuple[int, int, int, int]
 
 
 class Role(StrEnum):
-    """What the holder of a token may ask for: `read` GET and HEAD, `operate` everything."""
+    """The rights of the holder of a token: `read` GET and HEAD, `operate` everything."""
 
     READ = "read"
     OPERATE = "operate"

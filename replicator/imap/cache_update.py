@@ -1,4 +1,4 @@
-"""What a client's cache lacks: the rules of QRESYNC without a memory of expunged messages (RFC 7162 section 5.1). Pure.
+"""The gaps of a client's cache: rules of QRESYNC without a memory of expunged messages (RFC 7162 section 5.1). Pure.
 
 A node remembers no UIDs of expunged messages. It compares what the client may know with what is there: that is right
 whatever became of the mailbox since, at this node or another one. A merge that renumbers messages, a rebuilt node and
@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
 from protocol.values import UID_MAX, UidSet
-from replicator.imap.wire.command_types import MatchData
+from replicator.imap.wire.commands.command_types import MatchData
 
 
 def believed_modseq(told: int, highestmodseq: int) -> int:

@@ -27,8 +27,8 @@ from replicator.imap.handlers.searches.sort import sort
 from replicator.imap.handlers.searches.thread import thread
 from replicator.imap.handlers.telling import tell_others, tell_wished, told_meanwhile
 from replicator.imap.session import Completion, Session, State
-from replicator.imap.wire import command_types as c
-from replicator.imap.wire.command_parser import CommandSyntaxError, tag_of, verb_of
+from replicator.imap.wire.commands import command_types as c
+from replicator.imap.wire.commands.command_parser import CommandSyntaxError, tag_of, verb_of
 from replicator.imap.wire.large_literal import IncomingLiteral
 from replicator.imap.wire.refusals import CommandFailedError, code_of
 from replicator.imap.wire.responses import continuation, status_line, tagged

@@ -1,4 +1,4 @@
-"""What a client wants to hear of unasked, by its last NOTIFY (RFC 5465), and how it is said. Pure, but for the watch.
+"""Wishes of a client to hear of changes, by its last NOTIFY (RFC 5465), and how it is told. Pure, but for the watch.
 
 Where several groups of one NOTIFY name a mailbox, all their events count (section 6).
 """
@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from replicator.folder_watch import FolderEvent, FolderSubscription, FolderTree, WatchedFolder, parents
-from replicator.imap.wire import command_types as c
+from replicator.folder_watch import FolderSubscription
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.event_groups import OF_SELECTED, Event, EventGroup, MailboxFilter
 from replicator.imap.wire.fetch_items import FetchItem
 from replicator.mailstore import INBOX, SEPARATOR
+from replicator.watched_folders import ACCOUNT, AnnotationEvent, FolderEvent, FolderTree, WatchedFolder, parents
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a client wants to hear of the selected mailbox; these are those of one that has never sent NOTIFY.
+    """Wishes of a client for the selected mailbox; these are those of one that has never sent NOTIFY.
 
     `at_once`: between commands, too; expunged messages only if not `delayed` (RFC 5465 section 6.1). `items`: what is
     sent of each new message.
@@ -54,7 +55,7 @@ class _Mailboxes:
 
 
 class Notifications:
-    """What one client hears. `watch` is None if it wants to hear of the selected mailbox at most. `close` ends it."""
+    """Wishes of one client. `watch` is None if it wants to hear of the selected mailbox at most. `close` ends it."""
 
     def __init__(self, groups: Iterable[EventGroup] = (), watch: FolderSubscription | None = None) -> None:
         groups = [*groups]
@@ -89,6 +90,15 @@ class Notifications:
             return self._wanted[Event.SUBSCRIPTION_CHANGE].has(event.name, subscribed=True)
         names = (event.name,) if event.old_name is None else (event.name, event.old_name)
         return any(self.wants(Event.MAILBOX_NAME, name, tree) for name in names)
+
+    def wants_annotation(self, event: AnnotationEvent, tree: FolderTree) -> bool:
+        """Return True if the client wants to hear of a change of an annotation (RFC 5465 sections 5.6 and 5.7).
+
+        Those of the account belong to no mailbox, so any group may ask for them.
+        """
+        if event.name == ACCOUNT:
+            return bool(self._wanted[Event.SERVER_METADATA_CHANGE])
+        return self.wants(Event.MAILBOX_METADATA_CHANGE, event.name, tree)
 
     def items(self, name: str, tree: FolderTree, *, condstore: bool) -> Iterator[c.StatusItem]:
         """Yield the items of a STATUS about this mailbox (RFC 5465 sections 3.1 and 5.1 to 5.3)."""

@@ -56,7 +56,7 @@ class MailboxGoneError(Exception):
 
 @dataclass(slots=True)
 class Aware:
-    """What the client has shown to understand beyond RFC 3501. Belongs to the session, and lasts as long.
+    """Extensions that the client has shown to understand. Belongs to the session, and lasts as long.
 
     `condstore` and `qresync`: RFC 7162; `utf8`: mailbox names, and header fields of messages, in UTF-8 (RFC 6855);
     `rev2`: IMAP4rev2 (RFC 9051), which includes the latter.

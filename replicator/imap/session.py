@@ -5,17 +5,22 @@ The session belongs to one task; commands run one after the other, in order of a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
+
+import trio
 
 from protocol.framing import Frame
 from replicator.config import LimitsConfig
+from replicator.errors import ContentUnavailableError
 from replicator.imap.notifications import Notifications, Wishes
 from replicator.imap.search_updates import SearchUpdates
 from replicator.imap.selection import Aware, Selection
 from replicator.imap.services import ImapServices
-from replicator.imap.wire.command_types import Tagged
+from replicator.imap.wire.commands.command_types import Tagged
 from replicator.imap.wire.connection import Connection
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.mailstore import Folder, MailStore
@@ -49,6 +54,7 @@ _LOGGED_IN = (
     "BINARY",
     "OBJECTID",
     "PREVIEW",
+    "SAVEDATE",
     "STATUS=SIZE",
     "QUOTA",
     "QUOTA=RES-STORAGE",
@@ -116,6 +122,7 @@ class Session:
         """The searches of the selected mailbox that are kept up to date, if there are any."""
         self._aware = Aware()
         self._notifications: Notifications | None = None
+        self._read_until = inf
 
     @property
     def state(self) -> State:
@@ -201,7 +208,7 @@ class Session:
 
     @property
     def aware(self) -> Aware:
-        """What the client understands beyond RFC 3501."""
+        """Extensions that the client understands."""
         return self._aware
 
     def become_aware(self, *, qresync: bool = False) -> None:
@@ -213,12 +220,12 @@ class Session:
 
     @property
     def notifications(self) -> Notifications | None:
-        """What the client wants to hear of unasked; None if it has never sent NOTIFY."""
+        """Changes that the client wants to hear of unasked; None if it has never sent NOTIFY."""
         return self._notifications
 
     @property
     def wishes(self) -> Wishes:
-        """What the client wants to hear of the selected mailbox."""
+        """Wishes of the client for the selected mailbox."""
         return self._notifications.wishes if self._notifications is not None else Wishes()
 
     def notify(self, notifications: Notifications | None) -> None:
@@ -265,6 +272,23 @@ class Session:
         """Wait for what the client may have changed in the selected mailbox at other nodes, if one is selected."""
         if self._selection is not None:
             await self.mail.catch_up(self.user, self._selection.folder.name)
+
+    @contextmanager
+    def reading_within(self, seconds: float) -> Iterator[None]:
+        """Give what reads bodies in this block so much time in all. What is sent in it takes what it takes."""
+        self._read_until = trio.current_time() + seconds
+        try:
+            yield
+        finally:
+            self._read_until = inf
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read one message's body in this block. Raises ContentUnavailableError if the time for that is over."""
+        with trio.move_on_at(self._read_until) as scope:
+            yield
+        if scope.cancelled_caught:
+            raise ContentUnavailableError("the body of this message does not come in time; try later")
 
     async def write(self, chunks: Iterable[bytes]) -> None:
         """Write responses before the command's end."""

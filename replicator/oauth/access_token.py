@@ -29,7 +29,7 @@ TIME_MAX_S = 2**37
 """Seconds since 1970 until the year 6325: later times cannot all be printed."""
 
 TYPES = (None, "jwt", "at+jwt", "application/at+jwt")
-"""What the header may call an access token (RFC 9068 section 4, RFC 8725 section 3.11); others have other uses."""
+"""Types that a header may give an access token (RFC 9068 section 4, RFC 8725 section 3.11); others have other uses."""
 
 Claims = Mapping[str, object]
 

@@ -71,6 +71,10 @@ class KeySet:
         listed = parsed.get("keys") if isinstance(parsed, dict) else None
         if not isinstance(listed, list):
             raise KeySetError('it is not a JWKS: expected {"keys": [...]}')
+        if not listed:
+            raise KeySetError(
+                "it has no keys; use the address at which the provider publishes those that it signs with"
+            )
         if len(listed) > KEYS_MAX:
             raise KeySetError(f"it has {len(listed)} keys; at most {KEYS_MAX} are allowed")
         keys = tuple(key for each in listed if isinstance(each, dict) and (key := _key(each, algorithms)) is not None)

@@ -70,6 +70,7 @@ class SearchTextFile:
                 _prepare(self._writer, path, _FORM + version)
                 self._reader = open_file(path)
                 self._reader.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+                self._identity = _identity(path)
             except BaseException:
                 self._writer.close()
                 raise
@@ -108,19 +109,25 @@ class SearchTextFile:
     def write(self, made: Mapping[bytes, bytes]) -> None:
         """Write the search texts of these bodies; an empty one, or one that is too large, leaves an empty row.
 
-        Raises SearchFileDamagedError, DatabaseFailedError; DiskFullError, also if too little room would be left.
+        Raises SearchFileDamagedError, also if the file was deleted beneath; DatabaseFailedError; DiskFullError, also if
+        too little room would be left.
         """
         compress = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True).compress
         rows = [(key, compress(key + text) if 0 < len(text) <= TEXT_MAX_BYTES else b"") for key, text in made.items()]
         with self._transaction():
+            self._check_in_place()
             if (short := shortage(self._path.parent, self._look_at)) is not None:
                 raise DiskFullError(f"{self._path.parent} has {short}, and search texts leave {short.reserve} for mail")
             self._writer.executemany("INSERT OR REPLACE INTO search_text (hash, packed) VALUES (?, ?)", rows)
 
     def hashes(self, after: bytes, upto: bytes | None) -> set[bytes]:
-        """Return the hashes that have a row: those above `after` and, unless it is None, not above `upto`."""
+        """Return the hashes that have a row: those above `after` and, unless it is None, not above `upto`.
+
+        Raises as `write`, but for DiskFullError.
+        """
         where, values = ("hash > ?", (after,)) if upto is None else ("hash > ? AND hash <= ?", (after, upto))
         with _translated(self._path):
+            self._check_in_place()
             rows = self._writer.execute(f"SELECT hash FROM search_text WHERE {where} ORDER BY hash", values)
             return {content_hash for (content_hash,) in rows}
 
@@ -132,6 +139,11 @@ class SearchTextFile:
     def size_bytes(self) -> int:
         """Return the size on disk."""
         return sum(file.stat().st_size for file in _files(self._path) if file.exists())
+
+    def _check_in_place(self) -> None:
+        """Raise SearchFileDamagedError if another file, or none, has the path: SQLite goes on with a deleted one."""
+        if _identity(self._path) != self._identity:
+            raise SearchFileDamagedError(f"{self._path}: deleted or replaced while it was open")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -151,6 +163,15 @@ def remove_file(path: Path) -> None:
     with _translated(path):
         for file in _files(path):
             file.unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return the device and inode of the file; None if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _files(path: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What clients say to log in with an access token: OAUTHBEARER (RFC 7628) and XOAUTH2, its older form. No I/O.
+"""Messages of clients that log in with an access token: OAUTHBEARER (RFC 7628) and XOAUTH2, its older form. No I/O.
 
 XOAUTH2 has no standard: it is what the mail services of Google and Microsoft document.
 """
@@ -24,7 +24,7 @@ class BearerError(Exception):
 
 
 class TokenFault(StrEnum):
-    """What is wrong with a token (RFC 6750 section 3.1)."""
+    """Faults of a token (RFC 6750 section 3.1)."""
 
     INVALID_TOKEN = "invalid_token"  # noqa: S105 - no secret
     INSUFFICIENT_SCOPE = "insufficient_scope"

@@ -46,7 +46,7 @@ class ScramError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
-    """What is stored of a password. Prints as in Dovecot's passwd-files: `iterations,salt,StoredKey,ServerKey`."""
+    """Stored form of a password. Prints as in Dovecot's passwd-files: `iterations,salt,StoredKey,ServerKey`."""
 
     iterations: int
     salt: bytes

@@ -35,7 +35,7 @@ FREE_FAILURES_PAIR = 3
 FREE_FAILURES_USER = 10
 FREE_FAILURES_ADDRESS = 10
 FREE_FAILURES_SHARED_ADDRESS = 100
-"""Where somebody has logged in: many people may share the address, and one of their devices may guess."""
+"""Place where somebody has logged in: many people may share the address, and one of their devices may guess."""
 
 ENTRIES_MAX = 10_000
 """Keys in each half of a table, about 2 MiB."""

@@ -1,4 +1,4 @@
-"""What commands say where `--url` leads to nothing that answers."""
+"""Errors of commands where `--url` leads to nothing that answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an HTTP client sends, to a real server with a real node's mail, in virtual time."""
+"""Input of an HTTP client, to a real server with a real node's mail, in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mail client sends: frames and commands, and the responses that show what it has sent."""
+"""Input of a mail client: frames and commands, and the responses that show what it has sent."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from protocol.framing import (
     LargeLiteral,
     LiteralChunk,
 )
-from replicator.imap.wire import command_types as c
-from replicator.imap.wire.command_parser import CommandParser, CommandSyntaxError
+from replicator.imap.wire.commands import command_types as c
+from replicator.imap.wire.commands.command_parser import CommandParser, CommandSyntaxError
 from replicator.imap.wire.mailbox_names import decode_name, encode_name
 from replicator.imap.wire.message_urls import MessageUrl, MessageUrlError, printed_url
 from replicator.imap.wire.responses import mailbox, tagged
@@ -121,6 +121,7 @@ TARGET = Target(
         b'\x06a APPEND x UTF8 (~{1+}\r\n\xff) CATENATE (UTF8 (~{2}\r\nab) URL x)\r\na SELECT "\xc3\xa4&b"\r\n',
         b"\x03a UID FETCH 1:*,5 (FLAGS BODY.PEEK[1.2.HEADER.FIELDS (From To)]<0.9> ENVELOPE)\r\n",
         b"\x0aa FETCH 1:* (PREVIEW PREVIEW (LAZY) EMAILID THREADID)\r\na SEARCH OR EMAILID M1 THREADID T1\r\n",
+        b"\x06a FETCH 1 SAVEDATE\r\na SEARCH SAVEDON 1-Feb-2020 SAVEDATESUPPORTED\r\n",
         b"\x0aa SEARCH CHARSET UTF-8 OR (SEEN NOT FROM x) UID 1:5 SINCE 1-Feb-2020 LARGER 9 BODY {2}\r\nab\r\n",
         b'\x0aa UID SEARCH RETURN (MIN SAVE) OLDER 9 $\r\na SORT RETURN () (REVERSE DATE SUBJECT) "UTF-8" ALL\r\n',
         b"\x0aa THREAD REFS UTF-8 YOUNGER 9 UID $\r\na FETCH $ FLAGS\r\n",
@@ -190,6 +191,8 @@ TARGET = Target(
             b"AnnotationChange",
             b"MailboxName",
             b"SubscriptionChange",
+            b"MailboxMetadataChange",
+            b"ServerMetadataChange",
             b"NONE)",
             b"UPDATE (UID)",
         ),
@@ -199,6 +202,7 @@ TARGET = Target(
             b"SEEN ",
             b"BODY[",
             b"PREVIEW",
+            b"SAVEDATE",
             b" (LAZY)",
             b"HEADER.FIELDS ",
             b"FLAGS ",

@@ -1,4 +1,4 @@
-"""What a mail server sends: commands, and messages that end where only CRLF "." CRLF is."""
+"""Input of a mail server: commands, and messages that end where only CRLF "." CRLF is."""
 
 from __future__ import annotations
 

@@ -94,5 +94,14 @@ def counted_calls() -> Iterator[Work]:
 
 def pieces_of(data: bytes) -> tuple[bytes, list[bytes]]:
     """Return the octets after the first one, whole and in pieces whose size the first one chooses."""
-    size, rest = PIECE_SIZES[data[0] % len(PIECE_SIZES)] if data else 1, data[1:]
-    return rest, [rest[start : start + size] for start in range(0, len(rest), size)]
+    return data[1:], pieces(data[1:], piece_size(data))
+
+
+def piece_size(data: bytes) -> int:
+    """Return the size of pieces that the first octet chooses."""
+    return PIECE_SIZES[data[0] % len(PIECE_SIZES)] if data else 1
+
+
+def pieces(data: bytes, size: int) -> list[bytes]:
+    """Return the octets in pieces of a size."""
+    return [data[start : start + size] for start in range(0, len(data), size)]

@@ -10,7 +10,14 @@ from tests.effort import examples, first
 from tests.fuzz.target import LONGEST_INPUT, PIECE_SIZES, Target
 from tests.fuzz.targets import NAMES, load
 
-COUNTS = {"wire": (80, 400), "imap": (150, 800), "lmtp": (120, 1000), "http": (5, 60), "config": (80, 400)}
+COUNTS = {
+    "wire": (80, 400),
+    "imap": (150, 800),
+    "session": (5, 60),
+    "lmtp": (120, 1000),
+    "http": (5, 60),
+    "config": (80, 400),
+}
 """Inputs in `make test`, where each target may take two seconds, and in CI."""
 
 

@@ -1,4 +1,4 @@
-"""What a peer sends on a link: frames, commands and replies, plain and compressed.
+"""Input of a peer on a link: frames, commands and replies, plain and compressed.
 
 A peer that lies sends right checks with what it makes up, so wrong checks are put right here.
 """

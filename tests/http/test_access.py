@@ -1,4 +1,4 @@
-"""What a listener lets whom do."""
+"""Rights of clients at each kind of listener."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import trio.testing
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
-from replicator.imap.wire.command_parser import CommandParser
+from replicator.imap.wire.commands.command_parser import CommandParser
 from replicator.mailstore import Folder, MailStore, NewMessage
 from replicator.users import Identity, Login, ScramAttempt, ScramKeys
 from replicator.users.schemes import parse_hash

@@ -1,4 +1,4 @@
-"""What Debian's Dovecot answers to IMAP commands."""
+"""Answers of Debian's Dovecot to IMAP commands."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ OTHER_PIECES = {
     "unseen characters": "invisible characters are left out",
     "ornament": "lines without any words are left out",
 }
-"""Those of which PREVIEW differs, and why."""
+"""Messages of which PREVIEW differs, and why."""
 
 
 @needs_dovecot

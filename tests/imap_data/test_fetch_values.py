@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import Dot
-from replicator.imap.rendering.fetch_answers import ParsedBody, fetch_value, internal_date
+from replicator.imap.rendering.fetch_answers import ParsedBody, date_time, fetch_value
 from replicator.imap.wire.fetch_items import (
     Adjacent,
     Atom,
@@ -35,6 +35,7 @@ MESSAGE = Message(
     content_hash=bytes(32),
     dot=Dot("dc1.1", 1),
     change=0,
+    saved_ms=1_714_559_646_999,
 )
 BODY = ParsedBody(Skeleton(b"Subject: x\r\n\r\nhello\r\n"))
 
@@ -46,6 +47,7 @@ BODY = ParsedBody(Skeleton(b"Subject: x\r\n\r\nhello\r\n"))
         (Attribute.FLAGS, (Atom("$Forwarded"), Atom("\\Seen"))),
         (Attribute.INTERNALDATE, b" 1-May-2024 10:34:05 +0000"),
         (Attribute.RFC822_SIZE, 26),
+        (Attribute.SAVEDATE, b" 1-May-2024 10:34:06 +0000"),
         (Attribute.UID, 7),
     ],
 )
@@ -116,9 +118,9 @@ def test_response_names_follow_from_the_item(item: FetchItem, expected: str) -> 
 
 @settings(deadline=None)
 @given(st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(9999, 12, 31)))  # noqa: DTZ001 - naive means UTC to hypothesis
-def test_internal_dates_are_read_back(when: dt.datetime) -> None:
+def test_date_times_are_read_back(when: dt.datetime) -> None:
     moment = when.replace(microsecond=0, tzinfo=dt.UTC)
-    text = internal_date(round(moment.timestamp()) * 1000 + 999)
+    text = date_time(round(moment.timestamp()) * 1000 + 999)
     assert len(text) == len(b"dd-Mmm-yyyy hh:mm:ss +zzzz")
     parsed = imaplib.Internaldate2tuple(b'INTERNALDATE "%b"' % text)
     if moment.year < 2038:  # the C library's limit on some platforms
@@ -136,5 +138,5 @@ def test_internal_dates_are_read_back(when: dt.datetime) -> None:
         (-(2**63), b" 1-Jan-0001 00:00:00 +0000"),
     ],
 )
-def test_internal_dates_are_clamped_to_years_1_to_9999(received_ms: int, expected: bytes) -> None:
-    assert internal_date(received_ms) == expected
+def test_date_times_are_clamped_to_years_1_to_9999(received_ms: int, expected: bytes) -> None:
+    assert date_time(received_ms) == expected

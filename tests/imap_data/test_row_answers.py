@@ -24,6 +24,7 @@ rows = st.builds(
     content_hash=st.just(b"h" * 32),
     dot=st.just(Dot("dc1.1", 1)),
     change=st.just(0),
+    saved_ms=st.none() | st.integers(0, 2**47),
 )
 
 

@@ -103,6 +103,7 @@ def mail(draw: st.DrawFn, uid: int) -> Mail:
         content_hash=uid.to_bytes(32),
         dot=Dot("dc1.1", uid),
         change=0,
+        saved_ms=draw(st.none() | st.sampled_from(DAYS).map(lambda saved: (saved - EPOCH).days * DAY_MS)),
     )
     word = st.sampled_from(WORDS).map(str.upper)
     return Mail(
@@ -136,6 +137,7 @@ single_keys = st.one_of(
     st.integers(0, 5).map(keys.Smaller),
     st.builds(keys.Received, relations, days),
     st.builds(keys.Sent, relations, days),
+    st.builds(keys.SaveDate, relations, days),
     st.builds(keys.ReceivedWithin, st.integers(1, 4).map(lambda days: days * DAY_MS // 1000), st.booleans()),
     st.builds(keys.HeaderContains, st.sampled_from(["SUBJECT", "From", "Received", "X-None"]), words),
     st.builds(keys.AddressContains, st.sampled_from(["FROM", "CC"]), words),
@@ -187,6 +189,9 @@ def matches_naively(key: keys.SearchKey, mail: Mail, mailbox: Mailbox) -> bool:
             return row.size_bytes < size
         case keys.Received(relation, day):
             return is_in_relation(EPOCH + dt.timedelta(milliseconds=row.received_ms), relation, day)
+        case keys.SaveDate(relation, day):
+            saved_ms = row.received_ms if row.saved_ms is None else row.saved_ms
+            return is_in_relation(EPOCH + dt.timedelta(milliseconds=saved_ms), relation, day)
         case keys.Sent(relation, day):
             return mail.sent is not None and is_in_relation(mail.sent, relation, day)
         case keys.ReceivedWithin(seconds, younger):
@@ -382,6 +387,8 @@ def test_date_keys_compare_whole_days(relation: keys.Relation, days: list[int]) 
         for received_ms in (start, start + DAY_MS - 1):
             received = search_of(keys.Received(relation, day), row(1)._replace(received_ms=received_ms))
             assert decided(received) == ({1} if each.day in days else set(), [])
+            saved = search_of(keys.SaveDate(relation, day), row(1)._replace(received_ms=0, saved_ms=received_ms))
+            assert decided(saved) == decided(received)
         parsed = ParsedBody(Skeleton(f"Date: {each:%d %b %Y} 23:00:00 -0800\r\n\r\n".encode()))
         assert search_of(keys.Sent(relation, day), row(1)).matches(row(1), parsed) is (each.day in days)
 

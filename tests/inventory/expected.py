@@ -58,4 +58,5 @@ def _message(mailbox: bytes, row: Row) -> dict[str, object]:
         "claim_seq": row.claim.seq, "modseq": row.modseq, "flags": flags, "received_ms": row.received_ms,
         "size_bytes": row.size_bytes, "content_hash": row.content_hash,
         "also": [{"origin": dot.origin, "seq": dot.seq, "change": change} for dot, change in row.also],
+        "saved_ms": row.saved_ms,
     }  # fmt: skip

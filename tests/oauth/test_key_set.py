@@ -24,7 +24,7 @@ KEY = SigningKey("k")
         (b"[" * 100_000, "it is not JSON"),
         (b"[]", "it is not a JWKS"),
         (b'{"keys": {}}', "it is not a JWKS"),
-        (b'{"keys": []}', "none of its 0 keys is a public key for RS256"),
+        (b'{"keys": []}', "it has no keys; use the address at which the provider publishes"),
         (json.dumps({"keys": [{}] * (KEYS_MAX + 1)}).encode(), "it has 101 keys; at most 100 are allowed"),
         (key_set({"kty": "oct", "k": encoded(b"x" * 32), "alg": "HS256"}), "none of its 1 keys is a public key"),
         (key_set(SigningKey("k", "RS256", bits=1024)), "none of its 1 keys"),

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001 - a test requests a clock fixture for its effect
-"""When keys are read, and which are in force; in virtual time."""
+"""Times at which keys are read, and keys that are in force; in virtual time."""
 
 from __future__ import annotations
 

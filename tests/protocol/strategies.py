@@ -53,7 +53,9 @@ contexts = tuples_of(dots)
 neighbours = tuples_of(st.tuples(sids, numbers))
 adverts = tuples_of(st.builds(c.LinkAdvert, origins, numbers_32, numbers, neighbours))
 histories: SearchStrategy[tuple[bytes, ...] | None] = st.none() | st.lists(ids, max_size=2).map(tuple)
-entries = st.builds(c.EntryHeader, dots, contexts, numbers, numbers, ids, numbers_32, numbers_32, histories)
+entries = st.builds(
+    c.EntryHeader, dots, contexts, numbers, numbers, ids, numbers_32, numbers_32, histories, st.booleans()
+)
 
 FIELDS: dict[str, SearchStrategy[object]] = {
     "added": tuples_of(flags),

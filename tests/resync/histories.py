@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Mapping
 
 from protocol.values import Dot, UidSet
+from resync.clock import COUNTER_BITS
 from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel
 from resync.merge import GAP_MAX, Anew, difference, merge
 from resync.row import FlagStates, Placement, Row
@@ -35,8 +36,9 @@ class Node:
         self.world.times[Dot(self.origin, self.seq)] = self.world.time
         assert isinstance(changes, tuple)
         return Entry(
-            Dot(self.origin, self.seq), tuple(predecessors), self.world.time, modseq, "alice", MAILBOX, 7, changes
-        )
+            Dot(self.origin, self.seq), tuple(predecessors), self.world.time << COUNTER_BITS, modseq, "alice", MAILBOX,
+            7, changes, dated=self.world.rng.random() < 0.8,
+        )  # fmt: skip
 
     def step(self, entry: Entry) -> None:
         """Step to a later state, and check every promise."""
@@ -58,6 +60,7 @@ class Node:
                 assert not seen, "an expunged message came back"
             if was is not None and was.uid == row.uid:
                 assert {*row.placements()} <= {*was.placements()}, "a UID gained a placement"
+                assert row.saved_ms == was.saved_ms, "a UID got another save date"
             if was is None or was.uid != row.uid:
                 assert row.uid >= before.uidnext, "a message appeared below a UIDNEXT that was shown"
             if was is None or was.uid != row.uid or was.visible_flags() != row.visible_flags():
@@ -116,7 +119,7 @@ class Node:
 
 class World:
     def __init__(self, rng: random.Random) -> None:
-        self.rng, self.time = rng, 1
+        self.rng, self.time = rng, 1  # ms
         self.times: dict[Dot, int] = {}
         self.guids: list[bytes] = []
         self.placed: dict[bytes, set[Placement]] = {}  # GUID -> where it was saved

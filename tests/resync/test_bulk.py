@@ -28,6 +28,7 @@ ROW = st.builds(
     NUMBER,
     st.binary(max_size=32),
     st.lists(st.tuples(DOT, NUMBER), max_size=2).map(tuple),
+    st.none() | NUMBER,
 )
 ITEM: st.SearchStrategy[Item] = st.one_of(
     ROW,

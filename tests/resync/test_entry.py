@@ -27,11 +27,12 @@ from resync.entry import (
     anchor,
     pack_change,
     pack_values,
+    row_from,
     tree_id,
     unpack_change,
     unpack_values,
 )
-from resync.row import Row
+from resync.row import Placement, Row, fingerprint
 
 NUMBER = st.integers(0, 2**63 - 1)
 ID = st.binary(min_size=16, max_size=16)
@@ -61,6 +62,7 @@ ENTRY = st.builds(
     st.integers(0, UID_MAX),
     st.lists(CHANGE, max_size=4).map(tuple),
     st.none() | st.lists(ID, max_size=2).map(tuple),
+    st.booleans(),
 )
 
 
@@ -102,6 +104,20 @@ def test_stamp_has_the_time_and_the_sid_of_its_entry() -> None:
     assert not entry.is_tree
 
 
+def test_save_date_is_the_time_of_the_stamp() -> None:
+    entry = Entry(Dot("dc1.boot", 3), (), (5 << 16) + 9, 1, "alice", bytes(16), 7, (ADD,), (), dated=True)
+    assert entry.saved_ms == 5
+    assert replace(entry, dated=False).saved_ms is None
+
+
+@pytest.mark.parametrize("histories", [None, (bytes(16),)])
+def test_entry_without_save_dates_is_packed_as_before_there_were_any(histories: tuple[bytes, ...] | None) -> None:
+    entry = Entry(Dot("dc1.boot", 3), (Dot("dc1.boot", 2),), 5, 1, "alice", bytes(16), 7, (ADD,), histories)
+    fields = msgpack.unpackb(entry.pack()[17:])
+    assert fields[7:] == ([] if histories is None else [[bytes(16)]])
+    assert replace(entry, dated=True).digest() != entry.digest()
+
+
 def test_tree_id_follows_from_the_user_alone() -> None:
     assert tree_id("alice") == tree_id("alice") != tree_id("bob")
     assert len(tree_id("Ünlike")) == 16
@@ -111,15 +127,17 @@ def test_merge_is_the_same_after_packing_and_invalid_ones_are_refused() -> None:
     row = Row(3, Dot("dc1.x", 1), 0, b"g" * 16, Dot("dc2.y", 9), 7, {"\\Seen": (5, "dc1", True)}, 0, 4, b"h" * 32)
     merge = Merge(9, 3, (Dot("dc1.x", 4), Dot("dc2.y", 9)), (row,), (b"r" * 16,))
     folder = FolderState(b"m" * 16, "alice", "Work", 7, deleted=True, time=5, sid="dc1")
+    dated = merge._replace(rows=(row._replace(saved_ms=5), row._replace(also=((Dot("dc2.y", 3), 0),), saved_ms=0)))
     tree = TreeMerge((Dot("dc1.x", 4),), (folder,), (SubscriptionState("alice", "Work", True, 5, "dc1"),))  # noqa: FBT003
     note = AnnotationState("alice", b"m" * 16, "/private/comment", b"\xff", 5, "dc1")
     annotated = tree._replace(annotations=(note, note._replace(mailbox_id=NOWHERE, value=None)))
-    for change in (merge, tree, annotated):
+    for change in (merge, dated, tree, annotated):
         assert unpack_change(pack_change(change)) == change
     invalid_merges: list[Merge | TreeMerge] = [
         merge._replace(uidnext="9"),  # type: ignore[arg-type]
         merge._replace(rows=(row._replace(uid="3"),)),  # type: ignore[arg-type]
         merge._replace(rows=(row._replace(flags={"\\Seen": (5, "dc1", 1)}),)),  # type: ignore[dict-item]
+        merge._replace(rows=(row._replace(saved_ms="5"),)),  # type: ignore[arg-type]
         merge._replace(removed=("r",)),  # type: ignore[arg-type]
         tree._replace(folders=(folder._replace(deleted=1),)),  # type: ignore[arg-type]
         tree._replace(annotations=(note._replace(value="text"),)),  # type: ignore[arg-type]
@@ -144,6 +162,27 @@ def test_values_of_annotations_are_the_same_after_packing_and_invalid_ones_are_r
     for invalid in (b"", b"\xc1", b"\x01", b"\x91\x01", b"\x91\x92\xa1a\xa1b", b"\x91\x92\x01\xc0"):
         with pytest.raises(ValueError, match="not values of annotations"):
             unpack_values(invalid)
+
+
+@pytest.mark.parametrize(
+    ("also", "saved_ms", "length"),
+    [((), None, 10), (((Dot("dc2.y", 3), 0),), None, 11), ((), 5, 12), (((Dot("dc2.y", 3), 0),), 5, 12)],
+)
+def test_row_is_packed_and_hashed_without_what_it_lacks(
+    also: tuple[Placement, ...], saved_ms: int | None, length: int
+) -> None:
+    """So rows that earlier versions have stored keep their digests."""
+    row = Row(3, Dot("dc1.x", 1), 0, b"g" * 16, Dot("dc1.x", 1), 7, {}, 0, 4, b"h" * 32, also, saved_ms)
+    assert row.packed() == tuple(row)[:length]
+    assert row.fingerprint() == fingerprint((*row[:6], [], *row[7:length]))
+
+
+@pytest.mark.parametrize("more", [[()], [(), None], [(), 5, 5], [((("dc2.y", 3), 0),), None]])
+def test_row_that_is_not_packed_in_its_shortest_form_is_refused(more: list[object]) -> None:
+    row = Row(3, Dot("dc1.x", 1), 0, b"g" * 16, Dot("dc1.x", 1), 7, {}, 0, 4, b"h" * 32)
+    assert row_from((*row.packed(), (), 5)) == row._replace(saved_ms=5)
+    with pytest.raises((TypeError, ValueError)):
+        row_from((*row.packed(), *more))
 
 
 ADD = MailAdd(1, bytes(16), 0, (), 4, bytes(32), copied=False)

@@ -46,8 +46,10 @@ def mail_saved_twice() -> tuple[Node, Node, Node]:
     """Return three nodes: two have numbered one message apart, and the third has the first node's entry."""
     world = World(random.Random(0))
     first, again, third = (Node(name, world) for name in "abc")
+    world.time = 10
     first.number(mail(1, b"x"))
     third.meet(first)
+    world.time = 5
     again.number(mail(1, b"x"))
     return first, again, third
 
@@ -64,6 +66,17 @@ def test_expunge_of_one_placement_leaves_the_other() -> None:
     first.number(MailDel(UidSet.of([2])))
     third.meet(first)
     assert shown(third) == {}
+
+
+def test_message_keeps_the_save_date_of_its_earliest_placement() -> None:
+    first, again, third = mail_saved_twice()
+    earliest, later = (node.state.rows[1].saved_ms or 0 for node in (first, again))
+    assert later < earliest, "age goes by the entries' numbers, and clocks may differ"
+    first.number(MailDel(UidSet.of([1])))
+    again.meet(third)
+    assert [(row.dot, row.saved_ms) for row in again.state.rows.values()] == [(Dot("a.x", 1), earliest)]
+    again.meet(first)
+    assert [(row.dot, row.saved_ms) for row in again.state.rows.values()] == [(Dot("b.x", 1), earliest)]
 
 
 def test_expunge_after_one_of_two_merges_of_a_fork_is_final() -> None:

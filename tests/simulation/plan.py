@@ -29,7 +29,7 @@ NO_LIMIT_S = 1e6  # longer than any simulation
 
 
 class Deception(StrEnum):
-    """What makes nodes believe falsehoods, so that a client may hear OK for more copies than there are."""
+    """Faults that make nodes believe falsehoods, so that a client may hear OK for more copies than there are."""
 
     BAD_LINES = "links change what they carry"
     LIARS = "nodes lie"

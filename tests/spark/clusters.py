@@ -118,7 +118,20 @@ def _unrelated_row(rng: random.Random, guid: int) -> Row:
     claim = Dot(f"{rng.choice('abc')}.x", rng.randint(1, 6))
     flags = {flag: (rng.randint(1, 2), rng.choice("ab"), rng.random() < 0.5) for flag in rng.sample("xyz", 2)}
     uid = guid + 1 + 6 * rng.randrange(4)
-    return Row(uid, dot, guid, guid.to_bytes(16), claim, rng.randint(1, 9), flags, 0, 1, b"h" * 32)
+    return Row(
+        uid,
+        dot,
+        guid,
+        guid.to_bytes(16),
+        claim,
+        rng.randint(1, 9),
+        flags,
+        0,
+        1,
+        b"h" * 32,
+        (),
+        rng.choice((None, 1, 2)),
+    )
 
 
 def _converge(nodes: list[Node]) -> None:

@@ -89,6 +89,7 @@ def message_record(mailbox: bytes, row: Row) -> Record:
         "flags": flags, "received_ms": row.received_ms, "size_bytes": row.size_bytes,
         "content_hash": row.content_hash,
         "also": [{"origin": dot.origin, "seq": dot.seq, "change": change} for dot, change in row.also],
+        "saved_ms": row.saved_ms,
     }  # fmt: skip
 
 
@@ -105,4 +106,5 @@ def row_of(one: Mapping[str, Any]) -> Row:
         one["uid"], dot, one["change"], bytes(one["guid"]), claim, one["modseq"], flags,
         one["received_ms"], one["size_bytes"], bytes(one["content_hash"]),
         tuple((Dot(other["origin"], other["seq"]), other["change"]) for other in one["also"]),
+        one["saved_ms"],
     )  # fmt: skip

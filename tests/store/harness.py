@@ -144,11 +144,11 @@ def assert_same_view(view: MailboxView, messages: Sequence[Message]) -> None:
 
 @contextmanager
 def without_histories(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let nodes number entries as earlier versions did: without histories."""
+    """Let nodes number entries as earlier versions did: without histories and save dates."""
     next_entry = Transaction.next_entry
 
     def numbered(tx: Transaction, chain_id: bytes, user: str, uidvalidity: int, changes: Sequence[Change]) -> Entry:
-        return replace(next_entry(tx, chain_id, user, uidvalidity, changes), histories=None)
+        return replace(next_entry(tx, chain_id, user, uidvalidity, changes), histories=None, dated=False)
 
     with monkeypatch.context() as patched:
         patched.setattr(Transaction, "next_entry", numbered)

@@ -34,6 +34,7 @@ class MailboxAtEntry:
                     self.rows[change.uid] = Row(
                         change.uid, entry.dot, number, change.guid, entry.dot, entry.modseq, flags,
                         change.received_ms, change.size_bytes, change.content_hash,
+                        saved_ms=entry.stamp.ms if entry.dated else None,
                     )  # fmt: skip
                     self.uidnext = change.uid + 1
                 case MailDel(uids):

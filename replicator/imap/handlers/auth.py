@@ -6,7 +6,7 @@ import logging
 from functools import partial
 
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import quoted_or_literal, status_line, untagged
 from replicator.runtime.log_fields import LogFields
@@ -47,10 +47,10 @@ async def logout(session: Session, _command: c.Logout) -> Completion:
 
 async def login(session: Session, command: c.Login) -> Completion:
     """Run LOGIN."""
-    return await verify(session, command.user, command.password)
+    return await verify(session, "LOGIN", command.user, command.password)
 
 
-async def verify(session: Session, user: bytes, password: bytes) -> Completion:
+async def verify(session: Session, mechanism: str, user: bytes, password: bytes) -> Completion:
     """Log the client in if the password is right. Raises CommandFailedError, and as `Users.verify`."""
     if not session.connection.private:
         raise privacy_required()
@@ -59,22 +59,21 @@ async def verify(session: Session, user: bytes, password: bytes) -> Completion:
         name, secret = user.decode("utf-8"), password.decode("utf-8")
     except UnicodeDecodeError:
         name = secret = ""  # no user's name: fails like any wrong password
-    return await conclude(
-        session, name, await session.services.users.verify(name, secret, address=session.connection.address)
-    )
+    found = await session.services.users.verify(name, secret, address=session.connection.address)
+    return await conclude(session, mechanism, name, found)
 
 
-async def conclude(session: Session, name: str, login: Login | None) -> Completion:
+async def conclude(session: Session, mechanism: str, name: str, login: Login | None) -> Completion:
     """Log the client in who called itself `name`; None: its password is wrong. Raises CommandFailedError."""
     if login is None:
-        note_failure(session, name)
+        note_failure(session, mechanism, name, "wrong user name or password")
         raise await failed(session, "Wrong user name or password")
-    return admitted(session, login)
+    return admitted(session, mechanism, login)
 
 
-def admitted(session: Session, login: Login) -> Completion:
+def admitted(session: Session, mechanism: str, login: Login) -> Completion:
     """Log the client in. Raises CommandFailedError if the user has too many connections."""
-    who = {"user": login.user, "client": session.connection.address}
+    who = {"user": login.user, "client": session.connection.address, "mechanism": mechanism}
     session.services.metrics.login(ok=True)
     try:
         completion = session.log_in(login)
@@ -85,11 +84,12 @@ def admitted(session: Session, login: Login) -> Completion:
     return completion
 
 
-def note_failure(session: Session, name: str | None, reason: str | None = None) -> None:
-    """Count and log the failed attempt of a client that called itself `name`."""
+def note_failure(session: Session, mechanism: str, name: str | None, reason: str) -> None:
+    """Count and log the failed attempt of a client that called itself `name`. `mechanism`: of SASL, or LOGIN."""
     session.services.metrics.login(ok=False)
     session.failed_logins += 1
-    _log.info("login failed %s", LogFields({"user": name, "client": session.connection.address, "reason": reason}))
+    who = {"user": name, "client": session.connection.address, "mechanism": mechanism}
+    _log.info("login failed %s", LogFields({**who, "reason": reason}))
 
 
 async def failed(session: Session, text: str) -> CommandFailedError:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from replicator.imap.handlers.auth import admitted, conclude, failed, note_failure, privacy_required, verify
 from replicator.imap.session import CHANNEL_BINDING, Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import continuation
 from replicator.oauth import TokenRefusedError
@@ -24,6 +24,7 @@ from replicator.users import (
     ScramError,
     ScramExchange,
     TokenFault,
+    folded,
     oauthbearer_challenge,
     xoauth2_challenge,
 )
@@ -32,9 +33,10 @@ NONCE_BYTES = 18
 
 
 class Dialogue:
-    """The client's messages and the server's: decoded here, base64 on the wire."""
+    """The client's messages and the server's by one mechanism: decoded here, base64 on the wire."""
 
-    def __init__(self, session: Session, initial: bytes | None) -> None:
+    def __init__(self, session: Session, mechanism: str, initial: bytes | None) -> None:
+        self.mechanism = mechanism
         self._session = session
         self._initial = initial
 
@@ -70,7 +72,7 @@ async def authenticate(session: Session, command: c.Authenticate) -> Completion:
         known = ", ".join(session.mechanisms()) or "STARTTLS first"
         raise CommandFailedError(f"Mechanism {command.mechanism} is not supported here; use {known}", "CANNOT")
     await session.mail.wait_ready()
-    return await run(session, Dialogue(session, command.initial))
+    return await run(session, Dialogue(session, command.mechanism, command.initial))
 
 
 async def _plain(session: Session, dialogue: Dialogue) -> Completion:
@@ -79,8 +81,8 @@ async def _plain(session: Session, dialogue: Dialogue) -> Completion:
         authorize, user, password = (await dialogue.first()).split(b"\0")
     except ValueError as error:
         raise CommandFailedError("Expected base64 of: identity NUL user NUL password", condition="BAD") from error
-    _check_identity(authorize, user)
-    return await verify(session, user, password)
+    _check_identity(authorize.decode("utf-8", "surrogateescape"), user.decode("utf-8", "surrogateescape"))
+    return await verify(session, dialogue.mechanism, user, password)
 
 
 async def _scram(session: Session, dialogue: Dialogue, *, plus: bool) -> Completion:
@@ -89,7 +91,7 @@ async def _scram(session: Session, dialogue: Dialogue, *, plus: bool) -> Complet
     try:
         first = ClientFirst.parse(await dialogue.first())
         binding = _binding(session, first, plus=plus)
-        _check_identity(first.authorize or first.user, first.user)
+        _check_identity(first.authorize or "", first.user)
         nonce = b64encode(secrets.token_bytes(NONCE_BYTES)).decode()
         exchange = ScramExchange(first, users.scram_keys(first.user), nonce, binding)
         attempt = exchange.attempt(await dialogue.ask(exchange.challenge()))
@@ -97,8 +99,13 @@ async def _scram(session: Session, dialogue: Dialogue, *, plus: bool) -> Complet
         raise CommandFailedError(str(error), condition="BAD") from error
     login = await users.verify_scram(first.user, attempt, address=session.connection.address)
     if login is not None:
-        await dialogue.ask(attempt.answer())  # the client says nothing more
-    return await conclude(session, first.user, login)
+        try:
+            await dialogue.ask(attempt.answer())  # the client says nothing more
+        except CommandFailedError:
+            why = "the password is right, but the client does not accept this server's proof that it knows it"
+            note_failure(session, dialogue.mechanism, first.user, why)
+            raise
+    return await conclude(session, dialogue.mechanism, first.user, login)
 
 
 async def _bearer(session: Session, dialogue: Dialogue, form: _BearerForm) -> Completion:
@@ -119,8 +126,8 @@ async def _bearer(session: Session, dialogue: Dialogue, form: _BearerForm) -> Co
     if name and token:  # else nobody was to be logged in
         login = await session.services.users.admit(name, identity, address=session.connection.address)
         if login is not None:
-            return admitted(session, login)
-    note_failure(session, name, reason or _another("token", identity))
+            return admitted(session, dialogue.mechanism, login)
+    note_failure(session, dialogue.mechanism, name, reason or _another("token", identity))
     await dialogue.ask(form.challenge(fault, tokens.scopes))  # the answer says nothing (RFC 7628 section 3.2.3)
     raise await failed(session, "The access token is not accepted; the server's log says why")
 
@@ -135,8 +142,8 @@ async def _external(session: Session, dialogue: Dialogue) -> Completion:
         raise CommandFailedError("Expected base64 of a user name in UTF-8, or of nothing", condition="BAD") from error
     login = await session.services.users.admit(name, identity, address=session.connection.address)
     if login is not None:
-        return admitted(session, login)
-    note_failure(session, name, _another("certificate", identity))
+        return admitted(session, dialogue.mechanism, login)
+    note_failure(session, dialogue.mechanism, name, _another("certificate", identity))
     raise await failed(session, "The certificate is not accepted; the server's log says why")
 
 
@@ -160,8 +167,12 @@ def _binding(session: Session, first: ClientFirst, *, plus: bool) -> bytes:
     return end_point
 
 
-def _check_identity(authorize: str | bytes, user: str | bytes) -> None:
-    if authorize and authorize != user:
+def _check_identity(authorize: str, user: str) -> None:
+    """Raise CommandFailedError for an authorization identity other than the name of the log-in, in any spelling.
+
+    Both names are compared as such: to look them up here would tell who is a user before a password is right.
+    """
+    if authorize and folded(authorize) != folded(user):
         raise CommandFailedError("Acting for another user is not supported here", "AUTHORIZATIONFAILED")
 
 

@@ -6,7 +6,7 @@ import trio
 
 from replicator.imap.handlers.telling import tell_others, tell_selected, told_meanwhile
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import continuation, status_line
 

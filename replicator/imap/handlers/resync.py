@@ -10,7 +10,7 @@ import trio
 from protocol.values import UID_MAX, UidSet
 from replicator.imap import cache_update
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.responses import untagged, vanished_response
 
 LOOKED_AT_ONCE = 5000  # messages whose MODSEQ is compared, in a millisecond

@@ -1,4 +1,4 @@
-"""What a client hears while the server waits for it: in IDLE, and after NOTIFY between its commands."""
+"""Announcements to a client for which the server waits: in IDLE, and after NOTIFY between its commands."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class HeaderText:
 
 
 class KeptText(HeaderText):
-    """What is kept of a body tells of a message's text: an outline, a search text, or both."""
+    """Kept knowledge of a message's text: an outline, a search text, or both."""
 
     def __init__(self, outline: Outline | None, kept: SearchText | None, work: WorkMeter) -> None:
         super().__init__(_NO_FIELDS if outline is None else outline.header, work)

@@ -71,7 +71,7 @@ class Decided(NamedTuple):
 
 
 class Basis(NamedTuple):
-    r"""What a session's numbers and times mean. It must stay the same while a SEARCH runs.
+    r"""The meaning of a session's numbers and times. It must stay the same while a SEARCH runs.
 
     `uids` are the ones announced to the client, ascending, sequence number n at index n - 1; `recent` are the UIDs that
     are `\Recent` in the session, and `saved` those that `$` means.
@@ -250,7 +250,13 @@ class _Compiler:
 
     @test_of.register
     def _(self, key: keys.Received) -> Test:
-        return OfRow(lambda message: _stands(message.received_ms // _DAY_MS, key.relation, (key.date - _EPOCH).days))
+        day = (key.date - _EPOCH).days
+        return OfRow(lambda message: _stands(message.received_ms // _DAY_MS, key.relation, day))
+
+    @test_of.register
+    def _(self, key: keys.SaveDate) -> Test:
+        day = (key.date - _EPOCH).days
+        return OfRow(lambda message: _stands(_saved_or_received_ms(message) // _DAY_MS, key.relation, day))
 
     @test_of.register
     def _(self, key: keys.ReceivedWithin) -> Test:
@@ -297,6 +303,11 @@ class _Compiler:
             return casemap(text.decode(self._codec))
         except UnicodeDecodeError as error:
             raise keys.BadCharsetError(f"The text to search for is not in {self._codec.upper()}") from error
+
+
+def _saved_or_received_ms(message: Message) -> int:
+    """Return the time that counts for a search by save dates (RFC 8514 section 4.3)."""
+    return message.received_ms if message.saved_ms is None else message.saved_ms
 
 
 def _stands(day: int, relation: keys.Relation, to_day: int) -> bool:

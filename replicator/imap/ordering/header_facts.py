@@ -1,4 +1,4 @@
-"""What SORT and THREAD know of a message's header: columns of texts in the form in which they are compared."""
+"""Columns of headers for SORT and THREAD: texts in the form in which they are compared."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ NO_REFERENCES: Sequence[int] = array("I")
 
 
 class Threadable(NamedTuple):
-    """What threading knows of a message. The date is that of the Date field, or else the internal one.
+    """Facts of a message for threading. The date is that of the Date field, or else the internal one.
 
     Message ids are numbers, given by whoever reads them; None: the message has no id of its own.
     """

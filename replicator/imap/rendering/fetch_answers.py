@@ -96,9 +96,9 @@ def email_id(message: Message) -> str:
     return f"M{message.guid.hex()}"
 
 
-def internal_date(received_ms: int) -> bytes:
-    """Return INTERNALDATE in UTC (RFC 3501 section 9, `date-time`), clamped to the years that its form allows."""
-    day, second = divmod(max(_EARLIEST_MS, min(received_ms, _LATEST_MS)) // 1000, 86_400)
+def date_time(ms: int) -> bytes:
+    """Return a time in UTC (RFC 3501 section 9, `date-time`, unquoted), clamped to the years that its form allows."""
+    day, second = divmod(max(_EARLIEST_MS, min(ms, _LATEST_MS)) // 1000, 86_400)
     minute, second = divmod(second, 60)
     return b"%b %02d:%02d:%02d +0000" % (_date(day), *divmod(minute, 60), second)
 
@@ -192,13 +192,15 @@ def _from_metadata(item: Attribute, message: Message) -> Value:
         case Attribute.FLAGS:
             return tuple(Atom(flag) for flag in sorted(message.flags))
         case Attribute.INTERNALDATE:
-            return internal_date(message.received_ms)
+            return date_time(message.received_ms)
         case Attribute.MODSEQ:
             return (message.modseq,)
         case Attribute.PREVIEW_LAZY:
             return None
         case Attribute.RFC822_SIZE:
             return message.size_bytes
+        case Attribute.SAVEDATE:
+            return None if message.saved_ms is None else date_time(message.saved_ms)
         case Attribute.UID:
             return message.uid
     raise AssertionError(f"needs_body says that {item} needs the body")

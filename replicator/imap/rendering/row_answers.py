@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from replicator.imap.rendering.fetch_answers import fetch_value, internal_date
+from replicator.imap.rendering.fetch_answers import date_time, fetch_value
 from replicator.imap.wire.fetch_items import Attribute, FetchItem
 from replicator.imap.wire.responses import printed, without_body
 from replicator.view import Message
@@ -40,11 +40,17 @@ def _column(item: FetchItem, flags: Callable[[Message], bytes]) -> tuple[bytes, 
         case Attribute.FLAGS:
             return b"%b", flags
         case Attribute.INTERNALDATE:
-            return b'"%b"', lambda message: internal_date(message.received_ms)
+            return b'"%b"', lambda message: date_time(message.received_ms)
         case Attribute.MODSEQ:
             return b"(%d)", lambda message: message.modseq
         case Attribute.RFC822_SIZE:
             return b"%d", lambda message: message.size_bytes
+        case Attribute.SAVEDATE:
+            return b"%b", _save_date
         case Attribute.UID:
             return b"%d", lambda message: message.uid
     return b"%b", lambda message: b"".join(without_body(printed(fetch_value(item, message, None)).chunks))
+
+
+def _save_date(message: Message) -> bytes:
+    return b"NIL" if message.saved_ms is None else b'"%b"' % date_time(message.saved_ms)

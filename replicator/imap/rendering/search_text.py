@@ -31,7 +31,7 @@ TEXT_MAX_BYTES = MIB
 
 
 class SearchText(NamedTuple):
-    """What is searched in one body, as it is compared and in UTF-8: its header, and each text within it."""
+    """Text that is searched in one body, as it is compared and in UTF-8: its header, and each text within it."""
 
     header: bytes
     texts: tuple[bytes, ...]

@@ -32,6 +32,8 @@ class Event(Enum):
     FLAG_CHANGE = "FlagChange"
     MAILBOX_NAME = "MailboxName"
     SUBSCRIPTION_CHANGE = "SubscriptionChange"
+    MAILBOX_METADATA_CHANGE = "MailboxMetadataChange"
+    SERVER_METADATA_CHANGE = "ServerMetadataChange"
 
 
 _BY_NAME = {event.value.upper(): event for event in Event}

@@ -76,6 +76,7 @@ class Attribute(Enum):
     RFC822_HEADER = "RFC822.HEADER"
     RFC822_SIZE = "RFC822.SIZE"
     RFC822_TEXT = "RFC822.TEXT"
+    SAVEDATE = "SAVEDATE"  # RFC 8514 section 4.2
     THREADID = "THREADID"  # RFC 8474 section 5.2
     UID = "UID"
 
@@ -143,6 +144,7 @@ _METADATA = frozenset(
         Attribute.MODSEQ,
         Attribute.PREVIEW_LAZY,
         Attribute.RFC822_SIZE,
+        Attribute.SAVEDATE,
         Attribute.UID,
     }
 )

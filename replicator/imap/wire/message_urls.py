@@ -27,6 +27,8 @@ _URL = re.compile(
 )
 
 MAX_URL = 8192  # octets: the longest name of a folder with each octet encoded, and a section with many header fields
+URL_SHOWN = 256  # octets of a URL that an answer repeats; any of them may be encoded
+REASON_SHOWN = 256  # characters of the reason why a URL is refused
 
 _ALL = 10**18  # octets: more than any message has
 
@@ -66,8 +68,15 @@ class MessageUrl:
 
 
 def printed_url(url: bytes) -> str:
-    """Return the URL as a response code can hold it (RFC 4469 section 5, url-resp-text)."""
-    return _UNSAFE.sub(lambda unsafe: b"%%%02X" % unsafe[0][0], url).decode("ascii")
+    """Return the URL, or its beginning, as a response code can hold it (RFC 4469 section 5, url-resp-text)."""
+    shown = _UNSAFE.sub(lambda unsafe: b"%%%02X" % unsafe[0][0], url[:URL_SHOWN]).decode("ascii")
+    return shown if len(url) <= URL_SHOWN else f"{shown}..."
+
+
+def printed_reason(error: Exception) -> str:
+    """Return the error's text, or its beginning, since it may quote a long part of a URL."""
+    text = str(error)
+    return text if len(text) <= REASON_SHOWN else f"{text[:REASON_SHOWN]}..."
 
 
 def _absolute(encoded: str | None, selected: str | None) -> str:

@@ -35,6 +35,8 @@ _QUOTABLE_UTF8 = re.compile(rb"[\x01-\x09\x0b\x0c\x0e-\xff]{0,1024}")  # RFC 685
 
 _CONTROLS = re.compile(rb"[\x00-\x1f\x7f]")
 
+_ENTRIES_A_LINE = 20  # names of annotations, which have 256 octets at most: lines that every client takes
+
 
 def tagged(tag: str, condition: str, text: str, code: str | None = None) -> bytes:
     """Format the end of a command: OK, NO or BAD, with an optional response code."""
@@ -152,6 +154,17 @@ def metadata_response(name: str, values: Mapping[str, bytes | None], *, utf8: bo
     for number, (entry, value) in enumerate(values.items()):
         chunks += [b" " if number else b" (", *_entry_name(entry), b" ", *_nstring(value)]
     return [*chunks, b")\r\n"]
+
+
+def metadata_names_response(name: str, entries: Sequence[str], *, utf8: bool = False) -> list[bytes]:
+    """Format METADATA responses without values (RFC 5464 section 4.4.2): several if the names make a long line."""
+    chunks = list[bytes]()
+    for start in range(0, len(entries), _ENTRIES_A_LINE):
+        chunks += [b"* METADATA ", mailbox(name, utf8=utf8)]
+        for entry in entries[start : start + _ENTRIES_A_LINE]:
+            chunks += [b" ", *_entry_name(entry)]
+        chunks.append(b"\r\n")
+    return chunks
 
 
 def _entry_name(entry: str) -> list[bytes]:

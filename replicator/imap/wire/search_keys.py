@@ -146,6 +146,17 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveDate:
+    """SAVEDBEFORE, SAVEDON, SAVEDSINCE: the save date, or else the internal date, disregarding time (UTC).
+
+    RFC 8514 section 4.3.
+    """
+
+    relation: Relation
+    date: dt.date
+
+
+@dataclass(frozen=True, slots=True)
 class ReceivedWithin:
     """YOUNGER: messages received in the last so many seconds (RFC 5032). OLDER: earlier than those."""
 
@@ -203,6 +214,7 @@ SearchKey: TypeAlias = (
     | Smaller
     | Received
     | Sent
+    | SaveDate
     | ReceivedWithin
     | AddressContains
     | HeaderContains
@@ -320,6 +332,7 @@ PLAIN_KEYS: Mapping[str, SearchKey] = MappingProxyType(
         "NEW": And((Recent(), not_flagged("\\Seen"))),
         "OLD": Not(Recent()),
         "RECENT": Recent(),
+        "SAVEDATESUPPORTED": All(),  # RFC 8514 section 4.3: all mailboxes keep save dates
         "SEEN": Flagged("\\Seen"),
         "UNANSWERED": not_flagged("\\Answered"),
         "UNDELETED": not_flagged("\\Deleted"),
@@ -332,4 +345,5 @@ PLAIN_KEYS: Mapping[str, SearchKey] = MappingProxyType(
 
 RECEIVED_KEYS: Mapping[str, Relation] = MappingProxyType({relation.value: relation for relation in Relation})
 SENT_KEYS: Mapping[str, Relation] = MappingProxyType({f"SENT{relation.value}": relation for relation in Relation})
+SAVED_KEYS: Mapping[str, Relation] = MappingProxyType({f"SAVED{relation.value}": relation for relation in Relation})
 """The date keys."""

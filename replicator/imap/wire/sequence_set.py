@@ -32,4 +32,4 @@ class SavedResult:
 
 
 MessageSet: TypeAlias = SequenceSet | SavedResult
-"""What a command can name messages by."""
+"""A name of messages in a command."""

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class SortKey(Enum):
-    """What messages are compared by."""
+    """Values by which messages are compared."""
 
     ARRIVAL = "ARRIVAL"
     CC = "CC"

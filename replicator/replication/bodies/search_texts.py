@@ -62,7 +62,7 @@ class SearchTexts:
 
     @property
     def status(self) -> SearchTextStatus | None:
-        """How far the search texts are; None: there are none, by the configuration or because the file fails."""
+        """Progress of the search texts; None: there are none, by the configuration or because the file fails."""
         if self._file is None:
             return None
         return SearchTextStatus(self._made, len(self._awaited) + self._uncounted, self._size_bytes)
@@ -74,8 +74,7 @@ class SearchTexts:
                 try:
                     return await self._run_in_thread(partial(self._file.texts, hashes))
                 except SearchFileDamagedError as error:
-                    log.warning("%s; search texts are made anew", error)
-                    self.begin_anew()
+                    self._note_damage(error)
                 except MailError as error:  # the task meets it, too, and says so
                     log.debug("cannot read search texts now: %s", error)
         return SearchTextSlice({}, len(hashes))
@@ -84,6 +83,12 @@ class SearchTexts:
         """Have the task delete the file and make all search texts anew."""
         self._begins_anew = True
         self._pause.cancel()
+
+    def _note_damage(self, error: SearchFileDamagedError) -> None:
+        """Begin anew, and say so once: searches and the task meet the same damage until the file is closed."""
+        if not self._begins_anew:
+            log.warning("%s; search texts are made anew", error)
+        self.begin_anew()
 
     async def run(self, maker: SearchTextMaker | None) -> None:
         """Make search texts until cancelled. Without a maker, delete those that an earlier run has left."""
@@ -95,8 +100,7 @@ class SearchTexts:
                 await self._open(maker)
                 await self._keep(maker)
             except SearchFileDamagedError as error:
-                log.warning("%s; search texts are made anew", error)
-                self._begins_anew = True
+                self._note_damage(error)
             except MailError as error:  # without search texts, SEARCH reads bodies
                 log.warning("cannot make search texts now, trying again later: %s", error)
                 await trio.sleep(timing.SEARCH_TEXTS_EVERY_S)

@@ -46,6 +46,7 @@ Submit = Callable[[ChangeRequest], Awaitable[Reply]]
 AT_ONCE = 8  # mailboxes in parallel: some wait for answers while others read or write; two states in memory each
 TOLD_AT_ONCE = 4  # mailboxes that other nodes report, in parallel; separate workers, since they may take long
 GATHER_AT_ONCE = 5000  # messages per entry
+TOLD_MAX = 100_000  # such mailboxes that wait for their turn, about 200 bytes each; others are told of again
 WARNED_MAX = 1000  # mailboxes whose history was found to differ, in the log of one run
 
 
@@ -78,7 +79,7 @@ class ForkScheduler:
         self._fork_merger = fork_merger
         self._reconciliation = reconciliation
         self._submit = submit
-        self._shown_elsewhere: set[MailboxKey] = set()  # mailboxes mastered here of which other nodes show more
+        self._shown_elsewhere: set[MailboxKey] = set()  # mailboxes that may be mastered here, of which others show more
         self._tell, self._told = trio.open_memory_channel[MailboxKey](math.inf)  # bounded by `_shown_elsewhere`
         self._growing: dict[bytes, _Growth] = {}
         self._warned: set[bytes] = set()  # mailboxes and trees of which an entry names another history
@@ -179,11 +180,11 @@ class ForkScheduler:
             await self._submit(ExpungeRequest(stray.source, some, stray.head))
 
     def lacks(self, key: MailboxKey) -> None:
-        """Note that another node shows something that this node, the mailbox's master, has not seen.
+        """Note that another node shows something that this node, perhaps the mailbox's master, has not seen.
 
-        The other node repeats its report until this node has seen it.
+        The other node repeats its report until the master has seen it.
         """
-        if key not in self._shown_elsewhere:
+        if key not in self._shown_elsewhere and len(self._shown_elsewhere) < TOLD_MAX:
             self._shown_elsewhere.add(key)
             self._tell.send_nowait(key)
 

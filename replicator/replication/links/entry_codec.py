@@ -146,8 +146,9 @@ def remote_command(entry: Entry, number: Callable[[MailboxKey], int], name: str)
 
 def _header(entry: Entry, digest: bytes, change: int) -> EntryHeader:
     return EntryHeader(
-        entry.dot, entry.predecessors, entry.time, entry.modseq, digest, change, len(entry.changes), entry.histories
-    )
+        entry.dot, entry.predecessors, entry.time, entry.modseq, digest, change, len(entry.changes), entry.histories,
+        entry.dated,
+    )  # fmt: skip
 
 
 def _add_command(add: MailAdd, body: bytes | Parts | None, mailbox: int, header: EntryHeader) -> Save | Copy:
@@ -222,7 +223,9 @@ class Announced:
 
 
 def _entry(header: EntryHeader, key: MailboxKey, changes: tuple[Change, ...]) -> Entry:
-    return Entry(header.dot, header.predecessors, header.time, header.modseq, *key, changes, header.histories)
+    return Entry(
+        header.dot, header.predecessors, header.time, header.modseq, *key, changes, header.histories, header.dated
+    )
 
 
 class EntryAssembler:

@@ -44,7 +44,7 @@ NO_ANSWER = "the master does not answer; try again"
 
 
 class Keeper(Protocol):
-    """What the mover knows of the keeper of masters, `Mastership`."""
+    """The part that the mover knows of the keeper of masters, `Mastership`."""
 
     @property
     def masters(self) -> KnownMasters:

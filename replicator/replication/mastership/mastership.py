@@ -124,6 +124,14 @@ class Mastership:
         """Return True if this node masters the mailbox now and has not stood still. Any thread may call this."""
         return not self._pulse.is_missing and self.masters.is_ours(self.scope(key))
 
+    def may_be_ours(self, key: MailboxKey) -> bool:
+        """Return True if this node masters the mailbox, or knows no master of it.
+
+        The root may have named this node when another one asked: its answer to this node was lost, or a faulty node
+        altered the candidate of a WHO.
+        """
+        return self.is_ours(key) or self.known_master(key) is None
+
     async def find(self, key: MailboxKey) -> str:
         """Return the mailbox's master: this node, if there was none and this node asks first.
 

@@ -26,8 +26,8 @@ async def compare(
 ) -> Reply:
     """Answer an MBOX, or pass it on to its destination. Raises LinkDownError.
 
-    `lacks` is called with a mailbox that this node masters and of which another node shows a head unknown here, or
-    shows the head that this node shows with another digest.
+    `lacks` is called with a mailbox that this node masters, or of which it knows no master, if another node shows a
+    head of it that is unknown here, or shows the head that this node shows with another digest.
     """
     key = MailboxKey.of(mbox)
     if mbox.destination is not None and mbox.destination != mastership.sid:
@@ -38,7 +38,7 @@ async def compare(
     mine = await store.read(lambda reader: chains.load(reader, mbox.mailbox_id))
     is_same = mine is not None and mine.head == mbox.head and mine.digest() == mbox.digest
     is_other = mine is None or mine.head == mbox.head or (mbox.head is not None and not mine.has_seen(mbox.head))
-    if is_other and not is_same and mbox.head is not None and mastership.is_ours(key):
+    if is_other and not is_same and mbox.head is not None and mastership.may_be_ours(key):
         lacks(key)
     if mine is None:
         return Done() if mbox.head is None else Mismatch(("head",), None, ())

@@ -15,7 +15,7 @@ from resync.entry import DIGEST_BYTES, ID_BYTES, anchor
 
 
 class Usage(NamedTuple):
-    """What mailboxes hold: messages, and the octets of their bodies. Each copy of a message counts."""
+    """Contents of mailboxes: messages, and the octets of their bodies. Each copy of a message counts."""
 
     messages: int = 0
     size_bytes: int = 0
@@ -62,7 +62,7 @@ class Chain:
 
     @property
     def usage(self) -> Usage:
-        """What the mailbox holds; nothing if this is a tree."""
+        """Contents of the mailbox; nothing if this is a tree."""
         return Usage(self.messages, self.size_bytes)
 
     def digest(self) -> bytes:

@@ -207,6 +207,7 @@ def _is_sound(row: Row, uidnext: int) -> bool:
         and 0 < row.claim.seq < NUMBER_MAX
         and 0 < row.modseq < NUMBER_MAX
         and abs(row.received_ms) < NUMBER_MAX
+        and 0 <= (row.saved_ms or 0) < NUMBER_MAX
         and all(0 < time < NUMBER_MAX for time, _, _ in row.flags.values())
     )
 

@@ -10,18 +10,11 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from replicator.folder_watch import (
-    TOUCHED_MAX,
-    FolderSubscription,
-    FolderTree,
-    FolderView,
-    Touched,
-    TreeUpdate,
-    WatchedFolder,
-)
+from replicator.folder_watch import TOUCHED_MAX, FolderSubscription, FolderView, Touched
 from replicator.store.db import queries
 from replicator.store.db.transaction import Commit
-from resync.entry import Entry, FolderCreate, FolderDelete, FolderRename, FolderSubscribe
+from replicator.watched_folders import FolderTree, TreeUpdate, WatchedFolder, value_digest
+from resync.entry import Entry, FolderAnnotate, FolderCreate, FolderDelete, FolderRename, FolderSubscribe
 
 Read = Callable[[Callable[[sqlite3.Connection], TreeUpdate]], Awaitable[TreeUpdate]]
 
@@ -75,8 +68,13 @@ def _touched_by(entry: Entry) -> Touched:
     touched = Touched(everything=len(entry.changes) > TOUCHED_MAX)
     for change in entry.changes[: 0 if touched.everything else None]:
         match change:
-            case FolderCreate(mailbox_id) | FolderRename(mailbox_id) | FolderDelete(mailbox_id):
+            case FolderCreate(mailbox_id) | FolderRename(mailbox_id):
                 touched.mailbox_ids.add(mailbox_id)
+            case FolderDelete(mailbox_id):  # it may still show, if mail is in it
+                touched.mailbox_ids.add(mailbox_id)
+                touched.annotated.add(mailbox_id)
+            case FolderAnnotate(mailbox_id):
+                touched.annotated.add(mailbox_id)
             case FolderSubscribe(name):
                 touched.subscriptions.add(name)
             case _:
@@ -90,12 +88,14 @@ def _update(connection: sqlite3.Connection, user: str, before: FolderTree, touch
     try:
         if touched.everything:
             found, subscribed = _everything(connection, user, before)
+            annotated = {key: dict[str, bytes]() for key in before.annotations} | _digests(connection, user)
         else:
             found = _folders_of(connection, user, before, touched.mailbox_ids)
             subscribed = {name: queries.is_subscribed(connection, user, name) for name in touched.subscriptions}
+            annotated = {key: _digests(connection, user, key).get(key, {}) for key in touched.annotated}
     finally:
         connection.execute("COMMIT")
-    return before.updated(found, subscribed)
+    return before.updated(found, subscribed, annotated)
 
 
 def _everything(
@@ -113,3 +113,18 @@ def _folders_of(
     names = {before.names.get(mailbox_id) for mailbox_id in mailbox_ids}
     names |= {queries.folder_name(connection, mailbox_id) for mailbox_id in mailbox_ids}
     return {name: queries.watched_folder(connection, user, name) for name in names if name is not None}
+
+
+def _digests(
+    connection: sqlite3.Connection, user: str, mailbox_id: bytes | None = None
+) -> dict[bytes, dict[str, bytes]]:
+    """Return digests of the values of a user's annotations, by mailbox ids and names: of all, or of one mailbox."""
+    query = "SELECT mailbox_id, name, value FROM annotation WHERE user = ? AND value IS NOT NULL"
+    if mailbox_id is None:
+        rows = connection.execute(query, (user,))
+    else:
+        rows = connection.execute(f"{query} AND mailbox_id = ?", (user, mailbox_id))
+    digests: dict[bytes, dict[str, bytes]] = {}
+    for key, name, value in rows:  # one value at a time is in memory
+        digests.setdefault(key, {})[name] = value_digest(value)
+    return digests

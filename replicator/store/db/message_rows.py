@@ -15,7 +15,7 @@ from resync.row import FINGERPRINT_BYTES, FlagStates, Placement, Row, to_bytes
 
 ROW_COLUMNS = (
     "uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, received_ms, size_bytes, content_hash,"
-    " also, fingerprint"
+    " also, saved_ms, fingerprint"
 )
 INTO_BY_UID = f"INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES ({','.join('?' * (2 + ROW_COLUMNS.count(',')))})"
 """The end of an INSERT or REPLACE of a mailbox's id and a row's columns."""
@@ -51,12 +51,15 @@ def columns_of(row: Row) -> tuple[object, ...]:
     """Return a row's values for `ROW_COLUMNS`."""
     flags, fingerprint = msgpack.packb(row.flags), to_bytes(row.fingerprint())
     also = msgpack.packb(row.also) if row.also else None
-    return row.uid, *row.dot, row.change, row.guid, *row.claim, row.modseq, flags, *row[7:10], also, fingerprint
+    return (
+        row.uid, *row.dot, row.change, row.guid, *row.claim, row.modseq, flags, *row[7:10],
+        also, row.saved_ms, fingerprint,
+    )  # fmt: skip
 
 
 def row_from(columns: tuple[object, ...]) -> Row:
     """Build a row from `ROW_COLUMNS`, without checking its fingerprint. Raises DamagedRowError."""
-    uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, *rest, also, _ = columns
+    uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, *rest, also, saved_ms, _ = columns
     if not (isinstance(uid, int) and isinstance(modseq, int)):
         raise DamagedRowError("a message's row")
     return Row(
@@ -69,6 +72,7 @@ def row_from(columns: tuple[object, ...]) -> Row:
         cast("FlagStates", unpacked_map(flags, "a message's row")),
         *cast("tuple[int, int, bytes]", tuple(rest)),
         () if also is None else placements_from(also),
+        cast("int | None", saved_ms),
     )
 
 
@@ -102,5 +106,5 @@ def message_of(row: Row) -> Message:
     """Return what a client may see of a row."""
     return Message(
         row.uid, row.guid, row.modseq, row.visible_flags(), row.received_ms, row.size_bytes, row.content_hash,
-        row.dot, row.change, row.also,
+        row.dot, row.change, row.also, row.saved_ms,
     )  # fmt: skip

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from protocol.values import Context, Dot, UidSet
-from replicator.folder_watch import WatchedFolder
 from replicator.store.bodies.body_rows import read_body
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
 from replicator.store.db.message_rows import ROW_COLUMNS, DamagedRowError, key_from, message_of, row_from
 from replicator.store.db.transaction import Logged
 from replicator.view import MailboxView, Message
+from replicator.watched_folders import WatchedFolder
 from resync.entry import AnnotationState, Entry, FolderState, MailAdd, SubscriptionState, TreeRow
 from resync.folder_tree import TreeState
 from resync.row import Row
@@ -23,7 +23,7 @@ from resync.row import Row
 T = TypeVar("T")
 
 Connection: TypeAlias = sqlite3.Connection
-"""What a query reads. Code above `store/` only hands it from one query to the next, to read both from one snapshot."""
+"""Source of a query. Code above `store/` only hands it from one query to the next, to read both from one snapshot."""
 
 
 class Mailboxed(Protocol):

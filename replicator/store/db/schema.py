@@ -13,7 +13,7 @@ from replicator.runtime.environment import open_database
 from replicator.runtime.file_modes import create_private
 from replicator.store.db.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 PAGE_BYTES = 4096  # most pages that a mail touches belong to indexes, and small pages mean less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints; each writes a page once, however often it changed
 CACHE_KIB = 16 * 1024  # per connection; a node has three
@@ -88,6 +88,7 @@ CREATE TABLE by_uid (
     content_hash BLOB NOT NULL,
     fingerprint  BLOB NOT NULL,                     -- 16 bytes over all of it but the mailbox: what SYNC compares
     also         BLOB,                              -- [[origin, seq], change]: other placements of the message
+    saved_ms     INTEGER,                           -- NULL: placed by an earlier version
     PRIMARY KEY (mailbox, uid)
 ) WITHOUT ROWID;
 
@@ -271,6 +272,7 @@ _UPGRADES = {
     10: "",  # entries in the log have checks from now on, which earlier versions cannot read
     11: f"ALTER TABLE chain ADD COLUMN history BLOB NOT NULL DEFAULT x''; {_OUTLINES}",  # entries name histories, too
     12: _ANNOTATIONS,
+    13: "ALTER TABLE by_uid ADD COLUMN saved_ms INTEGER;",  # entries date messages, too
 }
 """Upgrade scripts: schema version -> SQL that brings a database to the next version."""
 

@@ -172,6 +172,7 @@ class Transaction:
             uidvalidity=uidvalidity,
             changes=tuple(changes),
             histories=(chain.history,) if chain.head else (),
+            dated=True,
         )
 
     def observe(self, time: int) -> None:

@@ -1,4 +1,4 @@
-"""What users' mailboxes hold, kept in memory: counted once for each user, then carried on by commits.
+"""Contents of users' mailboxes, kept in memory: counted once for each user, then carried on by commits.
 
 A user's sum is counted in the writer's turn, so it is exact when its commit is published; each later commit says by how
 much it has grown. So no delivery has to look at all folders.

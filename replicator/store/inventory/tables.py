@@ -39,7 +39,7 @@ SOURCES = {
         "SELECT mailbox, uid, origin, seq, change, guid,"
         " CASE WHEN claim_origin IS origin THEN NULL ELSE ifnull(claim_origin, 0) END,"
         " CASE WHEN claim_seq IS seq THEN NULL ELSE ifnull(claim_seq, '') END,"
-        " modseq, flags, received_ms, size_bytes, content_hash, also FROM by_uid",
+        " modseq, flags, received_ms, size_bytes, content_hash, also, saved_ms FROM by_uid",
         ("mailbox", "uid"),
     ),
     "guids": RowSource("SELECT guid, mailbox, uid, origin, seq, change FROM by_guid", ("guid", "mailbox")),

@@ -246,7 +246,7 @@ class _Work:
         flags = rows.set_flags({}, change.flags, entry.stamp, value=True)
         row = Row(
             change.uid, entry.dot, number, change.guid, entry.dot, entry.modseq, flags,
-            change.received_ms, change.size_bytes, change.content_hash,
+            change.received_ms, change.size_bytes, change.content_hash, saved_ms=entry.saved_ms,
         )  # fmt: skip
         self._put([row])
         if change.copied:

@@ -40,7 +40,7 @@ UIDVALIDITY_RESERVE = UIDVALIDITY_STEP << 12
 UIDVALIDITY_OF_CLOCK_MAX = UIDVALIDITY_MAX - (1 << 28)
 """Highest UIDVALIDITY taken from the clock (year 2097), so that a wrong clock cannot use up the values."""
 REMOVED_FACTOR = 10
-"""How many times as many annotations as a user may have a user may have had: removed ones are remembered for merges."""
+"""Annotations that a user may have had, as a multiple of those that it may have: merges need removed ones."""
 
 
 def _commit(tx: Transaction, key: MailboxKey, changes: Sequence[Change], bodies: Sequence[StoredBody] = ()) -> Entry:

@@ -246,8 +246,12 @@ class DamagedDatabase:
 
 
 def _row_columns(connection: sqlite3.Connection) -> str:
-    """Return `ROW_COLUMNS` as this database has them: up to schema 9, it has no column `also`."""
-    return ROW_COLUMNS if _has_column(connection, "by_uid", "also") else ROW_COLUMNS.replace(" also,", " NULL,")
+    """Return `ROW_COLUMNS` as this database has them: up to schemas 9 and 13, it has no `also` and no `saved_ms`."""
+    found = ROW_COLUMNS
+    for column in ("also", "saved_ms"):
+        if not _has_column(connection, "by_uid", column):
+            found = found.replace(f" {column},", " NULL,")
+    return found
 
 
 def _select_chains(connection: sqlite3.Connection) -> str:

@@ -335,7 +335,7 @@ def test_invalid_times_in_the_manifest_are_refused(pair: ServedPair, plan: Path,
 def test_files_that_disappear_during_apply_are_reported(
     pair: ServedPair, plan: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That happens when a new audit overwrites the plan."""
+    """This happens when a new audit overwrites the plan."""
 
     def settle(*_arguments: object) -> None:
         for file in plan.rglob("*.parquet"):

@@ -1,4 +1,4 @@
-"""What `cluster run` tells its user."""
+"""Messages of `cluster run` to its user."""
 
 from __future__ import annotations
 

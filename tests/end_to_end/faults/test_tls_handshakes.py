@@ -1,4 +1,4 @@
-"""What two real nodes log when TLS between them fails: each end names the address, the certificate and the reason."""
+"""Logs of two real nodes when TLS between them fails: each end names the address, the certificate and the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do with their mail each day, by many programs, which change to another node in the middle.
+"""People's daily work with mail, by many programs, which change to another node in the middle.
 
 Debian's NeoMutt, imapfilter and fetchmail; IMAPClient and imap-tools from PyPI. isync and OfflineIMAP have files of
 their own.

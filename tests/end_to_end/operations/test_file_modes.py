@@ -1,4 +1,4 @@
-"""What a node and the commands create, whatever the umask that they are started under."""
+"""Modes of files that a node and the commands create, whatever the umask that they are started under."""
 
 from __future__ import annotations
 

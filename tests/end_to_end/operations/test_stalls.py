@@ -29,7 +29,7 @@ TREES, LEVELS = 320, 31  # nearly as many folders as a user may have
 
 
 class Gauge:
-    """What each command did to the node's loop. What it leaves to do may count for the next one."""
+    """Stalls of the node's loop by each command. Work that it leaves to do may count for the next one."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

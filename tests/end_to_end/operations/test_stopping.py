@@ -1,4 +1,4 @@
-"""What a node's log says of a peer that was stopped, and of one whose link broke."""
+"""Log lines of a node about a peer that was stopped, and of one whose link broke."""
 
 from __future__ import annotations
 

@@ -22,8 +22,9 @@ from replicator.config import CertificateConfig, ClientCertificatesConfig
 from replicator.errors import ConfigError
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
-from replicator.users import UserDirectory, add_user, delete_user
+from replicator.users import UserDirectory, delete_user
 from tests.client_authority import DAY, NOW, ClientAuthority
+from tests.imap.access.farewells import EXPIRED
 from tests.imap.client import Client, services
 from tests.one_node import HookedMail, run_inline
 
@@ -39,14 +40,6 @@ def authority() -> trustme.CA:
 @pytest.fixture(scope="module")
 def clients() -> ClientAuthority:
     return ClientAuthority.create()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "users.passwd"
-    for user in ("alice", "bob"):
-        add_user(path, user, "secret", scheme="PLAIN")
-    return path
 
 
 @pytest.fixture
@@ -71,8 +64,8 @@ def certificates(shown: list[CertificateConfig], clients: ClientAuthority, tmp_p
 
 
 @pytest.fixture
-def served(mail: HookedMail, path: Path, certificates: Certificates) -> ImapServices:
-    return replace(services(mail), users=UserDirectory(path, run_in_thread=run_inline), tls=certificates.for_imap)
+def served(mail: HookedMail, users: UserDirectory, certificates: Certificates) -> ImapServices:
+    return replace(services(mail), users=users, tls=certificates.for_imap)
 
 
 @dataclass
@@ -190,7 +183,7 @@ async def test_refusals_are_logged(door: Door, caplog: pytest.LogCaptureFixture)
         assert (await client.run("AUTHENTICATE EXTERNAL /w=="))[-1].startswith("t BAD Expected base64")
     why = "the certificate is for carol, who is no user here or not the one that the client names"
     assert [record.getMessage() for record in caplog.records] == [
-        f'login failed user={user} client=192.0.2.7 reason="{why}"' for user in ("carol", "alice")
+        f'login failed user={user} client=192.0.2.7 mechanism=EXTERNAL reason="{why}"' for user in ("carol", "alice")
     ]
 
 
@@ -244,7 +237,6 @@ async def test_session_ends_with_its_certificate_and_its_user(door: Door, path: 
     now_ms = int(NOW.timestamp() * 1000)
     users = UserDirectory(path, run_in_thread=run_inline, clock_ms=lambda: now_ms)
     door.served = replace(door.served, users=users)
-    bye = "* BYE Your token or certificate has expired, or your account was removed; log in again"
     certificate = door.clients.issue(door.directory / "alice.pem", "alice")
     for end in ("certificate", "user"):
         async with door.over_tls(certificate) as client:
@@ -255,7 +247,7 @@ async def test_session_ends_with_its_certificate_and_its_user(door: Door, path: 
             if end == "user":
                 delete_user(path, "alice")
             now_ms += 3600 * 1000 if end == "certificate" else 0
-            assert (await client.run("NOOP"))[0] == bye
+            assert (await client.run("NOOP"))[0] == EXPIRED
             now_ms = int(NOW.timestamp() * 1000)
 
 

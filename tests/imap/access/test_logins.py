@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,23 +15,14 @@ from replicator.imap.handlers.telling import LOGIN_CHECK_S
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
 from replicator.users import UserDirectory, add_user, delete_user, set_password
+from tests.imap.access.farewells import PASSWORD_CHANGED
 from tests.imap.client import Client, connected, services
-from tests.one_node import HookedMail, run_inline
-
-BYE = "* BYE Your password was changed, or your account was removed; log in again"
+from tests.one_node import HookedMail
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "users.passwd"
-    for user in ("alice", "bob"):
-        add_user(path, user, "secret", scheme="PLAIN")
-    return path
-
-
-@pytest.fixture
-def served(path: Path, mail: HookedMail) -> ImapServices:
-    return replace(services(mail), users=UserDirectory(path, run_in_thread=run_inline))
+def served(users: UserDirectory, mail: HookedMail) -> ImapServices:
+    return replace(services(mail), users=users)
 
 
 async def log_in(client: Client, name: str) -> None:
@@ -51,7 +43,7 @@ async def test_changed_password_ends_the_session_at_the_next_command(served: Ima
         await log_in(bob, "bob")
         assert await alice.run("SELECT INBOX")
         set_password(path, "alice", "other", scheme="PLAIN")
-        assert await alice.run("FETCH 1:* ALL") == [BYE, ""]
+        assert await alice.run("FETCH 1:* ALL") == [PASSWORD_CHANGED, ""]
         assert await bob.run("NOOP") == ["t OK Nothing done"]
 
 
@@ -68,7 +60,7 @@ async def test_idle_ends_when_the_user_is_deleted(
             await trio.sleep(10 * LOGIN_CHECK_S)
             before = trio.current_time()
             delete_user(path, "carol")
-            assert await carol.until("i") == ["* OK Still here", "* OK Still here", BYE, ""]
+            assert await carol.until("i") == ["* OK Still here", "* OK Still here", PASSWORD_CHANGED, ""]
             assert trio.current_time() - before <= 60
 
 
@@ -83,7 +75,7 @@ async def test_deleted_user_is_told_of_no_new_mail(
         delete_user(path, "alice")
         before = trio.current_time()
         await mail.save(await mail.folder("alice", "INBOX"), NewMessage(b"x"))
-        assert await alice.until("i") == [BYE, ""]
+        assert await alice.until("i") == [PASSWORD_CHANGED, ""]
         assert trio.current_time() == before
 
 
@@ -99,14 +91,15 @@ async def test_logins_are_logged(served: ImapServices, caplog: pytest.LogCapture
     served = replace(served, limits=LimitsConfig(imap_connections_per_user=1))
     async with connected(served) as client, connected(served) as one_too_many:
         await client.run('LOGIN "no body" hunter2')
-        await client.run("LOGIN Alice@x hunter2")
+        await client.run("AUTHENTICATE PLAIN " + b64encode(b"\0Alice@x\0hunter2").decode())
         await log_in(client, "Alice@x")
         await one_too_many.run("LOGIN alice secret")
     said = [record.getMessage() for record in caplog.records if record.name == "replicator.imap.handlers.auth"]
+    why = "You have 1 connections open, which is the limit"
     assert said == [
-        'login failed user="no body" client=127.0.0.1',
-        "login failed user=Alice@x client=127.0.0.1",
-        "login ok user=alice client=127.0.0.1",
-        'login refused user=alice client=127.0.0.1 reason="You have 1 connections open, which is the limit"',
+        'login failed user="no body" client=127.0.0.1 mechanism=LOGIN reason="wrong user name or password"',
+        'login failed user=Alice@x client=127.0.0.1 mechanism=PLAIN reason="wrong user name or password"',
+        "login ok user=alice client=127.0.0.1 mechanism=LOGIN",
+        f'login refused user=alice client=127.0.0.1 mechanism=LOGIN reason="{why}"',
     ]
     assert "hunter2" not in caplog.text

@@ -21,6 +21,7 @@ from replicator.imap.services import ImapServices
 from replicator.oauth import AccessTokens, KeySet, ProviderKeys
 from replicator.runtime.metrics import ImapMetrics, RefusalMetrics
 from replicator.users import UserDirectory, add_user, delete_user, set_password
+from tests.imap.access.farewells import EXPIRED
 from tests.imap.client import Client, connected, services
 from tests.oauth.issuer import AUDIENCE, ISSUER, NOW_S, SigningKey, key_set
 from tests.one_node import HookedMail, run_inline
@@ -43,14 +44,6 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "users.passwd"
-    for user in ("alice", "bob"):
-        add_user(path, user, "secret", scheme="PLAIN")
-    return path
 
 
 @pytest.fixture
@@ -148,7 +141,7 @@ async def test_why_a_token_is_refused_is_logged(
         assert (await client.run("NOOP"))[-1].startswith("t OK")
     name = user or claims.get("email", "alice@example.org")
     [said] = [each.getMessage() for each in caplog.records if each.name == "replicator.imap.handlers.auth"]
-    assert said == f'login failed user={name} client=127.0.0.1 reason="{why}"'
+    assert said == f'login failed user={name} client=127.0.0.1 mechanism={form} reason="{why}"'
     assert not any(part in caplog.text for part in shown.split("."))
     assert registry.get_sample_value("replicator_imap_logins_total", {"result": "failed"}) == 1
 
@@ -296,7 +289,6 @@ async def test_failures_end_the_connection_and_delay_the_next_attempts(
 async def test_session_ends_with_its_token(
     served: ImapServices, clock: Clock, autojump_clock: trio.testing.MockClock
 ) -> None:
-    bye = "* BYE Your token or certificate has expired, or your account was removed; log in again"
     async with connected(served) as client, connected(served) as idling:
         for one in (client, idling):
             assert (await say(one, "OAUTHBEARER", message("OAUTHBEARER", token()))).startswith("a OK")
@@ -305,9 +297,9 @@ async def test_session_ends_with_its_token(
         clock.now_s += 359
         assert (await client.run("NOOP"))[-1].startswith("t OK")
         clock.now_s += 1
-        assert await client.run("NOOP") == [bye, ""]
+        assert await client.run("NOOP") == [EXPIRED, ""]
         await trio.sleep(LOGIN_CHECK_S)
-        assert await idling.until("i") == [bye, ""]
+        assert await idling.until("i") == [EXPIRED, ""]
 
 
 async def test_session_ends_with_its_user_and_not_with_the_password(served: ImapServices, path: Path) -> None:
@@ -316,7 +308,7 @@ async def test_session_ends_with_its_user_and_not_with_the_password(served: Imap
         set_password(path, "alice", "other", scheme="PLAIN")
         assert (await client.run("NOOP"))[-1].startswith("t OK")
         delete_user(path, "alice")
-        assert (await client.run("NOOP"))[0].startswith("* BYE Your token or certificate has expired, or your account")
+        assert (await client.run("NOOP"))[0] == EXPIRED
 
 
 async def test_user_without_a_password_logs_in_by_a_token(served: ImapServices, path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import ssl
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
@@ -20,7 +21,7 @@ from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.users import UserDirectory, add_user, delete_user
 from tests.imap.client import Client, connected, services
-from tests.one_node import HookedMail, run_inline
+from tests.one_node import HookedMail
 from tests.scram_client import ScramClient
 
 ANNOUNCED = "AUTH=SCRAM-SHA-256 AUTH=PLAIN"
@@ -36,8 +37,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def served(path: Path, mail: HookedMail) -> ImapServices:
-    return dataclasses.replace(services(mail), users=UserDirectory(path, run_in_thread=run_inline))
+def served(users: UserDirectory, mail: HookedMail) -> ImapServices:
+    return dataclasses.replace(services(mail), users=users)
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +113,31 @@ async def test_wrong_password_and_unknown_user_look_the_same(served: ImapService
                 assert await log_in(client, ScramClient(user, "wrong")) == no
 
 
+@pytest.mark.parametrize("last", ["*", "no base64"])
+async def test_client_that_does_not_accept_the_servers_proof_is_logged(
+    served: ImapServices, caplog: pytest.LogCaptureFixture, last: str
+) -> None:
+    """It knows the password. Until then, a client that cancels has attempted nothing."""
+    caplog.set_level(logging.INFO, "replicator.imap")
+    scram = ScramClient("alice", "secret")
+    async with connected(served) as client:
+        await client.send("a AUTHENTICATE SCRAM-SHA-256\r\n")
+        await client.line()
+        await client.send("*\r\n")
+        assert await client.line() == "a BAD Authentication cancelled"
+        assert not caplog.records
+        await client.send(f"b AUTHENTICATE SCRAM-SHA-256 {b64encode(scram.first().encode()).decode()}\r\n")
+        proof = scram.last(b64decode((await client.line())[2:]).decode())
+        await client.send(b64encode(proof.encode()).decode() + "\r\n")
+        assert (await client.line()).startswith("+ ")
+        await client.send(f"{last}\r\n")
+        assert (await client.line()).startswith("b BAD ")
+        assert (await client.run("SELECT INBOX"))[-1].startswith("t BAD ")
+    why = "the password is right, but the client does not accept this server's proof that it knows it"
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f'login failed user=alice client=127.0.0.1 mechanism=SCRAM-SHA-256 reason="{why}"']
+
+
 async def test_login_plain_works_with_the_stored_form(served: ImapServices) -> None:
     async with connected(served) as client:
         assert (await client.run("LOGIN alice wrong"))[-1].startswith("t NO [AUTHENTICATIONFAILED]")
@@ -136,6 +162,9 @@ async def test_acting_for_another_user_is_refused(served: ImapServices) -> None:
         said = await log_in(client, ScramClient("alice", "secret", "n,a=bob,"))
         assert said.startswith("a NO [AUTHORIZATIONFAILED]")
         assert (await log_in(client, ScramClient("alice", "secret", "n,a=alice,"))).startswith("a OK")
+    for named in ("Alice", "ALICE"):  # a spelling is not another user
+        async with connected(served) as client:
+            assert (await log_in(client, ScramClient("alice", "secret", f"n,a={named},"))).startswith("a OK")
 
 
 @pytest.mark.parametrize("said", ["*", "bm90IHNjcmFt", "not base64", ""])

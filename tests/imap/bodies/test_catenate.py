@@ -241,12 +241,20 @@ async def test_urls_have_limits(mail: HookedMail, served: ImapServices, inbox: F
         await client.log_in("alice")
         parts = ["URL /INBOX/;UID=1/;PARTIAL=0.1"] * (MAX_STORED_PARTS + 1)
         assert (await client.run(f"APPEND new CATENATE ({' '.join(parts[1:])})"))[-1].startswith("t OK ")
-        assert await client.run(f"APPEND new CATENATE ({' '.join(parts)})") == [
-            f"t NO [LIMIT] An APPEND may have {MAX_STORED_PARTS} URLs"
-        ]
+        mail.sinks = sinks = SinkLog()
+        for half in (len(parts), len(parts) // 2):  # in one message, and in two
+            both = " ".join(f"CATENATE ({' '.join(some)})" for some in (parts[:half], parts[half:]) if some)
+            assert await client.run(f"APPEND new {both}") == [
+                f"t NO [LIMIT] An APPEND may have {MAX_STORED_PARTS} URLs"
+            ]
+        assert sinks.written == []  # none was read
         for size, code in ((MAX_URL, "BADURL /"), (MAX_URL + 1, "LIMIT]")):
             await client.send(f"t APPEND new CATENATE (URL {{{size}+}}\r\n/{'x' * (size - 1)})\r\n")
-            assert (await client.line()).startswith(f"t NO [{code}")
+            answer = await client.line()
+            assert answer.startswith(f"t NO [{code}")
+            assert len(answer) < 1000
+        for url in (f"/{'x' * 7000}/;UID=1", f"/INBOX/;UID=1/;SECTION={'x' * 7000}", "/" + "%00" * 2700):
+            assert len((await client.run(f"APPEND new CATENATE (URL {url})"))[-1]) < 1000
         await client.send(f"t APPEND new CATENATE (TEXT {{1+}}\r\nx URL {{70000+}}\r\n{'x' * 70_000})\r\n")
         assert await client.line() == "t BAD Only the message of an APPEND may be a literal of 70000 bytes"
         await client.send("t APPEND new CATENATE (TEXT {1}\r\n")

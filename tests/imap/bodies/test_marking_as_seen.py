@@ -12,7 +12,7 @@ import trio.testing
 from protocol.units import KIB
 from protocol.values import UidSet
 from replicator.errors import DiskFullError
-from replicator.imap.handlers.messages.fetch import SLICE_BYTES, SLICE_MESSAGES
+from replicator.imap.handlers.messages.fetch_reading import SLICE_BYTES, SLICE_MESSAGES
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.mailstore import BodyReader, Folder, NewMessage

@@ -213,6 +213,42 @@ async def test_damage_while_the_node_runs_heals(
     assert [record.getMessage().endswith("search texts are made anew") for record in caplog.records] == [True]
 
 
+async def test_damage_that_several_searches_meet_is_told_once(
+    rig: Rig, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await save(rig.mail, b"\r\nx1 a", b"\r\nx1 b")
+    messages = await rig.messages()
+    async with keeping(rig, autojump_clock):
+        mix_up(rig.file)
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(rig.mail.search_texts, messages)
+        await trio.sleep(QUICK)
+        assert await found_by_text(rig) == []
+    assert [record.getMessage().endswith("search texts are made anew") for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("wait", ["a message", "an hour"])
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_file_deleted_beneath_the_node_is_made_anew(
+    rig: Rig, autojump_clock: MockClock, *, wait: str, replaced: bool
+) -> None:
+    await save(rig.mail, b"\r\nx1 a")
+    async with keeping(rig, autojump_clock):
+        rig.file.unlink()
+        if replaced:
+            rig.file.write_bytes(b"another file")
+        if wait == "a message":
+            await save(rig.mail, b"\r\nx1 b")
+            await trio.sleep(QUICK)
+        else:
+            await trio.sleep(timing.SEARCH_TEXTS_COMPARE_S + QUICK)
+        assert await found_by_text(rig) == []
+        with closing(sqlite3.connect(rig.file)) as found:
+            [(rows,)] = found.execute("SELECT COUNT(*) FROM search_text")
+        assert rows == (2 if wait == "a message" else 1)
+
+
 @pytest.mark.parametrize(
     "harm", [zero_all, mix_up, change_form, Path.unlink, lambda path: path.write_bytes(b"x" * 9999)]
 )

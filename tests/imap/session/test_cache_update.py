@@ -1,4 +1,4 @@
-"""What a client's cache lacks (RFC 7162 section 3.2.5)."""
+"""Changes that a client's cache lacks (RFC 7162 section 3.2.5)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from protocol.values import UidSet
 from replicator.imap.cache_update import believed_modseq, between, known_up_to, vanished
-from replicator.imap.wire.command_types import MatchData
+from replicator.imap.wire.commands.command_types import MatchData
 
 uids = st.sets(st.integers(1, 30), max_size=15)
 

@@ -1,4 +1,4 @@
-"""What the dialogues of annotations cannot show: octets, limits, and other nodes."""
+"""Properties of annotations that the dialogues cannot show: octets, limits, and other nodes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -72,3 +72,46 @@ async def test_too_many_annotations_are_refused_and_counted(tmp_path: Path) -> N
         for limit in ("imap_annotations_per_folder", "imap_annotations_per_user")
     }
     assert counted == {"imap_annotations_per_folder": 2, "imap_annotations_per_user": 1}
+
+
+async def test_annotations_that_a_new_folder_brings_are_counted_by_their_limit(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    limits = LimitsConfig(imap_annotations_per_folder=10, imap_annotations_per_user=10, imap_folders_per_user=3)
+
+    def counted() -> dict[str, float | None]:
+        keys = ("imap_folders_per_user", "imap_annotations_per_folder", "imap_annotations_per_user")
+        labels = [{"door": "imap", "limit": key} for key in keys]
+        return {one["limit"]: registry.get_sample_value("replicator_refusals_total", one) or 0 for one in labels}
+
+    async with one_node(tmp_path, limits=limits) as mail:
+        served = replace(services(mail), limits=limits, refusals=RefusalMetrics(registry))
+        async with connected(served) as client:
+            await client.log_in("alice")
+            ten = " ".join(f'/private/{number} "x"' for number in range(10))
+            assert await client.run(f"SETMETADATA INBOX ({ten})") == ["t OK Annotations set"]
+            [answer] = await client.run("RENAME INBOX old")
+            assert answer == "t NO [LIMIT] a user may have 10 annotations; remove some first"
+            assert (await client.run(r"CREATE sent (USE (\Sent))"))[-1].startswith(
+                "t NO [LIMIT] a user may have 10 ann"
+            )
+            assert counted() == {**dict.fromkeys(counted(), 0), "imap_annotations_per_user": 2}
+            assert (await client.run("CREATE a/b"))[-1].startswith("t OK")
+            assert (await client.run("RENAME a/b c/d"))[-1].startswith("t NO [LIMIT] a user may have 3 folders")
+            assert (await client.run("CREATE e"))[-1].startswith("t NO [LIMIT] a user may have 3 folders")
+            assert (await client.run(r"CREATE sent (USE (\Sent))"))[-1].startswith("t NO [LIMIT] a user may have 3 fol")
+    assert counted() == {**dict.fromkeys(counted(), 0), "imap_annotations_per_user": 2, "imap_folders_per_user": 3}
+
+
+@pytest.mark.parametrize("sent", [b"{3}\r\na\x00b", b"{3+}\r\n\x00ab"])
+async def test_nul_needs_a_binary_literal(served: ImapServices, sent: bytes) -> None:
+    """RFC 3501 section 9: CHAR8, of which literals are, is any octet but NUL; RFC 3516 section 7: literal8 has it."""
+    async with connected(served) as client:
+        await client.log_in("alice")
+        await client.send(b"a SETMETADATA INBOX (/private/comment " + sent + b")\r\n")
+        assert (await client.until("a"))[-1] == (
+            "a BAD the value of an annotation has NUL only in a binary literal, such as ~{3}"
+        )
+        assert await client.run("GETMETADATA INBOX /private/comment") == [
+            '* METADATA "INBOX" (/private/comment NIL)',
+            "t OK Annotations listed",
+        ]

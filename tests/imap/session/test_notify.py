@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -14,13 +15,14 @@ from protocol.values import UidSet
 from replicator import folder_watch
 from replicator.config import LimitsConfig
 from replicator.errors import DatabaseFailedError
-from replicator.folder_watch import FolderTree, Touched, TreeUpdate
+from replicator.folder_watch import Touched
 from replicator.imap.handlers.telling import LOGIN_CHECK_S
 from replicator.imap.services import ImapServices
-from replicator.mailstore import NewMessage
+from replicator.mailstore import Folder, NewMessage
 from replicator.runtime.metrics import RefusalMetrics
 from replicator.store.db import folder_views
 from replicator.users import Login
+from replicator.watched_folders import FolderTree, TreeUpdate, WatchedFolder
 from tests.imap.client import Client, ReversedNameUsers, connected, fill
 from tests.one_node import HookedMail
 
@@ -118,6 +120,23 @@ async def test_special_uses_that_cannot_be_read_end_the_notifications(
         await mail.create_folder("alice", "a")
         assert (await client.line()).startswith("* OK [NOTIFICATIONOVERFLOW] the disk does not answer; ")
         assert await client.run("NOOP") == ["t OK Nothing done"]
+
+
+async def test_a_client_hears_if_another_one_changes_at_once_what_it_has_set(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    annotate = mail.annotate
+
+    async def overtaken(user: str, folder: Folder | None, values: Mapping[str, bytes | None]) -> None:
+        await annotate(user, folder, values)
+        await annotate(user, folder, {"/shared/comment": b"other"})
+
+    async with connected(served) as client:
+        await client.log_in("alice")
+        await client.run("NOTIFY SET (inboxes (MailboxMetadataChange))")
+        monkeypatch.setattr(mail, "annotate", overtaken)
+        told = await client.run('SETMETADATA INBOX (/private/comment "own" /shared/comment "own")')
+        assert told == ['* METADATA "INBOX" /shared/comment', "t OK Annotations set"]
 
 
 async def test_new_messages_that_cannot_be_read_end_no_session(
@@ -265,8 +284,8 @@ async def test_a_notified_client_may_send_anything_next(served: ImapServices, ma
 async def test_notify_with_status_of_many_folders_pauses(
     served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = {f"folder {number}": folder_watch.WatchedFolder(b"%16d" % number, 1) for number in range(500)}
-    tree = FolderTree().updated(folders, {}).tree
+    folders = {f"folder {number}": WatchedFolder(b"%16d" % number, 1) for number in range(500)}
+    tree = FolderTree().updated(folders, {}, {}).tree
 
     async def look(_user: str, _before: FolderTree, _touched: Touched) -> TreeUpdate:
         await trio.lowlevel.checkpoint()

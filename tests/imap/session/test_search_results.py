@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from protocol.values import UidSet
-from replicator.imap.handlers.messages import fetch, message_changes
+from replicator.imap.handlers.messages import message_changes, named_messages
 from replicator.imap.handlers.searches import results
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
@@ -98,7 +98,7 @@ async def test_large_results_are_handled_in_a_thread(
         threads += 1
         return await run_in_thread(work)
 
-    monkeypatch.setattr(fetch, "MANY_RANGES", 10)
+    monkeypatch.setattr(named_messages, "MANY_RANGES", 10)
     monkeypatch.setattr(results, "MANY_RANGES", 10)
     monkeypatch.setattr(results, "NUMBERED_AT_ONCE", 10)
     monkeypatch.setattr(message_changes, "MANY_MESSAGES", 10)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.imap.wire.fetch_items import Partial
-from replicator.imap.wire.message_urls import MessageUrl, MessageUrlError, printed_url
+from replicator.imap.wire.message_urls import URL_SHOWN, MessageUrl, MessageUrlError, printed_url
 from replicator.mailstore import canonical_name
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -102,6 +102,12 @@ def test_url_in_an_answer_stays_within_its_response_code(url: bytes) -> None:
     assert shown.isascii()
     assert shown.isprintable()
     assert not set(shown) & set("\\]")
+    assert len(shown) <= 3 * URL_SHOWN + len("...")
+    assert shown == printed_url(url[:URL_SHOWN]) + "..." * (len(url) > URL_SHOWN)
+
+
+def test_long_url_is_cut_in_an_answer() -> None:
+    assert printed_url(b"/x" * 4000) == "/x" * (URL_SHOWN // 2) + "..."
 
 
 def test_long_hostile_urls_take_no_long_time() -> None:

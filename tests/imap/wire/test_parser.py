@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from protocol.framing import Frame
 from protocol.values import UidSet
-from replicator.imap.wire import command_types as c
 from replicator.imap.wire import search_keys as k
-from replicator.imap.wire.command_parser import CommandParser, CommandSyntaxError, tag_of
+from replicator.imap.wire.commands import command_types as c
+from replicator.imap.wire.commands.command_parser import CommandParser, CommandSyntaxError, tag_of
 from replicator.imap.wire.event_groups import EventGroup
 from replicator.imap.wire.event_groups import MailboxFilter as F
 from replicator.imap.wire.fetch_items import ALL, FAST, FULL, Attribute, BodySection, Partial, SectionText
@@ -202,6 +202,9 @@ def test_fetch_items_are_parsed(item: bytes, value: Attribute | BodySection) -> 
         (b"LARGER 10 SMALLER 20", k.And((k.Larger(10), k.Smaller(20)))),
         (b'SINCE "1-Feb-2020"', k.Received(k.Relation.SINCE, dt.date(2020, 2, 1))),
         (b"sentbefore 29-feb-2020", k.Sent(k.Relation.BEFORE, dt.date(2020, 2, 29))),
+        (b"savedsince 1-Feb-2020", k.SaveDate(k.Relation.SINCE, dt.date(2020, 2, 1))),
+        (b'SAVEDBEFORE "1-Feb-2020"', k.SaveDate(k.Relation.BEFORE, dt.date(2020, 2, 1))),
+        (b"SAVEDON 1-Feb-2020 SAVEDATESUPPORTED", k.And((k.SaveDate(k.Relation.ON, dt.date(2020, 2, 1)), k.All()))),
         (b"ON 01-Feb-2020", k.Received(k.Relation.ON, dt.date(2020, 2, 1))),
         (b"EMAILID Mabc", k.EmailId("Mabc")),
         (b"THREADID T", k.ThreadId("T")),
@@ -444,6 +447,12 @@ def test_append_options_are_parsed(options: bytes, flags: tuple[str, ...], recei
         (b"x LOGIN(", "x", "Unknown command LOGIN("),
         (b'x SELECT "a', "x", "Expected a literal or a quoted string or an atom at column 10"),
         (b"x SELECT a b", "x", "Expected ( at column 12"),
+        (b"x GETMETADATA (DEPTH 2) a /private", "x", "Expected 0 or 1 or infinity at column 22"),
+        (b"x GETMETADATA (DEPTH 10) a /private", "x", "Expected 0 or 1 or infinity at column 22"),
+        (b"x GETMETADATA (MAXSIZE 99999999999999999999) a /private", "x", "The number at column 24 is too large"),
+        (b"x GETMETADATA a (MAXSIZE 99999999999999999999) /private", "x", "The number at column 26 is too large"),
+        (b"x FETCH 7:99999999999 FLAGS", "x", "The number at column 11 is too large"),
+        (b"x FETCH 1 BODY[1234567890]", "x", "The number at column 16 is too large"),
         (b"x SELECT a (CONDSTORE CONDSTORE)", "x", "each parameter may stand once"),
         (b"x SELECT a (QRESYNC (1 0))", "x", "Expected a number at column 24"),
         (b"x SELECT a (QRESYNC (1 1 1:*))", "x", "what a client knows already has no *"),

@@ -12,6 +12,7 @@ from replicator.imap.wire.responses import (
     fetch_response,
     flag_list,
     mailbox,
+    metadata_names_response,
     printed,
     status_line,
     tagged,
@@ -54,6 +55,15 @@ def test_values_are_printed(value: Value, text: bytes) -> None:
 def test_names_are_printed(name: str, modified_utf_7: bytes, utf_8: bytes) -> None:
     assert mailbox(name) == modified_utf_7
     assert mailbox(name, utf8=True) == utf_8
+
+
+def test_names_of_annotations_make_no_long_lines() -> None:
+    entries = ["/private/a(b", *(f"/shared/{number}" for number in range(20))]
+    first, second, rest = b"".join(metadata_names_response("a&b", entries)).split(b"\r\n")
+    assert first.startswith(b'* METADATA "a&-b" "/private/a(b" /shared/0 /shared/1 ')
+    assert (first.count(b" /"), rest) == (19, b"")
+    assert second == b'* METADATA "a&-b" /shared/19'
+    assert b"".join(metadata_names_response("", ["/shared/a"])) == b'* METADATA "" /shared/a\r\n'
 
 
 values: st.SearchStrategy[Value] = st.recursive(

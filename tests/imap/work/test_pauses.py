@@ -14,7 +14,7 @@ import trio
 from protocol.values import UidSet
 from replicator.imap import selection
 from replicator.imap.handlers import resync
-from replicator.imap.handlers.messages.fetch import OUTLINE_LEAST_BYTES, SLICE_BYTES
+from replicator.imap.handlers.messages.fetch_reading import OUTLINE_LEAST_BYTES, SLICE_BYTES
 from replicator.imap.matching.phases import STEP_WORK
 from replicator.imap.rendering.outline import OUTLINER, Outline
 from replicator.imap.services import ImapServices

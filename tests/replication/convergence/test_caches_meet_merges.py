@@ -145,7 +145,7 @@ async def test_cache_from_any_node_is_brought_up_to_date_by_any_other(
 async def test_session_that_stays_open_over_a_merge_leaves_a_cache_for_other_nodes(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """What the open session hears of the merge, and its HIGHESTMODSEQ, are enough for the next node."""
+    """Announcements of the merge in the open session, and its HIGHESTMODSEQ, are enough for the next node."""
     dice = random.Random(1)
     program = MailProgram("uids")
     async with cluster(tmp_path, autojump_clock) as nodes:

@@ -1,6 +1,7 @@
-"""Clients that rely on NOTIFY (RFC 5465) believe in the end what LIST and STATUS say, whatever the cluster met.
+"""Clients that rely on NOTIFY (RFC 5465) believe in the end what LIST, STATUS and GETMETADATA say, whatever happens.
 
-They watch at dc1 and dc2 while folders and mail change at every node, and links are cut, healed and branches merged.
+They watch at dc1 and dc2 while folders, mail and annotations change at every node, and links are cut, healed and
+branches merged.
 """
 
 import random
@@ -59,7 +60,16 @@ async def subscribe(node: Node, rng: random.Random) -> None:
     await node.mail.subscribe(USER, rng.choice([INBOX, *NAMES]), subscribed=rng.random() < 0.6)
 
 
-ACTS: list[Act] = [deliver, deliver, deliver, flag, expunge, create, create, rename, rename, delete, subscribe]
+async def annotate(node: Node, rng: random.Random) -> None:
+    folder = None if rng.random() < 0.3 else await node.mail.folder(USER, rng.choice([INBOX, *NAMES]))
+    value = rng.choice([None, b"one", b"two", rng.randbytes(8).hex().encode()])
+    await node.mail.annotate(USER, folder, {f"/{rng.choice(['private', 'shared'])}/comment": value})
+
+
+ACTS: list[Act] = [
+    *(deliver, deliver, deliver, flag, expunge, create, create, rename, rename, delete, subscribe),
+    *(annotate, annotate, annotate),
+]
 
 
 async def change(node: Node, rng: random.Random, turns: int) -> None:
@@ -93,9 +103,7 @@ async def settled(nodes: Cluster) -> None:
 async def check(node: Node, watcher: Watcher) -> None:
     async with connected(services(node.mail)) as client:
         await client.log_in(USER)
-        seen = await look(client)
-    assert watcher.beliefs.folders == seen.folders
-    assert watcher.beliefs.subscribed == seen.subscribed
+        watcher.beliefs.agree(await look(client))
 
 
 @pytest.mark.parametrize("uid", [UidConflict.RENUMBER, UidConflict.UIDVALIDITY])
@@ -143,6 +151,53 @@ async def test_a_merge_that_raises_uidvalidity_is_told_by_status(tmp_path: Path,
             assert int(after["UIDVALIDITY"]) > int(before["UIDVALIDITY"])
             assert after["MESSAGES"] == "3"
             await check(nodes["dc1"], watcher)
+
+
+async def test_annotations_are_told_by_name_to_clients_of_other_nodes(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A merge tells those that the other side of a cut has changed, and no others."""
+    async with (
+        cluster(tmp_path, autojump_clock, 2, copies=1) as nodes,
+        connected(services(nodes["dc1"].mail)) as client,
+    ):
+        await client.log_in(USER)
+        assert " OK " in (await client.run("NOTIFY SET (personal (MailboxMetadataChange ServerMetadataChange))"))[-1]
+        far = nodes["dc2"].mail
+        await far.annotate(USER, await far.folder(USER, INBOX), {"/shared/comment": b"a", "/private/comment": b"b"})
+        assert await client.line() == '* METADATA "INBOX" /private/comment /shared/comment'
+        await nodes.converged()
+        nodes.network.cut(("dc1", "dc2"))
+        await nodes.linked(["dc1"], ["dc2"])
+        await far.annotate(USER, await far.folder(USER, INBOX), {"/shared/comment": None, "/private/comment": b"c"})
+        await far.annotate(USER, None, {"/shared/comment": b"d"})
+        near = nodes["dc1"].mail
+        await near.annotate(USER, await near.folder(USER, INBOX), {"/private/vendor/x/y": b"e"})
+        assert await client.line() == '* METADATA "INBOX" /private/vendor/x/y'
+        nodes.network.mend(("dc1", "dc2"))
+        await settled(nodes)
+        told = sorted([await client.line(), await client.line()])
+        assert told == ['* METADATA "" /shared/comment', '* METADATA "INBOX" /private/comment /shared/comment']
+        assert await client.run("NOOP") == ["t OK Nothing done"]
+
+
+async def test_a_deleted_folder_that_holds_new_mail_has_lost_its_annotations(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        near, far = nodes["dc1"].mail, nodes["dc2"]
+        await near.create_folder(USER, "a")
+        await near.annotate(USER, await near.folder(USER, "a"), {"/private/comment": b"x"})
+        await nodes.converged()
+        async with watching(far) as watcher:
+            nodes.network.cut(("dc1", "dc2"))
+            await nodes.linked(["dc1"], ["dc2"])
+            await near.delete_folder(USER, "a")
+            await far.save("new", "a")
+            nodes.network.mend(("dc1", "dc2"))
+            await settled(nodes)
+            assert watcher.beliefs.folders.keys() == {INBOX, "a"}
+            await check(far, watcher)
 
 
 async def test_a_repaired_folder_is_told(tmp_path: Path, autojump_clock: MockClock) -> None:

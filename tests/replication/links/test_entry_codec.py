@@ -120,7 +120,7 @@ def logged_entries(draw: st.DrawFn) -> Logged:
     mailbox_id, uidvalidity = (draw(ids), draw(st.integers(1, UID_MAX))) if kind == "mail" else (tree_id(user), 0)
     entry = Entry(
         draw(dots), draw(predecessors), draw(numbers), draw(numbers), user, mailbox_id, uidvalidity, tuple(changes),
-        draw(histories),
+        draw(histories), draw(st.booleans()),
     )  # fmt: skip
     return Logged(1, entry, 0, known)
 

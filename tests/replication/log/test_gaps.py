@@ -116,7 +116,7 @@ async def test_peer_adopts_lost_entries_and_gets_the_later_ones(
 
 
 async def test_entry_that_the_disk_has_altered_reaches_no_peer(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """What dc2's log says of a message of dc1 is another date, in an entry that can still be read."""
+    """The log of dc2 has another date for a message of dc1, in an entry that can still be read."""
     async with cluster(tmp_path, autojump_clock) as nodes:
         await cut_off_dc3(nodes)
         with_gap, back = nodes["dc2"], nodes["dc3"]

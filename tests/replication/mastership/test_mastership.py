@@ -10,13 +10,15 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from protocol.commands import Master, Reply, Who
+from protocol.commands import Master, Mismatch, Reply, Who
 from protocol.values import Dot
 from replicator.config import Config, MastershipConfig, Scope
 from replicator.errors import DatabaseFailedError, DiskFullError, MailError
 from replicator.replication.convergence import sync_client
 from replicator.replication.log.sender import Sender
 from replicator.replication.mastership.elections import Elections
+from replicator.replication.writes.head_exchange import ask
+from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Logged, Transaction
 from replicator.store.log import forks
@@ -41,6 +43,22 @@ async def test_first_writer_becomes_master(tmp_path: Path, autojump_clock: MockC
         assert status[sid].mastered == 1
         (shown,) = await nodes[sid].report.mailboxes(USER)
         assert shown.master == sid
+
+
+async def test_node_named_without_asking_learns_so_from_whoever_shows_more(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        key = await key_of(nodes["dc2"])
+        await nodes.converged()
+        dc2, dc3 = nodes["dc2"].coordinator, nodes["dc3"].coordinator
+        named = await dc2.elections.ask(Who(dc2.mastership.masters.term, dc2.mastership.scope(key), "dc3"))
+        assert named == Master("dc3")
+        shown = Chain(key.mailbox_id, USER, key.uidvalidity, head=Dot("dc2.other", 1))
+        for _ in range(2):
+            assert isinstance(await ask(dc2.mastership.toward("dc3"), "dc3", key, shown), Mismatch)
+            await until(lambda: dc3.mastership.is_ours(key))
+        assert dc3.mastership.may_number(key)
 
 
 async def dots(node: Node) -> list[Dot]:

@@ -19,7 +19,7 @@ from tests.replication.sessions.told import Aware, Cache, Told
 
 IDLE_S = (0.0, 0.01, 0.3, 6.0)
 ENABLED = ("", "QRESYNC", "CONDSTORE", "QRESYNC")
-"""What each session knows of RFC 7162 from the beginning."""
+"""Parts of RFC 7162 that each session knows from the beginning."""
 
 LEARN = "(UID FLAGS MODSEQ RFC822.SIZE EMAILID)"
 
@@ -29,7 +29,7 @@ class LeftError(Exception):
 
 
 class Step(NamedTuple):
-    """What happens next. `who`, `a` and `b` are small numbers, whose meaning depends on `kind`."""
+    """The next event. `who`, `a` and `b` are small numbers, whose meaning depends on `kind`."""
 
     kind: str
     who: int
@@ -52,7 +52,7 @@ class _Patient(Client):
 
 
 class Around(NamedTuple):
-    """What a session knows of the world."""
+    """Knowledge of a session about the world."""
 
     facts: Facts
     node: Callable[[int], Node]

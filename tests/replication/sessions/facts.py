@@ -1,4 +1,4 @@
-"""What the clients of each node have been told, which must never contradict itself (design section 3, promise 2)."""
+"""Facts told to the clients of each node, which must never contradict each other (design section 3, promise 2)."""
 
 from __future__ import annotations
 

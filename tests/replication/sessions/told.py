@@ -28,7 +28,7 @@ def may_expunge(command: str) -> bool:
 
 @dataclass
 class Aware:
-    """What the client has enabled."""
+    """Extensions that the client has enabled."""
 
     condstore: bool = False
     qresync: bool = False
@@ -36,7 +36,7 @@ class Aware:
 
 @dataclass
 class Cache:
-    """What a client keeps of a mailbox: see `Told.cache`."""
+    """A client's cache of a mailbox: see `Told.cache`."""
 
     sid: str
     name: str

@@ -11,7 +11,7 @@ WORK = "(SELECT mailbox_id FROM folder WHERE name = 'Work')"
 TREE = "(SELECT id FROM chain WHERE uidvalidity = 0 AND user = 'alice')"
 ROW = (
     "uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, received_ms, size_bytes, content_hash,"
-    " fingerprint"
+    " saved_ms, fingerprint"
 )
 INTO = f"(mailbox, {ROW})"
 ALSO = "x'919292a56463392e7a0500'"  # one placement, of dc9.z:5
@@ -36,6 +36,10 @@ DAMAGES = [
         "placements added", [f"UPDATE by_uid SET also = {ALSO} WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 1}
     ),
     Planted("placements garbled", [f"UPDATE by_uid SET also = 'x' WHERE mailbox = {INBOX}"], {"by_uid": 3}),
+    Planted(
+        "save date altered", [f"UPDATE by_uid SET saved_ms = 1 WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 1}
+    ),
+    Planted("save dates lost", [f"UPDATE by_uid SET saved_ms = NULL WHERE mailbox = {INBOX}"], {"by_uid": 3}),
     Planted("GUID altered", [f"UPDATE by_uid SET guid = randomblob(16) WHERE mailbox = {WORK}"], {"by_uid": 1}),
     Planted("sum altered", [f"UPDATE by_uid SET fingerprint = zeroblob(16) WHERE mailbox = {INBOX}"], {"by_uid": 3}),
     Planted("sum garbled", [f"UPDATE by_uid SET fingerprint = 'x' WHERE mailbox = {WORK}"], {"by_uid": 1}),
@@ -54,7 +58,8 @@ DAMAGES = [
             + ", 7, origin, seq, change, x'"
             + "99" * 16
             + "', claim_origin, claim_seq,"
-            f" modseq, flags, 1, 1, content_hash, fingerprint, also FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}",
+            " modseq, flags, 1, 1, content_hash, fingerprint, also, saved_ms"
+            f" FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}",
             f"INSERT INTO by_guid VALUES (x'{'99' * 16}', {WORK}, 7, 'dc1.x', 1, 0)",
         ],
         {"by_uid": 1, "by_guid": 1},

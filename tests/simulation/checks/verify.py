@@ -146,6 +146,8 @@ def _check_mailbox(
         assert left or not row, f"back: {guid.hex()}, expunged as {placements}"
         if row is not None:
             assert set(row.placements()) == left, f"{guid.hex()} stands for {row.placements()}, and {left} are left"
+            dates = {known.history.added[one].saved_ms for one in placements}
+            assert row.saved_ms in dates, f"{guid.hex()} has the save date {row.saved_ms}, and came at {dates}"
         if row is not None and len(left) == len(placements):
             expected = _last_stamped([flags.get(one, {}) for one in placements])
             assert row.visible_flags() == expected, f"{placements} has {row.visible_flags()}, not as last stamped"

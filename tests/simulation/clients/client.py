@@ -331,8 +331,9 @@ class Client:
     async def _check_own_writes(self, node: Node, name: str) -> None:
         """Check that the node shows what the client heard OK for elsewhere (design section 8).
 
-        It need not if it says that it does not, if one of the two nodes counts the other as out of reach, or if nodes
-        are told falsehoods: then nobody knows which head another node shows.
+        It need not if it says that it does not, if one of the two nodes counts the other as out of reach, if the node
+        that said OK has lost its disk meanwhile, or if nodes are told falsehoods: then nobody knows which head another
+        node shows.
         """
         in_reach, heard_before = self._in_reach(node), dict(self._heard)  # a node that stands still answers much later
         if not await node.mail.catch_up(self.user, name) or self._world.plan.deception is not None:
@@ -341,7 +342,10 @@ class Client:
             view = await node.mail.open_mailbox(await node.mail.folder(self.user, name))
         except FolderNotFoundError:
             return
-        sid, heard = heard_before.get(view.mailbox_id, (node.sid, {}))
+        before = heard_before.get(view.mailbox_id)
+        if before is None or before is not self._heard.get(view.mailbox_id):
+            return
+        sid, heard = before
         if sid != node.sid and sid in in_reach & self._in_reach(node):
             shown = _context(node, view)
             assert covers(shown, heard), f"{node.sid} shows {shown}, but {self._name} heard OK for {heard} at {sid}"

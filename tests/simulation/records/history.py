@@ -41,6 +41,7 @@ class Added(NamedTuple):
     guid: bytes
     content_hash: bytes
     copied: bool
+    saved_ms: int
 
 
 class FlagChange(NamedTuple):
@@ -117,7 +118,7 @@ class History:
                 case MailAdd():
                     placement = (entry.dot, number)
                     self.added[placement] = Added(
-                        entry.user, entry.mailbox_id, change.guid, change.content_hash, change.copied
+                        entry.user, entry.mailbox_id, change.guid, change.content_hash, change.copied, entry.stamp.ms
                     )
                     if not change.copied:
                         self.brought[entry.dot][number] = change.content_hash

@@ -1,4 +1,4 @@
-"""Which bodies get an outline, in which order, and when it goes."""
+"""Bodies that get an outline, their order, and the end of an outline."""
 
 from __future__ import annotations
 

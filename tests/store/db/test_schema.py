@@ -7,7 +7,7 @@ from replicator.errors import ConfigError, DatabaseFailedError, DataError
 from replicator.runtime.environment import Environment
 from replicator.store.db import queries, schema
 from replicator.store.store import Store
-from tests.store.harness import ALICE, annotating, connection_of, creating, open_store, save, without_histories
+from tests.store.harness import ALICE, INBOX, annotating, connection_of, creating, open_store, save, without_histories
 
 
 async def error_on_opening(path: Path) -> str:
@@ -40,7 +40,8 @@ async def test_database_of_an_earlier_version_is_upgraded(tmp_path: Path, monkey
     connection = sqlite3.connect(path)
     connection.executescript(
         "DROP INDEX lacking_hash; DROP INDEX log_abandoned; ALTER TABLE identity DROP COLUMN begun;"
-        "ALTER TABLE by_uid DROP COLUMN also; ALTER TABLE chain DROP COLUMN history;"
+        "ALTER TABLE by_uid DROP COLUMN also; ALTER TABLE by_uid DROP COLUMN saved_ms;"
+        "ALTER TABLE chain DROP COLUMN history;"
         "DROP TRIGGER outline_leaves; DROP TABLE outline; DROP TABLE annotation; PRAGMA user_version = 8;"
     )
     connection.close()
@@ -60,7 +61,7 @@ async def test_entries_that_an_earlier_version_logged_can_be_read(
     connection.executescript(
         "UPDATE log SET body = substr(body, 18);"  # without checks
         "ALTER TABLE chain DROP COLUMN history; DROP TRIGGER outline_leaves; DROP TABLE outline;"
-        "DROP TABLE annotation; PRAGMA user_version = 10;"
+        "ALTER TABLE by_uid DROP COLUMN saved_ms; DROP TABLE annotation; PRAGMA user_version = 10;"
     )
     connection.close()
     async with Store.open(path, "dc1.b", Environment()) as store:
@@ -74,12 +75,33 @@ async def test_database_from_before_there_were_annotations_takes_them(tmp_path: 
     async with open_store(tmp_path) as store:
         await store.write(creating("Work", b"w" * 16))
     connection = sqlite3.connect(path)
-    connection.executescript("DROP TABLE annotation; PRAGMA user_version = 12;")
+    connection.executescript(
+        "DROP TABLE annotation; ALTER TABLE by_uid DROP COLUMN saved_ms; PRAGMA user_version = 12;"
+    )
     connection.close()
     async with open_store(tmp_path, "dc1.b") as store:
         await store.write(annotating(b"w" * 16, comment=b"x"))
         known = await store.read(lambda reader: queries.annotations_of(reader, ALICE, b"w" * 16))
         assert known == {"/private/comment": b"x"}
+
+
+async def test_messages_from_before_there_were_save_dates_stay_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "node.db"
+    async with open_store(tmp_path) as store:
+        with without_histories(monkeypatch):
+            await save(store, 1)
+        before = await store.read(lambda reader: queries.chain_or_empty(reader, INBOX))
+    connection = sqlite3.connect(path)
+    connection.executescript("ALTER TABLE by_uid DROP COLUMN saved_ms; PRAGMA user_version = 13;")
+    connection.close()
+    async with open_store(tmp_path, "dc1.b") as store:
+        after = await store.read(lambda reader: queries.chain_or_empty(reader, INBOX))
+        assert after.digest() == before.digest()
+        await save(store, 2)
+        view = await store.view(INBOX)
+        assert [message.saved_ms is None for message in view.messages.values()] == [True, False]
 
 
 async def test_database_of_another_program_is_left_unchanged(tmp_path: Path) -> None:

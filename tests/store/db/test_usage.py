@@ -1,4 +1,4 @@
-"""What users' mailboxes hold, as the store remembers it: the same as a count of all rows, whatever happens."""
+"""Contents of users' mailboxes, as the store remembers them: the same as a count of all rows, whatever happens."""
 
 from __future__ import annotations
 

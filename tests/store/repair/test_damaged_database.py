@@ -1,5 +1,6 @@
 import shutil
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -38,10 +39,12 @@ async def test_all_unknown_entries_of_a_whole_database_are_found(tmp_path: Path)
     assert path.read_bytes() == before
 
 
-async def test_messages_of_a_database_of_an_earlier_version_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lacking", [["also", "saved_ms"], ["saved_ms"]])
+async def test_messages_of_a_database_of_an_earlier_version_are_found(tmp_path: Path, lacking: Sequence[str]) -> None:
     path = await full_database(tmp_path)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("ALTER TABLE by_uid DROP COLUMN also")
+        for column in lacking:
+            connection.execute(f"ALTER TABLE by_uid DROP COLUMN {column}")
     with damaged_database.opened(path) as damaged:
         (chain,) = damaged.mailboxes()
         assert len(damaged.rows(chain)) == SIZE

@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FolderSelection:
-    """What LIST shows of the folders that match a pattern (RFC 5258 section 3.1).
+    """Lines that LIST shows for the folders that match a pattern (RFC 5258 section 3.1).
 
     `criteria`: sets of names; a folder has to be in each of them. If `recursive`, so do parents of such folders.
     `unknown`: names that LIST shows although no folder has them. `marked`: attributes of names.

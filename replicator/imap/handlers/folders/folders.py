@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import trio
 
@@ -15,7 +14,7 @@ from replicator.imap.handlers.resync import update_cache
 from replicator.imap.selection import Selection, shown_modseq
 from replicator.imap.session import Completion, Session
 from replicator.imap.special_uses import checked_uses
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import list_line, status_line, status_response, untagged
 from replicator.mailstore import INBOX, SEPARATOR, Folder, FolderStatus
@@ -34,9 +33,11 @@ async def namespace(session: Session, _command: c.Namespace) -> Completion:
 async def create(session: Session, command: c.Create) -> Completion:
     """Run CREATE. A trailing separator only announces that the folder will have subfolders (RFC 3501 section 6.3.3)."""
     _check_net_unicode(command.mailbox)
-    with _counting_refusals(session):
-        name, use = command.mailbox.removesuffix(SEPARATOR), checked_uses(command.uses)
+    name, use = command.mailbox.removesuffix(SEPARATOR), checked_uses(command.uses)
+    try:
         folder = await session.mail.create_folder(session.user, name, use or None)
+    except MailboxFullError as error:
+        raise await _refusal(session, error, name, annotations=1 if use else 0) from error
     return Completion("Created", mailbox_id_code(folder))
 
 
@@ -55,15 +56,23 @@ async def delete(session: Session, command: c.Delete) -> Completion:
 async def rename(session: Session, command: c.Rename) -> Completion:
     """Run RENAME."""
     _check_net_unicode(command.new_name)
-    with _counting_refusals(session):
-        await session.mail.rename_folder(session.user, command.mailbox, command.new_name.removesuffix(SEPARATOR))
+    name = command.new_name.removesuffix(SEPARATOR)
+    try:
+        await session.mail.rename_folder(session.user, command.mailbox, name)
+    except MailboxFullError as error:
+        copied = 0
+        if command.mailbox == INBOX:  # the new INBOX has the annotations, too (RFC 5464 section 4.1)
+            copied = len(await session.mail.annotations(session.user, await session.folder(INBOX)))
+        raise await _refusal(session, error, name, annotations=copied) from error
     return Completion("Renamed")
 
 
 async def subscribe(session: Session, command: c.Subscribe) -> Completion:
     """Run SUBSCRIBE and UNSUBSCRIBE."""
-    with _counting_refusals(session):
+    try:
         await session.mail.subscribe(session.user, command.mailbox, subscribed=command.subscribed)
+    except MailboxFullError as error:
+        raise session.refusal("imap_folders_per_user", str(error)) from error
     return Completion("Subscribed" if command.subscribed else "Unsubscribed")
 
 
@@ -78,13 +87,21 @@ def _check_net_unicode(name: str) -> None:
         raise InvalidNameError("a folder name has no line or paragraph separators")
 
 
-@contextmanager
-def _counting_refusals(session: Session) -> Iterator[None]:
-    """Count a refusal of one folder or subscription too many."""
-    try:
-        yield
-    except MailboxFullError as error:
-        raise session.refusal("imap_folders_per_user", str(error)) from error
+async def _refusal(session: Session, error: MailboxFullError, new_name: str, *, annotations: int) -> CommandFailedError:
+    """Count the refusal of a new folder that would add so many annotations, and return the error for the client."""
+    limit = "imap_folders_per_user"
+    if annotations and await _fits(session, new_name):
+        too_many = annotations > session.limits.imap_annotations_per_folder
+        limit = "imap_annotations_per_folder" if too_many else "imap_annotations_per_user"
+    return session.refusal(limit, str(error))
+
+
+async def _fits(session: Session, name: str) -> bool:
+    """Return True if the user may have this folder, too, and those above it."""
+    known = {folder.name for folder in await session.mail.folders(session.user)}
+    levels = name.split(SEPARATOR)
+    above = {SEPARATOR.join(levels[:count]) for count in range(1, len(levels) + 1)}
+    return len(known | above) <= session.limits.imap_folders_per_user
 
 
 async def status(session: Session, command: c.Status) -> Completion:

@@ -21,7 +21,7 @@ from replicator.imap.handlers.folders.folder_list import (
 from replicator.imap.handlers.folders.folders import status_of
 from replicator.imap.handlers.folders.metadata import shown_uses
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import list_line
 from replicator.mailstore import Folder

@@ -13,10 +13,11 @@ from replicator.annotations import SPECIAL_USE
 from replicator.errors import MailboxFullError
 from replicator.imap.session import Completion, Session
 from replicator.imap.special_uses import checked_uses, special_uses, uses_of
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import metadata_response
-from replicator.mailstore import Folder
+from replicator.mailstore import SEPARATOR, Folder
+from replicator.watched_folders import AnnotationEvent, value_digest
 
 ADMIN = "/shared/admin"  # RFC 5464 section 3.2.1.1: clients cannot change it
 
@@ -63,8 +64,9 @@ async def set_metadata(session: Session, command: c.SetMetadata) -> Completion:
             raise too_large(session)
     if folder is None and ADMIN in values:
         raise CommandFailedError(f"Only the operator of this server sets {ADMIN}", "NOPERM")
-    if SPECIAL_USE in values:
-        values[SPECIAL_USE] = _checked_uses(folder, values[SPECIAL_USE])
+    if folder is None and SPECIAL_USE in values:
+        raise CommandFailedError("Special uses belong to folders", "USEATTR")
+    values = _stored(values)
     if len(values) > session.limits.imap_annotations_per_folder:
         raise _too_many(
             session, "imap_annotations_per_folder", "A command sets more annotations than a folder may have"
@@ -94,14 +96,28 @@ async def _home(session: Session, mailbox: str) -> Folder | None:
     return await session.folder(mailbox) if mailbox else None
 
 
-def _checked_uses(folder: Folder | None, value: bytes | None) -> bytes:
-    """Return the special uses to be stored. To remove them is to set none, so that none are guessed any more.
+def _stored(values: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
+    """Return the values as they are stored. To remove special uses is to set none, so that none are guessed any more.
 
     RFC 6154 section 4. Raises CommandFailedError.
     """
-    if folder is None:
-        raise CommandFailedError("Special uses belong to folders", "USEATTR")
-    return checked_uses((value or b"").decode("latin-1").split()).encode("ascii")
+    if SPECIAL_USE not in values:
+        return {**values}
+    uses = checked_uses((values[SPECIAL_USE] or b"").decode("latin-1").split())
+    return {**values, SPECIAL_USE: uses.encode("ascii")}
+
+
+def annotations_set_by(command: c.Command | None) -> set[AnnotationEvent]:
+    """Return what this command, which has succeeded, has made of annotations: it is no news (RFC 5465 section 5)."""
+    match command:
+        case c.SetMetadata(mailbox, values):
+            name, stored = mailbox, _stored(dict(values))
+        case c.Create(mailbox, uses) if uses:
+            name, stored = mailbox.removesuffix(SEPARATOR), {SPECIAL_USE: checked_uses(uses).encode("ascii")}
+        case _:
+            return set()
+    digests = {entry: None if value is None else value_digest(value) for entry, value in stored.items()}
+    return {AnnotationEvent(name, entry, digest) for entry, digest in digests.items()}
 
 
 def _selected(known: Mapping[str, bytes], entry: str, depth: float) -> Iterator[tuple[str, bytes | None]]:

@@ -1,30 +1,33 @@
 """NOTIFY (RFC 5465), and what it makes the server say of folders other than the selected one.
 
-LIST tells of names and subscriptions, STATUS of messages. Both say what is so now, so changes that come fast are told
-together. A client hears nothing of what its own CREATE, DELETE, RENAME and SUBSCRIBE do to names; the STATUS of a
-mailbox into which it copies or appends tells of others' changes, too, so it is sent.
+LIST tells of names and subscriptions, METADATA of annotations, STATUS of messages. They say what is so now, so changes
+that come fast are told together. A client hears nothing of what its own CREATE, DELETE, RENAME, SUBSCRIBE and
+SETMETADATA do to names and annotations; the STATUS of a mailbox into which it copies or appends tells of others'
+changes, too, so it is sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import trio
 
 from replicator.errors import MailError
-from replicator.folder_watch import FolderChanges, FolderEvent, FolderTree
+from replicator.folder_watch import FolderChanges
 from replicator.imap.handlers.folders.folder_list import NONEXISTENT, SUBSCRIBED
 from replicator.imap.handlers.folders.folders import counted
-from replicator.imap.handlers.folders.metadata import shown_uses
+from replicator.imap.handlers.folders.metadata import annotations_set_by, shown_uses
 from replicator.imap.handlers.searches.updates import announce
 from replicator.imap.notifications import Notifications, Wishes, is_caused_by, status_values
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.event_groups import Event
 from replicator.imap.wire.fetch_items import Attribute
 from replicator.imap.wire.refusals import CommandFailedError
-from replicator.imap.wire.responses import list_line, status_line, status_response
+from replicator.imap.wire.responses import list_line, metadata_names_response, status_line, status_response
 from replicator.mailstore import Folder
+from replicator.watched_folders import FolderEvent, FolderTree
 
 _NAMES_BETWEEN_CHECKPOINTS = 20  # a millisecond or two where names are as long as they may be
 
@@ -94,7 +97,7 @@ async def tell_folders(session: Session, command: c.Command | None = None) -> No
         await _give_up(session, "More has changed than can be told")
         return
     try:
-        due = await _tell_events(session, notifications, changes, command)
+        due = await _Events(session, notifications, changes, command).tell()
     except MailError as error:
         await _give_up(session, str(error))
         return
@@ -110,30 +113,60 @@ async def tell_folders(session: Session, command: c.Command | None = None) -> No
 async def _give_up(session: Session, why: str) -> None:
     """Tell that the client will not be notified any more (RFC 5465 section 5.8)."""
     session.notify(Notifications())
-    await session.write([status_line("OK", f"{why}; send NOTIFY again, then LIST and STATUS", _OVERFLOW)])
+    await session.write([status_line("OK", f"{why}; send NOTIFY again, then LIST, STATUS and GETMETADATA", _OVERFLOW)])
 
 
-async def _tell_events(
-    session: Session, notifications: Notifications, changes: FolderChanges, command: c.Command | None
-) -> list[str]:
-    """Tell of names and subscriptions. Return the names of renamed folders whose messages are news to the client."""
-    tree, due, uses = changes.tree, list[str](), None
-    known: set[str] = set()  # new names of folders of which the client knows that they have moved
-    for position, event in enumerate(changes.events):
-        if position % _NAMES_BETWEEN_CHECKPOINTS == 0:
-            await trio.lowlevel.checkpoint()
-        is_known = event.implied_by in known or (command is not None and is_caused_by(command, event))
+@dataclass(slots=True)
+class _Events:
+    """What has happened to names, subscriptions and annotations, told in its order: a rename takes annotations along.
+
+    `due`: names of renamed folders whose messages are news to the client. `command`: the one that was just done.
+    """
+
+    session: Session
+    notifications: Notifications
+    changes: FolderChanges
+    command: c.Command | None
+    due: list[str] = field(default_factory=list)
+    _known: set[str] = field(default_factory=set)  # new names of folders that the client knows to have moved
+    _uses: Mapping[str, str] | None = None  # read once, and only if they are shown
+    _annotated: dict[str, dict[str, None]] = field(default_factory=dict)  # folder -> annotations to be told of
+
+    async def tell(self) -> list[str]:
+        """Tell everything, and return `due`. Raises MailError if special uses cannot be read."""
+        own = annotations_set_by(self.command)
+        for position, event in enumerate(self.changes.events):
+            if position % _NAMES_BETWEEN_CHECKPOINTS == 0:
+                await trio.lowlevel.checkpoint()
+            if isinstance(event, FolderEvent):
+                await self._tell_annotations()
+                await self._tell_name(event)
+            elif event not in own and self.notifications.wants_annotation(event, self.changes.tree):
+                self._annotated.setdefault(event.name, {})[event.entry] = None
+        await self._tell_annotations()
+        return self.due
+
+    async def _tell_annotations(self) -> None:
+        for position, (name, entries) in enumerate(self._annotated.items()):
+            if position % _NAMES_BETWEEN_CHECKPOINTS == 0:
+                await trio.lowlevel.checkpoint()
+            await self.session.write(metadata_names_response(name, [*entries], utf8=self.session.aware.utf8))
+        self._annotated = {}
+
+    async def _tell_name(self, event: FolderEvent) -> None:
+        tree, notifications, command = self.changes.tree, self.notifications, self.command
+        is_known = event.implied_by in self._known or (command is not None and is_caused_by(command, event))
         if not is_known and notifications.wants_event(event, tree):
-            if event.exists and uses is None:
-                uses = await shown_uses(session, {name: folder.mailbox_id for name, folder in tree.folders.items()})
-            await session.write([_line(event, tree, uses or {}, utf8=session.aware.utf8)])
+            if event.exists and self._uses is None:
+                ids = {name: folder.mailbox_id for name, folder in tree.folders.items()}
+                self._uses = await shown_uses(self.session, ids)
+            await self.session.write([_line(event, tree, self._uses or {}, utf8=self.session.aware.utf8)])
             is_known = True
         if event.old_name is not None:
             if is_known:
-                known.add(event.name)
+                self._known.add(event.name)
             if not (is_known and notifications.wants_status(event.old_name, tree)):
-                due.append(event.name)
-    return due
+                self.due.append(event.name)
 
 
 def _line(event: FolderEvent, tree: FolderTree, uses: Mapping[str, str], *, utf8: bool) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from protocol.units import KIB
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import quota_response, quota_root_response
 from replicator.mailstore import Quota

@@ -14,8 +14,8 @@ from replicator.errors import MessageTooLargeError
 from replicator.flags import settable_in
 from replicator.imap.handlers.messages.catenate import stored_part
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
-from replicator.imap.wire.command_parser import CommandSyntaxError
+from replicator.imap.wire.commands import command_types as c
+from replicator.imap.wire.commands.command_parser import CommandSyntaxError
 from replicator.imap.wire.connection import WHOLE_LITERAL_BYTES
 from replicator.imap.wire.large_literal import IncomingLiteral
 from replicator.imap.wire.refusals import CommandFailedError, offering_to_create
@@ -94,6 +94,7 @@ class _Intake:
         """Take in all messages. Raises MailError, CommandFailedError."""
         message: _Message | None = None
         while True:
+            self._stored_parts += self._checked_urls(command)
             for number, given in enumerate(command.messages, 1):
                 arriving = command.arriving if number == len(command.messages) else None
                 parts = given.parts if message is None else given.parts[1:]  # the first one has been taken
@@ -130,14 +131,18 @@ class _Intake:
                     await message.sink.write(chunk)
 
     async def _take_stored(self, message: _Message, url: bytes) -> None:
-        self._stored_parts += 1
-        if self._stored_parts > MAX_STORED_PARTS:
-            raise CommandFailedError(f"An APPEND may have {MAX_STORED_PARTS} URLs", "LIMIT")
         part = await stored_part(self._session, url)
         await self._expect(part.size_bytes)
         async with aclosing(part.read()) as pieces:
             async for piece in pieces:
                 await message.sink.write(piece)
+
+    def _checked_urls(self, command: c.Append) -> int:
+        """Return the number of URLs in what has arrived, before any is read. Raises CommandFailedError."""
+        urls = sum(isinstance(part, c.StoredPart) for message in command.messages for part in message.parts)
+        if self._stored_parts + urls > MAX_STORED_PARTS:
+            raise CommandFailedError(f"An APPEND may have {MAX_STORED_PARTS} URLs", "LIMIT")
+        return urls
 
     async def _expect(self, size_bytes: int) -> None:
         """Count octets that are about to come. Raises as `_count`, and QuotaExceededError."""
@@ -158,6 +163,7 @@ class _Intake:
         rest, begins = literal.proceed()
         command = await self._parsed(within, rest)
         while begins and not _ends_in_text(command):  # the literal that begins is a URL
+            self._checked_urls(command)
             if literal.large:
                 raise CommandFailedError(_too_large(literal.size), condition="BAD")
             rest, begins = await literal.read_on()

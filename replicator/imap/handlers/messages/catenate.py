@@ -13,9 +13,9 @@ from protocol.units import KIB
 from replicator.errors import FolderNotFoundError
 from replicator.imap.rendering.fetch_answers import section
 from replicator.imap.session import Session
-from replicator.imap.wire.command_parser import CommandSyntaxError
+from replicator.imap.wire.commands.command_parser import CommandSyntaxError
 from replicator.imap.wire.fetch_items import BodySection, Span
-from replicator.imap.wire.message_urls import MAX_URL, MessageUrl, MessageUrlError, printed_url
+from replicator.imap.wire.message_urls import MAX_URL, MessageUrl, MessageUrlError, printed_reason, printed_url
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.mailstore import BodyReader
 from replicator.view import Message
@@ -60,7 +60,7 @@ async def stored_part(session: Session, url: bytes) -> StoredPart:
         body = await session.mail.read_body(message)
         content = await _content(session, body, item)
     except (MessageUrlError, FolderNotFoundError) as error:
-        raise CommandFailedError(str(error), f"BADURL {printed_url(url)}") from error
+        raise CommandFailedError(printed_reason(error), f"BADURL {printed_url(url)}") from error
     return StoredPart(body, content)
 
 

@@ -11,7 +11,7 @@ import trio
 
 from protocol.values import UidSet
 from replicator.flags import keywords, other_flags, removable_flags, settable_flags
-from replicator.imap.handlers.messages.fetch import (
+from replicator.imap.handlers.messages.named_messages import (
     MANY_RANGES,
     MESSAGES_BETWEEN_CHECKPOINTS,
     expunged_elsewhere,
@@ -20,7 +20,7 @@ from replicator.imap.handlers.messages.fetch import (
 from replicator.imap.handlers.resync import LOOKED_AT_ONCE, changed_since
 from replicator.imap.selection import Selection
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError, offering_to_create
 from replicator.imap.wire.responses import copyuid, status_line
 from replicator.imap.wire.sequence_set import MessageSet, SavedResult

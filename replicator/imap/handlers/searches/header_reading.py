@@ -120,10 +120,11 @@ class _Reading:
         await trio.lowlevel.checkpoint()
         parsing = self.session.services.parsing
         try:
-            kept = await self.session.mail.read_body(message)
-            async with parsing.opened(kept, with_structure=False) as body:
-                make = partial(self._made, body.header)
-                values = await parsing.run(body, make, with_structure=False, values=len(self.wanted))
+            with self.session.reading():
+                kept = await self.session.mail.read_body(message)
+                async with parsing.opened(kept, with_structure=False) as body:
+                    make = partial(self._made, body.header)
+                    values = await parsing.run(body, make, with_structure=False, values=len(self.wanted))
         except ContentUnavailableError:
             self.unreadable.add(message.uid)
         else:

@@ -1,4 +1,4 @@
-"""What SEARCH, SORT and THREAD share: finding messages, telling which, and keeping them for `$`.
+"""Common parts of SEARCH, SORT and THREAD: finding messages, telling which, and keeping them for `$`.
 
 Messages that neither the view nor what is kept of their bodies decides are read, one at a time. With result options
 (RFC 4731, RFC 5267), the answer is an ESEARCH response; SAVE keeps what was found for `$` (RFC 5182).
@@ -16,12 +16,12 @@ import trio
 
 from protocol.units import KIB
 from replicator.errors import ContentUnavailableError
-from replicator.imap.handlers.messages.fetch import MANY_RANGES
+from replicator.imap.handlers.messages.named_messages import MANY_RANGES
 from replicator.imap.handlers.searches.header_reading import LARGEST_VALUES_BYTES, read_slice, slices
 from replicator.imap.matching.phases import Basis, Search
 from replicator.imap.rendering import outline
 from replicator.imap.session import Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import esearch_response, places, search_response
 from replicator.imap.wire.search_keys import (
@@ -162,10 +162,11 @@ async def _narrowed(session: Session, doubtful: Sequence[int], evaluation: Searc
 
 async def _matches(session: Session, message: Message, evaluation: Search) -> bool:
     parsing, bodies = session.services.parsing, evaluation.reads_bodies
-    kept = await session.mail.read_body(message)
-    async with parsing.opened(kept, with_structure=bodies, with_bodies=bodies) as body:
-        work = partial(evaluation.matches, message, body)
-        return await parsing.run(body, work, with_structure=bodies, values=evaluation.keys)
+    with session.reading():
+        kept = await session.mail.read_body(message)
+        async with parsing.opened(kept, with_structure=bodies, with_bodies=bodies) as body:
+            work = partial(evaluation.matches, message, body)
+            return await parsing.run(body, work, with_structure=bodies, values=evaluation.keys)
 
 
 # ---- telling ----------------------------------------------------------------------------------------------------

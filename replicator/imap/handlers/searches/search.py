@@ -7,7 +7,7 @@ from dataclasses import replace
 from replicator.imap.handlers.searches.results import check_readable, find, limited_work, save, take_saved, tell
 from replicator.imap.handlers.searches.updates import keep_updated, watch
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.search_keys import ReturnOption, Returns
 
 

@@ -14,7 +14,7 @@ from replicator.imap.handlers.searches.results import (
 )
 from replicator.imap.handlers.searches.updates import keep_updated, sortables_of, watch
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 
 SORTED_HERE = 500  # messages; more are sorted in a thread
 

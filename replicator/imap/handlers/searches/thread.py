@@ -17,7 +17,7 @@ from replicator.imap.ordering.sorting import sent_or_received
 from replicator.imap.ordering.threads import NO_REFERENCES, Node, Threadable, by_ordered_subject, printed
 from replicator.imap.rendering.header_columns import Column, ColumnValue
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.responses import thread_response
 from replicator.imap.work_meter import WorkMeter
 

@@ -16,13 +16,21 @@ from replicator.imap.notifications import Wishes
 from replicator.imap.ordering.sorting import Row, Sortables
 from replicator.imap.search_updates import MAX_RESULTS, MAX_SEARCHES, SearchUpdates, UpdatedSearch
 from replicator.imap.session import Completion, Session
-from replicator.imap.wire import command_types as c
+from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.fetch_items import FetchItem
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import status_line
 from replicator.imap.wire.search_keys import ReturnOption, depends_on_message_alone
 from replicator.imap.wire.sort_keys import SortCriterion
 from replicator.imap.work_meter import WorkExceededError, WorkMeter
+
+READING_S = 2.0
+"""Seconds in which all bodies that an announcement needs are read.
+
+The client's next command waits for that, and for another announcement before it is answered. Bodies on this node's disk
+take milliseconds, those of a peer in reach some round trips, and those of a peer that is away half a minute each, for
+nothing.
+"""
 
 # ---- announcing -------------------------------------------------------------------------------------------------
 
@@ -55,7 +63,8 @@ async def announce(
     for lines in parts:
         await session.write(lines)
         await trio.lowlevel.checkpoint()
-    results = await _tell_new(session, selection.news(known), wishes.items)
+    with session.reading_within(READING_S):
+        results = await _tell_new(session, selection.news(known), wishes.items)
     return bool(gone or first or results)
 
 

@@ -9,8 +9,9 @@ from lark import Lark, UnexpectedCharacters, UnexpectedEOF, UnexpectedToken
 from lark.load_grammar import FromPackageLoader
 
 from protocol.framing import Frame
-from replicator.imap.wire.command_builder import CommandBuilder, MeaninglessError
-from replicator.imap.wire.command_types import Tagged
+from replicator.imap.wire.commands.builders.text_values import MeaninglessError
+from replicator.imap.wire.commands.command_builder import CommandBuilder
+from replicator.imap.wire.commands.command_types import Tagged
 from replicator.imap.wire.fetch_items import BodySection
 
 _TAG = re.compile(rb"[!#$&',\-./0-9:;<=>?@A-Z\[\]^_`a-z|}~]{1,64}(?= |\Z)")  # TAG of protocol/lexical.lark
@@ -40,6 +41,7 @@ _WORDS = {
     "LITERAL8": "a literal",
     "LPAR": "(",
     "MAILBOX_FILTER": "a kind of mailboxes",
+    "METADATA_DEPTH": "0 or 1 or infinity",
     "NAMING_FILTER": "a kind of mailboxes",
     "NUMBER": "a number",
     "NZ_NUMBER": "a number",
@@ -66,6 +68,8 @@ _WORDS = {
 _ALTERNATIVES = {"CAPABILITY": "the name of a command", "SEARCH_PLAIN": "a search key"}
 """For positions where many terminals are allowed: one of these terminals, and a common name for all of them."""
 
+_NUMBERS = {"NUMBER", "NZ_NUMBER", "SEQUENCE_SET", "PART"}
+
 _VERB_SHOWN = 32  # octets of an unknown command that the answer repeats: no command has so long a name
 
 
@@ -83,7 +87,7 @@ class CommandParser:
     def __init__(self) -> None:
         self._builder = CommandBuilder()
         self._lark = Lark(
-            files("replicator.imap.wire").joinpath("imap.lark").read_text("utf-8"),
+            files("replicator.imap.wire.commands").joinpath("imap.lark").read_text("utf-8"),
             start=["tagged", "section"],
             parser="lalr",
             lexer="contextual",
@@ -146,6 +150,8 @@ def _printable(verb: bytes) -> str:
 
 def _explain(error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken, text: bytes) -> str:
     where = f"at column {error.column}"
+    if digits := _digits_before(error, text):
+        return f"The number at column {error.column - digits} is too large"
     if isinstance(error, UnexpectedCharacters):
         expected = set(error.allowed or ())
     else:
@@ -158,3 +164,14 @@ def _explain(error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken, text
         if terminal in expected:
             return f"Expected {words} {where}"
     return f"Expected {' or '.join(sorted({_WORDS.get(name, name) for name in expected}))} {where}"
+
+
+def _digits_before(error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken, text: bytes) -> int:
+    """Return the digits of a number that has more than its terminal may have, up to the error; else 0."""
+    if isinstance(error, UnexpectedEOF) or not error.token_history or error.pos_in_stream is None:
+        return 0
+    before, position = error.token_history[-1], error.pos_in_stream
+    if before is None or before.type not in _NUMBERS or before.end_pos != position:
+        return 0
+    begun = text[:position]
+    return len(begun) - len(begun.rstrip(b"0123456789")) if text[position : position + 1].isdigit() else 0

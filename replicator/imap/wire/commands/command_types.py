@@ -269,7 +269,7 @@ class AppendedMessage:
 
 
 class Within(Enum):
-    """Where the last literal of an APPEND stands. The value is a command up to such a literal, which is empty."""
+    """The place of the last literal of an APPEND. The value is a command up to such a literal, which is empty."""
 
     NOTHING = b"t APPEND m {0+}\r\n"
     UTF8 = b"t APPEND m UTF8 (~{0+}\r\n"
@@ -345,7 +345,7 @@ class CancelUpdate:
 
 
 class ThreadAlgorithm(Enum):
-    """How messages are put into threads (RFC 5256 section 3; REFS: draft-ietf-morg-inthread)."""
+    """Algorithms that put messages into threads (RFC 5256 section 3; REFS: draft-ietf-morg-inthread)."""
 
     ORDEREDSUBJECT = "ORDEREDSUBJECT"
     REFERENCES = "REFERENCES"

@@ -1,0 +1,111 @@
+"""Announcements while bodies are at a peer that is away: the client's next command does not wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicator.errors import ContentUnavailableError
+from replicator.imap.handlers.searches.updates import READING_S
+from replicator.imap.services import ImapServices
+from replicator.mailstore import BodyReader, Folder, NewMessage
+from replicator.view import Message
+from tests.imap.client import connected
+from tests.one_node import HookedMail
+
+PEERS_PATIENCE_S = 25.0
+HERE, AWAY = b"Subject: here\r\n\r\nHello", b"Subject: away\r\n\r\nHello again"
+
+
+class _Peer:
+    """What a node waits for where bodies of some size are missing, and bodies that are read one by one."""
+
+    def __init__(self, mail: HookedMail, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answers_after_s = PEERS_PATIENCE_S
+        self.has_it = False
+        self._read = mail.read_body
+        monkeypatch.setattr(mail, "read_body", self.read_body)
+        for name in ("read_bodies", "outlines"):
+            monkeypatch.setattr(mail, name, self._nothing)
+
+    async def read_body(self, message: Message) -> BodyReader:
+        if message.size_bytes == len(AWAY):
+            await trio.sleep(self.answers_after_s)
+            if not self.has_it:
+                raise ContentUnavailableError("the body is at no reachable node")
+        return await self._read(message)
+
+    @staticmethod
+    async def _nothing(_messages: Iterable[Message], _more: int) -> Mapping[bytes, BodyReader]:
+        return {}
+
+
+@pytest.fixture
+def peer(mail: HookedMail, monkeypatch: pytest.MonkeyPatch) -> _Peer:
+    return _Peer(mail, monkeypatch)
+
+
+async def _arrive(mail: HookedMail, *bodies: bytes) -> Folder:
+    inbox = await mail.folder("alice", "INBOX")
+    await mail.save_all(inbox, [NewMessage(body) for body in bodies])
+    return inbox
+
+
+NOTIFY = "NOTIFY SET (selected (MessageNew (UID BODY.PEEK[TEXT]) MessageExpunge))"
+
+
+async def test_missing_bodies_delay_the_next_command_once(
+    autojump_clock: MockClock, served: ImapServices, mail: HookedMail, peer: _Peer
+) -> None:
+    """It waits for the announcement that goes on, and is answered after another one: mail arrives in steps."""
+    assert peer.answers_after_s > 2 * READING_S
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        await client.run(NOTIFY)
+        await _arrive(mail, HERE, *[AWAY] * 5)
+        began = autojump_clock.current_time()
+        await client.send("a NOOP\r\n")
+        told = await client.until("a")
+        assert autojump_clock.current_time() - began <= 2 * READING_S
+        assert "* 6 EXISTS" in told
+        assert [line for line in told if "FETCH" in line] == ['* 1 FETCH (UID 1 BODY[TEXT] "Hello")']
+        assert told[-1].startswith("a OK ")
+
+
+async def test_the_time_is_that_of_one_announcement(
+    autojump_clock: MockClock, served: ImapServices, mail: HookedMail, peer: _Peer
+) -> None:
+    """What comes later has its own, and so has FETCH, which waits as long as the store does."""
+    assert autojump_clock.autojump_threshold == 0
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        await client.run(NOTIFY)
+        await _arrive(mail, AWAY)
+        assert await client.line() == "* 1 EXISTS"
+        assert (await client.run("NOOP"))[-1].startswith("t OK ")
+        peer.answers_after_s, peer.has_it = READING_S * 0.9, True
+        await _arrive(mail, AWAY)
+        told = [await client.line() for _ in range(3)]
+        assert '* 2 FETCH (UID 2 BODY[TEXT] "Hello again")' in told
+        peer.answers_after_s = READING_S * 1.5
+        assert (await client.run("UID FETCH 1 BODY.PEEK[TEXT]"))[0] == '* 1 FETCH (UID 1 BODY[TEXT] "Hello again")'
+
+
+@pytest.mark.parametrize("search", ["SEARCH RETURN (UPDATE) TEXT Hello", "SORT RETURN (UPDATE) (SUBJECT) UTF-8 ALL"])
+async def test_missing_bodies_delay_no_update_of_a_search_for_long(
+    autojump_clock: MockClock, served: ImapServices, mail: HookedMail, peer: _Peer, search: str
+) -> None:
+    assert peer.answers_after_s > READING_S
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        await client.run(search, "s")
+        await _arrive(mail, HERE, *[AWAY] * 5)
+        began = autojump_clock.current_time()
+        told = await client.run("NOOP")
+        assert autojump_clock.current_time() - began <= READING_S
+        assert told[0] == "* 6 EXISTS"
+        assert any(line.startswith('* ESEARCH (TAG "s") ADDTO (') for line in told)
+        assert told[-1].startswith("t OK ")
