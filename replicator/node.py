@@ -23,6 +23,7 @@ from replicator.http.destinations import Destinations
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.tokens import Tokens
+from replicator.imap.header_cache import HeaderCache
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.rendering.outline import OUTLINER
 from replicator.imap.rendering.search_text import SEARCH_TEXTS
@@ -279,6 +280,7 @@ def _doors(
         metrics=ImapMetrics(registry),
         limits=config.limits,
         refusals=refusals,
+        headers=HeaderCache(config.limits.imap_header_cache_bytes, registry),
         clock_ms=environment.clock_ms,
     )
     host, lmtp_metrics = host_name(sid, config.node.cluster), LmtpMetrics(registry)

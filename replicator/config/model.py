@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from protocol.units import GIB, KIB
+from protocol.units import GIB, KIB, MIB
 from replicator.mime.header import MAX_FIELDS
 from replicator.runtime.addresses import is_loopback
 
@@ -303,6 +303,7 @@ class LimitsConfig:
     imap_search_keys: int = _limit(500, highest=10_000)
     imap_search_work: int = _limit(20_000_000, lowest=1_000, highest=10**12)
     imap_sort_messages: int = _limit(200_000, lowest=1_000, highest=10**7)
+    imap_header_cache_bytes: int = _limit(64 * MIB, lowest=KIB, highest=64 * GIB)
     imap_fetch_items: int = _limit(100, highest=10_000)
     imap_list_wildcards: int = _limit(16, highest=1_000)
     imap_notify_mailboxes: int = _limit(1_000, highest=100_000)

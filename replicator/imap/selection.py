@@ -158,7 +158,8 @@ class Selection:
 
     def printed_flags(self, message: Message) -> Atom:
         """Return the message's flags as this session shows them."""
-        recent = not self._aware.rev2 and message.uid in self.numbering.recent  # RFC 9051 has no such flag
+        marked = self.numbering.recent  # mostly nothing: the session that comes first takes them all
+        recent = bool(marked.ranges) and not self._aware.rev2 and message.uid in marked  # RFC 9051 has no such flag
         return self._print_flags(message.flags | _RECENT_FLAGS if recent else message.flags)
 
     def unheard_keywords(self, message: Message) -> list[bytes]:

@@ -49,6 +49,13 @@ class Numbering:
         position = bisect_left(self._uids, uid)
         return position + 1 if position < len(self._uids) and self._uids[position] == uid else None
 
+    def numbers_of(self, uids: Sequence[int]) -> Sequence[int]:
+        """Return the sequence numbers of these announced UIDs, ascending and not empty."""
+        first, last = bisect_left(self._uids, uids[0]), bisect_left(self._uids, uids[-1])
+        if last - first == len(uids) - 1:
+            return range(first + 1, last + 2)  # no message lies between two of them
+        return [bisect_left(self._uids, uid, first, last) + 1 for uid in uids]
+
     def numbers(self, uids: Iterable[int]) -> list[int]:
         """Return the sequence numbers of those UIDs that were announced, ascending."""
         return [number for uid in sorted(uids) if (number := self.number(uid)) is not None]

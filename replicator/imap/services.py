@@ -11,6 +11,7 @@ from typing import Protocol
 from protocol.framing import Frame
 from protocol.units import KIB
 from replicator.config import LimitsConfig
+from replicator.imap.header_cache import HeaderCache
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.wire.commands.command_parser import CommandParser
 from replicator.imap.wire.commands.command_types import Tagged
@@ -81,6 +82,7 @@ class ImapServices:
     metrics: ImapMetrics = field(default_factory=ImapMetrics)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     refusals: RefusalMetrics = field(default_factory=RefusalMetrics)
+    headers: HeaderCache = field(default_factory=lambda: HeaderCache(LimitsConfig().imap_header_cache_bytes))
     clock_ms: Callable[[], int] = wall_clock_ms
     places: Places = field(init=False)
 

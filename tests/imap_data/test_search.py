@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import Dot, UidSet
-from replicator.imap.matching import bounds
 from replicator.imap.matching.bounds import contains
 from replicator.imap.matching.phases import STEP_WORK, Basis, Search
+from replicator.imap.rendering import header_columns
 from replicator.imap.rendering.fetch_answers import ParsedBody
+from replicator.imap.rendering.header_columns import Columns
 from replicator.imap.rendering.outline import outline_of
 from replicator.imap.rendering.search_text import search_text_of
 from replicator.imap.wire import search_keys as keys
@@ -233,12 +234,19 @@ def test_search_finds_the_same_as_a_naive_search(
         found, undecided = decided(search)
     assert undecided == sorted(undecided)
     assert found.isdisjoint(undecided)
+    if undecided and not search.reads_bodies:
+        messages = [by_uid[uid].row for uid in undecided]
+        headers = [ParsedBody(Skeleton(by_uid[uid].octets)).header for uid in undecided]
+        columns = Columns({one: [one.make(header, one.field) for header in headers] for one in search.columns}, 0)
+        matching = search.by_columns(messages, columns)
+        assert matching == search.by_columns_apart(messages, columns)
+        assert matching == {one for one in undecided if matches_naively(key, by_uid[one], mailbox)}
     if undecided:
         bodies = {by_uid[uid].row.content_hash: Skeleton(by_uid[uid].octets) for uid in undecided}
         outlines = {one: outline_of(body) for one, body in bodies.items() if one[-1] in outlined}
         texts = {one: search_text_of(body) for one, body in bodies.items() if one[-1] in with_text}
         more, undecided = search.narrow([by_uid[uid].row for uid in undecided], outlines, texts)
-        assert search.reads_fields or search.reads_bodies or not more
+        assert search.columns or search.reads_bodies or not more
         assert not outlined & with_text & {uid for uid in undecided if is_told(key)}
         assert found.isdisjoint(more)
         assert more.isdisjoint(undecided)
@@ -455,7 +463,7 @@ def test_header_is_decoded_once_however_many_keys_look_at_it(monkeypatch: pytest
         decoded.append(value)
         return value.decode()
 
-    monkeypatch.setattr(bounds, "value_text", value_text)
+    monkeypatch.setattr(header_columns, "value_text", value_text)
     many = keys.And(tuple(keys.Not(keys.HeaderContains("X", b"q%d" % number)) for number in range(300)))
     assert search_of(many, row(1)).matches(row(1), ParsedBody(Skeleton(b"X: y\r\n" * 1000 + b"\r\n")))
     assert len(decoded) == 1000

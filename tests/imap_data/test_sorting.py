@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.values import Dot
-from replicator.imap.ordering.header_facts import MAX_COMPARED, HeaderFacts
-from replicator.imap.ordering.sorting import row_of, rows_in_order, uid_of
+from replicator.imap.ordering.header_facts import MAX_COMPARED, display, mailbox, sent_ms
+from replicator.imap.ordering.sorting import Sortables, uid_of
+from replicator.imap.rendering.header_columns import Columns
 from replicator.imap.wire.sort_keys import SortCriterion, SortKey
 from replicator.mime.header import Header
 from replicator.view import Message
@@ -52,8 +53,8 @@ class Mail(NamedTuple):
         return self.local.upper()
 
 
-def facts(raw: bytes) -> HeaderFacts:
-    return HeaderFacts(Header.at(raw, 0, len(raw)))
+def header(raw: bytes) -> Header:
+    return Header.at(raw, 0, len(raw))
 
 
 def message(uid: int, received_ms: int = 0, size_bytes: int = 0) -> Message:
@@ -91,12 +92,17 @@ def naive_order(mails: Sequence[Mail], criteria: Sequence[SortCriterion]) -> lis
 
 @given(mails=MAILS, criteria=CRITERIA, at_once=st.integers(1, 5))
 def test_order_is_that_of_a_naive_sort(mails: list[Mail], criteria: list[SortCriterion], at_once: int) -> None:
-    rows = [
-        row_of(criteria, message(uid, mail.received_ms, mail.size_bytes), facts(mail.header()))
-        for uid, mail in enumerate(mails, 1)
-    ]
+    sortables = Sortables(criteria)
+    for first in range(0, len(mails), at_once):
+        some = mails[first : first + at_once]
+        messages = [message(uid, mail.received_ms, mail.size_bytes) for uid, mail in enumerate(some, first + 1)]
+        headers = [header(mail.header()) for mail in some]
+        read = {column: [column.make(one, column.field) for one in headers] for column in sortables.columns}
+        sortables.add(messages, Columns(read, 0))
     with patch("replicator.imap.ordering.parts.SORTED_AT_ONCE", at_once):
-        assert [*map(uid_of, rows_in_order(rows))] == naive_order(mails, criteria)
+        places = sortables.places()
+    assert [sortables.uids[place] for place in places] == naive_order(mails, criteria)
+    assert [*map(uid_of, sorted(sortables.rows(range(len(mails)))))] == naive_order(mails, criteria)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +123,11 @@ def test_order_is_that_of_a_naive_sort(mails: list[Mail], criteria: list[SortCri
 def test_sent_date_is_in_utc(date: str, sent: str | None) -> None:
     """RFC 5256 section 2.2."""
     expected = None if sent is None else int(dt.datetime.fromisoformat(sent).timestamp()) * 1000
-    assert facts(f"Date: {date}\r\n\r\n".encode()).sent_ms == expected
+    assert sent_ms(header(f"Date: {date}\r\n\r\n".encode()), b"date") == expected
 
 
 @pytest.mark.parametrize(
-    ("field", "mailbox", "display"),
+    ("field", "local", "name"),
     [
         ("From: Ann <ann@x>, Bob <bob@x>", "ANN", "ANN"),
         ('From: "Z\\"y" <ann@x>', "ANN", 'Z"Y'),
@@ -134,7 +140,7 @@ def test_sent_date_is_in_utc(date: str, sent: str | None) -> None:
         ("From: " + "n" * 9999 + " <ann@x>", "", "N" * MAX_COMPARED),
     ],
 )
-def test_first_address_is_compared(field: str, mailbox: str, display: str) -> None:
+def test_first_address_is_compared(field: str, local: str, name: str) -> None:
     """RFC 5256 section 3 (FROM, TO, CC), RFC 5957 section 3 (DISPLAYFROM, DISPLAYTO)."""
-    found = facts(f"{field}\r\n\r\n".encode())
-    assert (found.mailbox(b"from")[:7], found.display(b"from")) == (mailbox or found.mailbox(b"from")[:7], display)
+    found = header(f"{field}\r\n\r\n".encode())
+    assert (mailbox(found, b"from")[:7], display(found, b"from")) == (local or mailbox(found, b"from")[:7], name)

@@ -6,27 +6,26 @@ are never changed in place, because scopes and bounds share them.
 
 from __future__ import annotations
 
-import datetime as dt
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain
-from typing import AnyStr, NamedTuple, Protocol, Self
+from types import MappingProxyType
+from typing import AnyStr, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 from protocol.units import KIB
 from protocol.values import UID_MAX, UidSet
-from replicator.imap.rendering.address_lists import parse_addresses
-from replicator.imap.rendering.casemap import casemap
-from replicator.imap.rendering.decoding import address_text, sent_date, value_text
 from replicator.imap.rendering.fetch_answers import ParsedBody
+from replicator.imap.rendering.header_columns import Column, Columns, ColumnValue, made
 from replicator.imap.rendering.outline import Outline
 from replicator.imap.rendering.search_text import SearchText, compared_header, compared_texts, encoded
-from replicator.imap.rendering.thread_id import named_thread
 from replicator.imap.work_meter import WorkMeter
 from replicator.mime.header import Header
 from replicator.view import MailboxView, Message
+
+V = TypeVar("V", bound=ColumnValue)
 
 _PIECE = 64 * KIB  # characters or octets
 _NO_FIELDS = Header.at(b"", 0, 0)
@@ -52,25 +51,17 @@ class HeaderText:
     def __init__(self, header: Header, work: WorkMeter) -> None:
         self._fields = header
         self._work = work
-        self._values: dict[bytes, list[list[str]]] = {}  # texts in pieces, without anything in between
-        self._addresses: dict[bytes, list[list[str]]] = {}
+        self._values: dict[object, ColumnValue] = {}
 
-    def has_value(self, name: bytes, wanted: str) -> bool | None:
-        """Return True if a header field of this name, which must be in lower case, contains the text."""
-        if (values := self._values.get(name)) is None:
-            values = [[casemap(value_text(value))] for value in self._fields.values(name)]
-            self._values[name] = values
-        return self._any_has(values, wanted)
+    def tells(self, _column: Column[V]) -> bool:
+        """Return True if the column's value is known."""
+        return True
 
-    def has_address(self, name: bytes, wanted: str) -> bool | None:
-        """Return True if an address in a header field of this name, in lower case, contains the text.
-
-        Addresses are those of ENVELOPE (RFC 3501 section 6.4.4), without the comments and spaces between their parts.
-        """
-        if (addresses := self._addresses.get(name)) is None:
-            parsed = chain.from_iterable(map(parse_addresses, self._fields.values(name)))
-            addresses = self._addresses[name] = [[casemap(address_text(address))] for address in parsed]
-        return self._any_has(addresses, wanted)
+    def value(self, column: Column[V]) -> V:
+        """Return the value of a column that is known."""
+        if column not in self._values:
+            self._values[column] = made(column, self._fields, self._work)
+        return cast("V", self._values[column])
 
     def in_header(self, _wanted: str, /) -> bool | None:
         """Return True if the whole header contains the text."""
@@ -80,25 +71,9 @@ class HeaderText:
         """Return True if a text part, or the header of a nested message, contains the text."""
         return None
 
-    def was_sent(self, matches: Callable[[dt.date], bool]) -> bool | None:
-        """Return True if the day in the Date field matches."""
-        return self._sent is not None and matches(self._sent)
-
     def _any_has(self, texts: Sequence[Sequence[AnyStr]], wanted: AnyStr) -> bool:
         self._work.spend(len(texts) + sum(len(piece) for text in texts for piece in text) // KIB)
         return any(contains(text, wanted) for text in texts)
-
-    @cached_property
-    def _sent(self) -> dt.date | None:
-        return sent_date(self._fields)
-
-    def is_of_thread(self, thread: str | None) -> bool | None:
-        """Return True if the header tells this THREADID; for None, if it tells none, having no message id."""
-        return self._thread == thread
-
-    @cached_property
-    def _thread(self) -> str | None:
-        return named_thread(self._fields)
 
 
 class KeptText(HeaderText):
@@ -109,21 +84,9 @@ class KeptText(HeaderText):
         self._outline = outline
         self._kept = kept
 
-    def has_value(self, name: bytes, wanted: str) -> bool | None:
+    def tells(self, column: Column[V]) -> bool:
         """See `HeaderText`."""
-        return super().has_value(name, wanted) if self._tells(name) else None
-
-    def has_address(self, name: bytes, wanted: str) -> bool | None:
-        """See `HeaderText`."""
-        return super().has_address(name, wanted) if self._tells(name) else None
-
-    def was_sent(self, matches: Callable[[dt.date], bool]) -> bool | None:
-        """See `HeaderText`."""
-        return super().was_sent(matches) if self._tells(b"date") else None
-
-    def is_of_thread(self, thread: str | None) -> bool | None:
-        """See `HeaderText`."""
-        return None if self._outline is None else super().is_of_thread(thread)
+        return self._outline is not None and column.field not in self._outline.left_out
 
     def in_header(self, wanted: str, /) -> bool | None:
         """See `HeaderText`."""
@@ -132,9 +95,6 @@ class KeptText(HeaderText):
     def in_body(self, wanted: str, /) -> bool | None:
         """See `HeaderText`."""
         return None if self._kept is None else self._any_has([[text] for text in self._kept.texts], encoded(wanted))
-
-    def _tells(self, name: bytes) -> bool:
-        return self._outline is not None and name not in self._outline.left_out
 
 
 class ReadableText(HeaderText):
@@ -161,6 +121,13 @@ class ReadableText(HeaderText):
         return [[*pieces] for pieces in compared_texts(self._body)]
 
 
+def has_text(value: str | None, wanted: str) -> bool:
+    """Return True if a column's text contains the text that is searched for, within one of the fields."""
+    if value is None:
+        return False
+    return wanted in value if len(value) <= _PIECE else contains((value,), wanted)
+
+
 def contains(text: Sequence[AnyStr], wanted: AnyStr) -> bool:
     """Return True if `wanted` is in the text, which comes in pieces without anything in between.
 
@@ -182,7 +149,8 @@ def contains(text: Sequence[AnyStr], wanted: AnyStr) -> bool:
 class SearchScope:
     """The messages to test: those `chosen`, from `first` to `last`; with the texts that are known, by UID.
 
-    `spellings` are the mailbox's flags by their names in lower case.
+    `spellings` are the mailbox's flags by their names in lower case. `columns`: what is known of the headers of `uids`,
+    among which are all that are chosen.
     """
 
     view: MailboxView
@@ -192,29 +160,45 @@ class SearchScope:
     chosen: set[int]
     work: WorkMeter
     texts: Mapping[int, HeaderText] = field(default_factory=dict)
+    uids: Sequence[int] = ()
+    columns: Columns | None = None
 
     @classmethod
-    def of_some(cls, view: MailboxView, uids: Sequence[int], work: WorkMeter) -> Self:
+    def of_some(cls, view: MailboxView, uids: Sequence[int], work: WorkMeter, columns: Columns | None = None) -> Self:
         """Return the scope of the messages with these UIDs, ascending and not empty, that are still in the view."""
-        return cls(view, _spellings(view), uids[0], uids[-1], set(filter(view.messages.__contains__, uids)), work)
+        chosen = set(filter(view.messages.__contains__, uids))
+        return cls(view, _spellings(view), uids[0], uids[-1], chosen, work, uids=uids, columns=columns)
 
     @classmethod
     def of_one(cls, message: Message, body: ParsedBody, work: WorkMeter) -> Self:
         """Return the scope of one message with its text. It shares nothing with the live view: a thread may use it."""
-        return cls._alone((message,), {message.uid: ReadableText(body, work)}, work)
+        return cls._alone((message,), work, texts={message.uid: ReadableText(body, work)})
 
     @classmethod
     def of_kept(cls, messages: Sequence[Message], kept: Mapping[int, KeptText], work: WorkMeter) -> Self:
         """Return the scope of these messages, ascending and not empty, with what is kept of them, as `of_one` does."""
-        return cls._alone(messages, kept, work)
+        return cls._alone(messages, work, texts=kept)
 
     @classmethod
-    def _alone(cls, messages: Sequence[Message], texts: Mapping[int, HeaderText], work: WorkMeter) -> Self:
+    def of_columns(cls, messages: Sequence[Message], columns: Columns, work: WorkMeter) -> Self:
+        """Return the scope of these messages, ascending and not empty, with their columns, as `of_one` does."""
+        return cls._alone(messages, work, columns=columns)
+
+    @classmethod
+    def _alone(
+        cls,
+        messages: Sequence[Message],
+        work: WorkMeter,
+        *,
+        texts: Mapping[int, HeaderText] = MappingProxyType({}),
+        columns: Columns | None = None,
+    ) -> Self:
         first, last = messages[0].uid, messages[-1].uid
         alone = MailboxView.build(
             mailbox_id=b"", user="", uidvalidity=1, uidnext=last + 1, highestmodseq=0, rows=messages
         )
-        return cls(alone, _spellings(alone), first, last, {message.uid for message in messages}, work, texts)
+        uids = [message.uid for message in messages]
+        return cls(alone, _spellings(alone), first, last, {*uids}, work, texts, uids, columns)
 
     def within(self, uids: UidSet) -> set[int]:
         """Return the UIDs in scope that are among `uids`."""
@@ -307,6 +291,29 @@ class OfRow:
         scope.work.spend(len(scope.chosen))
         messages = scope.view.messages
         return Bounds.exact({uid for uid in scope.chosen if self.matches(messages[uid])})
+
+
+@dataclass(frozen=True, slots=True)
+class OfColumn(Generic[V]):
+    """A test of a value that is made of a message's header."""
+
+    column: Column[V]
+    passes: Callable[[V], bool]
+    cost: Cost = Cost.HEADER
+
+    def bounds(self, scope: SearchScope) -> Bounds:
+        """See `Test`."""
+        scope.work.spend(len(scope.chosen))
+        if scope.columns is not None:
+            scope.work.spend(scope.columns.size_bytes // KIB)
+            values = zip(scope.uids, scope.columns.of(self.column), strict=True)
+            return Bounds.exact(scope.chosen.intersection([uid for uid, value in values if self.passes(value)]))
+        found = {uid: scope.texts[uid].value(self.column) for uid in scope.chosen if self._is_known(uid, scope)}
+        sure = {uid for uid, value in found.items() if self.passes(value)}
+        return Bounds(sure, scope.chosen.difference(found.keys() - sure))
+
+    def _is_known(self, uid: int, scope: SearchScope) -> bool:
+        return uid in scope.texts and scope.texts[uid].tells(self.column)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ UIDs, design section 3) that are still in the view.
 from __future__ import annotations
 
 import datetime as dt
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import singledispatchmethod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from protocol.values import UidSet
 from replicator.imap.matching.bounds import (
@@ -23,23 +24,36 @@ from replicator.imap.matching.bounds import (
     AnyOf,
     Cost,
     Having,
-    HeaderText,
     KeptText,
     NoneOf,
+    OfColumn,
     OfRow,
     OfText,
     SearchScope,
     Test,
     Within,
+    has_text,
 )
 from replicator.imap.rendering.casemap import casemap
 from replicator.imap.rendering.fetch_answers import ParsedBody, email_id
+from replicator.imap.rendering.header_columns import (
+    SENT_DAY,
+    THREAD_NAMED,
+    Column,
+    Columns,
+    ColumnValue,
+    texts,
+    texts_and_addresses,
+)
 from replicator.imap.rendering.outline import Outline
 from replicator.imap.rendering.search_text import SearchText
 from replicator.imap.rendering.thread_id import lone_thread
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.work_meter import WorkMeter
+from replicator.mime.header import Header
 from replicator.view import MailboxView, Message
+
+V = TypeVar("V", bound=ColumnValue)
 
 _DAY_MS = 86_400_000
 _EPOCH = dt.date(1970, 1, 1)
@@ -81,7 +95,8 @@ class Search:
         self._work = work
         compiler = _Compiler(basis, _codec(program.charset))
         self._test = compiler.test_of(program.key)
-        self.reads_fields = compiler.reads_fields  # False: outlines tell nothing that helps
+        self.columns = [*compiler.columns]
+        """What the keys compare of headers. If there is nothing, outlines tell nothing that helps."""
         self.keys = max(1, keys.count_keys(program.key))
 
     def decide(self) -> Iterator[Decided]:
@@ -89,11 +104,23 @@ class Search:
 
         Raises WorkExceededError.
         """
-        at_once = max(1, STEP_WORK // self.keys)
-        for start in range(0, len(self._uids), at_once):
-            some = self._uids[start : start + at_once]
+        for some in self._steps(max(1, STEP_WORK // self.keys)):
             sure, possible = self._test.bounds(SearchScope.of_some(self._view, some, self._work))
             yield Decided(sure, sorted(possible - sure))
+
+    def _steps(self, at_once: int) -> Iterator[Sequence[int]]:
+        """Yield UIDs, so many at a time, or a few less: the next step begins at a round UID, if one is near.
+
+        So a step has the same messages next time, whatever comes or goes before them (`slices` in `header_reading`).
+        """
+        start = 0
+        while start < len(self._uids):
+            end = min(start + at_once, len(self._uids))
+            if end < len(self._uids):
+                least = self._uids[end] // at_once * at_once
+                end = bisect_left(self._uids, least, start + 1 + at_once // 2, end)
+            yield self._uids[start:end]
+            start = end
 
     def narrow(
         self, messages: Sequence[Message], outlines: Mapping[bytes, bytes], texts: Mapping[bytes, bytes]
@@ -111,6 +138,18 @@ class Search:
                 kept[message.uid] = KeptText(outline, text, self._work)
         sure, possible = self._test.bounds(SearchScope.of_kept(messages, kept, self._work))
         return Decided(sure, sorted(possible - sure))
+
+    def by_columns(self, messages: Sequence[Message], columns: Columns) -> set[int]:
+        """Return which of these messages match, as they are in the view now. Their headers tell all that is in doubt.
+
+        The messages come in ascending order; there is at least one. Raises WorkExceededError.
+        """
+        uids = [message.uid for message in messages]
+        return self._test.bounds(SearchScope.of_some(self._view, uids, self._work, columns)).sure
+
+    def by_columns_apart(self, messages: Sequence[Message], columns: Columns) -> set[int]:
+        """Return which of these messages match as they are given. May run in a thread, otherwise like `by_columns`."""
+        return self._test.bounds(SearchScope.of_columns(messages, columns, self._work)).sure
 
     @property
     def reads_bodies(self) -> bool:
@@ -138,7 +177,7 @@ class _Compiler:
     def __init__(self, basis: Basis, codec: str) -> None:
         self._basis = basis
         self._codec = codec
-        self.reads_fields = False
+        self.columns: dict[Column[ColumnValue], None] = {}
 
     @singledispatchmethod
     def test_of(self, key: keys.SearchKey) -> Test:
@@ -185,8 +224,9 @@ class _Compiler:
     @test_of.register
     def _(self, key: keys.ThreadId) -> Test:
         alone = OfRow(lambda message: lone_thread(message) == key.thread_id)
-        unnamed = self._of_fields(lambda text: text.is_of_thread(None))
-        return AnyOf((AllOf((alone, unnamed)), self._of_fields(lambda text: text.is_of_thread(key.thread_id))))
+        unnamed = self._of_column(THREAD_NAMED, lambda named: named is None)
+        named = self._of_column(THREAD_NAMED, lambda named: named == key.thread_id)
+        return AnyOf((AllOf((alone, unnamed)), named))
 
     @test_of.register
     def _(self, key: keys.ModSeq) -> Test:
@@ -226,17 +266,15 @@ class _Compiler:
     @test_of.register
     def _(self, key: keys.Sent) -> Test:
         day = key.date.toordinal()
-        return self._of_fields(lambda text: text.was_sent(lambda sent: _stands(sent.toordinal(), key.relation, day)))
+        return self._of_column(SENT_DAY, lambda sent: sent is not None and _stands(sent, key.relation, day))
 
     @test_of.register
     def _(self, key: keys.AddressContains) -> Test:
-        name, wanted = key.name.lower().encode("latin-1"), self._folded(key.text)
-        return self._of_fields(lambda text: text.has_value(name, wanted) or text.has_address(name, wanted))
+        return self._of_texts(texts_and_addresses, key.name, key.text)
 
     @test_of.register
     def _(self, key: keys.HeaderContains) -> Test:
-        name, wanted = key.name.lower().encode("latin-1"), self._folded(key.text)
-        return self._of_fields(lambda text: text.has_value(name, wanted))
+        return self._of_texts(texts, key.name, key.text)
 
     @test_of.register
     def _(self, key: keys.BodyContains) -> Test:
@@ -248,9 +286,13 @@ class _Compiler:
         wanted = self._folded(key.text)
         return OfText(lambda text: text.in_header(wanted) or text.in_body(wanted), Cost.BODY)
 
-    def _of_fields(self, matches: Callable[[HeaderText], bool | None]) -> Test:
-        self.reads_fields = True
-        return OfText(matches)
+    def _of_texts(self, make: Callable[[Header, bytes], str | None], name: str, text: bytes) -> Test:
+        wanted = self._folded(text)
+        return self._of_column(Column(make, name.lower().encode("latin-1")), lambda value: has_text(value, wanted))
+
+    def _of_column(self, column: Column[V], passes: Callable[[V], bool]) -> Test:
+        self.columns[column] = None
+        return OfColumn(column, passes)
 
     def _tests_of(self, parts: Iterable[keys.SearchKey]) -> tuple[Test, ...]:
         """Return the tests of different keys, cheapest first. Equal keys have one test."""

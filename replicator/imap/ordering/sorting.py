@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from replicator.imap.ordering.header_facts import HeaderFacts
+from replicator.imap.ordering.header_facts import SENT_MS, SUBJECT, display, mailbox
 from replicator.imap.ordering.parts import in_order
+from replicator.imap.rendering.header_columns import Column, Columns, ColumnValue
 from replicator.imap.wire.sort_keys import SortCriterion, SortKey
 from replicator.view import Message
+
+_TEXTS = {
+    SortKey.FROM: Column(mailbox, b"from"),
+    SortKey.TO: Column(mailbox, b"to"),
+    SortKey.CC: Column(mailbox, b"cc"),
+    SortKey.DISPLAYFROM: Column(display, b"from"),
+    SortKey.DISPLAYTO: Column(display, b"to"),
+}
+_COLUMNS: dict[SortKey, Column[ColumnValue]] = {**_TEXTS, SortKey.DATE: SENT_MS, SortKey.SUBJECT: SUBJECT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,40 +44,66 @@ def uid_of(row: Row) -> int:
     return uid
 
 
-def needs_header(criteria: Sequence[SortCriterion]) -> bool:
-    """Return True if the messages' headers must be read."""
-    return any(criterion.key not in {SortKey.ARRIVAL, SortKey.SIZE} for criterion in criteria)
+class Sortables:
+    """Messages that are to be put in order by these criteria, with the values by which they are compared."""
+
+    def __init__(self, criteria: Sequence[SortCriterion]) -> None:
+        self._criteria = criteria
+        self.uids = array("I")
+        self._values: list[list[int | str]] = [[] for _ in criteria]
+        self.columns: list[Column[ColumnValue]] = [_COLUMNS[one.key] for one in criteria if one.key in _COLUMNS]
+        """What must be read of the messages' headers."""
+
+    def __len__(self) -> int:
+        return len(self.uids)
+
+    def add(self, messages: Sequence[Message], columns: Columns) -> None:
+        """Add messages, in ascending order of UID, with the columns that are read of them."""
+        self.uids.extend(message.uid for message in messages)
+        for values, criterion in zip(self._values, self._criteria, strict=True):
+            values.extend(_values(criterion.key, messages, columns))
+
+    def places(self) -> list[int]:
+        """Return the places at which the messages were added, in order. Changes nothing: a thread may do it.
+
+        A stable sort by each criterion, the last one first, puts messages that are equal by all of them in the order
+        of their UIDs, as sequence numbers do (RFC 5256 section 3).
+        """
+        places: list[int] = [*range(len(self.uids))]
+        for values, criterion in reversed([*zip(self._values, self._criteria, strict=True)]):
+            if criterion.reverse:
+                places = in_order(places[::-1], values.__getitem__)[::-1]
+            else:
+                places = in_order(places, values.__getitem__)
+        return places
+
+    def rows(self, places: Iterable[int]) -> list[Row]:
+        """Return the rows of the messages at these places."""
+        return [(*self._compared(place), self.uids[place]) for place in places]
+
+    def _compared(self, place: int) -> Iterable[int | str | _Descending]:
+        for values, criterion in zip(self._values, self._criteria, strict=True):
+            value = values[place]
+            if not criterion.reverse:
+                yield value
+            else:
+                yield _Descending(value) if isinstance(value, str) else -value
 
 
-def row_of(criteria: Sequence[SortCriterion], message: Message, facts: HeaderFacts) -> Row:
-    """Return a message's values. Uses no state that anything else changes, so it may run in a thread."""
-    return (*(_compared(criterion, message, facts) for criterion in criteria), message.uid)
-
-
-def _compared(criterion: SortCriterion, message: Message, facts: HeaderFacts) -> int | str | _Descending:
-    value = _value(criterion.key, message, facts)
-    if not criterion.reverse:
-        return value
-    return _Descending(value) if isinstance(value, str) else -value
-
-
-def _value(key: SortKey, message: Message, facts: HeaderFacts) -> int | str:
+def _values(key: SortKey, messages: Sequence[Message], columns: Columns) -> Iterable[int | str]:
     match key:
         case SortKey.ARRIVAL:
-            return message.received_ms
-        case SortKey.DATE:
-            return message.received_ms if facts.sent_ms is None else facts.sent_ms
+            return [message.received_ms for message in messages]
         case SortKey.SIZE:
-            return message.size_bytes
+            return [message.size_bytes for message in messages]
+        case SortKey.DATE:
+            return sent_or_received(messages, columns)
         case SortKey.SUBJECT:
-            return facts.subject.text
-        case SortKey.DISPLAYFROM:
-            return facts.display(b"from")
-        case SortKey.DISPLAYTO:
-            return facts.display(b"to")
-    return facts.mailbox(key.value.lower().encode("ascii"))
+            return [subject.text for subject in columns.of(SUBJECT)]
+    return columns.of(_TEXTS[key])
 
 
-def rows_in_order(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows, in order."""
-    return in_order(rows, key=tuple)
+def sent_or_received(messages: Sequence[Message], columns: Columns) -> list[int]:
+    """Return the time in each message's Date field, else the internal date (RFC 5256 section 2.2)."""
+    sent = zip(messages, columns.of(SENT_MS), strict=True)
+    return [message.received_ms if sent_ms is None else sent_ms for message, sent_ms in sent]

@@ -7,7 +7,8 @@ answers depend on the node's limits, or that are damaged, have no outline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cached_property
 from typing import cast
 
 import msgpack
@@ -37,6 +38,8 @@ from replicator.view import Message
 VERSION = 2
 """Number that rises whenever outlines would tell something else of any message; nodes then make all of them anew."""
 
+_unpack = cast("Callable[..., tuple[bytes, bytes, bytes | None, bytes, tuple[bytes, ...]]]", msgpack.unpackb)
+
 MAX_FIELDS = 100
 """Most fields of any header in an outlined message. All of these can be found by name, whatever the node's limits."""
 
@@ -54,25 +57,29 @@ KEPT = frozenset(
 """Names of the fields that outlines hold. Others are known by name only: that a message has them, or has not."""
 
 
-@dataclass(frozen=True)
 class Outline:
-    """The outline of one body. `header` has the fields that are kept; `left_out` are the names of all others."""
+    """The outline of one body. `left_out` are the names of the fields that it does not have. Immutable."""
 
-    envelope: bytes
-    structure: bytes
-    preview: bytes | None
-    header: Header
-    left_out: frozenset[bytes]
+    def __init__(
+        self, told: bytes, structure: bytes, preview: bytes | None, fields: bytes, left_out: tuple[bytes, ...]
+    ) -> None:
+        self.envelope = told
+        self.structure = structure
+        self.preview = preview
+        self.left_out = left_out
+        self._fields = fields
+
+    @cached_property
+    def header(self) -> Header:
+        """The fields that are kept. Parsed where it is asked for: most listings need none."""
+        return Header.at(self._fields, 0, len(self._fields))
 
     @classmethod
     def unpack(cls, packed: bytes | None) -> Outline | None:
         """Return the outline that `outline_of` has made; None if there is none."""
         if not packed:
             return None
-        told, structure, preview, header, left_out = cast(
-            "tuple[bytes, bytes, bytes | None, bytes, tuple[bytes, ...]]", msgpack.unpackb(packed, use_list=False)
-        )
-        return cls(told, structure, preview, Header.at(header, 0, len(header)), frozenset(left_out))
+        return cls(*_unpack(packed, use_list=False))
 
     def value(self, item: FetchItem, message: Message) -> Printed | None:
         """Return the value of an item as it is sent; None if the outline, which is this message's, does not tell it."""
@@ -87,7 +94,7 @@ class Outline:
         if not may_tell(item) or not isinstance(item, BodySection):
             return None
         names = frozenset(name.lower().encode() for name in item.fields)
-        if names & self.left_out:
+        if not names.isdisjoint(self.left_out):
             return None
         content = self.header.select(names)
         if item.partial is not None:

@@ -67,10 +67,10 @@ MANY_KEYS = " ".join(f"NOT HEADER X q{number}" for number in range(400))
         ("fields", "FETCH 1 ENVELOPE", 1),
         ("fields", f"FETCH 1 ({FEW_FIELDS})", 1),
         ("fields", f"FETCH 1 ({MANY_FIELDS})", 2),
-        ("fields", f"SEARCH {MANY_KEYS}", 2),
+        ("fields", f"SEARCH {MANY_KEYS}", 3),  # the command itself, what it compares, and comparing
         ("fields", "SEARCH TEXT none", 1),
         ("addresses", "FETCH 1 ENVELOPE", 1),
-        ("addresses", "SEARCH TO none", 1),
+        ("addresses", "SEARCH TO none", 2),
         ("parts", "FETCH 1 BODYSTRUCTURE", 1),
         ("parts", "FETCH 1 BODY[1]", 1),
         ("parts", "FETCH 1 ENVELOPE", 0),

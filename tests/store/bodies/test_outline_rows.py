@@ -65,16 +65,16 @@ def test_outlines_of_another_version_are_not_read_and_made_anew_after_new_ones(n
     assert todo(node, version=2, bodies=2) == BODIES[:2]
     make(node, 2, *HASHES)
     assert todo(node, version=2) == []
-    assert list(outlines(node.connection, HASHES, 2)) == HASHES
+    assert outlines(node.connection, HASHES, 2).keys() == {*HASHES}
     assert todo(node, version=1) == [], "an earlier version leaves what a later one has made"
 
 
 def test_outline_leaves_with_its_body(node: MemoryNode) -> None:
     make(node, 1, *HASHES)
     remove(node, HASHES[2])
-    assert list(outlines(node.connection, HASHES, 1)) == HASHES[:2]
+    assert outlines(node.connection, HASHES, 1).keys() == {*HASHES[:2]}
     make(node, 1, HASHES[2])  # it was made while the body left
-    assert list(outlines(node.connection, HASHES, 1)) == HASHES[:2]
+    assert outlines(node.connection, HASHES, 1).keys() == {*HASHES[:2]}
     add(node, b"another")  # under the id that has become free
     assert outlines(node.connection, [sha256(b"another").digest()], 1) == {}
     assert todo(node) == [b"another"]
@@ -103,4 +103,4 @@ def test_outline_that_is_empty_or_too_large_is_not_kept(node: MemoryNode) -> Non
 def test_damaged_outline_is_left_out(node: MemoryNode, damage: str) -> None:
     make(node, 1, *HASHES)
     node.connection.execute(f"UPDATE outline SET packed = CAST({damage} AS BLOB) WHERE id = 1")
-    assert list(outlines(node.connection, HASHES, 1)) == HASHES[1:]
+    assert outlines(node.connection, HASHES, 1).keys() == {*HASHES[1:]}

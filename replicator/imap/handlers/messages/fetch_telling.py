@@ -50,16 +50,17 @@ async def tell_rows(session: Session, plan: FetchPlan, runs: Iterable[Iterable[i
 
 async def tell(session: Session, plan: FetchPlan, some: Iterable[Found], seen: UidSet) -> None:
     """Send a slice. `seen` are UIDs that this FETCH marked as seen; their new flags are sent too."""
-    selection = session.selection
+    selection, tells_changes = session.selection, plan.tells_flags or plan.tells_modseq
     chunks: list[bytes] = []
     for number, found, body, said in some:
         message = selection.view.messages.get(found.uid, found)  # with its present flags
-        flags = selection.printed_flags(message)
-        now: dict[bytes, Value] = {_FLAGS: flags, _MODSEQ: (message.modseq,)}
+        now: dict[bytes, Value] = {}
+        if tells_changes or message.uid in seen:
+            now = {_FLAGS: selection.printed_flags(message), _MODSEQ: (message.modseq,)}
         values = [(name, now.get(name, value)) for name, value in said]
         if message.uid in seen:
             if not plan.tells_flags:
-                values.append((_FLAGS, flags))
+                values.append((_FLAGS, now[_FLAGS]))
             if session.aware.condstore:  # RFC 7162 section 3.2.4
                 values += [] if plan.tells_uid else [(b"UID", message.uid)]
                 values += [] if plan.tells_modseq else [(_MODSEQ, (message.modseq,))]

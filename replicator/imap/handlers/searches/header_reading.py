@@ -1,102 +1,143 @@
-"""Headers of many messages, for SORT and THREAD: in outlines, or else read from the bodies, one at a time.
+"""Headers of many messages, for SEARCH, SORT and THREAD: columns that are in memory, else in outlines, else in bodies.
 
-The one place that turns messages into facts of their headers.
+The one place that turns messages into columns. Messages come in slices that begin at fixed UIDs. So when a message
+comes or goes, only its slice is not in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeAlias
 
 import trio
 
 from protocol.units import KIB
 from replicator.errors import ContentUnavailableError
-from replicator.imap.ordering.header_facts import NO_FACTS, HeaderFacts
+from replicator.imap.header_cache import CachedRow, digest
 from replicator.imap.rendering import outline
+from replicator.imap.rendering.header_columns import Column, Columns, ColumnValue, made, size_bytes_of
 from replicator.imap.rendering.outline import Outline
 from replicator.imap.session import Session
 from replicator.imap.work_meter import WorkMeter
 from replicator.mime.header import Header
 from replicator.view import Message
 
-T = TypeVar("T")
+SLICE_MESSAGES = 250
+"""Most messages of a slice: few enough that their largest outlines fit in memory, 4 MiB."""
 
-Extract = Callable[[Message, HeaderFacts], T]
-"""Finder of what is wanted of a message. It uses no state that anything else changes, since it may run in a thread."""
+LARGEST_VALUES_BYTES = 128 * KIB
+"""Memory that texts of one message, which SEARCH compares, may take in a slice. Those of outlines take no more."""
 
-OUTLINES_AT_ONCE = 100  # messages; what is wanted of them takes some milliseconds to find, in a thread
-ROWS_AT_ONCE = 1000  # messages whose headers are not needed, in a millisecond or two
+_COUNTED_HERE = 20  # messages whose values are measured in some milliseconds, even if they refer to thousands of others
+
+_NO_HEADER = Header(b"", 0, 0, 0)
+
+_Wanted: TypeAlias = Sequence[Column[ColumnValue]]
+_Values: TypeAlias = tuple[ColumnValue, ...]
+"""Values of one message, in the order of the columns that are wanted."""
 
 
-async def read_headers(
-    session: Session,
-    uids: Sequence[int],
-    extract: Extract[T],
-    take: Callable[[T], object],
-    *,
-    work: WorkMeter,
-    values: int,
-) -> int:
-    """Give what is wanted of each message, so many values, to `take`. Return the number of those that cannot be read.
+class HeaderSlice(NamedTuple):
+    """Messages with columns of their headers.
 
-    They are taken to have no header. Messages that are gone are left out. Raises WorkExceededError.
+    `unreadable` and `large` are UIDs of messages that are taken to have no header here: because it cannot be read, or
+    because its values are too large.
     """
-    unreadable = 0
-    for start in range(0, len(uids), OUTLINES_AT_ONCE):
-        present = map(session.selection.view.messages.get, uids[start : start + OUTLINES_AT_ONCE])
-        messages = [message for message in present if message is not None]
-        outlined = await _outlined(session, messages, extract, work, values)
-        for message in messages:
-            await trio.lowlevel.checkpoint()
-            try:
-                known = outlined.get(message.uid)
-                take(known[0] if known else await _read(session, message, extract, work, values))
-            except ContentUnavailableError:
-                unreadable += 1
-                take(extract(message, NO_FACTS))
-    return unreadable
+
+    messages: Sequence[Message]
+    columns: Columns
+    unreadable: Collection[int] = ()
+    large: Collection[int] = ()
 
 
-async def _outlined(
-    session: Session, messages: Sequence[Message], extract: Extract[T], work: WorkMeter, values: int
-) -> dict[int, tuple[T]]:
-    """Return what is wanted of those messages, by UID, that have an outline. Raises WorkExceededError."""
-    packed = await session.mail.outlines(messages, outline.VERSION)
-
-    def extracted() -> dict[int, tuple[T]]:
-        found: dict[int, tuple[T]] = {}
-        for message in messages:
-            if (known := Outline.unpack(packed.get(message.content_hash))) is not None:
-                found[message.uid] = (_extracted(message, known.header, extract, work, values),)
-        return found
-
-    return await session.services.parsing.apart(extracted) if packed else {}
+def slices(uids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield the UIDs, which ascend, in slices. Where they lie scattered, a slice spans more of them."""
+    sparseness = (uids[-1] - uids[0]) // (2 * len(uids)) if uids else 0  # 0 while more than half of them are there
+    span, start = SLICE_MESSAGES << sparseness.bit_length(), 0
+    while start < len(uids):
+        end = bisect_left(uids, (uids[start] // span + 1) * span, start, min(start + SLICE_MESSAGES, len(uids)))
+        yield uids[start:end]
+        start = end
 
 
-async def _read(session: Session, message: Message, extract: Extract[T], work: WorkMeter, values: int) -> T:
-    parsing = session.services.parsing
-    with session.reading():
-        kept = await session.mail.read_body(message)
-        async with parsing.opened(kept, with_structure=False) as body:
-            extracted = partial(_extracted, message, body.header, extract, work, values)
-            return await parsing.run(body, extracted, with_structure=False, values=values)
+async def read_slice(
+    session: Session, uids: Sequence[int], wanted: _Wanted, work: WorkMeter, *, largest_bytes: int | None = None
+) -> HeaderSlice:
+    """Return columns of the messages of a slice that are still there. Raises WorkExceededError.
+
+    `largest_bytes`: limit of what the values of a message may take, for columns whose values have no limit themselves.
+    """
+    await trio.lowlevel.checkpoint()
+    present = map(session.selection.view.messages.get, uids)
+    messages = [message for message in present if message is not None]
+    work.spend(len(messages) * max(1, len(wanted)))
+    cache, bodies = session.services.headers, digest(message.content_hash for message in messages)
+    rows = {column: row for column in wanted if (row := cache.get(bodies, column)) is not None}
+    reading = _Reading(session, [column for column in wanted if column not in rows], work, largest_bytes)
+    if reading.wanted:
+        new = await reading.rows(messages)
+        rows.update(new)
+        for column, row in () if reading.unreadable or reading.large else new.items():
+            cache.put(bodies, column, row)
+    size_bytes = sum(row.size_bytes for row in rows.values())
+    columns = Columns({column: row.values for column, row in rows.items()}, size_bytes)
+    return HeaderSlice(messages, columns, reading.unreadable, reading.large)
 
 
-def _extracted(message: Message, header: Header, extract: Extract[T], work: WorkMeter, values: int) -> T:
-    facts = HeaderFacts(header)
-    work.spend(values * (1 + facts.size_bytes // KIB))
-    return extract(message, facts)
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Making of the columns that are wanted, and which messages of the slice are taken to have no header."""
 
+    session: Session
+    wanted: _Wanted
+    work: WorkMeter
+    largest_bytes: int | None
+    unreadable: set[int] = field(default_factory=set)
+    large: set[int] = field(default_factory=set)
 
-async def rows_alone(session: Session, uids: Sequence[int], extract: Extract[T], work: WorkMeter) -> list[T]:
-    """Return what is wanted of each message, without its header. Messages that are gone are left out."""
-    extracted = list[T]()
-    for start in range(0, len(uids), ROWS_AT_ONCE):
+    async def rows(self, messages: Sequence[Message]) -> dict[Column[ColumnValue], CachedRow]:
+        """Return the columns, made of outlines and bodies. Raises WorkExceededError."""
+        packed = await self.session.mail.outlines(messages, outline.VERSION)
+        apart, values = self.session.services.parsing.apart, list[_Values]()
+
+        def outlined() -> list[_Values | None]:
+            return [self._outlined(packed.get(message.content_hash)) for message in messages]
+
+        def rows() -> dict[Column[ColumnValue], CachedRow]:
+            columns = zip(*values, strict=True) if values else ((),) * len(self.wanted)
+            return {one: CachedRow(row, size_bytes_of(row)) for one, row in zip(self.wanted, columns, strict=True)}
+
+        found = await apart(outlined) if packed else [None] * len(messages)
+        for message, told in zip(messages, found, strict=True):
+            values.append(told or await self._read(message))
+        return await apart(rows) if len(messages) > _COUNTED_HERE else rows()
+
+    async def _read(self, message: Message) -> _Values:
+        """Return what the message's body tells, or what no header tells, if the message is one of those left out."""
         await trio.lowlevel.checkpoint()
-        some = uids[start : start + ROWS_AT_ONCE]
-        work.spend(len(some))
-        messages = map(session.selection.view.messages.get, some)
-        extracted.extend(extract(message, NO_FACTS) for message in messages if message is not None)
-    return extracted
+        parsing = self.session.services.parsing
+        try:
+            with self.session.reading():
+                kept = await self.session.mail.read_body(message)
+                async with parsing.opened(kept, with_structure=False) as body:
+                    make = partial(self._made, body.header)
+                    values = await parsing.run(body, make, with_structure=False, values=len(self.wanted))
+        except ContentUnavailableError:
+            self.unreadable.add(message.uid)
+        else:
+            if self.largest_bytes is None or size_bytes_of(values) <= self.largest_bytes:
+                return values
+            self.large.add(message.uid)
+        return self._made(_NO_HEADER)
+
+    def _outlined(self, packed: bytes | None) -> _Values | None:
+        known = Outline.unpack(packed)
+        if known is None or any(column.field in known.left_out for column in self.wanted):
+            return None
+        return self._made(known.header)
+
+    def _made(self, header: Header) -> _Values:
+        return tuple(made(column, header, self.work) for column in self.wanted)

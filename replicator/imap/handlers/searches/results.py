@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 import trio
 
+from protocol.units import KIB
 from replicator.errors import ContentUnavailableError
 from replicator.imap.handlers.messages.named_messages import MANY_RANGES
+from replicator.imap.handlers.searches.header_reading import LARGEST_VALUES_BYTES, read_slice, slices
 from replicator.imap.matching.phases import Basis, Search
 from replicator.imap.rendering import outline
 from replicator.imap.session import Session
@@ -34,6 +36,7 @@ from replicator.imap.work_meter import WorkExceededError, WorkMeter
 from replicator.view import Message
 
 NUMBERED_AT_ONCE = 5000  # messages, whose sequence numbers are looked up in some milliseconds
+SEARCHED_HERE_BYTES = 128 * KIB  # of values times keys, a few milliseconds at worst; more are searched in a thread
 NARROWED_AT_ONCE = 250  # messages, whose outlines and search texts take some milliseconds to search, in a thread
 
 _ALL_COUNT = frozenset({ReturnOption.ALL, ReturnOption.COUNT})
@@ -90,17 +93,53 @@ async def find(
     uids, unreadable = array("I"), array("I")
     for found, doubtful in evaluation.decide():
         await trio.lowlevel.checkpoint()
-        for uid in await _narrowed(session, doubtful, evaluation, found):
-            await trio.lowlevel.checkpoint()
-            if (message := view.messages.get(uid)) is None:
-                continue
-            try:
-                if await _matches(session, message, evaluation) and uid in view.messages:
-                    found.add(uid)
-            except ContentUnavailableError:
-                unreadable.append(uid)
+        decide = _by_bodies if evaluation.reads_bodies else _by_headers
+        unreadable.extend(await decide(session, doubtful, evaluation, found, work))
         uids.extend(sorted(found))
     return Found(uids, unreadable)
+
+
+async def _by_headers(
+    session: Session, doubtful: Sequence[int], evaluation: Search, found: set[int], work: WorkMeter
+) -> list[int]:
+    """Add to `found` which of these messages match by their headers. Return those whose header cannot be read."""
+    present, unreadable = session.selection.view.messages, list[int]()
+    for some in slices(doubtful):
+        part = await read_slice(session, some, evaluation.columns, work, largest_bytes=LARGEST_VALUES_BYTES)
+        if not part.messages:
+            continue
+        if part.columns.size_bytes * evaluation.keys > SEARCHED_HERE_BYTES:
+            apart = partial(evaluation.by_columns_apart, part.messages, part.columns)
+            matching = set(filter(present.__contains__, await session.services.parsing.apart(apart)))
+        else:
+            matching = evaluation.by_columns(part.messages, part.columns)
+        found.update(matching.difference(part.unreadable, part.large))
+        unreadable += part.unreadable
+        unreadable += await _by_reading(session, sorted(part.large), evaluation, found)
+    return sorted(unreadable)
+
+
+async def _by_bodies(
+    session: Session, doubtful: Sequence[int], evaluation: Search, found: set[int], _work: WorkMeter
+) -> list[int]:
+    """Add to `found` which of these messages match. Return those that cannot be read."""
+    left = await _narrowed(session, doubtful, evaluation, found)
+    return await _by_reading(session, left, evaluation, found)
+
+
+async def _by_reading(session: Session, uids: Sequence[int], evaluation: Search, found: set[int]) -> list[int]:
+    """Add to `found` which of these messages match, reading one at a time. Return those that cannot be read."""
+    present, unreadable = session.selection.view.messages, list[int]()
+    for uid in uids:
+        await trio.lowlevel.checkpoint()
+        if (message := present.get(uid)) is None:
+            continue
+        try:
+            if await _matches(session, message, evaluation) and uid in present:
+                found.add(uid)
+        except ContentUnavailableError:
+            unreadable.append(uid)
+    return unreadable
 
 
 async def _narrowed(session: Session, doubtful: Sequence[int], evaluation: Search, found: set[int]) -> list[int]:
@@ -109,9 +148,9 @@ async def _narrowed(session: Session, doubtful: Sequence[int], evaluation: Searc
     in_doubt = [message for uid in doubtful if (message := messages.get(uid))]
     while start < len(in_doubt):
         some = in_doubt[start : start + NARROWED_AT_ONCE]
-        texts, taken = (await session.mail.search_texts(some)) if evaluation.reads_bodies else ({}, len(some))
+        texts, taken = await session.mail.search_texts(some)
         some, start = some[:taken], start + taken
-        outlines = await session.mail.outlines(some, outline.VERSION) if evaluation.reads_fields else {}
+        outlines = await session.mail.outlines(some, outline.VERSION) if evaluation.columns else {}
         if not (outlines or texts):
             left.extend(message.uid for message in some)
             continue
@@ -133,12 +172,19 @@ async def _matches(session: Session, message: Message, evaluation: Search) -> bo
 # ---- telling ----------------------------------------------------------------------------------------------------
 
 
-async def tell(session: Session, verb: str, uids: Sequence[int], command: c.Search | c.Sort) -> None:
-    """Tell the client of these messages, in their order, in the form that it has asked for."""
+async def tell(
+    session: Session, verb: str, uids: Sequence[int], command: c.Search | c.Sort, places: Sequence[int] | None = None
+) -> None:
+    """Tell the client of these messages, which ascend by UID, in the form that it has asked for.
+
+    `places`: those at which the messages are, in the order in which the client is to be told of them.
+    """
     returns = command.returns
     if returns is not None and returns.silent:
         return
     numbers = uids if command.by_uid else await sequence_numbers(session, uids)
+    if places is not None:
+        numbers, uids = await in_order(numbers, places), await in_order(uids, places)
     modseq = await _highest_modseq(session, uids, returns) if has_modseq(command.program.key) else None
     if returns is None:
         respond = partial(search_response, verb, numbers, modseq)
@@ -146,6 +192,15 @@ async def tell(session: Session, verb: str, uids: Sequence[int], command: c.Sear
         respond = partial(esearch_response, session.tag, numbers, returns, modseq, by_uid=command.by_uid)
     many = len(numbers) > NUMBERED_AT_ONCE
     await session.write(await session.services.parsing.apart(respond) if many else respond())
+
+
+async def in_order(values: Sequence[int], places: Sequence[int]) -> Sequence[int]:
+    """Return the values at these places."""
+    ordered = array("I")
+    for start in range(0, len(places), NUMBERED_AT_ONCE):
+        ordered.extend(map(values.__getitem__, places[start : start + NUMBERED_AT_ONCE]))
+        await trio.lowlevel.checkpoint()
+    return ordered
 
 
 async def _highest_modseq(session: Session, uids: Sequence[int], returns: Returns | None) -> int | None:
@@ -168,10 +223,10 @@ def _told_singly(ordered: Sequence[int], returns: Returns) -> list[int]:
 
 
 async def sequence_numbers(session: Session, uids: Sequence[int]) -> Sequence[int]:
-    """Return the sequence numbers of these announced messages, in their order."""
-    number, numbers = session.selection.numbering.number, array("I")
+    """Return the sequence numbers of these announced messages, which ascend."""
+    numbers_of, numbers = session.selection.numbering.numbers_of, array("I")
     for start in range(0, len(uids), NUMBERED_AT_ONCE):
-        numbers.extend(found for uid in uids[start : start + NUMBERED_AT_ONCE] if (found := number(uid)) is not None)
+        numbers.extend(numbers_of(uids[start : start + NUMBERED_AT_ONCE]))
         await trio.lowlevel.checkpoint()
     return numbers
 

@@ -22,7 +22,7 @@ async def search(session: Session, command: c.Search) -> Completion:
     with limited_work(session, "SEARCH") as work:
         found = await find(session, command.program, take_saved(session, command.returns), work)
     await tell(session, "SEARCH", found.uids, command)
-    await keep_updated(session, command, [(uid,) for uid in found.uids])
+    await keep_updated(session, command, len(found.uids), lambda: [(uid,) for uid in found.uids])
     check_readable(found)
     save(session, found, found.uids, command.returns)
     return Completion("Searched")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from array import array
-from functools import partial
-
 from replicator.imap.handlers.searches.results import (
     check_readable,
     check_sortable,
     find,
+    in_order,
     limited_work,
     save,
     take_saved,
     tell,
 )
-from replicator.imap.handlers.searches.updates import keep_updated, rows_of, watch
-from replicator.imap.ordering.sorting import rows_in_order, uid_of
+from replicator.imap.handlers.searches.updates import keep_updated, sortables_of, watch
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire.commands import command_types as c
 
@@ -32,12 +29,11 @@ async def sort(session: Session, command: c.Sort) -> Completion:
     with limited_work(session, "SORT") as work:
         found = await find(session, command.program, take_saved(session, command.returns), work)
         check_sortable(session, found)
-        rows, headless = await rows_of(session, found.uids, criteria, work)
-    order = partial(rows_in_order, rows)
-    in_order = await session.services.parsing.apart(order) if len(rows) > SORTED_HERE else order()
-    ordered = array("I", map(uid_of, in_order))
-    await tell(session, "SORT", ordered, command)
-    await keep_updated(session, command, in_order, criteria)
+        sortables, headless = await sortables_of(session, found.uids, criteria, work)
+    apart = session.services.parsing.apart
+    places = await apart(sortables.places) if len(sortables) > SORTED_HERE else sortables.places()
+    await tell(session, "SORT", sortables.uids, command, places)
+    await keep_updated(session, command, len(places), lambda: sortables.rows(places), criteria)
     check_readable(found)
-    save(session, found, ordered, command.returns)
+    save(session, found, await in_order(sortables.uids, places), command.returns)
     return Completion(f"Sorted, without the headers of {headless} messages" if headless else "Sorted")

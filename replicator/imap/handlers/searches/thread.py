@@ -6,20 +6,26 @@ from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from replicator.imap.handlers.searches.header_reading import read_headers
+import trio
+
+from replicator.imap.handlers.searches.header_reading import read_slice, slices
 from replicator.imap.handlers.searches.results import check_readable, check_sortable, find, limited_work
-from replicator.imap.ordering.header_facts import HeaderFacts
+from replicator.imap.ordering.base_subject import BaseSubject
+from replicator.imap.ordering.header_facts import MESSAGE_ID, REFERENCES, SENT_MS, SUBJECT
 from replicator.imap.ordering.references import MessageIds, by_references, by_refs
-from replicator.imap.ordering.threads import Node, Threadable, by_ordered_subject, printed
+from replicator.imap.ordering.sorting import sent_or_received
+from replicator.imap.ordering.threads import NO_REFERENCES, Node, Threadable, by_ordered_subject, printed
+from replicator.imap.rendering.header_columns import Column, ColumnValue
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.responses import thread_response
 from replicator.imap.work_meter import WorkMeter
-from replicator.view import Message
 
+NUMBERED_AT_ONCE = 1000  # message ids, in a millisecond
 THREADED_HERE = 200  # messages; more are threaded in a thread of execution
 
 _A = c.ThreadAlgorithm
+_NO_SUBJECT = BaseSubject("", is_reply=False)
 
 
 async def thread(session: Session, command: c.Thread) -> Completion:
@@ -58,21 +64,23 @@ async def _threadables(
 ) -> tuple[list[Threadable], int]:
     """Return what the algorithm needs to know of the messages, and the number of those without a readable header."""
     with_subject, with_ids = algorithm is not _A.REFS, algorithm is not _A.ORDEREDSUBJECT
-    messages = list[Threadable]()
-
-    def extract(message: Message, facts: HeaderFacts) -> tuple[Threadable, bytes | None, list[bytes]]:
-        date_ms = message.received_ms if facts.sent_ms is None else facts.sent_ms
-        subject = facts.subject if with_subject else ("", False)
-        own, references = (facts.message_id, facts.references) if with_ids else (None, [])
-        return Threadable(message.uid, date_ms, *subject), own, references
-
-    def take(extracted: tuple[Threadable, bytes | None, list[bytes]]) -> None:
-        message, own, references = extracted
-        messages.append(
-            message._replace(
-                own_id=None if own is None else ids.number(own), references=array("I", map(ids.number, references))
-            )
-        )
-
-    values = 1 + with_subject + 2 * with_ids
-    return messages, await read_headers(session, uids, extract, take, work=work, values=values)
+    wanted: list[Column[ColumnValue]] = [SENT_MS]
+    wanted.extend((SUBJECT,) if with_subject else ())
+    wanted.extend((MESSAGE_ID, REFERENCES) if with_ids else ())
+    threadables, headless, numbered = list[Threadable](), 0, 0
+    for some in slices(uids):
+        messages, columns, unreadable, _ = await read_slice(session, some, wanted, work)
+        headless += len(unreadable)
+        subjects: Sequence[BaseSubject] = columns.of(SUBJECT) if with_subject else [_NO_SUBJECT] * len(messages)
+        own: Sequence[bytes | None] = columns.of(MESSAGE_ID) if with_ids else [None] * len(messages)
+        references: Sequence[tuple[bytes, ...]] = columns.of(REFERENCES) if with_ids else [()] * len(messages)
+        dates = sent_or_received(messages, columns)
+        for message, date_ms, subject, one, others in zip(messages, dates, subjects, own, references, strict=True):
+            own_id = None if one is None else ids.number(one)
+            referred = array("I", map(ids.number, others)) if others else NO_REFERENCES
+            threadables.append(Threadable(message.uid, date_ms, *subject, own_id, referred))
+            numbered += len(others)
+            if numbered > NUMBERED_AT_ONCE:
+                await trio.lowlevel.checkpoint()
+                numbered = 0
+    return threadables, headless

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 
 import trio
 
 from replicator.errors import MailError
 from replicator.imap.handlers.messages.fetch import fetch_new
-from replicator.imap.handlers.searches.header_reading import read_headers, rows_alone
+from replicator.imap.handlers.searches.header_reading import read_slice, slices
 from replicator.imap.handlers.searches.results import find
 from replicator.imap.notifications import Wishes
-from replicator.imap.ordering.sorting import Row, needs_header, row_of
+from replicator.imap.ordering.sorting import Row, Sortables
 from replicator.imap.search_updates import MAX_RESULTS, MAX_SEARCHES, SearchUpdates, UpdatedSearch
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire.commands import command_types as c
@@ -124,22 +123,24 @@ async def _updated(
     new = [uid for uid in found.uids if uid not in search]
     rows: list[Row] = [(uid,) for uid in new]
     if search.criteria is not None:
-        rows, _ = await rows_of(session, new, search.criteria, work)
+        sortables, _ = await sortables_of(session, new, search.criteria, work)
+        rows = sortables.rows(range(len(sortables)))
     # What cannot be read now stays what it was.
     gone = [uid for uid in changed if uid not in matching and uid not in found.unreadable]
     number = session.selection.numbering.number
     return search.remove(gone, number) + search.add(rows, number), new
 
 
-async def rows_of(
+async def sortables_of(
     session: Session, uids: Sequence[int], criteria: tuple[SortCriterion, ...], work: WorkMeter
-) -> tuple[list[Row], int]:
-    """Return the values by which these messages are sorted, and the number of those without a readable header."""
-    extract = partial(row_of, criteria)
-    if not needs_header(criteria):
-        return await rows_alone(session, uids, extract, work), 0
-    rows = list[Row]()
-    return rows, await read_headers(session, uids, extract, rows.append, work=work, values=len(criteria))
+) -> tuple[Sortables, int]:
+    """Return what these messages are sorted by, and the number of those without a readable header."""
+    sortables, headless = Sortables(criteria), 0
+    for some in slices(uids):
+        part = await read_slice(session, some, sortables.columns, work)
+        sortables.add(part.messages, part.columns)
+        headless += len(part.unreadable)
+    return sortables, headless
 
 
 # ---- asking for updates, and cancelling them --------------------------------------------------------------------
@@ -164,23 +165,27 @@ def watch(session: Session, command: c.Search | c.Sort) -> None:
 async def keep_updated(
     session: Session,
     command: c.Search | c.Sort,
-    rows: Collection[Row],
+    count: int,
+    rows: Callable[[], Collection[Row]],
     criteria: tuple[SortCriterion, ...] | None = None,
 ) -> None:
-    """Keep these results of the command up to date, if it asks for that, or refuse to (RFC 5267 section 4.3.1)."""
+    """Keep the command's results, so many, up to date, if it asks for that, or refuse to (RFC 5267 section 4.3.1).
+
+    `rows` is called only if they are kept.
+    """
     updates = session.updates
     if command.returns is None or ReturnOption.UPDATE not in command.returns or updates is None:
         return
     if len(updates.searches) >= MAX_SEARCHES:
         why = f"{MAX_SEARCHES} searches are kept up to date already"
-    elif len(rows) > MAX_RESULTS:
+    elif count > MAX_RESULTS:
         why = f"Searches with more than {MAX_RESULTS} results are not kept up to date"
     elif not depends_on_message_alone(command.program.key):
         why = "Searches by number, age or $ are not kept up to date; use UIDs"
     else:
         items = command.returns.update_items
         search = UpdatedSearch(session.tag, command.program, criteria, by_uid=command.by_uid, items=items)
-        search.begin(rows)
+        search.begin(rows())
         updates.searches[session.tag] = search
         return
     await session.write([_no_update(session.tag, why)])
