@@ -24,6 +24,9 @@ LARGEST_PART = 16
 ROW_BYTES = KIB
 """Size that a row counts besides its values: more than its key and its place take."""
 
+LONGEST_NAME_BYTES = 100
+"""Rows of fields with longer names are not kept: clients may make up any number of names, as long as a literal."""
+
 _Key: TypeAlias = tuple[bytes, Column[ColumnValue]]
 
 
@@ -56,9 +59,10 @@ class HeaderCache:
         return row
 
     def put(self, bodies: bytes, column: Column[ColumnValue], row: CachedRow) -> None:
-        """Keep a row, unless it is too large, and let go of those that were not used for the longest time."""
+        """Keep a row, unless it or its field's name is too large; let go of those not used for the longest time."""
         key, size_bytes = (bodies, column), row.size_bytes + ROW_BYTES
-        if key in self._rows or size_bytes > self._max_bytes // LARGEST_PART:
+        is_large = size_bytes > self._max_bytes // LARGEST_PART or len(column.field) > LONGEST_NAME_BYTES
+        if is_large or key in self._rows:
             return
         self._rows[key] = row
         self._size_bytes += size_bytes

@@ -282,6 +282,11 @@ class Session:
         finally:
             self._read_until = inf
 
+    @property
+    def reading_is_over(self) -> bool:
+        """True if the time for reading bodies has passed."""
+        return trio.current_time() >= self._read_until
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Read one message's body in this block. Raises ContentUnavailableError if the time for that is over."""

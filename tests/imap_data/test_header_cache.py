@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry
 
-from replicator.imap.header_cache import LARGEST_PART, ROW_BYTES, CachedRow, HeaderCache, digest
+from replicator.imap.header_cache import LARGEST_PART, LONGEST_NAME_BYTES, ROW_BYTES, CachedRow, HeaderCache, digest
 from replicator.imap.ordering.header_facts import REFERENCES, SENT_MS, SUBJECT
 from replicator.imap.rendering.header_columns import Column, Columns, ColumnValue, made, size_bytes_of, texts
 from replicator.imap.work_meter import WorkMeter
@@ -53,6 +53,22 @@ def test_large_rows_and_any_row_of_an_empty_cache_are_not_kept() -> None:
     nothing = HeaderCache(0)
     nothing.put(key, SENT_MS, CachedRow((), 0))
     assert nothing.get(key, SENT_MS) is None
+
+
+def test_rows_of_names_that_no_field_has_are_not_kept() -> None:
+    """A client may search for any number of fields, with names as long as a literal."""
+    [key] = keys(1)
+    cache = HeaderCache(MAX_BYTES)
+    for length in (LONGEST_NAME_BYTES, LONGEST_NAME_BYTES + 1):
+        cache.put(key, Column(texts, b"x" * length), ROW)
+    assert cache.get(key, Column(texts, b"x" * LONGEST_NAME_BYTES)) is ROW
+    assert cache.get(key, Column(texts, b"x" * (LONGEST_NAME_BYTES + 1))) is None
+
+
+def test_ids_of_a_thread_are_the_last_ones() -> None:
+    raw = b"References: " + b"".join(b"<%d>" % number for number in range(1000)) + b"\r\n\r\n"
+    kept = made(REFERENCES, Header.at(raw, 0, len(raw)), WorkMeter(100))
+    assert kept == tuple(b"%d" % number for number in range(800, 1000))
 
 
 def test_digest_tells_which_bodies_in_which_order() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from protocol.units import KIB
-from replicator.imap.ordering.base_subject import BaseSubject, base_subject
+from replicator.imap.ordering.base_subject import base_subject
 from replicator.imap.rendering import decoding
 from replicator.imap.rendering.address_lists import parse_addresses
 from replicator.imap.rendering.casemap import casemap
@@ -18,7 +18,8 @@ MAX_COMPARED = 500
 """Limit of characters by which messages are compared: the texts of a whole mailbox are in memory while it is sorted."""
 
 _LOOKED_AT = 4 * KIB  # octets of a value
-_REFERENCES_LOOKED_AT = 16 * KIB  # octets, the last ones, in which the parent is: two hundred messages
+_REFERENCES_LOOKED_AT = 16 * KIB  # octets, the last ones, in which the parent is
+_REFERENCES_KEPT = 200  # ids, the last ones: as many as usual ones in those octets
 
 
 def sent_ms(header: Header, _name: bytes) -> int | None:
@@ -26,10 +27,13 @@ def sent_ms(header: Header, _name: bytes) -> int | None:
     return decoding.sent_ms(header)
 
 
-def subject(header: Header, name: bytes) -> BaseSubject:
-    """Return the base subject."""
+def subject(header: Header, name: bytes) -> tuple[str, bool]:
+    """Return the text of the base subject, and True if it is that of a reply or a forward.
+
+    A plain tuple of such values costs no collection of garbage anything, unlike one of a class.
+    """
     found = base_subject(value_text(_value(header, name)))
-    return BaseSubject(casemap(found.text)[:MAX_COMPARED], found.is_reply)
+    return casemap(found.text)[:MAX_COMPARED], found.is_reply
 
 
 def message_id(header: Header, name: bytes) -> bytes | None:
@@ -39,7 +43,7 @@ def message_id(header: Header, name: bytes) -> bytes | None:
 
 def references(header: Header, name: bytes) -> tuple[bytes, ...]:
     """Return the ids of the messages before this one in its thread, the parent last (RFC 5256 section 3)."""
-    found = (*message_ids((header.value(name) or b"")[-_REFERENCES_LOOKED_AT:]),)
+    found = (*message_ids((header.value(name) or b"")[-_REFERENCES_LOOKED_AT:]),)[-_REFERENCES_KEPT:]
     return found or (*islice(message_ids(_value(header, b"in-reply-to")), 1),)
 
 

@@ -99,7 +99,7 @@ def _values(key: SortKey, messages: Sequence[Message], columns: Columns) -> Iter
         case SortKey.DATE:
             return sent_or_received(messages, columns)
         case SortKey.SUBJECT:
-            return [subject.text for subject in columns.of(SUBJECT)]
+            return [text for text, _ in columns.of(SUBJECT)]
     return columns.of(_TEXTS[key])
 
 

@@ -49,6 +49,15 @@ async def test_message_without_a_readable_header_is_sorted_as_if_it_had_none(
         assert await client.run("SORT (SIZE) UTF-8 ALL") == ["* SORT 1 2 3", "t OK Sorted"]
 
 
+async def test_repeated_criteria_count_where_they_come_first(served: ImapServices, mail: HookedMail) -> None:
+    for subject, day in (("b", 1), ("a", 3), ("a", 2)):
+        await fill(mail, 1, f"Subject: {subject}\r\nDate: {day} Jan 2024 10:00:00 +0000\r\n\r\n".encode())
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        for criteria in ("SUBJECT DATE", "SUBJECT DATE SUBJECT", "SUBJECT DATE REVERSE SUBJECT"):
+            assert await client.run(f"SORT ({criteria}) UTF-8 ALL") == ["* SORT 3 2 1", "t OK Sorted"]
+
+
 async def test_sort_beyond_a_limit_is_refused_and_counted(served: ImapServices, mail: HookedMail) -> None:
     registry = CollectorRegistry()
     limits = LimitsConfig(imap_sort_messages=10, imap_search_work=40)

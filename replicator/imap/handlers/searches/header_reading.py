@@ -29,7 +29,7 @@ SLICE_MESSAGES = 250
 """Most messages of a slice: few enough that their largest outlines fit in memory, 4 MiB."""
 
 LARGEST_VALUES_BYTES = 128 * KIB
-"""Memory that texts of one message, which SEARCH compares, may take in a slice. Those of outlines take no more."""
+"""Memory that texts of one message, which SEARCH compares, may take in a slice."""
 
 _COUNTED_HERE = 20  # messages whose values are measured in some milliseconds, even if they refer to thousands of others
 
@@ -128,7 +128,7 @@ class _Reading:
         except ContentUnavailableError:
             self.unreadable.add(message.uid)
         else:
-            if self.largest_bytes is None or size_bytes_of(values) <= self.largest_bytes:
+            if not self._is_large(values):
                 return values
             self.large.add(message.uid)
         return self._made(_NO_HEADER)
@@ -137,7 +137,11 @@ class _Reading:
         known = Outline.unpack(packed)
         if known is None or any(column.field in known.left_out for column in self.wanted):
             return None
-        return self._made(known.header)
+        values = self._made(known.header)
+        return None if self._is_large(values) else values
+
+    def _is_large(self, values: _Values) -> bool:
+        return self.largest_bytes is not None and size_bytes_of(values) > self.largest_bytes
 
     def _made(self, header: Header) -> _Values:
         return tuple(made(column, header, self.work) for column in self.wanted)

@@ -15,6 +15,7 @@ from replicator.imap.handlers.searches.results import (
 from replicator.imap.handlers.searches.updates import keep_updated, sortables_of, watch
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire.commands import command_types as c
+from replicator.imap.wire.sort_keys import SortCriterion, SortKey
 
 SORTED_HERE = 500  # messages; more are sorted in a thread
 
@@ -24,7 +25,10 @@ async def sort(session: Session, command: c.Sort) -> Completion:
 
     A message whose header no reachable node has is sorted as if it had none.
     """
-    criteria = tuple({criterion.key: criterion for criterion in reversed(command.criteria)}.values())[::-1]
+    by_key: dict[SortKey, SortCriterion] = {}
+    for criterion in command.criteria:
+        by_key.setdefault(criterion.key, criterion)  # what is equal by the first one is equal by the second
+    criteria = tuple(by_key.values())
     watch(session, command)
     with limited_work(session, "SORT") as work:
         found = await find(session, command.program, take_saved(session, command.returns), work)

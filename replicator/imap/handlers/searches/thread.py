@@ -10,7 +10,6 @@ import trio
 
 from replicator.imap.handlers.searches.header_reading import read_slice, slices
 from replicator.imap.handlers.searches.results import check_readable, check_sortable, find, limited_work
-from replicator.imap.ordering.base_subject import BaseSubject
 from replicator.imap.ordering.header_facts import MESSAGE_ID, REFERENCES, SENT_MS, SUBJECT
 from replicator.imap.ordering.references import MessageIds, by_references, by_refs
 from replicator.imap.ordering.sorting import sent_or_received
@@ -25,7 +24,7 @@ NUMBERED_AT_ONCE = 1000  # message ids, in a millisecond
 THREADED_HERE = 200  # messages; more are threaded in a thread of execution
 
 _A = c.ThreadAlgorithm
-_NO_SUBJECT = BaseSubject("", is_reply=False)
+_NO_SUBJECT = ("", False)
 
 
 async def thread(session: Session, command: c.Thread) -> Completion:
@@ -71,7 +70,7 @@ async def _threadables(
     for some in slices(uids):
         messages, columns, unreadable, _ = await read_slice(session, some, wanted, work)
         headless += len(unreadable)
-        subjects: Sequence[BaseSubject] = columns.of(SUBJECT) if with_subject else [_NO_SUBJECT] * len(messages)
+        subjects: Sequence[tuple[str, bool]] = columns.of(SUBJECT) if with_subject else [_NO_SUBJECT] * len(messages)
         own: Sequence[bytes | None] = columns.of(MESSAGE_ID) if with_ids else [None] * len(messages)
         references: Sequence[tuple[bytes, ...]] = columns.of(REFERENCES) if with_ids else [()] * len(messages)
         dates = sent_or_received(messages, columns)

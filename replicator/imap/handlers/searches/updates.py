@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import groupby
 
 import trio
 
-from replicator.errors import MailError
+from replicator.errors import ContentUnavailableError, MailError
 from replicator.imap.handlers.messages.fetch import fetch_new
 from replicator.imap.handlers.searches.header_reading import read_slice, slices
 from replicator.imap.handlers.searches.results import find
@@ -116,16 +117,22 @@ async def _updated_all(
 async def _updated(
     session: Session, search: UpdatedSearch, changed: Sequence[int]
 ) -> tuple[list[bytes], Sequence[int]]:
-    """Return the responses that tell how changed messages have changed the results, and which of them have come in."""
+    """Return the responses that tell how changed messages have changed the results, and which of them have come in.
+
+    Raises WorkExceededError; ContentUnavailableError if the time of the announcement was too short for their bodies.
+    """
     work = WorkMeter(session.limits.imap_search_work)
     found = await find(session, search.program, (), work, among=changed)
     matching = set(found.uids)
     new = [uid for uid in found.uids if uid not in search]
     rows: list[Row] = [(uid,) for uid in new]
+    headless = 0
     if search.criteria is not None:
-        sortables, _ = await sortables_of(session, new, search.criteria, work)
-        rows = sortables.rows(range(len(sortables)))
-    # What cannot be read now stays what it was.
+        sortables, headless = await sortables_of(session, new, search.criteria, work)
+        rows = await session.services.parsing.apart(partial(sortables.rows, range(len(sortables))))
+    if session.reading_is_over and (found.unreadable or headless):
+        raise ContentUnavailableError("This search is no longer kept up to date, as bodies do not come in time")
+    # What cannot be read at all stays what it was.
     gone = [uid for uid in changed if uid not in matching and uid not in found.unreadable]
     number = session.selection.numbering.number
     return search.remove(gone, number) + search.add(rows, number), new
@@ -185,7 +192,7 @@ async def keep_updated(
     else:
         items = command.returns.update_items
         search = UpdatedSearch(session.tag, command.program, criteria, by_uid=command.by_uid, items=items)
-        search.begin(rows())
+        search.begin(await session.services.parsing.apart(rows))
         updates.searches[session.tag] = search
         return
     await session.write([_no_update(session.tag, why)])
