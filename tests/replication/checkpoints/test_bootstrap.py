@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,39 +11,20 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.values import Context
 from replicator.config import LogConfig
 from replicator.replication import timing
 from replicator.replication.checkpoints import bootstrap as bootstrap_module
-from replicator.replication.checkpoints.bootstrap import Bootstrap
 from replicator.replication.checkpoints.log_truncation import LogTruncation
-from replicator.runtime.objects import ObjectStore
 from replicator.store.checkpoints.archive import Archive
-from replicator.store.checkpoints.checkpoint import Home
 from replicator.store.checkpoints.manifest import Manifest
 from replicator.store.db import queries
 from replicator.store.db.entry_validation import NamedHead
 from replicator.store.log.entry_removal import collect
 from replicator.store.store import Store
 from tests.effort import first
+from tests.replication.checkpoints.bootstrapping import Alone, archive_of, bootstrap_of
 from tests.replication.cluster import USER, Node, cluster, until, virtual_environment
 from tests.store.harness import open_store
-
-
-class Alone:
-    """A cluster without other nodes."""
-
-    def lacking(self, context: Context) -> Sequence[str]:  # noqa: ARG002
-        return ()
-
-
-def archive_of(path: Path, sid: str, clock: MockClock) -> Archive:
-    environment = virtual_environment(clock, sid)
-    return Archive(ObjectStore((path / "objects").as_uri(), environment), Home("mail", sid))
-
-
-def bootstrap_of(store: Store, path: Path, clock: MockClock) -> Bootstrap:
-    return Bootstrap(store, archive_of(path, "dc9", clock), virtual_environment(clock, "dc9").clock_ms)
 
 
 async def write_checkpoints(node: Node, archive: Archive) -> None:

@@ -16,7 +16,7 @@ from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.tasks import UndeleteOptions, UndeleteStatus
 from resync.row import Row
-from tests.replication.checkpoints.test_bootstrap import Alone, archive_of, bootstrap_of
+from tests.replication.checkpoints.bootstrapping import Alone, archive_of, bootstrap_of
 from tests.replication.cluster import EPOCH_MS, USER, Cluster, Node, cluster, until
 from tests.replication.log.truncating import forget_log, log_entries
 from tests.replication.tasks.running import check_at, run_task
