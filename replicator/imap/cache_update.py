@@ -79,8 +79,8 @@ def _runs(sample: MatchData) -> Iterator[tuple[int, int, int]]:
 
 
 def between(uids: UidSet, first: int, last: int) -> UidSet:
-    """Return the UIDs from `first` to `last`."""
-    ranges = uids.ranges
+    """Return the UIDs from `first` to `last`; none if `last` is the smaller one."""
+    ranges = uids.ranges if first <= last else ()
     start = max(0, bisect_right(ranges, (first, UID_MAX)) - 1)
     some = ranges[start : bisect_right(ranges, (last, UID_MAX), start)]
     return UidSet(tuple((max(low, first), min(high, last)) for low, high in some if high >= first))

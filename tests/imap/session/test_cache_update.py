@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.values import UidSet
@@ -18,6 +18,7 @@ def test_vanished_are_the_known_that_are_not_present(known: set[int], present: s
     assert gone == UidSet.of(known - present)
 
 
+@example({11, 12}, 12, 11)
 @given(uids, st.integers(0, 31), st.integers(0, 31))
 def test_set_is_cut_at_both_ends(known: set[int], first: int, last: int) -> None:
     assert between(UidSet.of(known), first, last) == UidSet.of(uid for uid in known if first <= uid <= last)
