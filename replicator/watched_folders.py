@@ -34,7 +34,7 @@ class WatchedFolder(NamedTuple):
 
     @property
     def arrivals(self) -> tuple[bytes, int, int, int]:
-        """What differs after a message has come or gone, or the UIDs have another meaning."""
+        """Values that differ after a message has come or gone, or the UIDs have another meaning."""
         return self.mailbox_id, self.uidvalidity, self.messages, self.uidnext
 
 

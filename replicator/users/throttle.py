@@ -35,7 +35,7 @@ FREE_FAILURES_PAIR = 3
 FREE_FAILURES_USER = 10
 FREE_FAILURES_ADDRESS = 10
 FREE_FAILURES_SHARED_ADDRESS = 100
-"""Place where somebody has logged in: many people may share the address, and one of their devices may guess."""
+"""Allowance of an address from which somebody has logged in: many people may share it, and one device may guess."""
 
 ENTRIES_MAX = 10_000
 """Keys in each half of a table, about 2 MiB."""

@@ -96,7 +96,7 @@ class Search:
         compiler = _Compiler(basis, _codec(program.charset))
         self._test = compiler.test_of(program.key)
         self.columns = [*compiler.columns]
-        """What the keys compare of headers. If there is nothing, outlines tell nothing that helps."""
+        """The columns that the keys compare. If there is nothing, outlines tell nothing that helps."""
         self.keys = max(1, keys.count_keys(program.key))
 
     def decide(self) -> Iterator[Decided]:

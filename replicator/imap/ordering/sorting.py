@@ -52,7 +52,7 @@ class Sortables:
         self.uids = array("I")
         self._values: list[list[int | str]] = [[] for _ in criteria]
         self.columns: list[Column[ColumnValue]] = [_COLUMNS[one.key] for one in criteria if one.key in _COLUMNS]
-        """What must be read of the messages' headers."""
+        """The columns to read of the messages' headers."""
 
     def __len__(self) -> int:
         return len(self.uids)

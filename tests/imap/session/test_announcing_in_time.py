@@ -21,7 +21,7 @@ HERE, AWAY = b"Subject: here\r\n\r\nHello", b"Subject: away\r\n\r\nHello again"
 
 
 class _Peer:
-    """What a node waits for where bodies of some size are missing, and bodies that are read one by one."""
+    """Settings in which bodies of some size are missing and waited for, and bodies are read one by one."""
 
     def __init__(self, mail: HookedMail, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers_after_s = PEERS_PATIENCE_S
@@ -78,7 +78,7 @@ async def test_missing_bodies_delay_the_next_command_once(
 async def test_the_time_is_that_of_one_announcement(
     autojump_clock: MockClock, served: ImapServices, mail: HookedMail, peer: _Peer
 ) -> None:
-    """What comes later has its own, and so has FETCH, which waits as long as the store does."""
+    """A later one has its own, and so has FETCH, which waits as long as the store does."""
     assert autojump_clock.autojump_threshold == 0
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")

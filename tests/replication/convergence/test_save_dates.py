@@ -59,7 +59,7 @@ async def test_each_way_into_a_mailbox_gives_a_new_date(tmp_path: Path, autojump
         await nodes["dc3"].expunge(1)
         await nodes["dc3"].expunge(1, name="Work")
         await nodes.converged()
-        status = await run_task(nodes["dc1"], UndeleteOptions(USER, "INBOX", None, False), UndeleteStatus)  # noqa: FBT003
+        status = await run_task(nodes["dc1"], UndeleteOptions(USER, "INBOX"), UndeleteStatus)
         assert status.restored == 1
         (restored,) = (await dates(nodes)).values()
         assert delivered is not None
@@ -100,7 +100,7 @@ async def test_message_of_two_placements_keeps_the_date_of_the_earliest(
         placed = {}
         for sid in ("dc1", "dc2"):
             await trio.sleep(5)
-            await run_task(nodes[sid], UndeleteOptions(USER, "INBOX", None, False), UndeleteStatus)  # noqa: FBT003
+            await run_task(nodes[sid], UndeleteOptions(USER, "INBOX"), UndeleteStatus)
             (row,) = (await rows_at(nodes[sid])).values()
             placed[row.dot] = row.saved_ms
         assert len({*placed.values()}) == 2

@@ -118,7 +118,7 @@ async def _give_up(session: Session, why: str) -> None:
 
 @dataclass(slots=True)
 class _Events:
-    """What has happened to names, subscriptions and annotations, told in its order: a rename takes annotations along.
+    """Events of names, subscriptions and annotations, told in their order: a rename takes annotations along.
 
     `due`: names of renamed folders whose messages are news to the client. `command`: the one that was just done.
     """

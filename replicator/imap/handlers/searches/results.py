@@ -93,8 +93,10 @@ async def find(
     uids, unreadable = array("I"), array("I")
     for found, doubtful in evaluation.decide():
         await trio.lowlevel.checkpoint()
-        decide = _by_bodies if evaluation.reads_bodies else _by_headers
-        unreadable.extend(await decide(session, doubtful, evaluation, found, work))
+        if evaluation.reads_bodies:
+            unreadable.extend(await _by_bodies(session, doubtful, evaluation, found))
+        else:
+            unreadable.extend(await _by_headers(session, doubtful, evaluation, found, work))
         uids.extend(sorted(found))
     return Found(uids, unreadable)
 
@@ -119,9 +121,7 @@ async def _by_headers(
     return sorted(unreadable)
 
 
-async def _by_bodies(
-    session: Session, doubtful: Sequence[int], evaluation: Search, found: set[int], _work: WorkMeter
-) -> list[int]:
+async def _by_bodies(session: Session, doubtful: Sequence[int], evaluation: Search, found: set[int]) -> list[int]:
     """Add to `found` which of these messages match. Return those that cannot be read."""
     left = await _narrowed(session, doubtful, evaluation, found)
     return await _by_reading(session, left, evaluation, found)
@@ -184,7 +184,7 @@ async def tell(
         return
     numbers = uids if command.by_uid else await sequence_numbers(session, uids)
     if places is not None:
-        numbers, uids = await in_order(numbers, places), await in_order(uids, places)
+        numbers, uids = await values_at(numbers, places), await values_at(uids, places)
     modseq = await _highest_modseq(session, uids, returns) if has_modseq(command.program.key) else None
     if returns is None:
         respond = partial(search_response, verb, numbers, modseq)
@@ -194,7 +194,7 @@ async def tell(
     await session.write(await session.services.parsing.apart(respond) if many else respond())
 
 
-async def in_order(values: Sequence[int], places: Sequence[int]) -> Sequence[int]:
+async def values_at(values: Sequence[int], places: Sequence[int]) -> Sequence[int]:
     """Return the values at these places."""
     ordered = array("I")
     for start in range(0, len(places), NUMBERED_AT_ONCE):

@@ -6,11 +6,11 @@ from replicator.imap.handlers.searches.results import (
     check_readable,
     check_sortable,
     find,
-    in_order,
     limited_work,
     save,
     take_saved,
     tell,
+    values_at,
 )
 from replicator.imap.handlers.searches.updates import keep_updated, sortables_of, watch
 from replicator.imap.session import Completion, Session
@@ -39,5 +39,5 @@ async def sort(session: Session, command: c.Sort) -> Completion:
     await tell(session, "SORT", sortables.uids, command, places)
     await keep_updated(session, command, len(places), lambda: sortables.rows(places), criteria)
     check_readable(found)
-    save(session, found, await in_order(sortables.uids, places), command.returns)
+    save(session, found, await values_at(sortables.uids, places), command.returns)
     return Completion(f"Sorted, without the headers of {headless} messages" if headless else "Sorted")

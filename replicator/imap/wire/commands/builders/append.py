@@ -1,5 +1,4 @@
 """APPEND, with several messages (RFC 3502), of parts (RFC 4469), in UTF-8 (RFC 6855), or begun only."""
-# ruff: noqa: D102 (the grammar says what each rule is)
 
 from __future__ import annotations
 

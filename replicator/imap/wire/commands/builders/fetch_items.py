@@ -1,5 +1,4 @@
 """FETCH items (RFC 3501 section 9, RFC 3516 section 7, RFC 8970 section 6), which NOTIFY and UPDATE name, too."""
-# ruff: noqa: D102 (the grammar says what each rule is)
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ class FetchItemBuilder(ValueBuilder):
 def items_after(owner: object, given: Sequence[object]) -> Items | None:
     """Return the FETCH items behind `owner`, if there are any."""
     items = None
-    for before, one in zip((None, *given), given):  # noqa: B905 - the last has none behind it
+    for before, one in zip((None, *given), given, strict=False):
         if isinstance(one, tuple):
             if before != owner or items is not None:
                 raise MeaninglessError("FETCH items stand once, behind MessageNew or UPDATE")

@@ -1,5 +1,4 @@
 """Commands on folders: selected, created, listed, counted, and their quotas."""
-# ruff: noqa: D102 (the grammar says what each rule is)
 
 from __future__ import annotations
 

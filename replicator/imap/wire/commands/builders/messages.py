@@ -1,5 +1,4 @@
 """Commands on messages of the selected mailbox: FETCH, STORE, COPY, MOVE, EXPUNGE, and their UID forms."""
-# ruff: noqa: D102 (the grammar says what each rule is)
 
 from __future__ import annotations
 

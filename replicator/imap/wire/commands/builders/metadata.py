@@ -1,5 +1,4 @@
 """GETMETADATA and SETMETADATA (RFC 5464 section 5)."""
-# ruff: noqa: D102 (the grammar says what each rule is)
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """NOTIFY (RFC 5465 section 8)."""
-# ruff: noqa: D102 (the grammar says what each rule is)
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """SEARCH, SORT and THREAD, their result options, and search keys."""
-# ruff: noqa: D102 (the grammar says what each rule is)
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """Commands of the session itself: those of any state, and of logging in."""
-# ruff: noqa: D102 (the grammar says what each rule is)
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """Values that commands of several groups have: strings, mailbox names, sets of numbers, flags."""
-# ruff: noqa: D102 (the grammar says what each rule is)
 
 from __future__ import annotations
 
