@@ -45,8 +45,8 @@ Submit = Callable[[ChangeRequest], Awaitable[Reply]]
 
 AT_ONCE = 8  # mailboxes in parallel: some wait for answers while others read or write; two states in memory each
 TOLD_AT_ONCE = 4  # mailboxes that other nodes report, in parallel; separate workers, since they may take long
+TOLD_MAX = 100_000  # reported mailboxes that wait for their turn, about 200 bytes each; others are reported again
 GATHER_AT_ONCE = 5000  # messages per entry
-TOLD_MAX = 100_000  # such mailboxes that wait for their turn, about 200 bytes each; others are told of again
 WARNED_MAX = 1000  # mailboxes whose history was found to differ, in the log of one run
 
 
@@ -195,7 +195,7 @@ class ForkScheduler:
     async def _catch_up(self) -> None:
         """Catch up with the nodes that reported something, one mailbox after the other, until cancelled."""
         async for key in self._told:
-            self._mastership.doubt(key)
+            self._mastership.doubt(key)  # the node that reports it takes this one for the master
             try:
                 if await self._is_ours(key):
                     with trio.move_on_after(timing.FORK_SCHEDULER_CATCH_UP_S):

@@ -19,8 +19,7 @@ from replicator.store.bodies.body_lists import ListedBody
 from replicator.store.bodies.body_rows import COMPRESSION_LEVEL, read_body
 
 OUTLINE_MAX_BYTES = 16 * KIB
-"""Largest outline that is kept: ten times what mail has, and few enough octets to read a hundred at once."""
-
+"""Largest outline that is kept: ten times what mail has, and few enough octets to read some hundred at once."""
 
 LOOKED_UP_AT_ONCE = 250
 """Bodies in one query, far below SQLite's limit of parameters. It takes a third of the time of a query for each."""

@@ -14,7 +14,7 @@ from protocol.commands import Master, Mismatch, Reply, Who
 from protocol.values import Dot
 from replicator.config import Config, MastershipConfig, Scope
 from replicator.errors import DatabaseFailedError, DiskFullError, MailError
-from replicator.replication.convergence import sync_client
+from replicator.replication.convergence import fork_scheduler, sync_client
 from replicator.replication.log.sender import Sender
 from replicator.replication.mastership.elections import Elections
 from replicator.replication.writes.head_exchange import ask, tell_master
@@ -57,6 +57,23 @@ async def test_node_named_without_asking_learns_so_when_told_of_a_head(
         assert await nodes["dc2"].coordinator.elections.ask(Who(term, scope, "dc3")) == Master("dc3")
         if believed is not None:
             dc3.masters.learn(scope, believed, term)
+        await tell_master(dc2, "dc3", key, shown_by("dc2", key))
+        await until(lambda: dc3.may_number(key))
+
+
+async def test_reports_beyond_a_limit_count_when_they_are_repeated(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        key = await key_of(nodes["dc2"])
+        await nodes.converged()
+        dc2, dc3 = (nodes[sid].coordinator.mastership for sid in ("dc2", "dc3"))
+        await nodes["dc2"].coordinator.elections.ask(Who(dc2.masters.term, dc2.scope(key), "dc3"))
+        with monkeypatch.context() as patched:
+            patched.setattr(fork_scheduler, "TOLD_MAX", 0)
+            await tell_master(dc2, "dc3", key, shown_by("dc2", key))
+            await trio.sleep(TIMEOUT_S)
+            assert dc3.known_master(key) is None
         await tell_master(dc2, "dc3", key, shown_by("dc2", key))
         await until(lambda: dc3.may_number(key))
 
