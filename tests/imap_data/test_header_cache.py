@@ -100,4 +100,6 @@ def row_of(column: Column[ColumnValue], headers: Iterable[bytes]) -> CachedRow:
 
 
 def test_columns_give_their_values() -> None:
-    assert Columns({SENT_MS: (1, None)}, 8).of(SENT_MS) == (1, None)
+    columns = Columns({SENT_MS: (1, None), SUBJECT: (("a", False), ("", True))}, {SENT_MS: 8, SUBJECT: 90})
+    assert columns.of(SENT_MS) == (1, None)
+    assert (columns.size_of(SENT_MS), columns.size_bytes) == (8, 98)

@@ -237,7 +237,8 @@ def test_search_finds_the_same_as_a_naive_search(
     if undecided and not search.reads_bodies:
         messages = [by_uid[uid].row for uid in undecided]
         headers = [ParsedBody(Skeleton(by_uid[uid].octets)).header for uid in undecided]
-        columns = Columns({one: [one.make(header, one.field) for header in headers] for one in search.columns}, 0)
+        values = {one: [one.make(header, one.field) for header in headers] for one in search.columns}
+        columns = Columns(values, dict.fromkeys(values, 0))
         matching = search.by_columns(messages, columns)
         assert matching == search.by_columns_apart(messages, columns)
         assert matching == {one for one in undecided if matches_naively(key, by_uid[one], mailbox)}

@@ -98,7 +98,7 @@ def test_order_is_that_of_a_naive_sort(mails: list[Mail], criteria: list[SortCri
         messages = [message(uid, mail.received_ms, mail.size_bytes) for uid, mail in enumerate(some, first + 1)]
         headers = [header(mail.header()) for mail in some]
         read = {column: [column.make(one, column.field) for one in headers] for column in sortables.columns}
-        sortables.add(messages, Columns(read, 0))
+        sortables.add(messages, Columns(read, dict.fromkeys(read, 0)))
     with patch("replicator.imap.ordering.parts.SORTED_AT_ONCE", at_once):
         places = sortables.places()
     assert [sortables.uids[place] for place in places] == naive_order(mails, criteria)

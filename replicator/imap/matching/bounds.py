@@ -305,7 +305,7 @@ class OfColumn(Generic[V]):
         """See `Test`."""
         scope.work.spend(len(scope.chosen))
         if scope.columns is not None:
-            scope.work.spend(scope.columns.size_bytes // KIB)
+            scope.work.spend(scope.columns.size_of(self.column) // KIB)
             values = zip(scope.uids, scope.columns.of(self.column), strict=True)
             return Bounds.exact(scope.chosen.intersection([uid for uid, value in values if self.passes(value)]))
         found = {uid: scope.texts[uid].value(self.column) for uid in scope.chosen if self._is_known(uid, scope)}

@@ -51,11 +51,24 @@ def made(column: Column[V], header: Header, work: WorkMeter) -> V:
 
 
 class Columns:
-    """Values of some messages, by column, in the order of the messages. `size_bytes`: of all values, in memory."""
+    """Values of some messages, by column, in the order of the messages. `sizes`: octets of each column in memory."""
 
-    def __init__(self, values: Mapping[Column[ColumnValue], Sequence[ColumnValue]], size_bytes: int) -> None:
+    def __init__(
+        self,
+        values: Mapping[Column[ColumnValue], Sequence[ColumnValue]],
+        sizes: Mapping[Column[ColumnValue], int],
+    ) -> None:
         self._values = values
-        self.size_bytes = size_bytes
+        self._sizes = sizes
+
+    @property
+    def size_bytes(self) -> int:
+        """Octets of all columns in memory."""
+        return sum(self._sizes.values())
+
+    def size_of(self, column: Column[V]) -> int:
+        """Return the octets in memory of a column that was read."""
+        return self._sizes[column]
 
     def of(self, column: Column[V]) -> Sequence[V]:
         """Return the values of a column that was read."""

@@ -82,8 +82,8 @@ async def read_slice(
         rows.update(new)
         for column, row in () if reading.unreadable or reading.large else new.items():
             cache.put(bodies, column, row)
-    size_bytes = sum(row.size_bytes for row in rows.values())
-    columns = Columns({column: row.values for column, row in rows.items()}, size_bytes)
+    values = {column: row.values for column, row in rows.items()}
+    columns = Columns(values, {column: row.size_bytes for column, row in rows.items()})
     return HeaderSlice(messages, columns, reading.unreadable, reading.large)
 
 
