@@ -18,10 +18,18 @@ def believed_modseq(told: int, highestmodseq: int) -> int:
     """Return the MODSEQ from which on the client must hear of changes, if it was `told` this one by any node.
 
     A MODSEQ above this node's is one of a node that shows changes which are not here, perhaps instead of others that
-    are: then the client hears of every message. So does a client that knows the mailbox as empty: its MODSEQ is 1,
-    since 0 would mean that there is none (RFC 7162 section 3.1.7), and the first message has that MODSEQ too.
+    are: then the client hears of every message.
     """
-    return told if 1 < told <= highestmodseq else 0
+    return heard_modseq(told) if told <= highestmodseq else 0
+
+
+def heard_modseq(told: int) -> int:
+    """Return the MODSEQ up to which a client that was `told` this one has heard of all changes.
+
+    An empty mailbox tells 1, since 0 would mean that it has no MODSEQs (RFC 7162 section 3.1.7). The first message has
+    that MODSEQ, too, and the client has not heard of it.
+    """
+    return told if told > 1 else 0
 
 
 def vanished(known: UidSet, present: Sequence[int]) -> UidSet:

@@ -1,15 +1,17 @@
-"""Values of messages' headers in memory, for the next SEARCH, SORT or THREAD of the same messages (design section 6).
+"""Values of messages' headers in memory, for the next command that needs them of the same messages (design section 6).
 
-A row of the cache has one column's values of some messages, a few hundred that follow each other in a mailbox. Its key
-is a digest of their bodies' hashes. Bodies never change, so a row is right for as long as it is here: there is nothing
-to invalidate. If a message comes or goes, the rows with its neighbours are no longer asked for, and in time they are
-the ones that leave.
+A row of the cache has the values of one column, by which SEARCH, SORT and THREAD compare, or of one item of FETCH that
+outlines tell. They are those of a few hundred messages that follow each other in a mailbox. A row's key is a digest of
+the hashes of their bodies. Bodies never change, so a row is right for as long as it is here: there is nothing to
+invalidate. If a message comes or goes, the rows with its neighbours are no longer asked for, and in time they are the
+ones that leave.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import NamedTuple, TypeAlias
 
@@ -17,6 +19,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from protocol.units import KIB
 from replicator.imap.rendering.header_columns import Column, ColumnValue
+from replicator.imap.wire.fetch_items import BodySection, FetchItem
 
 LARGEST_PART = 16
 """A row takes at most this part of the cache, so that a few unusual messages do not drive out everything else."""
@@ -24,14 +27,20 @@ LARGEST_PART = 16
 ROW_BYTES = KIB
 """Size that a row counts besides its values: more than its key and its place take."""
 
-LONGEST_NAME_BYTES = 100
-"""Rows of fields with longer names are not kept: clients may make up any number of names, as long as a literal."""
+LONGEST_NAME_BYTES = 500
+"""Rows of fields with longer names, in all, are not kept: clients may make up any number of long names."""
 
-_Key: TypeAlias = tuple[bytes, Column[ColumnValue]]
+SLICE_MESSAGES = 250
+"""Most messages of a row: few enough that their largest outlines fit in memory, 4 MiB."""
+
+Kept: TypeAlias = Column[ColumnValue] | FetchItem
+"""A column or an item whose values a row has."""
+
+_Key: TypeAlias = tuple[bytes, Kept]
 
 
 class CachedRow(NamedTuple):
-    """One column's values of some messages, in their order, and their size in memory."""
+    """Values of some messages, in their order, and their size in memory."""
 
     values: Sequence[ColumnValue]
     size_bytes: int
@@ -51,17 +60,17 @@ class HeaderCache:
         )
         gauge.set_function(lambda: self._size_bytes)
 
-    def get(self, bodies: bytes, column: Column[ColumnValue]) -> CachedRow | None:
+    def get(self, bodies: bytes, column: Kept) -> CachedRow | None:
         """Return the row of a column for these bodies, by their `digest`."""
         key = (bodies, column)
         if (row := self._rows.get(key)) is not None:
             self._rows.move_to_end(key)
         return row
 
-    def put(self, bodies: bytes, column: Column[ColumnValue], row: CachedRow) -> None:
+    def put(self, bodies: bytes, column: Kept, row: CachedRow) -> None:
         """Keep a row, unless it or its field's name is too large; let go of those not used for the longest time."""
         key, size_bytes = (bodies, column), row.size_bytes + ROW_BYTES
-        is_large = size_bytes > self._max_bytes // LARGEST_PART or len(column.field) > LONGEST_NAME_BYTES
+        is_large = size_bytes > self._max_bytes // LARGEST_PART or _name_bytes(column) > LONGEST_NAME_BYTES
         if is_large or key in self._rows:
             return
         self._rows[key] = row
@@ -71,6 +80,27 @@ class HeaderCache:
             self._size_bytes -= oldest.size_bytes + ROW_BYTES
 
 
+def slices(uids: Sequence[int], most: int | None = None) -> Iterator[Sequence[int]]:
+    """Yield the UIDs, which ascend, in slices that begin at fixed UIDs. Where they lie scattered, one spans more.
+
+    `most`: messages of a slice, if fewer than usual.
+    """
+    most = min(SLICE_MESSAGES, most or SLICE_MESSAGES)
+    sparseness = (uids[-1] - uids[0]) // (2 * len(uids)) if uids else 0  # 0 while more than half of them are there
+    span, start = SLICE_MESSAGES << sparseness.bit_length(), 0
+    while start < len(uids):
+        end = bisect_left(uids, (uids[start] // span + 1) * span, start, min(start + most, len(uids)))
+        yield uids[start:end]
+        start = end
+
+
 def digest(hashes: Iterable[bytes]) -> bytes:
     """Return the digest of the bodies with these content hashes, in this order."""
     return blake2b(b"".join(hashes), digest_size=16).digest()
+
+
+def _name_bytes(column: Kept) -> int:
+    """Return the length of the names in the key."""
+    if isinstance(column, Column):
+        return len(column.field)
+    return sum(map(len, column.fields)) if isinstance(column, BodySection) else 0

@@ -162,9 +162,17 @@ class Selection:
         recent = bool(marked.ranges) and not self._aware.rev2 and message.uid in marked  # RFC 9051 has no such flag
         return self._print_flags(message.flags | _RECENT_FLAGS if recent else message.flags)
 
-    def unheard_keywords(self, message: Message) -> list[bytes]:
-        """Return FLAGS if the client must hear of a keyword before it hears of this message's flags."""
-        return [] if message.flags <= self._flags_in_use else self._keyword_lines()
+    def flag_texts(self, messages: Sequence[Message]) -> list[bytes]:
+        """Return `printed_flags` of each message, encoded."""
+        if self.numbering.recent.ranges:
+            return [self.printed_flags(message).encode("ascii") for message in messages]
+        texts = {flags: self._print_flags(flags).encode("ascii") for flags in {message.flags for message in messages}}
+        return [texts[message.flags] for message in messages]
+
+    def unheard_keywords(self, messages: Iterable[Message]) -> list[bytes]:
+        """Return FLAGS if the client must hear of a keyword before it hears of these messages' flags."""
+        are_heard = all(flags <= self._flags_in_use for flags in {message.flags for message in messages})
+        return [] if are_heard else self._keyword_lines()
 
     def _keyword_lines(self) -> list[bytes]:
         before = self._keywords
@@ -189,7 +197,7 @@ class Selection:
             values.append((b"FLAGS", self.printed_flags(message)))
         if self._aware.condstore:
             values.append((b"MODSEQ", (message.modseq,)))
-        return [*self.unheard_keywords(message), *without_body(fetch_response(number, values))]
+        return [*self.unheard_keywords((message,)), *without_body(fetch_response(number, values))]
 
     def announce(
         self, *, expunges: bool, arrivals: bool = True, flags: bool = True, with_uid: bool = False

@@ -8,10 +8,11 @@ linear time: the pattern after a possessive quantifier cannot match what the qua
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
+from typing import TypeAlias
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 MAX_FIELDS = 10_000
@@ -45,6 +46,10 @@ _TRAILING_COMMENT = re.compile(rb"(?:^|\s)\([^()]*\)\s*$")
 _QUOTED_PAIR = re.compile(rb'\\(["\\])')
 
 
+Field: TypeAlias = tuple[bytes, bytes]
+"""A field of a header: its name in lower case, and the whole field byte for byte."""
+
+
 @dataclass(frozen=True)
 class Header:
     """The header at `raw[start:end]`: fields up to `fields_end`, then the empty line that ends it, if there is one."""
@@ -63,13 +68,21 @@ class Header:
             fields_end, before = _end(_SOME_FIELDS, raw, fields_end, limit), fields_end
         return cls(raw, start, fields_end, _end(_EMPTY_LINE, raw, fields_end, limit))
 
+    @classmethod
+    def of(cls, fields: Sequence[Field], empty_line: bytes) -> Header:
+        """Return the header of fields that were found before."""
+        content = b"".join([field for _, field in fields])
+        header = cls(content + empty_line, 0, len(content), len(content) + len(empty_line))
+        vars(header)["fields"] = fields  # where `cached_property` looks
+        return header
+
     def showing(self, max_fields: int) -> Header:
         """Return this header with so many fields, at most, that can be found by name."""
         return self if max_fields == self.max_fields else replace(self, max_fields=max_fields)
 
     def values(self, name: bytes) -> Iterator[bytes]:
         """Return the unfolded values of all fields of this name, which must be in lower case."""
-        return (_unfold(self._fields[position][1]) for position in self._positions.get(name, ()))
+        return (_unfold(self.fields[position][1]) for position in self._positions.get(name, ()))
 
     def value(self, name: bytes) -> bytes | None:
         """Return the unfolded value of the first field of this name, which must be in lower case."""
@@ -78,20 +91,25 @@ class Header:
     @property
     def names(self) -> list[bytes]:
         """The names of the fields in their order, in lower case; that of a line `From ` is empty."""
-        return [name for name, _ in self._fields]
+        return [name for name, _ in self.fields]
 
     def select(self, names: frozenset[bytes], *, others: bool = False) -> bytes:
         """Return fields of these names (in lower case), or all others, and the empty line (RFC 3501 section 6.4.5)."""
         if others:
-            chosen = [field for name, field in self._fields if name not in names]
+            chosen = [field for name, field in self.fields if name not in names]
         else:
             positions = chain.from_iterable(self._positions.get(name, ()) for name in names)
-            chosen = [self._fields[position][1] for position in sorted(positions)]
-        return b"".join((*chosen, self.raw[self.fields_end : self.end] or b"\r\n"))
+            chosen = [self.fields[position][1] for position in sorted(positions)]
+        return b"".join((*chosen, self.empty_line or b"\r\n"))
+
+    @property
+    def empty_line(self) -> bytes:
+        """The line that ends the header; empty if there is none."""
+        return self.raw[self.fields_end : self.end]
 
     @cached_property
-    def _fields(self) -> list[tuple[bytes, bytes]]:
-        """The first `max_fields` fields: name in lower case, and whole field byte for byte."""
+    def fields(self) -> Sequence[Field]:
+        """The first `max_fields` fields."""
         found = islice(_FIELD_PATTERN.finditer(self.raw, self.start, self.fields_end), self.max_fields)
         return [((field[1] or b"").lower(), field[0]) for field in found]
 
@@ -99,7 +117,7 @@ class Header:
     def _positions(self) -> dict[bytes, list[int]]:
         """The positions among the fields of those with a name."""
         positions: dict[bytes, list[int]] = {}
-        for position, (name, _) in enumerate(self._fields):
+        for position, (name, _) in enumerate(self.fields):
             positions.setdefault(name, []).append(position)
         return positions
 

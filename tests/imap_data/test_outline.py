@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from protocol.values import Dot
 from replicator.imap.rendering.fetch_answers import ParsedBody, fetch_value
-from replicator.imap.rendering.outline import KEPT, MAX_FIELDS, VERSION, Outline, may_tell, outline_of
-from replicator.imap.wire.fetch_items import Attribute, BodySection, FetchItem, Partial, SectionText
+from replicator.imap.rendering.outline import KEPT, MAX_FIELDS, VERSION, Outline, may_tell, outline_of, teller
+from replicator.imap.wire.fetch_items import Attribute, BodySection, FetchItem, Partial, Printed, SectionText
 from replicator.imap.wire.responses import printed
 from replicator.mime.skeleton import Gap, Skeleton
 from replicator.view import Message
@@ -48,11 +48,11 @@ def check(skeleton: Skeleton) -> int:
     """Check all that the outline tells against the body, with the least and the most fields; return how much it is."""
     outline, told = Outline.unpack(outline_of(skeleton)), 0
     for item in (*ITEMS, *UNTOLD):
-        value = None if outline is None else outline.value(item, MESSAGE)
+        value = None if outline is None or not may_tell(item) else teller(item)(outline)
         if value is not None:
             told += 1
             for max_fields in (100, 100_000):
-                assert value == printed(fetch_value(item, MESSAGE, ParsedBody(skeleton, max_fields))), item
+                assert printed(fetch_value(item, MESSAGE, ParsedBody(skeleton, max_fields))) == Printed((value,)), item
     return told
 
 
@@ -79,12 +79,13 @@ def test_outline_of_any_header_tells_what_its_body_tells(
 
 
 def test_outline_counts_what_has_been_cut_out() -> None:
-    head = b"Subject: large\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\n"
+    head = b"Message-ID: <1@x>\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\n"
     skeleton = Skeleton(head + b"\r\n--b--\r\n", (Gap(len(head), 5_000_000, 65_000),))
     assert check(skeleton) == len(ITEMS) - 1, "all but the preview, whose text has been cut out"
     assert check(skeleton.knowing(skeleton.gaps[0], b"Hello")) == len(ITEMS)
-    structure = Outline.unpack(outline_of(skeleton)).value(Attribute.BODYSTRUCTURE, MESSAGE)  # type: ignore[union-attr]
-    assert b" 5000000 65000 " in structure.chunks[0]  # type: ignore[union-attr, operator]
+    outline = Outline.unpack(outline_of(skeleton))
+    assert outline is not None
+    assert b" 5000000 65000 " in outline.structure
 
 
 @pytest.mark.parametrize("item", UNTOLD)
@@ -92,14 +93,11 @@ def test_outline_does_not_tell_what_it_does_not_hold(item: FetchItem) -> None:
     outline = Outline.unpack(outline_of(Skeleton(b"Subject: x\r\nReceived: y\r\n\r\nz")))
     assert outline is not None
     assert not may_tell(item)
-    assert outline.value(item, MESSAGE) is None
-    assert outline.value(fields(("received",)), MESSAGE) is None
+    assert teller(fields(("received",)))(outline) is None
     assert b"received" not in KEPT
 
 
 NO_OUTLINE = {
-    "cut off in its header": Skeleton(b"Subject: x"),
-    "without an empty line": Skeleton(b"Subject: x\r\nNo header"),
     "with many fields": Skeleton(b"A: b\r\n" * (MAX_FIELDS + 1) + b"\r\n"),
     "with many fields in a part": Skeleton(
         b"Content-Type: message/rfc822\r\n\r\n" + b"A: b\r\n" * (MAX_FIELDS + 1) + b"\r\n"
@@ -118,4 +116,4 @@ def test_body_has_no_outline(which: str) -> None:
 def test_version_rises_with_each_change_of_what_outlines_tell() -> None:
     """If this fails, let VERSION rise, so that nodes make their outlines anew; or the hard mails have changed."""
     made = hashlib.sha256(b"".join(outline_of(Skeleton(raw)) for raw in HARD_MAILS.values())).hexdigest()
-    assert (VERSION, made[:16]) == (2, "28ae97d4fd2e2e3f")
+    assert (VERSION, made[:16]) == (3, "da06cc44b25c8fae")

@@ -111,7 +111,7 @@ class Search:
     def _steps(self, at_once: int) -> Iterator[Sequence[int]]:
         """Yield UIDs, so many at a time, or a few less: the next step begins at a round UID, if one is near.
 
-        So a step has the same messages next time, whatever comes or goes before them (`slices` in `header_reading`).
+        So a step has the same messages next time, whatever comes or goes before them (`slices` in `header_cache`).
         """
         start = 0
         while start < len(self._uids):

@@ -7,22 +7,20 @@ answers depend on the node's limits, or that are damaged, have no outline.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
-from typing import cast
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias, cast
 
 import msgpack
 
 from replicator.imap.rendering.bodystructure import body_structure
 from replicator.imap.rendering.envelope import envelope
 from replicator.imap.rendering.fetch_answers import ParsedBody
-from replicator.imap.rendering.thread_id import thread_id
+from replicator.imap.rendering.thread_id import named_thread
 from replicator.imap.wire.fetch_items import (
-    Atom,
     Attribute,
     BodySection,
     FetchItem,
-    Printed,
     SectionText,
     Span,
     Value,
@@ -30,15 +28,14 @@ from replicator.imap.wire.fetch_items import (
 )
 from replicator.imap.wire.responses import printed
 from replicator.mailstore import Outliner
-from replicator.mime.header import Header
+from replicator.mime.header import Field, Header
 from replicator.mime.skeleton import Gap, Skeleton
 from replicator.mime.structure import Part
-from replicator.view import Message
 
-VERSION = 2
+VERSION = 3
 """Number that rises whenever outlines would tell something else of any message; nodes then make all of them anew."""
 
-_unpack = cast("Callable[..., tuple[bytes, bytes, bytes | None, bytes, tuple[bytes, ...]]]", msgpack.unpackb)
+_unpack = cast("Callable[..., tuple[object, ...]]", msgpack.unpackb)
 
 MAX_FIELDS = 100
 """Most fields of any header in an outlined message. All of these can be found by name, whatever the node's limits."""
@@ -48,7 +45,8 @@ KEPT = frozenset(
         *(b"date", b"from", b"sender", b"reply-to", b"to", b"cc", b"bcc", b"subject"),
         *(b"message-id", b"in-reply-to", b"references", b"thread-topic", b"thread-index"),
         *(b"content-type", b"mime-version", b"content-transfer-encoding", b"content-disposition", b"content-language"),
-        *(b"list-id", b"list-post", b"list-unsubscribe", b"newsgroups", b"mail-followup-to", b"mail-reply-to"),
+        *(b"list-id", b"list-post", b"list-subscribe", b"list-unsubscribe", b"newsgroups", b"content-description"),
+        *(b"mail-followup-to", b"mail-reply-to", b"x-original-to", b"x-label", b"lines"),
         *(b"x-priority", b"x-msmail-priority", b"importance", b"priority", b"precedence", b"auto-submitted"),
         *(b"disposition-notification-to", b"return-receipt-to", b"x-draft-info", b"user-agent", b"x-mailer"),
         *(b"x-uniform-type-identifier", b"x-universally-unique-identifier", b"x-spam-flag", b"x-spam-status"),
@@ -57,49 +55,51 @@ KEPT = frozenset(
 """Names of the fields that outlines hold. Others are known by name only: that a message has them, or has not."""
 
 
-class Outline:
-    """The outline of one body. `left_out` are the names of the fields that it does not have. Immutable."""
+Teller: TypeAlias = "Callable[[Outline], bytes | None]"
+"""Returns an item's value as it is sent; None if the outline does not tell it."""
 
-    def __init__(
-        self, told: bytes, structure: bytes, preview: bytes | None, fields: bytes, left_out: tuple[bytes, ...]
-    ) -> None:
-        self.envelope = told
-        self.structure = structure
-        self.preview = preview
-        self.left_out = left_out
-        self._fields = fields
 
-    @cached_property
+class Outline(NamedTuple):
+    """The outline of one body. `left_out` are the names of the fields that it does not have."""
+
+    envelope: bytes
+    structure: bytes
+    preview: bytes | None
+    fields: Sequence[Field]
+    empty_line: bytes  # that ends the header
+    left_out: tuple[bytes, ...]
+
+    @property
     def header(self) -> Header:
-        """The fields that are kept. Parsed where it is asked for: most listings need none."""
-        return Header.at(self._fields, 0, len(self._fields))
+        """The fields that are kept, as a header."""
+        return Header.of(self.fields, self.empty_line)
 
     @classmethod
     def unpack(cls, packed: bytes | None) -> Outline | None:
         """Return the outline that `outline_of` has made; None if there is none."""
-        if not packed:
-            return None
-        return cls(*_unpack(packed, use_list=False))
+        return cls._make(_unpack(packed, use_list=False)) if packed else None
 
-    def value(self, item: FetchItem, message: Message) -> Printed | None:
-        """Return the value of an item as it is sent; None if the outline, which is this message's, does not tell it."""
-        if item is Attribute.ENVELOPE:
-            return Printed((self.envelope,))
-        if item is Attribute.BODYSTRUCTURE:
-            return Printed((self.structure,))
-        if is_preview(item):
-            return None if self.preview is None else printed(self.preview)
-        if item is Attribute.THREADID:
-            return printed((Atom(thread_id(message, self.header)),))
-        if not may_tell(item) or not isinstance(item, BodySection):
+
+def teller(item: FetchItem) -> Teller:
+    """Return the function that takes the item's value from an outline."""
+    if item is Attribute.ENVELOPE:
+        return attrgetter("envelope")
+    if item is Attribute.BODYSTRUCTURE:
+        return attrgetter("structure")
+    if is_preview(item):
+        return _preview
+    if item is Attribute.THREADID:
+        return _thread_id
+    assert isinstance(item, BodySection), f"no outline tells {item}"
+    names, part = frozenset(name.lower().encode() for name in item.fields), item.partial
+
+    def fields(outline: Outline) -> bytes | None:
+        if not names.isdisjoint(outline.left_out):
             return None
-        names = frozenset(name.lower().encode() for name in item.fields)
-        if not names.isdisjoint(self.left_out):
-            return None
-        content = self.header.select(names)
-        if item.partial is not None:
-            content = content[item.partial.origin : item.partial.origin + item.partial.length]
-        return printed(content)
+        chosen = b"".join([field for name, field in outline.fields if name in names]) + outline.empty_line
+        return _octets(chosen if part is None else chosen[part.origin : part.origin + part.length])
+
+    return fields
 
 
 def may_tell(item: FetchItem) -> bool:
@@ -115,12 +115,14 @@ def outline_of(skeleton: Skeleton) -> bytes:
         return b""
     body = ParsedBody(skeleton, MAX_FIELDS + 1)
     header = body.header
-    if header.end == header.fields_end or not all(has_few_fields(part) for part in body.structure.walk()):
-        return b""  # without an empty line after the header, its fields cannot be told apart when they are read again
+    if not all(has_few_fields(part) for part in body.structure.walk()):
+        return b""
     structure = body_structure(body.structure, skeleton, extended=True)
     left_out = sorted({*header.names} - KEPT)
     preview = body.preview if isinstance(body.preview, bytes) else None
-    outline = (_octets(envelope(header)), _octets(structure), preview, header.select(KEPT), left_out)
+    kept = [(name, field) for name, field in header.fields if name in KEPT]
+    end = header.empty_line or b"\r\n"  # as `Header.select` ends fields
+    outline = (_octets(envelope(header)), _octets(structure), preview, kept, end, left_out)
     return cast("bytes", msgpack.packb(outline))
 
 
@@ -138,6 +140,16 @@ OUTLINER = Outliner(VERSION, outline_of, wanted_gap)
 def has_few_fields(part: Part) -> bool:
     """Return True if all fields of the part's header can be found by name, whatever the node's limits."""
     return len(part.header.names) <= MAX_FIELDS
+
+
+def _preview(outline: Outline) -> bytes | None:
+    return None if outline.preview is None else _octets(outline.preview)
+
+
+def _thread_id(outline: Outline) -> bytes | None:
+    """Return the THREADID that the header tells. Without an id in it, the message's own is needed."""
+    named = named_thread(outline.header)
+    return None if named is None else b"(%b)" % named.encode("ascii")
 
 
 def _octets(value: Value) -> bytes:

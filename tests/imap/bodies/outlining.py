@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
@@ -21,14 +21,21 @@ from tests.one_node import HookedMail
 @contextmanager
 def counted(mail: HookedMail, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Note the UIDs of messages whose body is read."""
-    read, read_body = list[int](), mail.read_body
+    read, read_body, read_bodies = list[int](), mail.read_body, mail.read_bodies
 
     async def note(message: Message) -> BodyReader:
         read.append(message.uid)
         return await read_body(message)
 
+    async def note_all(messages: Iterable[Message], max_bytes: int) -> Mapping[bytes, BodyReader]:
+        some = [*messages]
+        found = await read_bodies(some, max_bytes)
+        read.extend(message.uid for message in some if message.content_hash in found)
+        return found
+
     with monkeypatch.context() as patched:
         patched.setattr(mail, "read_body", note)
+        patched.setattr(mail, "read_bodies", note_all)
         yield read
 
 

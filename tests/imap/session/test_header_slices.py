@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from protocol.values import UidSet
+from replicator.imap import header_cache
 from replicator.imap.handlers.searches import header_reading, results
-from replicator.imap.handlers.searches.header_reading import LARGEST_VALUES_BYTES, SLICE_MESSAGES, HeaderSlice, slices
-from replicator.imap.header_cache import HeaderCache
+from replicator.imap.handlers.searches.header_reading import LARGEST_VALUES_BYTES, HeaderSlice
+from replicator.imap.header_cache import SLICE_MESSAGES, HeaderCache, slices
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
 from replicator.view import Message
@@ -71,7 +72,7 @@ async def fill_inbox(mail: HookedMail, numbers: Iterable[int]) -> None:
 async def test_second_command_reads_nothing_and_answers_the_same(
     served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, command: str, here_bytes: int
 ) -> None:
-    monkeypatch.setattr(header_reading, "SLICE_MESSAGES", 2)
+    monkeypatch.setattr(header_cache, "SLICE_MESSAGES", 2)
     monkeypatch.setattr(results, "SEARCHED_HERE_BYTES", here_bytes)
     await fill_inbox(mail, range(1, 9))
     reads = Reads(mail, monkeypatch)
@@ -88,7 +89,7 @@ async def test_second_command_reads_nothing_and_answers_the_same(
 async def test_messages_that_come_and_go_change_their_slice_alone(
     served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(header_reading, "SLICE_MESSAGES", 4)
+    monkeypatch.setattr(header_cache, "SLICE_MESSAGES", 4)
     await fill_inbox(mail, range(1, 9))
     view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
     reads = Reads(mail, monkeypatch)

@@ -14,15 +14,15 @@ import trio
 from protocol.values import UidSet
 from replicator.imap import selection
 from replicator.imap.handlers import resync
-from replicator.imap.handlers.messages.fetch_reading import OUTLINE_LEAST_BYTES, SLICE_BYTES
+from replicator.imap.handlers.messages.fetch_listing import VALUES_AT_ONCE
 from replicator.imap.matching.phases import STEP_WORK
-from replicator.imap.rendering.outline import OUTLINER, Outline
+from replicator.imap.rendering import outline
+from replicator.imap.rendering.outline import OUTLINER, Outline, Teller
 from replicator.imap.services import ImapServices
-from replicator.imap.wire.fetch_items import FetchItem, Printed
+from replicator.imap.wire.fetch_items import FetchItem
 from replicator.mailstore import Folder
 from replicator.mime.skeleton import Skeleton
 from replicator.store.bodies.outline_rows import write_outlines
-from replicator.view import Message
 from tests.imap.client import connected, fill
 from tests.one_node import HookedMail
 
@@ -146,16 +146,21 @@ async def test_fetch_of_many_items_by_outlines_pauses_between_messages(
     made = {view.messages[1].content_hash: OUTLINER.outline(Skeleton(b"Subject: x\r\n\r\n"))}
     await mail.store.write(lambda tx: write_outlines(tx.connection, made, OUTLINER.version))
     wanted = " ".join(f"BODY.PEEK[HEADER.FIELDS (Subject X-{number})]" for number in range(items))
-    value, values = Outline.value, Counter[int]()
+    teller, values = outline.teller, Counter[int]()
     async with connected(served) as client, counting_turns() as turns:
 
-        def counted(outline: Outline, item: FetchItem, message: Message) -> Printed | None:
-            values[turns.count] += 1
-            return value(outline, item, message)
+        def counting(item: FetchItem) -> Teller:
+            tell = teller(item)
 
-        monkeypatch.setattr(Outline, "value", counted)
+            def counted(told: Outline) -> bytes | None:
+                values[turns.count] += 1
+                return tell(told)
+
+            return counted
+
+        monkeypatch.setattr(outline, "teller", counting)
         await client.log_in("alice", "INBOX")
         await client.send(f"t FETCH 1:* ({wanted})\r\n")
         assert (await client.octets()).count(b"Subject: x") == messages * items
     assert values.total() == messages * items
-    assert max(values.values()) <= SLICE_BYTES // OUTLINE_LEAST_BYTES + items
+    assert max(values.values()) <= VALUES_AT_ONCE

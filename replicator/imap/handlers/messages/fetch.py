@@ -13,10 +13,11 @@ from contextlib import aclosing
 
 from protocol.values import UidSet
 from replicator.errors import MailError
-from replicator.imap.cache_update import between
+from replicator.imap.cache_update import between, heard_modseq
+from replicator.imap.handlers.messages.fetch_listing import tell_listed
 from replicator.imap.handlers.messages.fetch_plan import plan_of
 from replicator.imap.handlers.messages.fetch_reading import LeftOut, slices_of
-from replicator.imap.handlers.messages.fetch_telling import tell, tell_rows
+from replicator.imap.handlers.messages.fetch_telling import tell
 from replicator.imap.handlers.messages.named_messages import expunged_elsewhere, resolved
 from replicator.imap.handlers.resync import changed_since, tell_vanished
 from replicator.imap.session import Completion, Session
@@ -47,14 +48,14 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
     if command.vanished:
         await _tell_vanished(session, command)
     if command.changed_since is not None:
-        runs = [await changed_since(session, runs, command.changed_since)]
+        runs = [await changed_since(session, runs, heard_modseq(command.changed_since))]
     if plan.tells_modseq:
         session.become_aware()
-    if not (plan.with_body or plan.by_outline):
-        gone = await tell_rows(session, plan, runs)
-        return _completion(gone=0 if command.by_uid else gone, unreadable=UidSet())
     marks = not selection.read_only and any(sets_seen(item) for item in command.items)
     left_out = LeftOut()
+    if plan.is_listed and not marks:
+        await tell_listed(session, plan, selection.numbering.pairs(runs), left_out)
+        return _completion(command, left_out)
     async with aclosing(slices_of(session, plan, selection.numbering.pairs(runs), left_out)) as slices:
         async for some in slices:
             seen = UidSet()
@@ -64,7 +65,7 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
                 except MailError:  # a full disk or a lost link does not prevent reading; it delays one slice only
                     marks = False
             await tell(session, plan, some, seen)
-    return _completion(gone=0 if command.by_uid else left_out.gone, unreadable=UidSet.of(left_out.unreadable))
+    return _completion(command, left_out)
 
 
 async def fetch_new(session: Session, items: Iterable[FetchItem], uids: Iterable[int]) -> None:
@@ -78,6 +79,9 @@ async def fetch_new(session: Session, items: Iterable[FetchItem], uids: Iterable
     number = session.selection.numbering.number
     pairs = ((found, uid) for uid in uids if (found := number(uid)) is not None)
     try:
+        if plan.is_listed:
+            await tell_listed(session, plan, pairs, LeftOut())
+            return
         async with aclosing(slices_of(session, plan, pairs, LeftOut())) as slices:
             async for some in slices:
                 await tell(session, plan, some, UidSet())
@@ -119,13 +123,14 @@ async def _mark_seen(session: Session, uids: Iterable[int]) -> UidSet:
     return unseen
 
 
-def _completion(*, gone: int, unreadable: UidSet) -> Completion:
-    if unreadable:
+def _completion(command: c.Fetch, left_out: LeftOut) -> Completion:
+    if left_out.unreadable:
+        unreadable = UidSet.of(left_out.unreadable)
         ranges = ",".join(str(UidSet((one,))) for one in unreadable.ranges[:RANGES_NAMED])
         more = ",..." if len(unreadable.ranges) > RANGES_NAMED else ""
         out = "1 message is" if len(unreadable) == 1 else f"{len(unreadable)} messages are"
         why = f"no node in reach has the body of UID {ranges}{more}"
         raise CommandFailedError(f"{out} left out: {why}; try again later", "UNAVAILABLE")
-    if gone:
-        return expunged_elsewhere("Fetched", gone)
+    if left_out.gone and not command.by_uid:
+        return expunged_elsewhere("Fetched", left_out.gone)
     return Completion("Fetched")

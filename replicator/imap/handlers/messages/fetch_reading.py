@@ -1,4 +1,4 @@
-"""Messages read for FETCH, one slice at a time: by outlines if these tell all that is wanted, else by bodies."""
+"""Bodies read for FETCH, one slice of messages at a time."""
 
 from __future__ import annotations
 
@@ -7,30 +7,26 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice, tee
-from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 import trio
 
-from protocol.units import KIB, MIB
+from protocol.units import MIB
 from replicator.errors import ContentUnavailableError
 from replicator.imap.handlers.messages.binary import measured
 from replicator.imap.handlers.messages.fetch_plan import FetchPlan, NamedItems
 from replicator.imap.handlers.messages.named_messages import MESSAGES_BETWEEN_CHECKPOINTS
 from replicator.imap.matching.message_reader import PREVIEW_VALUES
-from replicator.imap.rendering import outline
 from replicator.imap.rendering.fetch_answers import ParsedBody, fetch_value
-from replicator.imap.rendering.outline import Outline
 from replicator.imap.session import Session
-from replicator.imap.wire.fetch_items import Attribute, Chunk, FetchItem, Printed, Span, Value, needs_body
+from replicator.imap.wire.fetch_items import Attribute, Chunk, FetchItem, Printed, Span, Value
 from replicator.imap.wire.responses import printed
 from replicator.mailstore import BodyReader
 from replicator.view import Message
 
 # A slice is marked as seen by one change, so it is also the most that is marked for a client that disconnects.
 SLICE_MESSAGES = MESSAGES_BETWEEN_CHECKPOINTS
-SLICE_BYTES = MIB  # of bodies or outlines in memory, plus one more
-OUTLINE_LEAST_BYTES = 2 * KIB  # that an outline counts for each item: an item takes some microseconds, however small
+SLICE_BYTES = MIB  # of bodies in memory, plus one more
 SLICE_S = 1.0  # limit of reading: messages read so far may be delayed by one distant body, not by many
 
 Values: TypeAlias = list[tuple[bytes, Printed]]
@@ -38,19 +34,12 @@ Values: TypeAlias = list[tuple[bytes, Printed]]
 
 
 class Found(NamedTuple):
-    """A message that exists, and the values of the items. `body` is None if it was not read."""
+    """A message that exists, its body, and the values of the items."""
 
     number: int
     message: Message
-    body: BodyReader | None
+    body: BodyReader
     values: Values
-
-
-class _Ahead(NamedTuple):
-    """Outlines and bodies of a slice that are here, by content hash; all others are read one by one."""
-
-    outlines: Mapping[bytes, bytes] = MappingProxyType({})
-    bodies: Mapping[bytes, BodyReader] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -67,24 +56,23 @@ async def slices_of(
     """Yield the messages of these sequence numbers and UIDs, as many at a time as are told together."""
     (pairs,) = tee(numbered, 1)
     for first in pairs:
-        if plan.with_body:  # reading may take long, and messages of a client that disconnected must not be marked
-            await session.connection.flush()
-        ahead = await _read_ahead(session, plan, chain((first,), copy(pairs)))
+        await session.connection.flush()  # reading takes time, and nothing is marked for a client that disconnected
+        ahead = await _read_ahead(session, chain((first,), copy(pairs)))
         yield await _read(session, chain((first,), pairs), ahead, left_out, plan)
 
 
-async def _read_ahead(session: Session, plan: FetchPlan, pairs: Iterable[tuple[int, int]]) -> _Ahead:
-    """Read outlines of the next slice or, if they cannot tell all that is to be sent, small bodies: many at a time."""
-    most = min(SLICE_MESSAGES, 1 + SLICE_BYTES // (len(plan.items) * OUTLINE_LEAST_BYTES))
-    present = map(session.selection.view.messages.get, (uid for _, uid in islice(pairs, most)))
-    messages = [message for message in present if message is not None]
-    if plan.by_outline:
-        return _Ahead(outlines=await session.mail.outlines(messages, outline.VERSION))
-    return _Ahead(bodies=await session.mail.read_bodies(messages, SLICE_BYTES))
+async def _read_ahead(session: Session, pairs: Iterable[tuple[int, int]]) -> Mapping[bytes, BodyReader]:
+    """Read small bodies of the next slice, many at a time. Others are read one by one."""
+    present = map(session.selection.view.messages.get, (uid for _, uid in islice(pairs, SLICE_MESSAGES)))
+    return await session.mail.read_bodies([message for message in present if message is not None], SLICE_BYTES)
 
 
 async def _read(
-    session: Session, pairs: Iterable[tuple[int, int]], ahead: _Ahead, left_out: LeftOut, plan: FetchPlan
+    session: Session,
+    pairs: Iterable[tuple[int, int]],
+    ahead: Mapping[bytes, BodyReader],
+    left_out: LeftOut,
+    plan: FetchPlan,
 ) -> list[Found]:
     """Read the next slice. `pairs`: sequence numbers and UIDs."""
     messages = session.selection.view.messages
@@ -93,13 +81,10 @@ async def _read(
     for number, uid in islice(pairs, SLICE_MESSAGES):
         if (message := messages.get(uid)) is None:
             left_out.gone += 1
-        elif (values := _outlined(plan, message, packed := ahead.outlines.get(message.content_hash, b""))) is not None:
-            some.append(Found(number, message, None, values))
-            size_bytes += len(plan.items) * max(OUTLINE_LEAST_BYTES, len(packed))
         else:
             try:
                 with session.reading():
-                    body = ahead.bodies.get(message.content_hash) or await session.mail.read_body(message)
+                    body = ahead.get(message.content_hash) or await session.mail.read_body(message)
                     values = await _said(session, plan, message, body)
                 some.append(Found(number, message, body, values))
                 said_bytes = sum(len(chunk) for chunk in _chunks(values) if isinstance(chunk, bytes))
@@ -126,20 +111,6 @@ async def _said(session: Session, plan: FetchPlan, message: Message, body: BodyR
         if isinstance(chunk, Span):
             await body.check(chunk.start, chunk.end)
     return [(name, await measured(value, body)) for name, value in values]
-
-
-def _outlined(plan: FetchPlan, message: Message, packed: bytes | None) -> Values | None:
-    """Return the values of the items by the message's outline; None if it does not tell all of them."""
-    if (known := Outline.unpack(packed)) is None and plan.with_body:
-        return None
-    values: Values = []
-    for name, item in plan.items:
-        value = None if known is None else known.value(item, message)
-        if value is None and needs_body(item):
-            return None
-        value = value or printed(_value(item, message, None))
-        values.append((name, value))
-    return values
 
 
 def _printed_values(items: NamedItems, message: Message, body: ParsedBody) -> Values:

@@ -6,8 +6,7 @@ comes or goes, only its slice is not in memory.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -24,9 +23,6 @@ from replicator.imap.session import Session
 from replicator.imap.work_meter import WorkMeter
 from replicator.mime.header import Header
 from replicator.view import Message
-
-SLICE_MESSAGES = 250
-"""Most messages of a slice: few enough that their largest outlines fit in memory, 4 MiB."""
 
 LARGEST_VALUES_BYTES = 128 * KIB
 """Memory that texts of one message, which SEARCH compares, may take in a slice."""
@@ -51,16 +47,6 @@ class HeaderSlice(NamedTuple):
     columns: Columns
     unreadable: Collection[int] = ()
     large: Collection[int] = ()
-
-
-def slices(uids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield the UIDs, which ascend, in slices. Where they lie scattered, a slice spans more of them."""
-    sparseness = (uids[-1] - uids[0]) // (2 * len(uids)) if uids else 0  # 0 while more than half of them are there
-    span, start = SLICE_MESSAGES << sparseness.bit_length(), 0
-    while start < len(uids):
-        end = bisect_left(uids, (uids[start] // span + 1) * span, start, min(start + SLICE_MESSAGES, len(uids)))
-        yield uids[start:end]
-        start = end
 
 
 async def read_slice(

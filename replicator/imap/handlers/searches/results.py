@@ -17,7 +17,8 @@ import trio
 from protocol.units import KIB
 from replicator.errors import ContentUnavailableError
 from replicator.imap.handlers.messages.named_messages import MANY_RANGES
-from replicator.imap.handlers.searches.header_reading import LARGEST_VALUES_BYTES, read_slice, slices
+from replicator.imap.handlers.searches.header_reading import LARGEST_VALUES_BYTES, read_slice
+from replicator.imap.header_cache import slices
 from replicator.imap.matching.phases import Basis, Search
 from replicator.imap.rendering import outline
 from replicator.imap.session import Session
@@ -184,8 +185,11 @@ async def tell(
         return
     numbers = uids if command.by_uid else await sequence_numbers(session, uids)
     if places is not None:
-        numbers, uids = await values_at(numbers, places), await values_at(uids, places)
-    modseq = await _highest_modseq(session, uids, returns) if has_modseq(command.program.key) else None
+        numbers = await values_at(numbers, places)
+    modseq = None
+    if has_modseq(command.program.key):
+        ordered = uids if places is None else await values_at(uids, places)
+        modseq = await _highest_modseq(session, ordered, returns)
     if returns is None:
         respond = partial(search_response, verb, numbers, modseq)
     else:
@@ -262,9 +266,17 @@ def take_saved(session: Session, returns: Returns | None) -> Sequence[int]:
     return saved
 
 
-def save(session: Session, found: Found, ordered: Sequence[int], returns: Returns | None) -> None:
-    """Keep what `$` means after a command that has found these messages, in this order (RFC 5182 section 2.4)."""
+async def save(
+    session: Session, found: Found, uids: Sequence[int], returns: Returns | None, places: Sequence[int] | None = None
+) -> None:
+    """Keep what `$` means after a command that has found these messages (RFC 5182 section 2.4).
+
+    `uids` and `places`: as `tell` told them.
+    """
     if returns is None or ReturnOption.SAVE not in returns:
         return
-    whole = returns.silent or _ALL_COUNT & returns.options
-    session.selection.saved = found.uids if whole else _told_singly(ordered, returns)
+    if returns.silent or _ALL_COUNT & returns.options:
+        session.selection.saved = found.uids
+        return
+    ordered = uids if places is None else await values_at(uids, places)
+    session.selection.saved = _told_singly(ordered, returns)

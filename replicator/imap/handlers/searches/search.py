@@ -24,5 +24,5 @@ async def search(session: Session, command: c.Search) -> Completion:
     await tell(session, "SEARCH", found.uids, command)
     await keep_updated(session, command, len(found.uids), lambda: [(uid,) for uid in found.uids])
     check_readable(found)
-    save(session, found, found.uids, command.returns)
+    await save(session, found, found.uids, command.returns)
     return Completion("Searched")

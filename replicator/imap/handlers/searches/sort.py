@@ -10,7 +10,6 @@ from replicator.imap.handlers.searches.results import (
     save,
     take_saved,
     tell,
-    values_at,
 )
 from replicator.imap.handlers.searches.updates import keep_updated, sortables_of, watch
 from replicator.imap.session import Completion, Session
@@ -39,5 +38,5 @@ async def sort(session: Session, command: c.Sort) -> Completion:
     await tell(session, "SORT", sortables.uids, command, places)
     await keep_updated(session, command, len(places), lambda: sortables.rows(places), criteria)
     check_readable(found)
-    save(session, found, await values_at(sortables.uids, places), command.returns)
+    await save(session, found, sortables.uids, command.returns, places)
     return Completion(f"Sorted, without the headers of {headless} messages" if headless else "Sorted")

@@ -8,8 +8,9 @@ from functools import partial
 
 import trio
 
-from replicator.imap.handlers.searches.header_reading import read_slice, slices
+from replicator.imap.handlers.searches.header_reading import read_slice
 from replicator.imap.handlers.searches.results import check_readable, check_sortable, find, limited_work
+from replicator.imap.header_cache import slices
 from replicator.imap.ordering.header_facts import MESSAGE_ID, REFERENCES, SENT_MS, SUBJECT
 from replicator.imap.ordering.references import MessageIds, by_references, by_refs
 from replicator.imap.ordering.sorting import sent_or_received

@@ -11,8 +11,9 @@ import trio
 
 from replicator.errors import ContentUnavailableError, MailError
 from replicator.imap.handlers.messages.fetch import fetch_new
-from replicator.imap.handlers.searches.header_reading import read_slice, slices
+from replicator.imap.handlers.searches.header_reading import read_slice
 from replicator.imap.handlers.searches.results import find
+from replicator.imap.header_cache import slices
 from replicator.imap.notifications import Wishes
 from replicator.imap.ordering.sorting import Row, Sortables
 from replicator.imap.search_updates import MAX_RESULTS, MAX_SEARCHES, SearchUpdates, UpdatedSearch
