@@ -44,7 +44,7 @@ _Numbered: TypeAlias = Sequence[tuple[int, Message]]
 async def tell_listed(
     session: Session, plan: FetchPlan, numbered: Iterable[tuple[int, int]], left_out: LeftOut
 ) -> None:
-    """Send the items of messages, which come as sequence numbers with UIDs. The plan `is_listed`."""
+    """Send the items of messages, which come as sequence numbers with UIDs, ascending. The plan `is_listed`."""
     lister = _Lister(session, plan, Listing(plan.items, session.selection.flag_texts), left_out)
     pairs = iter(numbered)
     if not lister.listing.outlined:
