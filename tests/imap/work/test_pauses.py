@@ -14,7 +14,7 @@ import trio
 from protocol.values import UidSet
 from replicator.imap import selection
 from replicator.imap.handlers import resync
-from replicator.imap.handlers.messages.fetch_listing import VALUES_AT_ONCE
+from replicator.imap.handlers.messages.fetch_summaries import VALUES_AT_ONCE
 from replicator.imap.matching.phases import STEP_WORK
 from replicator.imap.rendering import outline
 from replicator.imap.rendering.outline import OUTLINER, Outline, Teller

@@ -14,9 +14,9 @@ from contextlib import aclosing
 from protocol.values import UidSet
 from replicator.errors import MailError
 from replicator.imap.cache_update import between, heard_modseq
-from replicator.imap.handlers.messages.fetch_listing import tell_listed
 from replicator.imap.handlers.messages.fetch_plan import plan_of
 from replicator.imap.handlers.messages.fetch_reading import LeftOut, slices_of
+from replicator.imap.handlers.messages.fetch_summaries import tell_summaries
 from replicator.imap.handlers.messages.fetch_telling import tell
 from replicator.imap.handlers.messages.named_messages import expunged_elsewhere, resolved
 from replicator.imap.handlers.resync import changed_since, tell_vanished
@@ -53,8 +53,8 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
         session.become_aware()
     marks = not selection.read_only and any(sets_seen(item) for item in command.items)
     left_out = LeftOut()
-    if plan.is_listed and not marks:
-        await tell_listed(session, plan, selection.numbering.pairs(runs), left_out)
+    if plan.is_summary and not marks:
+        await tell_summaries(session, plan, selection.numbering.pairs(runs), left_out)
         return _completion(command, left_out)
     async with aclosing(slices_of(session, plan, selection.numbering.pairs(runs), left_out)) as slices:
         async for some in slices:
@@ -79,8 +79,8 @@ async def fetch_new(session: Session, items: Iterable[FetchItem], uids: Iterable
     number = session.selection.numbering.number
     pairs = ((found, uid) for uid in uids if (found := number(uid)) is not None)
     try:
-        if plan.is_listed:
-            await tell_listed(session, plan, pairs, LeftOut())
+        if plan.is_summary:
+            await tell_summaries(session, plan, pairs, LeftOut())
             return
         async with aclosing(slices_of(session, plan, pairs, LeftOut())) as slices:
             async for some in slices:

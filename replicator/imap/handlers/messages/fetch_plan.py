@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from replicator.imap.rendering.listing import is_listed
+from replicator.imap.rendering.summaries import is_summary
 from replicator.imap.wire.fetch_items import Attribute, FetchItem, needs_body, needs_structure, response_name
 
 NamedItems: TypeAlias = Sequence[tuple[bytes, FetchItem]]
@@ -15,14 +15,14 @@ NamedItems: TypeAlias = Sequence[tuple[bytes, FetchItem]]
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """Data to send for each message. `is_listed`: rows and outlines of most messages tell all of it."""
+    """Data to send for each message. `is_summary`: rows and outlines of most messages tell all of it."""
 
     items: NamedItems
     with_body: bool
     with_structure: bool
     with_preview: bool
     with_lazy_preview: bool
-    is_listed: bool
+    is_summary: bool
     tells_flags: bool
     tells_modseq: bool
     tells_uid: bool
@@ -37,7 +37,7 @@ def plan_of(wanted: Iterable[FetchItem]) -> FetchPlan:
         with_structure=any(needs_structure(item) for item in items),
         with_preview=Attribute.PREVIEW in items,
         with_lazy_preview=Attribute.PREVIEW_LAZY in items,
-        is_listed=all(is_listed(item) for item in items),
+        is_summary=all(is_summary(item) for item in items),
         tells_flags=Attribute.FLAGS in items,
         tells_modseq=Attribute.MODSEQ in items,
         tells_uid=Attribute.UID in items,

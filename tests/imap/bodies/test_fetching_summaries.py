@@ -7,7 +7,7 @@ from trio.testing import MockClock
 
 from protocol.values import UidSet
 from replicator.imap import header_cache
-from replicator.imap.handlers.messages import fetch_listing
+from replicator.imap.handlers.messages import fetch_summaries
 from replicator.imap.rendering.outline import OUTLINER
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
@@ -25,7 +25,7 @@ COMMAND = "UID FETCH 1:* (ENVELOPE BODY.PEEK[HEADER.FIELDS (Subject)])"
 def _few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make rows of four messages, and keep them all."""
     monkeypatch.setattr(header_cache, "SLICE_MESSAGES", 4)
-    monkeypatch.setattr(fetch_listing, "LEAST_KEPT", 1)
+    monkeypatch.setattr(fetch_summaries, "LEAST_KEPT", 1)
 
 
 async def test_second_fetch_reads_nothing_and_answers_the_same(

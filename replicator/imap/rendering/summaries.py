@@ -1,4 +1,4 @@
-"""Listings: FETCH responses of many messages at once, of items that messages' rows in the view and outlines tell.
+"""Summaries: FETCH responses of items that rows of the view and outlines tell, of many messages at once.
 
 Clients ask for these of whole mailboxes, so a response is one format string, made once for the command, and values come
 as columns: one sequence for each item, with a value for each message.
@@ -24,8 +24,8 @@ Flags: TypeAlias = Callable[[Sequence[Message]], Iterable[bytes]]
 _Column: TypeAlias = Callable[[Sequence[Message]], Iterable[object]]
 
 
-class Listing:
-    """A formatter of responses with these items, each under the name that responses give it (RFC 3501, 7.4.2).
+class Summaries:
+    """Formatter of responses with these items, each under the name that responses give it (RFC 3501, 7.4.2).
 
     `outlined` are the items whose values come from outlines. `flags` formats the flags of messages as the session shows
     them.
@@ -44,7 +44,7 @@ class Listing:
         return b"".join([self._template % row for row in zip(numbers, *columns, strict=True)])
 
 
-def is_listed(item: FetchItem) -> bool:
+def is_summary(item: FetchItem) -> bool:
     """Return True if rows tell the item's value, or outlines of most messages do."""
     return outline.may_tell(item) or not needs_body(item)
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from protocol.values import Dot
 from replicator.imap.rendering.fetch_answers import fetch_value
-from replicator.imap.rendering.listing import Listing
+from replicator.imap.rendering.summaries import Summaries
 from replicator.imap.wire.fetch_items import (
     Attribute,
     BodySection,
@@ -49,15 +49,15 @@ def test_listings_are_fetch_responses(
 ) -> None:
     flags = FlagFormatter()
     items = [(response_name(item).encode(), item) for item in chosen]
-    listing = Listing(items, lambda messages: [flags(message.flags).encode() for message in messages])
+    summaries = Summaries(items, lambda messages: [flags(message.flags).encode() for message in messages])
     expected = b""
     for number, row, told in found:
         values: list[tuple[bytes, Value]] = []
         for name, item in items:
-            if item in listing.outlined:
-                values.append((name, Printed((told[listing.outlined.index(item)],))))
+            if item in summaries.outlined:
+                values.append((name, Printed((told[summaries.outlined.index(item)],))))
             else:
                 values.append((name, flags(row.flags) if item is Attribute.FLAGS else fetch_value(item, row, None)))
         expected += b"".join(without_body(fetch_response(number, values)))
-    columns = [[told[at] for _, _, told in found] for at in range(len(listing.outlined))]
-    assert listing.responses([number for number, _, _ in found], [row for _, row, _ in found], columns) == expected
+    columns = [[told[at] for _, _, told in found] for at in range(len(summaries.outlined))]
+    assert summaries.responses([number for number, _, _ in found], [row for _, row, _ in found], columns) == expected

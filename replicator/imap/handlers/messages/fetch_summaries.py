@@ -1,4 +1,4 @@
-"""FETCH of items that rows and outlines tell: many messages at a time, and whole mailboxes without a body.
+"""FETCH of summaries, which rows and outlines tell: many messages at a time, and whole mailboxes without a body.
 
 Values that outlines tell are kept in memory for the next FETCH of the same messages (design section 6).
 """
@@ -20,8 +20,8 @@ from replicator.imap.handlers.messages.fetch_telling import tell
 from replicator.imap.header_cache import SLICE_MESSAGES, CachedRow, digest, slices
 from replicator.imap.rendering import outline
 from replicator.imap.rendering.header_columns import size_bytes_of
-from replicator.imap.rendering.listing import Listing, Told
 from replicator.imap.rendering.outline import Outline
+from replicator.imap.rendering.summaries import Summaries, Told
 from replicator.imap.session import Session
 from replicator.imap.wire.fetch_items import FetchItem, needs_body
 from replicator.view import Message
@@ -41,33 +41,33 @@ _Numbered: TypeAlias = Sequence[tuple[int, Message]]
 """Messages with their sequence numbers."""
 
 
-async def tell_listed(
+async def tell_summaries(
     session: Session, plan: FetchPlan, numbered: Iterable[tuple[int, int]], left_out: LeftOut
 ) -> None:
-    """Send the items of messages, which come as sequence numbers with UIDs, ascending. The plan `is_listed`."""
-    lister = _Lister(session, plan, Listing(plan.items, session.selection.flag_texts), left_out)
+    """Send the items of messages, which come as sequence numbers with UIDs, ascending. The plan `is_summary`."""
+    command = _Command(session, plan, Summaries(plan.items, session.selection.flag_texts), left_out)
     pairs = iter(numbered)
-    if not lister.listing.outlined:
+    if not command.summaries.outlined:
         while some := [*islice(pairs, ROWS_AT_ONCE)]:
-            await lister.tell(lister.present(some), ())
+            await command.tell(command.present(some), ())
             await trio.lowlevel.checkpoint()
         return
-    most = max(1, VALUES_AT_ONCE // len(lister.listing.outlined))
+    most = max(1, VALUES_AT_ONCE // len(command.summaries.outlined))
     while block := [*islice(pairs, _NAMED_AT_ONCE)]:
         start = 0
         for uids in slices([uid for _, uid in block], most):
-            found = lister.present(block[start : start + len(uids)])
-            await lister.tell(found, await lister.told([message for _, message in found]))
+            found = command.present(block[start : start + len(uids)])
+            await command.tell(found, await command.told([message for _, message in found]))
             start += len(uids)
 
 
 @dataclass(frozen=True, slots=True)
-class _Lister:
+class _Command:
     """One command's way from messages to responses."""
 
     session: Session
     plan: FetchPlan
-    listing: Listing
+    summaries: Summaries
     left_out: LeftOut
 
     def present(self, pairs: Sequence[tuple[int, int]]) -> _Numbered:
@@ -79,7 +79,7 @@ class _Lister:
 
     async def told(self, messages: Sequence[Message]) -> list[Told]:
         """Return what outlines tell of these messages, from memory where it is kept there."""
-        items, cache = self.listing.outlined, self.session.services.headers
+        items, cache = self.summaries.outlined, self.session.services.headers
         bodies = digest(message.content_hash for message in messages)
         rows = {item: row for item in items if (row := cache.get(bodies, item)) is not None}
         columns = {item: cast("Told", row.values) for item, row in rows.items()}
@@ -111,7 +111,7 @@ class _Lister:
         messages = [get(message.uid, message) for _, message in found]  # with their present flags
         heard = selection.unheard_keywords(messages) if self.plan.tells_flags else []
         numbers = [number for number, _ in found]
-        await self.session.write([*heard, self.listing.responses(numbers, messages, told)])
+        await self.session.write([*heard, self.summaries.responses(numbers, messages, told)])
 
     async def _read(self, found: _Numbered) -> None:
         pairs = ((number, message.uid) for number, message in found)
