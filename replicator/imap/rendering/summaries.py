@@ -32,7 +32,7 @@ class Summaries:
     """
 
     def __init__(self, items: Sequence[tuple[bytes, FetchItem]], flags: Flags) -> None:
-        forms = b" ".join(name + b" " + _form(item) for name, item in items)
+        forms = b" ".join(name.replace(b"%", b"%%") + b" " + _form(item) for name, item in items)
         self._template = b"* %d FETCH (" + forms + b")\r\n"
         self._of_rows = [None if outline.may_tell(item) else _column(item, flags) for _, item in items]
         self.outlined = [item for _, item in items if outline.may_tell(item)]
