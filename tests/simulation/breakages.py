@@ -116,10 +116,6 @@ BREAKAGES = (
         "remaining = await self._compare(sid, remaining, left)", "remaining = []",
     ),
     Breakage(
-        "settled", "a node has settled what waits in its log", "replicator/store/store.py",
-        "settled[origin] = min(settled[origin], seq - 1)", "pass",
-    ),
-    Breakage(
         "in-force", "entries leave a log before other nodes have settled them",
         "replicator/replication/checkpoints/log_truncation.py",
         "self._lacking = tuple(self._known.lacking(pending.covered))", "self._lacking = ()",
