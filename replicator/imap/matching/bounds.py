@@ -145,29 +145,36 @@ def contains(text: Sequence[AnyStr], wanted: AnyStr) -> bool:
     return not wanted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SearchScope:
-    """The messages to test: those `chosen`, from `first` to `last`; with the texts that are known, by UID.
+    """The messages to test: those of `uids`, which ascend and are not empty, that are in the view and in `narrowed`.
 
-    `spellings` are the mailbox's flags by their names in lower case. `columns`: what is known of the headers of `uids`,
-    among which are all that are chosen.
+    `is_run`: no other message of the view lies between these UIDs. `spellings` are the mailbox's flags by their names
+    in lower case. `texts` are those that are known, by UID; `columns` what is known of the headers, in the order of
+    `uids`.
     """
 
     view: MailboxView
     spellings: Mapping[str, Sequence[str]]
-    first: int
-    last: int
-    chosen: set[int]
+    uids: Sequence[int]
     work: WorkMeter
     texts: Mapping[int, HeaderText] = field(default_factory=dict)
-    uids: Sequence[int] = ()
     columns: Columns | None = None
+    is_run: bool = False
+    narrowed: set[int] | None = None
 
     @classmethod
-    def of_some(cls, view: MailboxView, uids: Sequence[int], work: WorkMeter, columns: Columns | None = None) -> Self:
+    def of_some(
+        cls,
+        view: MailboxView,
+        uids: Sequence[int],
+        work: WorkMeter,
+        columns: Columns | None = None,
+        *,
+        is_run: bool = False,
+    ) -> Self:
         """Return the scope of the messages with these UIDs, ascending and not empty, that are still in the view."""
-        chosen = set(filter(view.messages.__contains__, uids))
-        return cls(view, _spellings(view), uids[0], uids[-1], chosen, work, uids=uids, columns=columns)
+        return cls(view, _spellings(view), uids, work, columns=columns, is_run=is_run)
 
     @classmethod
     def of_one(cls, message: Message, body: ParsedBody, work: WorkMeter) -> Self:
@@ -193,31 +200,39 @@ class SearchScope:
         texts: Mapping[int, HeaderText] = MappingProxyType({}),
         columns: Columns | None = None,
     ) -> Self:
-        first, last = messages[0].uid, messages[-1].uid
-        alone = MailboxView.build(
-            mailbox_id=b"", user="", uidvalidity=1, uidnext=last + 1, highestmodseq=0, rows=messages
-        )
         uids = [message.uid for message in messages]
-        return cls(alone, _spellings(alone), first, last, {*uids}, work, texts, uids, columns)
+        alone = MailboxView.build(
+            mailbox_id=b"", user="", uidvalidity=1, uidnext=uids[-1] + 1, highestmodseq=0, rows=messages
+        )
+        return cls(alone, _spellings(alone), uids, work, texts, columns)
+
+    @cached_property
+    def chosen(self) -> set[int]:
+        """UIDs of the messages to test. To test a flag of a run of messages, nobody needs to find them all."""
+        if self.narrowed is not None:
+            return self.narrowed
+        return set(filter(self.view.messages.__contains__, self.uids))
 
     def within(self, uids: UidSet) -> set[int]:
         """Return the UIDs in scope that are among `uids`."""
-        ranges = uids.ranges
-        low = max(0, bisect_right(ranges, (self.first, UID_MAX)) - 1)
-        high = bisect_right(ranges, (self.last, UID_MAX), low)
+        ranges, first, last = uids.ranges, self.uids[0], self.uids[-1]
+        low = max(0, bisect_right(ranges, (first, UID_MAX)) - 1)
+        high = bisect_right(ranges, (last, UID_MAX), low)
         self.work.spend(high - low + len(self.chosen))
         if high - low > len(self.chosen) // _UIDS_A_RANGE:
             return {uid for uid in self.chosen if uid in uids}
         found: set[int] = set()
         for start, end in ranges[low:high]:
-            found.update(self.view.messages.irange(max(start, self.first), min(end, self.last)))
+            found.update(self.view.messages.irange(max(start, first), min(end, last)))
         return found & self.chosen
 
     def having(self, flag: str) -> set[int]:
         """Return the UIDs in scope that have this flag, in any case."""
-        self.work.spend(len(self.chosen))
-        spelled = (self.view.by_flag[flag].irange(self.first, self.last) for flag in self.spellings.get(flag, ()))
-        return self.chosen.intersection(chain.from_iterable(spelled))
+        is_whole = self.is_run and self.narrowed is None
+        self.work.spend(len(self.uids if is_whole else self.chosen))
+        spellings = self.spellings.get(flag, ())
+        spelled = chain.from_iterable(self.view.by_flag[one].irange(self.uids[0], self.uids[-1]) for one in spellings)
+        return set(spelled) if is_whole else self.chosen.intersection(spelled)
 
 
 def _spellings(view: MailboxView) -> Mapping[str, Sequence[str]]:
@@ -352,7 +367,7 @@ class AllOf:
             sure = bounds.sure if sure is None else sure & bounds.sure
             if not bounds.possible:
                 return bounds
-            scope = replace(scope, chosen=bounds.possible)
+            scope = replace(scope, narrowed=bounds.possible)
         return Bounds(scope.chosen if sure is None else sure, scope.chosen)
 
 

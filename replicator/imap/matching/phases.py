@@ -73,14 +73,15 @@ class Decided(NamedTuple):
 class Basis(NamedTuple):
     r"""The meaning of a session's numbers and times. It must stay the same while a SEARCH runs.
 
-    `uids` are the ones announced to the client, ascending, sequence number n at index n - 1; `recent` are the UIDs that
-    are `\Recent` in the session, and `saved` those that `$` means.
+    `uids` are the ones announced to the client, ascending, sequence number n at index n - 1, or if not `is_whole`, some
+    of them; `recent` are the UIDs that are `\Recent` in the session, and `saved` those that `$` means.
     """
 
     uids: Sequence[int]
     recent: UidSet = UidSet()
     saved: Sequence[int] = ()
     now_ms: int = 0
+    is_whole: bool = False
 
 
 class Search:
@@ -91,7 +92,7 @@ class Search:
 
     def __init__(self, program: keys.SearchProgram, view: MailboxView, basis: Basis, work: WorkMeter) -> None:
         self._view = view
-        self._uids = basis.uids
+        self._uids, self._is_whole = basis.uids, basis.is_whole
         self._work = work
         compiler = _Compiler(basis, _codec(program.charset))
         self._test = compiler.test_of(program.key)
@@ -105,7 +106,7 @@ class Search:
         Raises WorkExceededError.
         """
         for some in self._steps(max(1, STEP_WORK // self.keys)):
-            sure, possible = self._test.bounds(SearchScope.of_some(self._view, some, self._work))
+            sure, possible = self._test.bounds(SearchScope.of_some(self._view, some, self._work, is_run=self._is_whole))
             yield Decided(sure, sorted(possible - sure))
 
     def _steps(self, at_once: int) -> Iterator[Sequence[int]]:

@@ -87,19 +87,20 @@ async def find(
     if has_modseq(program.key):
         session.become_aware()
     numbering, view = session.selection.numbering, session.selection.view
-    basis = Basis(numbering.uids if among is None else among, numbering.recent, saved, session.services.clock_ms())
+    uids, is_whole = (numbering.uids, True) if among is None else (among, False)
+    basis = Basis(uids, numbering.recent, saved, session.services.clock_ms(), is_whole)
     prepare = partial(Search, program, view, basis, work)
     is_long = count_ranges(program.key, len(saved)) > MANY_RANGES
     evaluation = await session.services.parsing.apart(prepare) if is_long else prepare()
-    uids, unreadable = array("I"), array("I")
+    matching, unreadable = array("I"), array("I")
     for found, doubtful in evaluation.decide():
         await trio.lowlevel.checkpoint()
         if evaluation.reads_bodies:
             unreadable.extend(await _by_bodies(session, doubtful, evaluation, found))
         else:
             unreadable.extend(await _by_headers(session, doubtful, evaluation, found, work))
-        uids.extend(sorted(found))
-    return Found(uids, unreadable)
+        matching.extend(sorted(found))
+    return Found(matching, unreadable)
 
 
 async def _by_headers(
