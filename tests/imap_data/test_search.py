@@ -285,7 +285,8 @@ def row(uid: int, *flags: str) -> Message:
 
 
 def search_of(key: keys.SearchKey, *rows: Message, charset: str | None = None) -> Search:
-    mailbox = Mailbox([Mail(one, None, "", "", None) for one in rows], [one.uid for one in rows], UidSet())
+    mails = [Mail(one, None, "", "", None) for one in rows]
+    mailbox = Mailbox(mails, [one.uid for one in rows], UidSet(), is_whole=True)
     program = keys.SearchProgram(key, charset)
     return Search(program, mailbox.view, mailbox.basis, WorkMeter(1_000_000))
 
@@ -470,6 +471,14 @@ def test_header_is_decoded_once_however_many_keys_look_at_it(monkeypatch: pytest
     many = keys.And(tuple(keys.Not(keys.HeaderContains("X", b"q%d" % number)) for number in range(300)))
     assert search_of(many, row(1)).matches(row(1), ParsedBody(Skeleton(b"X: y\r\n" * 1000 + b"\r\n")))
     assert len(decoded) == 1000
+
+
+def test_flags_leave_no_doubt() -> None:
+    rows = row(1, "\\Seen"), row(2, "\\Seen", "\\Flagged"), row(3, "\\flagged"), row(4)
+    flagged = keys.Flagged("\\Flagged")
+    assert decided(search_of(keys.And((SEEN, flagged)), *rows)) == ({2}, [])
+    assert decided(search_of(keys.Or(SEEN, flagged), *rows)) == ({1, 2, 3}, [])
+    assert decided(search_of(keys.And((keys.Not(SEEN), flagged)), *rows)) == ({3}, [])
 
 
 def test_messages_that_go_or_change_meanwhile_are_tested_as_they_are_at_one_moment() -> None:
