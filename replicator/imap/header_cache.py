@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -20,6 +21,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from protocol.units import KIB
 from replicator.imap.rendering.header_columns import Column, ColumnValue
 from replicator.imap.wire.fetch_items import BodySection, FetchItem
+from replicator.view import Message
 
 LARGEST_PART = 16
 """A row takes at most this part of the cache, so that a few unusual messages do not drive out everything else."""
@@ -35,6 +37,8 @@ SLICE_MESSAGES = 250
 
 Kept: TypeAlias = Column[ColumnValue] | FetchItem
 """A column or an item whose values a row has."""
+
+_CONTENT_HASH: Callable[[Message], bytes] = attrgetter("content_hash")
 
 _Key: TypeAlias = tuple[bytes, Kept]
 
@@ -92,6 +96,11 @@ def slices(uids: Sequence[int], most: int | None = None) -> Iterator[Sequence[in
         end = bisect_left(uids, (uids[start] // span + 1) * span, start, min(start + most, len(uids)))
         yield uids[start:end]
         start = end
+
+
+def digest_of(messages: Iterable[Message]) -> bytes:
+    """Return the digest of the bodies of these messages, in this order."""
+    return digest(map(_CONTENT_HASH, messages))
 
 
 def digest(hashes: Iterable[bytes]) -> bytes:

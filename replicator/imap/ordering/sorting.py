@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from replicator.imap.ordering.header_facts import SENT_MS, SUBJECT, display, mailbox
 from replicator.imap.ordering.parts import in_order
@@ -59,7 +59,7 @@ class Sortables:
 
     def add(self, messages: Sequence[Message], columns: Columns) -> None:
         """Add messages, in ascending order of UID, with the columns that are read of them."""
-        self.uids.extend(message.uid for message in messages)
+        self.uids.extend(array("I", [message.uid for message in messages]))
         for values, criterion in zip(self._values, self._criteria, strict=True):
             values.extend(_values(criterion.key, messages, columns))
 
@@ -103,7 +103,10 @@ def _values(key: SortKey, messages: Sequence[Message], columns: Columns) -> Iter
     return columns.of(_TEXTS[key])
 
 
-def sent_or_received(messages: Sequence[Message], columns: Columns) -> list[int]:
+def sent_or_received(messages: Sequence[Message], columns: Columns) -> Sequence[int]:
     """Return the time in each message's Date field, else the internal date (RFC 5256 section 2.2)."""
-    sent = zip(messages, columns.of(SENT_MS), strict=True)
+    dates = columns.of(SENT_MS)
+    if None not in dates:
+        return cast("Sequence[int]", dates)
+    sent = zip(messages, dates, strict=True)
     return [message.received_ms if sent_ms is None else sent_ms for message, sent_ms in sent]

@@ -17,7 +17,7 @@ from protocol.values import UidSet
 from replicator.imap.handlers.messages.fetch_plan import FetchPlan
 from replicator.imap.handlers.messages.fetch_reading import LeftOut, slices_of
 from replicator.imap.handlers.messages.fetch_telling import tell
-from replicator.imap.header_cache import SLICE_MESSAGES, CachedRow, digest, slices
+from replicator.imap.header_cache import SLICE_MESSAGES, CachedRow, digest_of, slices
 from replicator.imap.rendering import outline
 from replicator.imap.rendering.header_columns import size_bytes_of
 from replicator.imap.rendering.outline import Outline
@@ -80,7 +80,7 @@ class _Command:
     async def told(self, messages: Sequence[Message]) -> list[Told]:
         """Return what outlines tell of these messages, from memory where it is kept there."""
         items, cache = self.summaries.outlined, self.session.services.headers
-        bodies = digest(message.content_hash for message in messages)
+        bodies = digest_of(messages)
         rows = {item: row for item in items if (row := cache.get(bodies, item)) is not None}
         columns = {item: cast("Told", row.values) for item, row in rows.items()}
         if len(columns) < len(items):

@@ -15,7 +15,7 @@ import trio
 
 from protocol.units import KIB
 from replicator.errors import ContentUnavailableError
-from replicator.imap.header_cache import CachedRow, digest
+from replicator.imap.header_cache import CachedRow, digest_of
 from replicator.imap.rendering import outline
 from replicator.imap.rendering.header_columns import Column, Columns, ColumnValue, made, size_bytes_of
 from replicator.imap.rendering.outline import Outline
@@ -60,7 +60,7 @@ async def read_slice(
     present = map(session.selection.view.messages.get, uids)
     messages = [message for message in present if message is not None]
     work.spend(len(messages) * max(1, len(wanted)))
-    cache, bodies = session.services.headers, digest(message.content_hash for message in messages)
+    cache, bodies = session.services.headers, digest_of(messages)
     rows = {column: row for column in wanted if (row := cache.get(bodies, column)) is not None}
     reading = _Reading(session, [column for column in wanted if column not in rows], work, largest_bytes)
     if reading.wanted:

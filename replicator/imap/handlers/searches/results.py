@@ -203,7 +203,7 @@ async def values_at(values: Sequence[int], places: Sequence[int]) -> Sequence[in
     """Return the values at these places."""
     ordered = array("I")
     for start in range(0, len(places), NUMBERED_AT_ONCE):
-        ordered.extend(map(values.__getitem__, places[start : start + NUMBERED_AT_ONCE]))
+        ordered.extend(array("I", [values[place] for place in places[start : start + NUMBERED_AT_ONCE]]))
         await trio.lowlevel.checkpoint()
     return ordered
 
