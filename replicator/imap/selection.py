@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
 
 import trio
 
@@ -115,8 +114,11 @@ class Selection:
 
     async def _number_up_to(self, last: int | None) -> None:
         """Number the messages up to UID `last`, some at a time. What is expunged meanwhile is announced later."""
-        while some := [*islice(self.view.messages.irange(self.numbering.last + 1, last), NUMBERED_AT_ONCE)]:
-            self.numbering.append(some)
+        messages, more = self.view.messages, True
+        while more:
+            start = messages.bisect_right(self.numbering.last)
+            some = messages.keys()[start : start + NUMBERED_AT_ONCE]  # a third of the time that `irange` takes
+            more = self.numbering.append(some if last is None else some[: bisect_right(some, last)])
             if len(some) == NUMBERED_AT_ONCE:
                 await trio.lowlevel.checkpoint()
 
