@@ -67,6 +67,13 @@ class Parsing:
     max_fields: int = MAX_FIELDS
     """Fields of a header that can be found by name."""
 
+    def small(self, body: BodyReader, *, with_structure: bool, values: int) -> ParsedBody | None:
+        """Return the body if it is here whole, and the event loop may make so many values of it; else None."""
+        if body.skeleton.gaps or needs_whole(body, with_structure=with_structure):
+            return None
+        parsed = ParsedBody(body.skeleton, self.max_fields)
+        return None if _is_large(parsed, with_structure=with_structure, values=values) else parsed
+
     @asynccontextmanager
     async def opened(
         self, body: BodyReader, *, with_structure: bool, with_bodies: bool = False, with_preview: bool = False

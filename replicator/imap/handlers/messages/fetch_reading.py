@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeAlias
 
 import trio
 
-from protocol.units import MIB
+from protocol.units import KIB, MIB
 from replicator.errors import ContentUnavailableError
 from replicator.imap.handlers.messages.binary import measured
 from replicator.imap.handlers.messages.fetch_plan import FetchPlan, NamedItems
 from replicator.imap.handlers.messages.named_messages import MESSAGES_BETWEEN_CHECKPOINTS
-from replicator.imap.matching.message_reader import PREVIEW_VALUES
+from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.rendering.fetch_answers import ParsedBody, fetch_value
 from replicator.imap.session import Session
 from replicator.imap.wire.fetch_items import Attribute, Chunk, FetchItem, Printed, Span, Value
@@ -27,6 +27,7 @@ from replicator.view import Message
 # A slice is marked as seen by one change, so it is also the most that is marked for a client that disconnects.
 SLICE_MESSAGES = MESSAGES_BETWEEN_CHECKPOINTS
 SLICE_BYTES = MIB  # of bodies in memory, plus one more
+BYTES_BETWEEN_CHECKPOINTS = 64 * KIB  # of bodies and answers, which mostly take a millisecond
 SLICE_S = 1.0  # limit of reading: messages read so far may be delayed by one distant body, not by many
 
 Values: TypeAlias = list[tuple[bytes, Printed]]
@@ -77,23 +78,38 @@ async def _read(
     """Read the next slice. `pairs`: sequence numbers and UIDs."""
     messages = session.selection.view.messages
     some = list[Found]()
-    size_bytes, deadline = 0, trio.current_time() + SLICE_S
+    size_bytes, paused_at, deadline = 0, 0, trio.current_time() + SLICE_S
     for number, uid in islice(pairs, SLICE_MESSAGES):
         if (message := messages.get(uid)) is None:
             left_out.gone += 1
-        else:
-            try:
+            continue
+        try:
+            body = ahead.get(message.content_hash)
+            values = None if body is None else _said_at_once(session.services.parsing, plan, message, body)
+            if body is None or values is None:
                 with session.reading():
-                    body = ahead.get(message.content_hash) or await session.mail.read_body(message)
+                    body = body or await session.mail.read_body(message)
                     values = await _said(session, plan, message, body)
-                some.append(Found(number, message, body, values))
-                said_bytes = sum(len(chunk) for chunk in _chunks(values) if isinstance(chunk, bytes))
-                size_bytes += max(said_bytes, len(body.skeleton.raw))
-            except ContentUnavailableError:
-                left_out.unreadable.append(uid)
+            some.append(Found(number, message, body, values))
+            said_bytes = sum(len(chunk) for chunk in _chunks(values) if isinstance(chunk, bytes))
+            size_bytes += max(said_bytes, len(body.skeleton.raw))
+        except ContentUnavailableError:
+            left_out.unreadable.append(uid)
+        if size_bytes - paused_at >= BYTES_BETWEEN_CHECKPOINTS:
+            paused_at = size_bytes
+            await trio.lowlevel.checkpoint()
         if size_bytes >= SLICE_BYTES or trio.current_time() >= deadline:
             break
     return some
+
+
+def _said_at_once(parsing: Parsing, plan: FetchPlan, message: Message, body: BodyReader) -> Values | None:
+    """Return the values of the items if the body is here whole and small, as most are; else None."""
+    parsed = parsing.small(body, with_structure=plan.with_structure or plan.previews, values=plan.values)
+    if parsed is None:
+        return None
+    values = _printed_values(plan.items, message, parsed)
+    return values if all(isinstance(chunk, bytes) for chunk in _chunks(values)) else None
 
 
 async def _said(session: Session, plan: FetchPlan, message: Message, body: BodyReader) -> Values:
@@ -102,11 +118,11 @@ async def _said(session: Session, plan: FetchPlan, message: Message, body: BodyR
     Raises ContentUnavailableError.
     """
     parsing = session.services.parsing
-    previews = plan.with_preview or plan.with_lazy_preview
-    count = len(plan.items) + PREVIEW_VALUES * previews
     async with parsing.opened(body, with_structure=plan.with_structure, with_preview=plan.with_preview) as parsed:
         work = partial(_printed_values, plan.items, message, parsed)
-        values = await parsing.run(parsed, work, with_structure=plan.with_structure or previews, values=count)
+        values = await parsing.run(
+            parsed, work, with_structure=plan.with_structure or plan.previews, values=plan.values
+        )
     for chunk in _chunks(values):
         if isinstance(chunk, Span):
             await body.check(chunk.start, chunk.end)

@@ -12,7 +12,7 @@ from protocol.values import UidSet
 from replicator.errors import ContentUnavailableError
 from replicator.imap.handlers.messages.binary import decoded
 from replicator.imap.handlers.messages.fetch_plan import FetchPlan
-from replicator.imap.handlers.messages.fetch_reading import Found
+from replicator.imap.handlers.messages.fetch_reading import BYTES_BETWEEN_CHECKPOINTS, Found
 from replicator.imap.session import Session
 from replicator.imap.wire.connection import ConnectionEndedError
 from replicator.imap.wire.fetch_items import Chunk, Decoded, Value
@@ -28,6 +28,7 @@ _MODSEQ = b"MODSEQ"
 async def tell(session: Session, plan: FetchPlan, some: Iterable[Found], seen: UidSet) -> None:
     """Send a slice. `seen` are UIDs that this FETCH marked as seen; their new flags are sent too."""
     selection, tells_changes = session.selection, plan.tells_flags or plan.tells_modseq
+    told_bytes = 0
     for number, found, body, said in some:
         message = selection.view.messages.get(found.uid, found)  # with its present flags
         now: dict[bytes, Value] = {}
@@ -42,12 +43,15 @@ async def tell(session: Session, plan: FetchPlan, some: Iterable[Found], seen: U
                 values += [] if plan.tells_modseq else [(_MODSEQ, (message.modseq,))]
         if plan.tells_flags or message.uid in seen:
             await session.write(selection.unheard_keywords([message]))
-        await _send(session, body, fetch_response(number, values))
-        await trio.lowlevel.checkpoint()
+        told_bytes += await _send(session, body, fetch_response(number, values))
+        if told_bytes >= BYTES_BETWEEN_CHECKPOINTS:
+            told_bytes = 0
+            await trio.lowlevel.checkpoint()
+    await trio.lowlevel.checkpoint()
 
 
-async def _send(session: Session, body: BodyReader, chunks: list[Chunk]) -> None:
-    """Send an answer; octets of a large body are read while they are sent.
+async def _send(session: Session, body: BodyReader, chunks: list[Chunk]) -> int:
+    """Send an answer; octets of a large body are read while they are sent. Return the number of those in memory.
 
     If they cannot be read after all, the connection ends, because their length was already announced (RFC 3501 section
     4.3).
@@ -68,3 +72,4 @@ async def _send(session: Session, body: BodyReader, chunks: list[Chunk]) -> None
         except ContentUnavailableError as error:
             log.warning("closing a connection: cannot read a body that was being sent: %s", error)
             raise ConnectionEndedError(f"cannot read a body that was being sent: {error}") from error
+    return sum(len(chunk) for chunk in chunks if isinstance(chunk, bytes))
