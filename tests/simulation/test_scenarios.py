@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import UidSet, sid_of
-from replicator.config import DurabilityConfig, WhenShort
+from replicator.config import ContentConfig, DurabilityConfig, WhenShort
 from replicator.errors import DiskFullError, DurabilityError, NotReadyError, UnavailableError
 from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
@@ -16,6 +16,7 @@ from replicator.store.db.queries import MailboxKey
 from tests.effort import first
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, USER, Node
 from tests.simulation.checks import settling
+from tests.simulation.checks.bodies import holds_bodies
 from tests.simulation.clients.reader import Reader
 from tests.simulation.machine import Machine, NodeGoneError
 from tests.simulation.plan import Plan
@@ -138,6 +139,26 @@ async def test_full_disk_refuses_writes_and_allows_reads_until_there_is_room(
         assert "first" in await bodies(world["dc1"])
         world["dc1"].disk.fault = None
         await save(world["dc1"], "there is room")
+
+
+async def test_damaged_attachment_is_healed_before_mail_that_needs_it_is_acknowledged(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    plan = Plan(size=2, durability=REFUSING, content=ContentConfig(inline_max_bytes=64))
+    async with running(tmp_path, autojump_clock, plan) as world:
+        head, attached = "Content-Type: text/plain; charset=us-ascii\r\n\r\n", "attached " * 100
+        await save(world["dc1"], head + attached)
+        await wait_for_mails(world, 1, ("dc1", "dc2"))
+        files = world["dc2"].disk.files
+        stored = [name for name, octets in files.tree().items() if octets == attached.encode()]
+        assert stored, "the text is no attachment"
+        for name in stored:
+            files.corrupt(name, b"x" * len(attached))
+        await save(world["dc1"], f"Subject: again\r\n{head}{attached}")
+        messages = await world["dc1"].call(lambda node: node.messages())
+        assert len(messages) == 2
+        hashes = [message.content_hash for message in messages]
+        assert holds_bodies(world["dc2"], hashes), "dc2 has acknowledged a mail without its attachment"
 
 
 @pytest.mark.parametrize("fault", DiskFault)
