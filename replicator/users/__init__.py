@@ -27,7 +27,14 @@ from replicator.users.passwd_file import (
 )
 from replicator.users.quota_limits import NO_LIMITS, QuotaLimits
 from replicator.users.schemes import DEFAULT_SCHEME, NEW_SCHEMES
-from replicator.users.scram import ClientFirst, ScramAttempt, ScramError, ScramExchange, ScramKeys
+from replicator.users.scram import (
+    ChannelBindingError,
+    ClientFirst,
+    ScramAttempt,
+    ScramError,
+    ScramExchange,
+    ScramKeys,
+)
 
 __all__ = [
     "DEFAULT_SCHEME",
@@ -35,6 +42,7 @@ __all__ = [
     "NO_LIMITS",
     "BearerError",
     "BearerMessage",
+    "ChannelBindingError",
     "ClientFirst",
     "Identity",
     "Login",

@@ -44,6 +44,10 @@ class ScramError(Exception):
     """The client's message is no SCRAM, or asks for what cannot be done. The text says what is wrong."""
 
 
+class ChannelBindingError(ScramError):
+    """The client binds another channel than the server does, or wrongly binds none (RFC 5802 section 6)."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
     """Stored form of a password. Prints as in Dovecot's passwd-files: `iterations,salt,StoredKey,ServerKey`."""
@@ -155,12 +159,12 @@ class ScramExchange:
         return self._challenge.encode()
 
     def attempt(self, message: bytes) -> ScramAttempt:
-        """Return the attempt of the client's last message. Raises ScramError."""
+        """Return the attempt of the client's last message. Raises ScramError, ChannelBindingError."""
         match = _matching(_FINAL, message, "a last message of SCRAM: c=CHANNEL,r=NONCE,p=PROOF")
         if not hmac.compare_digest(match["nonce"], self._nonce):
             raise ScramError("The nonce is not the one of this exchange")
         if not hmac.compare_digest(_octets(match["channel"]), self._channel):
-            raise ScramError("The channel binding is another one: somebody may be between you and this server")
+            raise ChannelBindingError("The channel binding is another one: somebody may be between you and this server")
         signed = f"{self._first.bare},{self._challenge},{match['unproven']}".encode()
         return ScramAttempt(self._keys, signed, _octets(match["proof"]))
 

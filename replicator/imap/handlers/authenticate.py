@@ -19,8 +19,10 @@ from replicator.oauth import TokenRefusedError
 from replicator.users import (
     BearerError,
     BearerMessage,
+    ChannelBindingError,
     ClientFirst,
     Identity,
+    ScramAttempt,
     ScramError,
     ScramExchange,
     TokenFault,
@@ -87,17 +89,12 @@ async def _plain(session: Session, dialogue: Dialogue) -> Completion:
 
 async def _scram(session: Session, dialogue: Dialogue, *, plus: bool) -> Completion:
     """Log in by SCRAM-SHA-256 or, with `plus`, SCRAM-SHA-256-PLUS (RFC 5802, RFC 7677)."""
-    users = session.services.users
     try:
         first = ClientFirst.parse(await dialogue.first())
-        binding = _binding(session, first, plus=plus)
-        _check_identity(first.authorize or "", first.user)
-        nonce = b64encode(secrets.token_bytes(NONCE_BYTES)).decode()
-        exchange = ScramExchange(first, users.scram_keys(first.user), nonce, binding)
-        attempt = exchange.attempt(await dialogue.ask(exchange.challenge()))
+        attempt = await _attempt(session, dialogue, first, plus=plus)
     except ScramError as error:
         raise CommandFailedError(str(error), condition="BAD") from error
-    login = await users.verify_scram(first.user, attempt, address=session.connection.address)
+    login = await session.services.users.verify_scram(first.user, attempt, address=session.connection.address)
     if login is not None:
         try:
             await dialogue.ask(attempt.answer())  # the client says nothing more
@@ -106,6 +103,22 @@ async def _scram(session: Session, dialogue: Dialogue, *, plus: bool) -> Complet
             note_failure(session, dialogue.mechanism, first.user, why)
             raise
     return await conclude(session, dialogue.mechanism, first.user, login)
+
+
+async def _attempt(session: Session, dialogue: Dialogue, first: ClientFirst, *, plus: bool) -> ScramAttempt:
+    """Return the attempt of a client that has sent its first message. Raises ScramError, CommandFailedError.
+
+    Logs a channel that is bound wrongly: a sign of somebody between client and server (RFC 5802 section 6).
+    """
+    try:
+        binding = _binding(session, first, plus=plus)
+        _check_identity(first.authorize or "", first.user)
+        nonce = b64encode(secrets.token_bytes(NONCE_BYTES)).decode()
+        exchange = ScramExchange(first, session.services.users.scram_keys(first.user), nonce, binding)
+        return exchange.attempt(await dialogue.ask(exchange.challenge()))
+    except ChannelBindingError as error:
+        note_failure(session, dialogue.mechanism, first.user, str(error))
+        raise
 
 
 async def _bearer(session: Session, dialogue: Dialogue, form: _BearerForm) -> Completion:
@@ -154,16 +167,16 @@ def _another(what: str, identity: Identity | None) -> str:
 
 
 def _binding(session: Session, first: ClientFirst, *, plus: bool) -> bytes:
-    """Return the data of the channel binding that the client names (RFC 5802 section 6). Raises ScramError."""
+    """Return the data of the channel binding that the client names (RFC 5802 section 6). Raises ChannelBindingError."""
     end_point = session.connection.end_point
     if not plus:
         if first.flag == "p":
-            raise ScramError("Channel binding is for SCRAM-SHA-256-PLUS")
+            raise ChannelBindingError("Channel binding is for SCRAM-SHA-256-PLUS")
         if first.flag == "y" and "SCRAM-SHA-256-PLUS" in session.mechanisms():
-            raise ScramError("This server announces channel binding: somebody may be between you and it")
+            raise ChannelBindingError("This server announces channel binding: somebody may be between you and it")
         return b""
     if first.binding != CHANNEL_BINDING or end_point is None:
-        raise ScramError(f"The channel binding here is {CHANNEL_BINDING}")
+        raise ChannelBindingError(f"The channel binding here is {CHANNEL_BINDING}")
     return end_point
 
 

@@ -95,6 +95,13 @@ async def log_in(client: Client, scram: ScramClient, mechanism: str = "SCRAM-SHA
     return answer
 
 
+def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what the log says of failed log-ins since the last call."""
+    said = [record.getMessage() for record in caplog.records]
+    caplog.clear()
+    return [line.removeprefix("login failed ") for line in said if line.startswith("login failed ")]
+
+
 @pytest.mark.parametrize("early", [True, False])
 async def test_login_without_sending_the_password(served: ImapServices, *, early: bool) -> None:
     """RFC 7677; the server's last message is a challenge, to which the client says nothing (RFC 4422 section 3.6)."""
@@ -182,15 +189,18 @@ async def test_nonsense_ends_the_exchange_only(served: ImapServices, said: str) 
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_the_channel_is_bound_to_the_certificate_that_was_shown(
-    bound: ImapServices, authority: trustme.CA, tmp_path: Path, name: str
+    bound: ImapServices, authority: trustme.CA, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     """RFC 5929 section 4: the hash of the server's certificate, here of the name for which the client asks."""
+    caplog.set_level(logging.INFO, "replicator.imap")
     shown = sha256(ssl.PEM_cert_to_DER_cert((tmp_path / f"{name}.pem").read_text())).digest()
     async with over_tls(bound, authority, name) as client:
         assert f"AUTH=SCRAM-SHA-256-PLUS {ANNOUNCED}" in (await client.run("CAPABILITY"))[0]
+        why = "The channel binding is another one: somebody may be between you and this server"
         for channel in (b"", b"x" * 32):
             said = await log_in(client, ScramClient("alice", "secret", END_POINT, channel), "SCRAM-SHA-256-PLUS")
-            assert said.startswith("a BAD The channel binding is another one: somebody may be between you and this")
+            assert said == f"a BAD {why}"
+            assert failures(caplog) == [f'user=alice client=192.0.2.7 mechanism=SCRAM-SHA-256-PLUS reason="{why}"']
         said = await log_in(client, ScramClient("alice", "secret", END_POINT, shown), "SCRAM-SHA-256-PLUS")
         assert said.startswith("a OK")
 
@@ -205,11 +215,19 @@ async def test_the_channel_is_bound_to_the_certificate_that_was_shown(
     ],
 )
 async def test_other_bindings_are_refused(
-    bound: ImapServices, authority: trustme.CA, mechanism: str, header: str, refusal: str
+    bound: ImapServices,
+    authority: trustme.CA,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    mechanism: str,
+    header: str,
+    refusal: str,
 ) -> None:
     """RFC 5802 section 6: whoever strips -PLUS from what is announced is found out by the flag y."""
+    caplog.set_level(logging.INFO, "replicator.imap")
     async with over_tls(bound, authority, NAMES[0]) as client:
         assert await log_in(client, ScramClient("alice", "secret", header), mechanism) == f"a BAD {refusal}"
+        assert failures(caplog) == [f'user=alice client=192.0.2.7 mechanism={mechanism} reason="{refusal}"']
         assert (await log_in(client, ScramClient("alice", "secret"))).startswith("a OK")
 
 
