@@ -15,14 +15,14 @@ import trio
 
 from protocol.framing import Frame
 from replicator.config import LimitsConfig
-from replicator.errors import ContentUnavailableError
+from replicator.errors import ContentUnavailableError, MailboxFullError
 from replicator.imap.notifications import Notifications, Wishes
 from replicator.imap.search_updates import SearchUpdates
 from replicator.imap.selection import Aware, Selection
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.commands.command_types import Tagged
 from replicator.imap.wire.connection import Connection
-from replicator.imap.wire.refusals import CommandFailedError
+from replicator.imap.wire.refusals import CommandFailedError, limit_named
 from replicator.mailstore import Folder, MailStore
 from replicator.runtime.places import Place
 from replicator.users import Login
@@ -259,6 +259,11 @@ class Session:
         """Count a refusal by this limit, a key of `[limits]`, and return the error for the client (RFC 5530, LIMIT)."""
         self.services.refusals.refused("imap", limit)
         return CommandFailedError(text, code)
+
+    def refusal_of(self, error: MailboxFullError, code: str = "LIMIT") -> CommandFailedError:
+        """Count a refusal by the limit that the error names, if it names one, and return the error for the client."""
+        limit = limit_named(error)
+        return CommandFailedError(str(error), code) if limit is None else self.refusal(limit, str(error), code)
 
     async def parsed(self, frame: Frame) -> Tagged:
         """Return the command of a frame. Raises CommandSyntaxError."""

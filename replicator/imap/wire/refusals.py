@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -44,6 +45,13 @@ _CODES: tuple[tuple[type[MailError], str], ...] = (
     (BadCharsetError, f"BADCHARSET ({' '.join(CHARSETS)})"),
 )
 
+_NAMED_LIMITS = (
+    (re.compile(r"a user may have \d+ (folders|subscriptions)"), "imap_folders_per_user"),
+    (re.compile(r"a user may have \d+ annotations"), "imap_annotations_per_user"),
+    (re.compile(r"a folder may have \d+ annotations"), "imap_annotations_per_folder"),
+)
+"""How masters name limits, and their keys in `[limits]`. Only these words come from a master at another node."""
+
 
 class CommandFailedError(Exception):
     """Failure of a command, which is answered with `condition` (NO or BAD); the session goes on."""
@@ -57,6 +65,11 @@ class CommandFailedError(Exception):
 def code_of(error: MailError) -> str | None:
     """Return the response code of a NO for this error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), None)
+
+
+def limit_named(error: MailboxFullError) -> str | None:
+    """Return the key of the limit that the error names; None if it names none, as where UIDVALIDITYs run out."""
+    return next((limit for words, limit in _NAMED_LIMITS if words.search(str(error))), None)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from replicator.config import LimitsConfig
 from replicator.imap.services import ImapServices
 from replicator.runtime.metrics import RefusalMetrics
+from replicator.store.log.sequencer import REMOVED_FACTOR
 from tests.imap.client import connected, services
 from tests.one_node import one_node
 
@@ -100,6 +101,26 @@ async def test_annotations_that_a_new_folder_brings_are_counted_by_their_limit(t
             assert (await client.run("CREATE e"))[-1].startswith("t NO [LIMIT] a user may have 3 folders")
             assert (await client.run(r"CREATE sent (USE (\Sent))"))[-1].startswith("t NO [LIMIT] a user may have 3 fol")
     assert counted() == {**dict.fromkeys(counted(), 0), "imap_annotations_per_user": 2, "imap_folders_per_user": 3}
+
+
+@pytest.mark.parametrize("command", ["RENAME INBOX old", 'SETMETADATA INBOX (/private/more "x")'])
+async def test_refusal_that_names_no_limit_counts_under_none(tmp_path: Path, command: str) -> None:
+    registry = CollectorRegistry()
+    limits = LimitsConfig(imap_annotations_per_folder=10, imap_annotations_per_user=10)
+    async with one_node(tmp_path, limits=limits) as mail:
+        served = replace(services(mail), limits=limits, refusals=RefusalMetrics(registry))
+        async with connected(served) as client:
+            await client.log_in("alice")
+            for ten in range(REMOVED_FACTOR):
+                names = [f"/private/{ten}/{number}" for number in range(10)]
+                for value in ('"x"', "NIL"):
+                    values = " ".join(f"{name} {value}" for name in names)
+                    assert await client.run(f"SETMETADATA INBOX ({values})") == ["t OK Annotations set"]
+            assert await client.run('SETMETADATA INBOX (/private/0/0 "x")') == ["t OK Annotations set"]
+            [answer] = await client.run(command)
+    code = "METADATA TOOMANY" if command.startswith("SET") else "LIMIT"
+    assert answer.startswith(f"t NO [{code}] this user has had too many annotations under different names")
+    assert not [one for one in registry.collect() if one.name == "replicator_refusals" and one.samples]
 
 
 @pytest.mark.parametrize("sent", [b"{3}\r\na\x00b", b"{3+}\r\n\x00ab"])

@@ -37,7 +37,7 @@ async def create(session: Session, command: c.Create) -> Completion:
     try:
         folder = await session.mail.create_folder(session.user, name, use or None)
     except MailboxFullError as error:
-        raise await _refusal(session, error, name, annotations=1 if use else 0) from error
+        raise session.refusal_of(error) from error
     return Completion("Created", mailbox_id_code(folder))
 
 
@@ -60,10 +60,7 @@ async def rename(session: Session, command: c.Rename) -> Completion:
     try:
         await session.mail.rename_folder(session.user, command.mailbox, name)
     except MailboxFullError as error:
-        copied = 0
-        if command.mailbox == INBOX:  # the new INBOX has the annotations, too (RFC 5464 section 4.1)
-            copied = len(await session.mail.annotations(session.user, await session.folder(INBOX)))
-        raise await _refusal(session, error, name, annotations=copied) from error
+        raise session.refusal_of(error) from error
     return Completion("Renamed")
 
 
@@ -72,7 +69,7 @@ async def subscribe(session: Session, command: c.Subscribe) -> Completion:
     try:
         await session.mail.subscribe(session.user, command.mailbox, subscribed=command.subscribed)
     except MailboxFullError as error:
-        raise session.refusal("imap_folders_per_user", str(error)) from error
+        raise session.refusal_of(error) from error
     return Completion("Subscribed" if command.subscribed else "Unsubscribed")
 
 
@@ -85,23 +82,6 @@ def _check_net_unicode(name: str) -> None:
         raise InvalidNameError("a new folder's name must be in Unicode's normal form C: letters with their accents")
     if any(unicodedata.category(character) in {"Zl", "Zp"} for character in name):
         raise InvalidNameError("a folder name has no line or paragraph separators")
-
-
-async def _refusal(session: Session, error: MailboxFullError, new_name: str, *, annotations: int) -> CommandFailedError:
-    """Count the refusal of a new folder that would add so many annotations, and return the error for the client."""
-    limit = "imap_folders_per_user"
-    if annotations and await _fits(session, new_name):
-        too_many = annotations > session.limits.imap_annotations_per_folder
-        limit = "imap_annotations_per_folder" if too_many else "imap_annotations_per_user"
-    return session.refusal(limit, str(error))
-
-
-async def _fits(session: Session, name: str) -> bool:
-    """Return True if the user may have this folder, too, and those above it."""
-    known = {folder.name for folder in await session.mail.folders(session.user)}
-    levels = name.split(SEPARATOR)
-    above = {SEPARATOR.join(levels[:count]) for count in range(1, len(levels) + 1)}
-    return len(known | above) <= session.limits.imap_folders_per_user
 
 
 async def status(session: Session, command: c.Status) -> Completion:

@@ -20,6 +20,7 @@ from replicator.mailstore import SEPARATOR, Folder
 from replicator.watched_folders import AnnotationEvent, value_digest
 
 ADMIN = "/shared/admin"  # RFC 5464 section 3.2.1.1: clients cannot change it
+TOO_MANY = "METADATA TOOMANY"  # RFC 5464 section 4.3
 
 
 async def shown_uses(session: Session, ids: Mapping[str, bytes]) -> dict[str, str]:
@@ -68,15 +69,12 @@ async def set_metadata(session: Session, command: c.SetMetadata) -> Completion:
         raise CommandFailedError("Special uses belong to folders", "USEATTR")
     values = _stored(values)
     if len(values) > session.limits.imap_annotations_per_folder:
-        raise _too_many(
-            session, "imap_annotations_per_folder", "A command sets more annotations than a folder may have"
-        )
+        text = "A command sets more annotations than a folder may have"
+        raise session.refusal("imap_annotations_per_folder", text, TOO_MANY)
     try:
         await session.mail.annotate(session.user, folder, values)
     except MailboxFullError as error:
-        left = session.limits.imap_annotations_per_folder - len(await session.mail.annotations(session.user, folder))
-        limit = "imap_annotations_per_folder" if len(values) > left else "imap_annotations_per_user"
-        raise _too_many(session, limit, str(error)) from error
+        raise session.refusal_of(error, TOO_MANY) from error
     return Completion("Annotations set")
 
 
@@ -85,10 +83,6 @@ def too_large(session: Session) -> CommandFailedError:
     limit = session.limits.imap_annotation_bytes
     text = f"The value of an annotation may have {limit} bytes"
     return session.refusal("imap_annotation_bytes", text, f"METADATA MAXSIZE {limit}")
-
-
-def _too_many(session: Session, limit: str, text: str) -> CommandFailedError:
-    return session.refusal(limit, text, "METADATA TOOMANY")
 
 
 async def _home(session: Session, mailbox: str) -> Folder | None:
