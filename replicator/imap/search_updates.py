@@ -6,11 +6,11 @@ announced, what changed messages have come in and gone out of the results.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 
+from replicator.imap.ordering.parts import in_order
 from replicator.imap.ordering.sorting import Row, uid_of
 from replicator.imap.wire.fetch_items import FetchItem
 from replicator.imap.wire.responses import update_response
@@ -24,12 +24,15 @@ MAX_SEARCHES = 4
 MAX_RESULTS = 20_000
 """Limit of results of a search that is to be kept up to date: they stay in memory, and are gone through at once."""
 
-Numbered = Callable[[int], int | None]
-"""The number by which the client knows a UID."""
+Numbers = Callable[[Sequence[int]], Sequence[int]]
+"""The numbers by which the client knows messages, whose UIDs ascend, in their order. There is at least one."""
 
 
 class UpdatedSearch:
-    """The results of one search, as its client knows them. `criteria` is None if they have no order."""
+    """The results of one search, as its client knows them. `criteria` is None if they have no order.
+
+    Each method goes once through all results, however many come or go: a thread may do it, one at a time.
+    """
 
     def __init__(
         self,
@@ -49,47 +52,54 @@ class UpdatedSearch:
         self._uids: set[int] = set()
         self._order: list[Row] = []  # empty if they have no order
 
-    def __contains__(self, uid: int) -> bool:
-        return uid in self._uids
+    def __len__(self) -> int:
+        return len(self._uids)
 
     def begin(self, rows: Collection[Row]) -> None:
         """Set the first results, in their order."""
         self._uids = set(map(uid_of, rows))
         self._order = [*rows] if self.criteria is not None else []
 
-    def remove(self, uids: Iterable[int], number: Numbered) -> list[bytes]:
+    def without(self, uids: Iterable[int]) -> list[int]:
+        """Return those of these messages that are not among the results."""
+        return [uid for uid in uids if uid not in self._uids]
+
+    def remove(self, uids: Iterable[int], numbers: Numbers) -> list[bytes]:
         """Remove these messages, if they are among the results; return REMOVEFROM, in which the last come first."""
         gone = self._uids.intersection(uids)
-        self._uids -= gone
         if not gone:
             return []
+        self._uids -= gone
         if self.criteria is None:
-            return [self._line("REMOVEFROM", [(0, sorted(self._numbers(gone, number)))])]
-        places = enumerate(map(uid_of, self._order), 1)
-        pairs = [(place, self._numbers([uid], number)) for place, uid in places if uid in gone]
+            return [self._line("REMOVEFROM", sorted(gone), numbers)]
+        places = self._places(gone)[::-1]
+        line = self._line("REMOVEFROM", [uid_of(self._order[place - 1]) for place in places], numbers, places)
         self._order = [row for row in self._order if uid_of(row) not in gone]
-        return [self._line("REMOVEFROM", reversed(pairs))]
+        return [line]
 
-    def add(self, rows: Collection[Row], number: Numbered) -> list[bytes]:
-        """Add messages that are not among the results; return ADDTO."""
+    def add(self, rows: Collection[Row], numbers: Numbers) -> list[bytes]:
+        """Add messages that are not among the results; return ADDTO, in which the first come first."""
         if not rows:
             return []
-        self._uids.update(map(uid_of, rows))
+        new = set(map(uid_of, rows))
+        self._uids |= new
         if self.criteria is None:
-            return [self._line("ADDTO", [(0, sorted(self._numbers(map(uid_of, rows), number)))])]
-        pairs = []
-        for row in sorted(rows):
-            place = bisect_left(self._order, row)
-            self._order.insert(place, row)
-            pairs.append((place + 1, self._numbers([uid_of(row)], number)))
-        return [self._line("ADDTO", pairs)]
+            return [self._line("ADDTO", sorted(new), numbers)]
+        self._order = sorted([*self._order, *in_order([*rows], lambda row: row)])  # merges two parts that are in order
+        places = self._places(new)
+        return [self._line("ADDTO", [uid_of(self._order[place - 1]) for place in places], numbers, places)]
 
-    def _numbers(self, uids: Iterable[int], number: Numbered) -> list[int]:
-        numbers = uids if self._by_uid else map(number, uids)
-        return [number for number in numbers if number is not None]
+    def _places(self, uids: AbstractSet[int]) -> list[int]:
+        """Return the places, from 1 on, of these messages in the order."""
+        return [place for place, uid in enumerate(map(uid_of, self._order), 1) if uid in uids]
 
-    def _line(self, name: str, pairs: Iterable[tuple[int, list[int]]]) -> bytes:
-        return update_response(self.tag, name, pairs, by_uid=self._by_uid)
+    def _line(self, name: str, uids: Sequence[int], numbers: Numbers, places: Sequence[int] | None = None) -> bytes:
+        """Format messages that come or go, which ascend by UID, or are at these places."""
+        if not self._by_uid:
+            ascending = sorted(uids)
+            known = dict(zip(ascending, numbers(ascending), strict=True))
+            uids = [known[uid] for uid in uids]
+        return update_response(self.tag, name, uids, places, by_uid=self._by_uid)
 
 
 class SearchUpdates:
@@ -108,17 +118,23 @@ class SearchUpdates:
         """End the subscription to the mailbox."""
         self._exit.close()
 
-    def take_expunged(self, number: Numbered) -> list[bytes]:
-        """Return REMOVEFROM for all messages that have been expunged. The numbers are those before their EXPUNGE."""
+    def gather(self) -> set[int]:
+        """Collect the changes from the view; return the UIDs of messages that have been expunged."""
         changed, expunged = self._subscription.take()
         self._changed |= changed
         self._changed -= expunged
-        return [line for search in self.searches.values() for line in search.remove(expunged, number)]
+        return expunged
 
-    def changed(self, last: int) -> list[int]:
-        """Return the UIDs of messages up to UID `last` that are new or changed, ascending."""
-        return sorted(uid for uid in self._changed if uid <= last)
+    @property
+    def changes(self) -> int:
+        """Number of messages that are new or changed."""
+        return len(self._changed)
 
-    def forget_changed(self, uids: AbstractSet[int]) -> None:
-        """Forget that these messages are new or changed: the searches have looked at them."""
-        self._changed -= uids
+    def take_changed(self, last: int) -> list[int]:
+        """Return the UIDs of messages up to UID `last` that are new or changed since the last call, ascending.
+
+        A thread may do it.
+        """
+        changed = self._changed
+        self._changed = {uid for uid in changed if uid > last}
+        return sorted(changed - self._changed)

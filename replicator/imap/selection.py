@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -204,26 +205,32 @@ class Selection:
     def announce(
         self, *, expunges: bool, arrivals: bool = True, flags: bool = True, with_uid: bool = False
     ) -> Iterator[list[bytes]]:
-        """Yield responses for changes since the last call; without `expunges`, expunged messages are kept for later.
+        """Gather changes now, and return what yields their responses; without `expunges`, expunged messages wait.
 
-        So are new messages without `arrivals`, and changed ones without `flags` (RFC 5465 section 3.1).
+        So do new messages without `arrivals`, and changed ones without `flags` (RFC 5465 section 3.1).
 
         `with_uid`: changed messages have UIDs in any case, as during a UID command (RFC 3501 section 6.4.8).
 
-        Yields some at a time, so that the caller can pause. All of them must be sent, in this order, before a command
-        runs: the client's sequence numbers are those of the responses so far. `claim_recent` completes the
-        announcement. Raises MailboxGoneError.
+        It yields some at a time, so that the caller can pause before each of them. All must be sent, in this order,
+        before a command runs: the client's sequence numbers are those of the responses so far. `claim_recent` completes
+        the announcement. Raises MailboxGoneError, now and later.
         """
         self.check()
         self.gather()
-        reached = self.view.highestmodseq
+        told = partial(self._told, self.view.highestmodseq, self.view.uidnext - 1)
+        return told(expunges=expunges, arrivals=arrivals, flags=flags, with_uid=with_uid)
+
+    def _told(
+        self, reached: int, last: int, *, expunges: bool, arrivals: bool, flags: bool, with_uid: bool
+    ) -> Iterator[list[bytes]]:
+        """Yield responses for what was gathered while this was HIGHESTMODSEQ, and this the last UID."""
         if expunges:
             expunged, self._expunged = sorted(self._expunged, reverse=True), set()
             for some in self._in_parts(expunged):
                 yield self._expunge(some)
         lines = self._keyword_lines() if arrivals or flags else []
         known = self.numbering.last
-        if arrivals and self.numbering.append(self.view.messages.irange(known + 1)):
+        if arrivals and self.numbering.append(self.view.messages.irange(known + 1, last)):
             lines.append(self.exists_line())
         if lines:
             yield lines

@@ -38,6 +38,9 @@ PREVIEW_VALUES = 64
 
 _HEADER_LOOKED_FOR_BYTES = 256 * KIB  # in a body whose header the event loop measures, by one regular expression
 
+MANY_MESSAGES = 2000
+"""Most messages that the event loop goes through in one step, each in a microsecond."""
+
 WHOLE_AT_ONCE = 2
 """Number of large bodies held whole in memory at once, of up to 128 MiB each, plus their parsed form."""
 
@@ -66,6 +69,7 @@ class Parsing:
     room: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS))
     max_fields: int = MAX_FIELDS
     """Fields of a header that can be found by name."""
+    many_messages: int = MANY_MESSAGES
 
     def small(self, body: BodyReader, *, with_structure: bool, values: int) -> ParsedBody | None:
         """Return the body if it is here whole, and the event loop may make so many values of it; else None."""
@@ -110,3 +114,7 @@ class Parsing:
         """Return the result of `work`, which may take long, running it in one of a few threads."""
         async with self.room:
             return await self.run_in_thread(work)
+
+    async def apart_if_many(self, messages: int, work: Callable[[], T]) -> T:
+        """Return the result of `work` on so many messages; it must not use what the event loop changes."""
+        return await self.apart(work) if messages > self.many_messages else work()

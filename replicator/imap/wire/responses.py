@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from protocol.units import KIB
 from protocol.values import UidSet
@@ -223,10 +223,17 @@ def esearch_response(
     return [_esearch(tag, results, by_uid=by_uid)]
 
 
-def update_response(tag: str, name: str, pairs: Iterable[tuple[int, Sequence[int]]], *, by_uid: bool) -> bytes:
-    """Format an ESEARCH response with ADDTO or REMOVEFROM (RFC 5267 section 4.3.2): pairs of places and numbers."""
-    printed = " ".join(f"{place} {_runs(numbers)}" for place, numbers in pairs)
-    return _esearch(tag, [f"{name} ({printed})"], by_uid=by_uid)
+def update_response(
+    tag: str, name: str, numbers: Sequence[int], places: Sequence[int] | None, *, by_uid: bool
+) -> bytes:
+    """Format an ESEARCH response with ADDTO or REMOVEFROM (RFC 5267 section 4.3.2).
+
+    `places`: those of the messages; None if they have no order, and ascend.
+    """
+    if places is None:
+        return _esearch(tag, [f"{name} (0 {_runs(numbers)})"], by_uid=by_uid)
+    pairs = b"".join(_numbers([*chain.from_iterable(zip(places, numbers, strict=True))]))
+    return _esearch(tag, [f"{name} ({pairs[1:].decode('ascii')})"], by_uid=by_uid)
 
 
 def _esearch(tag: str, results: Sequence[str], *, by_uid: bool) -> bytes:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from protocol.values import UidSet
-from replicator.imap.handlers.messages import message_changes, named_messages
+from replicator.imap.handlers.messages import named_messages
 from replicator.imap.handlers.searches import results
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
@@ -101,9 +101,8 @@ async def test_large_results_are_handled_in_a_thread(
     monkeypatch.setattr(named_messages, "MANY_RANGES", 10)
     monkeypatch.setattr(results, "MANY_RANGES", 10)
     monkeypatch.setattr(results, "NUMBERED_AT_ONCE", 10)
-    monkeypatch.setattr(message_changes, "MANY_MESSAGES", 10)
     await fill(mail, messages=25)
-    async with connected(replace(served, parsing=Parsing(run_in_thread=count))) as client:
+    async with connected(replace(served, parsing=Parsing(run_in_thread=count, many_messages=10))) as client:
         await client.log_in("alice", "INBOX")
         await client.run("SEARCH RETURN (SAVE) ALL")
         assert threads == 0

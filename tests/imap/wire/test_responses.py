@@ -16,6 +16,7 @@ from replicator.imap.wire.responses import (
     printed,
     status_line,
     tagged,
+    update_response,
     without_body,
 )
 
@@ -101,6 +102,13 @@ def test_small_values_are_one_chunk() -> None:
 )
 def test_copyuid_keeps_the_order_of_the_pairs(pairs: list[tuple[int, int]], code: str) -> None:
     assert copyuid(9, pairs) == code
+
+
+def test_places_of_many_results_are_told_in_one_line() -> None:
+    places, numbers = range(12_000, 0, -1), range(7, 12_007)
+    pairs = " ".join(f"{place} {number}" for place, number in zip(places, numbers, strict=True))
+    line = update_response("t", "REMOVEFROM", numbers, places, by_uid=True)
+    assert line.decode() == f'* ESEARCH (TAG "t") UID REMOVEFROM ({pairs})\r\n'
 
 
 def test_flags_are_printed_in_one_order() -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from protocol.values import UidSet
 from replicator.imap import selection
-from replicator.imap.handlers.messages import message_changes
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
@@ -107,7 +106,7 @@ async def test_what_takes_long_to_parse_is_parsed_in_a_thread(
 
 @pytest.mark.parametrize("command", ["EXPUNGE", "UID EXPUNGE 1:*", "CLOSE"])
 async def test_many_deleted_messages_are_looked_up_in_a_thread(
-    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, command: str
+    served: ImapServices, mail: HookedMail, command: str
 ) -> None:
     threads = 0
 
@@ -116,8 +115,7 @@ async def test_many_deleted_messages_are_looked_up_in_a_thread(
         threads += 1
         return await run_in_thread(work)
 
-    monkeypatch.setattr(message_changes, "MANY_MESSAGES", 10)
-    served = replace(served, parsing=Parsing(run_in_thread=count))
+    served = replace(served, parsing=Parsing(run_in_thread=count, many_messages=10))
     inbox = await fill(mail, messages=30)
     view = await mail.open_mailbox(inbox)
     async with connected(served) as client:
@@ -154,9 +152,8 @@ async def test_many_messages_are_changed_with_the_help_of_threads(
         counted += 1
         return await run_in_thread(work)
 
-    monkeypatch.setattr(message_changes, "MANY_MESSAGES", 10)
     monkeypatch.setattr(selection, "LOOKED_AT_ONCE", 3)
-    served = replace(served, parsing=Parsing(run_in_thread=count))
+    served = replace(served, parsing=Parsing(run_in_thread=count, many_messages=10))
     inbox = await fill(mail, messages=30)
     await mail.create_folder("alice", "Other")
     view = await mail.open_mailbox(inbox)
@@ -204,3 +201,36 @@ async def test_long_commands_are_read_in_a_thread(
         await client.run(command.format(numbers=numbers, words=words))
         assert (threads > 0) is in_thread
         assert (await client.run("NOOP"))[-1] == "t OK Nothing done"
+
+
+@pytest.mark.parametrize("search", ["SEARCH RETURN (UPDATE COUNT)", "SORT RETURN (UPDATE COUNT) (SIZE) UTF-8"])
+async def test_many_results_are_kept_up_to_date_in_a_thread(
+    served: ImapServices, mail: HookedMail, search: str
+) -> None:
+    threads = 0
+
+    async def count(work: Callable[[], T]) -> T:
+        nonlocal threads
+        threads += 1
+        return await run_in_thread(work)
+
+    view = await mail.open_mailbox(await fill(mail, messages=30))
+    served = replace(served, parsing=Parsing(run_in_thread=count, many_messages=10))
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+
+        async def used(*, by: str, tag: str = "t") -> int:
+            before = threads
+            assert (await client.run(by, tag))[-1].startswith(f"{tag} OK")
+            return threads - before
+
+        assert await used(by=f"{search} UID 1:5", tag="few") == 0
+        await mail.store_flags(view, UidSet.of([1]), added=frozenset({"a"}))
+        assert await used(by="NOOP") == 0
+        assert await used(by=f"{search} UID 5:30 KEYWORD a", tag="none") == 0
+        await mail.store_flags(view, UidSet.of(range(5, 30)), added=frozenset({"a"}))
+        # What has changed; for each search, what is new among it, and how that changes the results.
+        assert await used(by="NOOP") == 1 + 2 * 2
+        await mail.expunge(view, UidSet.of([6]))
+        assert await used(by="NOOP") == 1
+        assert await used(by=f"{search} UID 5:30 NOT KEYWORD b", tag="many") == 1

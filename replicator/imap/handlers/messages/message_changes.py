@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 import trio
 
@@ -26,10 +25,6 @@ from replicator.imap.wire.responses import copyuid, status_line
 from replicator.imap.wire.sequence_set import MessageSet, SavedResult
 from replicator.view import MailboxView, Message
 
-T = TypeVar("T")
-
-MANY_MESSAGES = 2000  # each takes a microsecond, and more than these are looked up in a thread
-
 _DELETED = "\\Deleted"
 
 
@@ -47,7 +42,7 @@ async def store(session: Session, command: c.Store) -> Completion:
     # No await between this and the request: the command means the messages that exist now.
     gone = _gone(view, each)
     added, removed = _flag_changes(selection, command, uids)
-    before = _before(view, each) if command.silent else []
+    before = _before(session, each) if command.silent else []
     untold = selection.untold_changes()
     refused = UidSet()
     if command.unchanged_since is not None and not (added or removed):
@@ -60,7 +55,7 @@ async def store(session: Session, command: c.Store) -> Completion:
     expected: dict[int, frozenset[str]] = {}
     if command.silent:
         expect = partial(_expected, before, each, untold, added, removed)
-        expected = await _apart_if_many(session, len(before), expect)
+        expected = await session.services.parsing.apart_if_many(len(before), expect)
     if command.silent and not session.aware.condstore:
         await selection.forget_expected(expected)
     else:
@@ -73,7 +68,7 @@ async def _changed(session: Session, runs: list[range], modseq: int) -> UidSet:
     """Return the UIDs of the messages of these runs that have a MODSEQ above this one."""
     found = await changed_since(session, runs, modseq)
     pairs = session.selection.numbering.pairs([found])
-    return await _apart_if_many(session, len(found), lambda: UidSet.of(uid for _, uid in pairs))
+    return await session.services.parsing.apart_if_many(len(found), lambda: UidSet.of(uid for _, uid in pairs))
 
 
 async def _stored(session: Session, command: c.Store, runs: list[range], refused: UidSet, gone: int) -> Completion:
@@ -85,16 +80,17 @@ async def _stored(session: Session, command: c.Store, runs: list[range], refused
         if position % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
             await trio.lowlevel.checkpoint()
     if modified:
-        printed = await _apart_if_many(session, len(modified), lambda: str(UidSet.of(modified)))
+        printed = await session.services.parsing.apart_if_many(len(modified), lambda: str(UidSet.of(modified)))
         return Completion(f"{len(modified)} of the messages have been changed since", f"MODIFIED {printed}")
     if gone and not command.by_uid:
         return expunged_elsewhere("Stored", gone)
     return Completion("Stored")
 
 
-def _before(view: MailboxView, uids: Sequence[int]) -> list[Message]:
+def _before(session: Session, uids: Sequence[int]) -> list[Message]:
     """Return the messages as they are now; with them others, in any order, if that is faster."""
-    if len(uids) > MANY_MESSAGES:
+    view = session.selection.view
+    if len(uids) > session.services.parsing.many_messages:
         return view.snapshot()
     return [view.messages[uid] for uid in uids if uid in view.messages]
 
@@ -161,7 +157,7 @@ async def copy(session: Session, command: c.Copy) -> Completion:
         return Completion("No messages to copy or move")
     selection.put_here(destination, (uid for _, uid in copied.uids if copied.shown))
     tell = partial(copyuid, copied.uidvalidity, copied.uids)
-    code = await _apart_if_many(session, len(copied.uids), tell) if copied.shown else None
+    code = await session.services.parsing.apart_if_many(len(copied.uids), tell) if copied.shown else None
     if not command.remove:
         return Completion("Copied", code)
     await session.write([status_line("OK", "Moved there", code)])  # RFC 6851 section 4.3: before the EXPUNGEs
@@ -209,17 +205,12 @@ async def _named(session: Session, runs: list[range]) -> tuple[Sequence[int], Ui
     That may wait, but the result stays right: the numbering does not change while a command runs.
     """
     each = session.selection.numbering.uids_of(runs)
-    return each, await _apart_if_many(session, len(each), partial(UidSet.of, each))
+    return each, await session.services.parsing.apart_if_many(len(each), partial(UidSet.of, each))
 
 
 def _gone(view: MailboxView, uids: Sequence[int]) -> int:
     """Return how many of the messages do not exist any more."""
     return len(uids) - sum(map(view.messages.__contains__, uids))
-
-
-async def _apart_if_many(session: Session, messages: int, work: Callable[[], T]) -> T:
-    """Return the result of `work` on so many messages; it must not use what the event loop changes."""
-    return await session.services.parsing.apart(work) if messages > MANY_MESSAGES else work()
 
 
 async def _deleted(session: Session, named: MessageSet | None = None) -> UidSet:
@@ -242,8 +233,8 @@ async def _deleted(session: Session, named: MessageSet | None = None) -> UidSet:
     if isinstance(named, SavedResult):
         many = len(selection.saved)
     else:
-        many = len(named.ranges) * (MANY_MESSAGES // MANY_RANGES) if named is not None else 0
-    return await _apart_if_many(session, len(deleted) + many, announced)
+        many = len(named.ranges) * (session.services.parsing.many_messages // MANY_RANGES) if named is not None else 0
+    return await session.services.parsing.apart_if_many(len(deleted) + many, announced)
 
 
 def _expunged_elsewhere(gone: int) -> CommandFailedError:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import groupby
 
@@ -55,19 +55,28 @@ async def announce(
         selection.check()
         return False
     known = selection.numbering.last
-    gone = updates.take_expunged(selection.numbering.number) if updates is not None else []
     with_uid = with_uid or wishes.at_once  # RFC 5465 section 5.1
+    # Both gather at one moment: before each EXPUNGE comes its REMOVEFROM (RFC 5267 section 4.3.4).
     parts = selection.announce(expunges=expunges, arrivals=wishes.arrivals, flags=wishes.flags, with_uid=with_uid)
-    # No await before the first part: REMOVEFROM must come before the EXPUNGE (RFC 5267 section 4.3.4).
-    first = next(parts, [])
-    await session.write([*gone, *first])
-    await trio.lowlevel.checkpoint()
+    gone = await _removed(session, updates, updates.gather()) if updates is not None else []
+    await session.write(gone)
+    is_news = bool(gone)
     for lines in parts:
+        is_news = is_news or bool(lines)
         await session.write(lines)
         await trio.lowlevel.checkpoint()
     with session.reading_within(READING_S):
         results = await _tell_new(session, selection.news(known), wishes.items)
-    return bool(gone or first or results)
+    return is_news or results
+
+
+async def _removed(session: Session, updates: SearchUpdates, expunged: AbstractSet[int]) -> list[bytes]:
+    """Return how expunged messages change the results. Their numbers are those before their EXPUNGE."""
+    numbers, lines = session.selection.numbering.numbers_of, list[bytes]()
+    for search in updates.searches.values() if expunged else ():
+        remove = partial(search.remove, expunged, numbers)
+        lines += await session.services.parsing.apart_if_many(len(search) + len(expunged), remove)
+    return lines
 
 
 async def _tell_new(session: Session, new: Sequence[int], items: tuple[FetchItem, ...]) -> bool:
@@ -94,24 +103,26 @@ async def _updated_all(
 
     Numbers of new messages are known by now.
     """
-    changed = updates.changed(session.selection.numbering.last)
+    take = partial(updates.take_changed, session.selection.numbering.last)
+    changed = await session.services.parsing.apart_if_many(updates.changes, take)
     results: list[bytes] = []
     of_results: dict[int, tuple[FetchItem, ...]] = {}
     for search in list(updates.searches.values()) if changed else ():
+        lines: list[bytes] = []
+        added: Sequence[int] = ()
         try:
             lines, added = await _updated(session, search, changed)
+            why = _too_many(len(search))
         except WorkExceededError:
-            del updates.searches[search.tag]
-            lines, added = [_no_update(search.tag, "It takes too much work to keep this search up to date")], []
+            why = "It takes too much work to keep this search up to date"
         except MailError as error:  # the command that was done meanwhile is still to be answered
+            why = str(error)
+        if why is not None:
             del updates.searches[search.tag]
-            lines, added = [_no_update(search.tag, str(error))], []
+            lines, added = [_no_update(search.tag, why)], ()
         results += lines
-        if search.items:
-            for uid in added:
-                if (at := bisect_left(new, uid)) < len(new) and new[at] == uid:
-                    of_results[uid] = (*of_results.get(uid, ()), *search.items)
-    updates.forget_changed(frozenset(changed))
+        for uid in set(new).intersection(added) if search.items else ():
+            of_results[uid] = (*of_results.get(uid, ()), *search.items)
     return results, of_results
 
 
@@ -124,19 +135,22 @@ async def _updated(
     """
     work = WorkMeter(session.limits.imap_search_work)
     found = await find(session, search.program, (), work, among=changed)
-    matching = set(found.uids)
-    new = [uid for uid in found.uids if uid not in search]
-    rows: list[Row] = [(uid,) for uid in new]
-    headless = 0
+    parsing, many = session.services.parsing, len(search) + len(changed)
+    new = await parsing.apart_if_many(many, partial(search.without, found.uids))
+    sortables, headless = None, 0
     if search.criteria is not None:
         sortables, headless = await sortables_of(session, new, search.criteria, work)
-        rows = await session.services.parsing.apart(partial(sortables.rows, range(len(sortables))))
     if session.reading_is_over and (found.unreadable or headless):
         raise ContentUnavailableError("This search is no longer kept up to date, as bodies do not come in time")
-    # What cannot be read at all stays what it was.
-    gone = [uid for uid in changed if uid not in matching and uid not in found.unreadable]
-    number = session.selection.numbering.number
-    return search.remove(gone, number) + search.add(rows, number), new
+    numbers = session.selection.numbering.numbers_of
+
+    def update() -> list[bytes]:
+        stay = {*found.uids, *found.unreadable}  # what cannot be read at all stays what it was
+        gone = [uid for uid in changed if uid not in stay]
+        rows = [(uid,) for uid in new] if sortables is None else sortables.rows(range(len(sortables)))
+        return search.remove(gone, numbers) + search.add(rows, numbers)
+
+    return await parsing.apart_if_many(many, update), new
 
 
 async def sortables_of(
@@ -186,14 +200,14 @@ async def keep_updated(
         return
     if len(updates.searches) >= MAX_SEARCHES:
         why = f"{MAX_SEARCHES} searches are kept up to date already"
-    elif count > MAX_RESULTS:
-        why = f"Searches with more than {MAX_RESULTS} results are not kept up to date"
+    elif (too_many := _too_many(count)) is not None:
+        why = too_many
     elif not depends_on_message_alone(command.program.key):
         why = "Searches by number, age or $ are not kept up to date; use UIDs"
     else:
         items = command.returns.update_items
         search = UpdatedSearch(session.tag, command.program, criteria, by_uid=command.by_uid, items=items)
-        search.begin(await session.services.parsing.apart(rows))
+        await session.services.parsing.apart_if_many(count, lambda: search.begin(rows()))
         updates.searches[session.tag] = search
         return
     await session.write([_no_update(session.tag, why)])
@@ -207,6 +221,11 @@ async def cancel_update(session: Session, command: c.CancelUpdate) -> Completion
     for tag in command.tags:
         searches.pop(tag, None)
     return Completion("No more updates")
+
+
+def _too_many(results: int) -> str | None:
+    """Return the refusal of a search with so many results, if they are too many."""
+    return None if results <= MAX_RESULTS else f"Searches with more than {MAX_RESULTS} results are not kept up to date"
 
 
 def _no_update(tag: str, why: str) -> bytes:
