@@ -288,6 +288,11 @@ class Session:
             self._read_until = inf
 
     @property
+    def reading_has_a_limit(self) -> bool:
+        """True if bodies are to be read in so much time in all."""
+        return self._read_until < inf
+
+    @property
     def reading_is_over(self) -> bool:
         """True if the time for reading bodies has passed."""
         return trio.current_time() >= self._read_until

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
 
 import pytest
 import trio
@@ -12,11 +15,18 @@ from replicator.errors import ContentUnavailableError
 from replicator.imap.handlers.searches.updates import READING_S
 from replicator.imap.services import ImapServices
 from replicator.mailstore import BodyReader, Folder, NewMessage
+from replicator.mime.skeleton import Skeleton
 from replicator.view import Message
 from tests.imap.client import connected
 from tests.one_node import HookedMail
 
 PEERS_PATIENCE_S = 25.0
+LARGE = (
+    b"Subject: large\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\nHello\r\n--b\r\n"
+    b"Content-Type: image/png\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+    + (b64encode(b"x" * 57) + b"\r\n") * 8000
+    + b"--b--\r\n"
+)
 HERE, AWAY = b"Subject: here\r\n\r\nHello", b"Subject: away\r\n\r\nHello again"
 
 
@@ -92,6 +102,53 @@ async def test_the_time_is_that_of_one_announcement(
         assert '* 2 FETCH (UID 2 BODY[TEXT] "Hello again")' in told
         peer.answers_after_s = READING_S * 1.5
         assert (await client.run("UID FETCH 1 BODY.PEEK[TEXT]"))[0] == '* 1 FETCH (UID 1 BODY[TEXT] "Hello again")'
+
+
+@dataclass(frozen=True)
+class _StallingBody:
+    """A body whose large attachment is at a peer that sends its beginning, whenever it is asked, and then nothing."""
+
+    body: BodyReader
+
+    @property
+    def skeleton(self) -> Skeleton:
+        return self.body.skeleton
+
+    async def check(self, start: int, end: int) -> None:
+        await self.body.check(start, end)
+
+    async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self.body.read(start, end)) as octets:
+            async for some in octets:
+                yield some
+                if end - start > len(some):
+                    await trio.sleep(PEERS_PATIENCE_S)
+                    raise ContentUnavailableError("the rest of this attachment is at no reachable node")
+
+
+@pytest.mark.parametrize("item", ["BODY.PEEK[2]", "BODY.PEEK[]", "BINARY.PEEK[2]"])
+async def test_attachment_that_stalls_while_it_is_read_is_left_out(
+    autojump_clock: MockClock, served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, item: str
+) -> None:
+    read_body, is_here = mail.read_body, False
+
+    async def read(message: Message) -> BodyReader:
+        body = await read_body(message)
+        return body if is_here else _StallingBody(body)
+
+    monkeypatch.setattr(mail, "read_body", read)
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        await client.run(f"NOTIFY SET (selected (MessageNew (UID {item}) MessageExpunge))")
+        for told in (0, 1):
+            await _arrive(mail, LARGE)
+            began = autojump_clock.current_time()
+            await client.send("a NOOP\r\n")
+            octets = await client.octets("a")
+            assert autojump_clock.current_time() - began <= 2 * READING_S
+            assert b"* %d EXISTS" % (told + 1) in octets
+            assert octets.count(b" FETCH (UID ") == told
+            is_here = True
 
 
 @pytest.mark.parametrize("search", ["SEARCH RETURN (UPDATE) TEXT Hello", "SORT RETURN (UPDATE) (SUBJECT) UTF-8 ALL"])

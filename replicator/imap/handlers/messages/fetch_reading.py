@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -115,7 +116,8 @@ def _said_at_once(parsing: Parsing, plan: FetchPlan, message: Message, body: Bod
 async def _said(session: Session, plan: FetchPlan, message: Message, body: BodyReader) -> Values:
     """Return the values of the items, and check that octets to be sent later can be read, before the message is marked.
 
-    Raises ContentUnavailableError.
+    Once the length of octets has been told, the client waits until it has them all. So where reading has a limit, they
+    are read here, and again to send them: those that do not come in time are not begun. Raises ContentUnavailableError.
     """
     parsing = session.services.parsing
     async with parsing.opened(body, with_structure=plan.with_structure, with_preview=plan.with_preview) as parsed:
@@ -125,8 +127,17 @@ async def _said(session: Session, plan: FetchPlan, message: Message, body: BodyR
         )
     for chunk in _chunks(values):
         if isinstance(chunk, Span):
-            await body.check(chunk.start, chunk.end)
+            if session.reading_has_a_limit:
+                await _read_through(body, chunk)
+            else:
+                await body.check(chunk.start, chunk.end)
     return [(name, await measured(value, body)) for name, value in values]
+
+
+async def _read_through(body: BodyReader, span: Span) -> None:
+    async with aclosing(body.read(span.start, span.end)) as octets:
+        async for _ in octets:
+            pass
 
 
 def _printed_values(items: NamedItems, message: Message, body: ParsedBody) -> Values:
