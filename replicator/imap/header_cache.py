@@ -44,10 +44,14 @@ _Key: TypeAlias = tuple[bytes, Kept]
 
 
 class CachedRow(NamedTuple):
-    """Values of some messages, in their order, and their size in memory."""
+    """Values of some messages, in their order, and their size in memory.
+
+    `left_out`: places, from 0 on, of messages that have none here, because theirs are too large.
+    """
 
     values: Sequence[ColumnValue]
     size_bytes: int
+    left_out: Sequence[int] = ()
 
 
 class HeaderCache:

@@ -16,7 +16,7 @@ from replicator.imap.handlers.searches import header_reading, results
 from replicator.imap.handlers.searches.header_reading import LARGEST_VALUES_BYTES, HeaderSlice
 from replicator.imap.header_cache import SLICE_MESSAGES, HeaderCache, slices
 from replicator.imap.services import ImapServices
-from replicator.mailstore import NewMessage
+from replicator.mailstore import BodyReader, NewMessage
 from replicator.view import Message
 from tests.imap.bodies.outlining import outlining
 from tests.imap.client import connected
@@ -169,6 +169,35 @@ async def test_texts_of_large_headers_are_not_held_together(
             assert (await client.run("SORT (SUBJECT) UTF-8 ALL"))[0] == "* SORT 1 2 3"
     assert held
     assert max(held) < LARGEST_VALUES_BYTES
+
+
+async def test_message_with_a_large_header_is_read_again_and_no_other(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = await mail.folder("alice", "INBOX")
+    for number in range(5):
+        text = b"word " * (LARGEST_VALUES_BYTES // 5) if number == 2 else b"word"
+        await mail.save(inbox, NewMessage(b"From: a%d@x\r\nSubject: %b end%d\r\n\r\n" % (number, text, number)))
+    outlined, read_body, read = Reads(mail, monkeypatch), mail.read_body, list[int]()
+
+    async def reading(message: Message) -> BodyReader:
+        read.append(message.uid)
+        return await read_body(message)
+
+    monkeypatch.setattr(mail, "read_body", reading)
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        assert (await client.run("SEARCH SUBJECT end2"))[0] == "* SEARCH 3"
+        assert {*read} == {*outlined.uids} == {1, 2, 3, 4, 5}
+        for key, found in {"SUBJECT end2": " 3", "SUBJECT end1": " 2", "NOT SUBJECT word": ""}.items():
+            outlined.uids.clear()
+            read.clear()
+            assert (await client.run(f"SEARCH {key}"))[0] == f"* SEARCH{found}"
+            assert (outlined.uids, read) == ([], [3])
+        await client.run("SEARCH FROM a2@x")
+        read.clear()
+        assert (await client.run("SEARCH FROM a2@x"))[0] == "* SEARCH 3"
+        assert not read
 
 
 async def test_texts_that_grow_when_they_are_decomposed_are_not_held_together(

@@ -62,27 +62,33 @@ async def read_slice(
     work.spend(len(messages) * max(1, len(wanted)))
     cache, bodies = session.services.headers, digest_of(messages)
     rows = {column: row for column in wanted if (row := cache.get(bodies, column)) is not None}
+    if largest_bytes is None:  # then all values must be here
+        rows = {column: row for column, row in rows.items() if not row.left_out}
     reading = _Reading(session, [column for column in wanted if column not in rows], work, largest_bytes)
     if reading.wanted:
         new = await reading.rows(messages)
         rows.update(new)
-        for column, row in () if reading.unreadable or reading.large else new.items():
+        for column, row in () if reading.unreadable else new.items():
             cache.put(bodies, column, row)
     values = {column: row.values for column, row in rows.items()}
     columns = Columns(values, {column: row.size_bytes for column, row in rows.items()})
-    return HeaderSlice(messages, columns, reading.unreadable, reading.large)
+    large = {messages[place].uid for row in rows.values() for place in row.left_out}
+    return HeaderSlice(messages, columns, reading.unreadable, large)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Making of the columns that are wanted, and which messages of the slice are taken to have no header."""
+    """Making of the columns that are wanted, and which messages of the slice are taken to have no header.
+
+    `unreadable`: UIDs; `large`: places in the slice.
+    """
 
     session: Session
     wanted: _Wanted
     work: WorkMeter
     largest_bytes: int | None
     unreadable: set[int] = field(default_factory=set)
-    large: set[int] = field(default_factory=set)
+    large: list[int] = field(default_factory=list)
 
     async def rows(self, messages: Sequence[Message]) -> dict[Column[ColumnValue], CachedRow]:
         """Return the columns, made of outlines and bodies. Raises WorkExceededError."""
@@ -94,14 +100,15 @@ class _Reading:
 
         def rows() -> dict[Column[ColumnValue], CachedRow]:
             columns = zip(*values, strict=True) if values else ((),) * len(self.wanted)
-            return {one: CachedRow(row, size_bytes_of(row)) for one, row in zip(self.wanted, columns, strict=True)}
+            large, found = tuple(self.large), zip(self.wanted, columns, strict=True)
+            return {column: CachedRow(row, size_bytes_of(row), large) for column, row in found}
 
         found = await apart(outlined) if packed else [None] * len(messages)
-        for message, told in zip(messages, found, strict=True):
-            values.append(told or await self._read(message))
+        for place, told in enumerate(found):
+            values.append(told or await self._read(messages[place], place))
         return await apart(rows) if len(messages) > _COUNTED_HERE else rows()
 
-    async def _read(self, message: Message) -> _Values:
+    async def _read(self, message: Message, place: int) -> _Values:
         """Return what the message's body tells, or what no header tells, if the message is one of those left out."""
         await trio.lowlevel.checkpoint()
         parsing = self.session.services.parsing
@@ -116,7 +123,7 @@ class _Reading:
         else:
             if not self._is_large(values):
                 return values
-            self.large.add(message.uid)
+            self.large.append(place)
         return self._made(_NO_HEADER)
 
     def _outlined(self, packed: bytes | None) -> _Values | None:
