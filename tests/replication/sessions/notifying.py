@@ -32,13 +32,13 @@ class Notifying(Searcher):
 
     async def _begin_notify(self, new: Notified) -> None:
         old = self.aware.notified
-        before = await self._names() if new.others else set()
+        before, selected = (await self._names() if new.others else set()), await self._selected()
         if " OK " not in await self.run(new.command, notified=new):
             self.aware.notified = old
             return
         if new.others:
             new.unsure |= set() if new.status else before
-            new.unsure |= {self.told.name} if self.told is not None else set()
+            new.unsure |= selected | await self._selected()
             new.check_status(before & await self._names())
 
     async def _names(self) -> set[str]:
@@ -73,7 +73,8 @@ class Notifying(Searcher):
         await self.hear_out(QUIET_S)
         if self.told is not None and notified.wants_new and self.told.is_open:
             self._check_new(self.told)
-            uids = await self._uids(node, self.told)
+            [name] = await self._selected()
+            uids = [*(await node.view(name)).messages]
             known = len(self.told.slots)
             assert known == len(uids) or (known > len(uids) and not notified.is_at_once), f"{known} messages are told"
         there, subscribed = await _look(node)
@@ -85,10 +86,11 @@ class Notifying(Searcher):
         unknown = [slot for slot in told.to_describe if slot in told.slots and None in {slot.uid, slot.flags}]
         assert not unknown, f"FETCH of new messages is not told: {unknown}"
 
-    async def _uids(self, node: Node, told: Told) -> list[int]:
-        folders = await node.mail.folders(USER)
-        [told.name] = [one.name for one in folders if f"F{one.mailbox_id.hex()}" == told.mailbox_id]
-        return [*(await node.view(told.name)).messages]
+    async def _selected(self) -> set[str]:
+        """Return the name of the selected mailbox now, which others may have renamed; empty if there is none."""
+        told, node = self.told, self.around.node(self.at)
+        folders = await node.mail.folders(USER) if told is not None else ()
+        return {one.name for one in folders if told is not None and f"F{one.mailbox_id.hex()}" == told.mailbox_id}
 
 
 async def _look(node: Node) -> tuple[dict[str, Counters], set[str]]:

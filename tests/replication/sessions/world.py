@@ -32,7 +32,7 @@ KINDS = (
     *("store", "store", "store", "compare", "compare", "expunge", "expunge", "append", "copy", "move"),
     *("fetch", "fetch", "search", "search", "sort", "context", "context", "noop", "idle", "status"),
     *("select", "resume", "resume", "drop", "unselect", "enable", "rename", "create", "subscribe", "annotate"),
-    *("notify", "notify", "notify"),
+    *("notify",) * 6,
     *("deliver", "deliver", "deliver", "cut", "cut", "mend", "settle"),
 )
 
