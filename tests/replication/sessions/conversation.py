@@ -22,6 +22,9 @@ IDLE_S = (0.0, 0.01, 0.3, 6.0)
 ENABLED = ("", "QRESYNC", "CONDSTORE", "QRESYNC")
 """Parts of RFC 7162 that each session knows from the beginning."""
 
+SAYING_CONDSTORE = ("CONDSTORE", "QRESYNC", "MODSEQ", "CHANGEDSINCE")
+"""Words of commands that enable CONDSTORE (RFC 7162 section 3.1)."""
+
 LEARN = "(UID FLAGS MODSEQ RFC822.SIZE EMAILID)"
 
 
@@ -127,7 +130,8 @@ class Conversation:
             await trio.sleep(IDLE_S[self.commands % len(IDLE_S)])
             await self._client.send("DONE\r\n")
         answer = await self._listen(tag + " ")
-        self.command, self.aware.told_condstore = "", self.aware.condstore
+        self.command = ""
+        self.aware.has_said_condstore |= " OK " in answer and any(word in command for word in SAYING_CONDSTORE)
         self.around.say(f"{self.number} at {self.sid}: {command}: {answer}")
         if self.told is not None:
             self.told.end(answer)
@@ -185,7 +189,7 @@ class Conversation:
         if self.aware.notified is not None:
             selected = self.told is not None and self.told.is_open and key[1] == self.told.uidvalidity
             assert asked or not selected or self.command in {"UNSELECT", "CLOSE"}, f"STATUS of {name}, the selected one"
-            self.aware.notified.hear_status(name, values, asked=asked, condstore=self.aware.told_condstore)
+            self.aware.notified.hear_status(name, values, asked=asked, condstore=self.aware.has_said_condstore)
 
     def _hear_list(self, name: str, attributes: set[str], old_name: str | None) -> None:
         asked = self.command.startswith("LIST")

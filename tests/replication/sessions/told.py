@@ -25,7 +25,7 @@ _SYSTEM = {"\\Answered", "\\Flagged", "\\Deleted", "\\Seen", "\\Draft"}
 
 def may_expunge(command: str) -> bool:
     """Return True if sequence numbers may change during the command (RFC 9051 section 7.5.1, RFC 7162, 3.2.10.2)."""
-    if command.startswith(("FETCH", "STORE", "SEARCH", "SORT", "THREAD")):
+    if command.startswith(("FETCH", "STORE", "SEARCH", "SORT", "THREAD", "UNSELECT", "CLOSE")):
         return False
     return not (command.startswith(("UID SEARCH", "UID SORT")) and NUMBERS in command)
 
@@ -34,11 +34,11 @@ def may_expunge(command: str) -> bool:
 class Aware:
     """Extensions that the client has enabled. `notified`: its last NOTIFY.
 
-    `told_condstore`: it was so before the present command, too.
+    `has_said_condstore`: a command that says so has been carried out.
     """
 
     condstore: bool = False
-    told_condstore: bool = False
+    has_said_condstore: bool = False
     qresync: bool = False
     notified: Notified | None = None
 
