@@ -199,6 +199,11 @@ class Conversation:
         if self.aware.notified is not None:
             self.aware.notified.hear_list(name, attributes, old_name, asked=asked or self.command.startswith("NOTIFY"))
 
+    async def _deselect(self, command: str) -> None:
+        if self.told is not None:
+            await self.run(command)
+            self.cache, self.told = self.told.cache(), None
+
     async def learn(self, told: Told) -> None:
         """Fetch what the client does not know."""
         at_once = self.aware.notified is not None and self.aware.notified.is_at_once

@@ -178,13 +178,13 @@ class Notified:
         missing = {name for name in names - self.unsure if self.wants(NEW, name)} - self.counters.keys()
         assert not missing, f"{self.command} tells no STATUS of {sorted(missing)}"
 
-    def check(self, there: dict[str, Counters], subscribed: set[str], selected: int) -> None:
-        """Check that the client knows all that it asked for. `selected`: UIDVALIDITY of the selected mailbox, or 0."""
+    def check(self, there: dict[str, Counters], subscribed: set[str], selected: set[str]) -> None:
+        """Check that the client knows all that it asked for. `selected`: the name of the selected mailbox, if any."""
         names = {name for name in self.folders | there.keys() if self.wants(NAMES, name)}
         assert self.folders & names == there.keys() & names, f"{sorted(self.folders)} are told and not {sorted(there)}"
         names = {name for name in self.subscribed | subscribed if self.wants(SUBSCRIPTIONS, name)}
         assert self.subscribed & names == subscribed & names, f"{sorted(self.subscribed)} are told as subscribed"
-        others = {name for name, values in there.items() if values["UIDVALIDITY"] != selected}
+        others = there.keys() - selected
         self.check_status(others)
         for name in others & self.counters.keys():
             if self.wants(NEW, name):

@@ -78,7 +78,11 @@ class Notifying(Searcher):
             known = len(self.told.slots)
             assert known == len(uids) or (known > len(uids) and not notified.is_at_once), f"{known} messages are told"
         there, subscribed = await _look(node)
-        notified.check(there, subscribed, self.told.uidvalidity if self.told is not None else 0)
+        notified.check(there, subscribed, await self._selected())
+        if notified.others and self.number % 2:  # now the client hears of the mailbox that it had selected
+            await self._deselect("UNSELECT")
+            await self.hear_out(QUIET_S)
+            notified.check(there, subscribed, set())
         await self._begin_notify(Notified(SELECTED_CHOICES[-1], (), status=False))
 
     @staticmethod

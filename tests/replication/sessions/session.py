@@ -141,11 +141,6 @@ class Session(Notifying):
         del told
         await self._deselect(("UNSELECT", "CLOSE")[step.a % 2])
 
-    async def _deselect(self, command: str) -> None:
-        if self.told is not None:
-            await self.run(command)
-            self.cache, self.told = self.told.cache(), None
-
     async def _noop(self, step: Step, _told: Told) -> None:
         await self.run(("NOOP", "CHECK", "CAPABILITY")[step.a % 3])
 
