@@ -14,12 +14,16 @@ from replicator.imap.server import serve_imap
 from tests.imap.client import LOOPBACK, Client, services
 from tests.replication.cluster import USER, Node
 from tests.replication.sessions.facts import Facts
+from tests.replication.sessions.notified import Notified, list_of, status_of
 from tests.replication.sessions.searches import printed
 from tests.replication.sessions.told import Aware, Cache, Told
 
 IDLE_S = (0.0, 0.01, 0.3, 6.0)
 ENABLED = ("", "QRESYNC", "CONDSTORE", "QRESYNC")
 """Parts of RFC 7162 that each session knows from the beginning."""
+
+SAYING_CONDSTORE = ("CONDSTORE", "QRESYNC", "MODSEQ", "CHANGEDSINCE")
+"""Words of commands that enable CONDSTORE (RFC 7162 section 3.1)."""
 
 LEARN = "(UID FLAGS MODSEQ RFC822.SIZE EMAILID)"
 
@@ -75,6 +79,8 @@ class Conversation:
         self.told: Told | None = None
         self.cache: Cache | None = None
         self.sid = ""
+        self.command = ""  # the one that is not answered yet, if any
+        self.listed: set[str] = set()  # names of folders by the present LIST
 
     # ---- the connection
 
@@ -99,15 +105,22 @@ class Conversation:
         client, self._client = self._client, None
         if self.told is not None and self.told.is_open:
             self.cache = self.told.cache()
-        self.told = None
+        self.told, self.aware = None, Aware()
         if client is not None:
             await client.stream.aclose()
 
-    async def run(self, command: str, literal: str | None = None, *, tag: str | None = None) -> str:
-        """Run a command and return the tagged answer. Raises LeftError."""
+    async def run(
+        self, command: str, literal: str | None = None, *, tag: str | None = None, notified: Notified | None = None
+    ) -> str:
+        """Run a command and return the tagged answer. `notified`: what it wishes for, if it is NOTIFY.
+
+        Raises LeftError.
+        """
+        await self.hear_out(0.001)
+        self.aware.notified = notified or self.aware.notified
         assert self._client is not None
         self.commands += 1
-        tag = tag or f"s{self.number}c{self.commands}"
+        self.command, tag = command, tag or f"s{self.number}c{self.commands}"
         if self.told is not None:
             self.told.begin(command)
         text = f"{tag} {command}" + (f" {{{len(literal)}+}}\r\n{literal}" if literal is not None else "")
@@ -117,6 +130,8 @@ class Conversation:
             await trio.sleep(IDLE_S[self.commands % len(IDLE_S)])
             await self._client.send("DONE\r\n")
         answer = await self._listen(tag + " ")
+        self.command = ""
+        self.aware.has_said_condstore |= " OK " in answer and any(word in command for word in SAYING_CONDSTORE)
         self.around.say(f"{self.number} at {self.sid}: {command}: {answer}")
         if self.told is not None:
             self.told.end(answer)
@@ -126,33 +141,74 @@ class Conversation:
     async def _listen(self, prefix: str) -> str:
         assert self._client is not None
         while not (line := await self._client.line()).startswith(prefix):
-            self.around.say(f"{self.number} at {self.sid}: {line}")
-            if not line or line.startswith("* BYE"):
-                assert "SERVERBUG" not in line, line
-                await self.leave()
-                raise LeftError
-            if found := re.match(r"\* STATUS \S+ \((.*)\)", line):
-                self._hear_status(found[1])
-            elif self.told is not None:
-                self.told.hear(line)
-            else:
-                assert not re.match(r"\* \d+ (EXISTS|EXPUNGE|FETCH)|\* VANISHED", line), line
+            await self._hear(line)
         return line
+
+    async def hear_out(self, quiet_s: float) -> None:
+        """Take in what NOTIFY makes the server say between commands, until it has been quiet for so long."""
+        if self._client is None or self.aware.notified is None:
+            return
+        if self.told is not None:
+            self.told.begin("")
+        with trio.move_on_after(quiet_s) as scope:
+            while True:
+                await self._hear(await self._client.line())
+                scope.deadline = trio.current_time() + quiet_s
+        if self.told is not None:
+            self.told.end("")
+
+    async def _hear(self, line: str) -> None:
+        self.around.say(f"{self.number} at {self.sid}: {line}")
+        if not line or line.startswith("* BYE"):
+            assert "SERVERBUG" not in line, line
+            await self.leave()
+            raise LeftError
+        assert "[NOTIFICATIONOVERFLOW]" not in line, line
+        if (status := status_of(line)) is not None:
+            self._hear_status(*status)
+        elif (listed := list_of(line)) is not None:
+            self._hear_list(*listed)
+        elif found := re.match(r'\* METADATA "?([^" ]*)', line):
+            assert self.aware.notified is not None, f"unasked: {line}"
+            self.aware.notified.hear_metadata(found[1], asked=False)
+        elif self.told is not None:
+            self.told.hear(line)
+        else:
+            assert not re.match(r"\* \d+ (EXISTS|EXPUNGE|FETCH)|\* VANISHED", line), line
 
     # ---- what every client does
 
-    def _hear_status(self, items: str) -> None:
-        values = dict(re.findall(r"(\w+) (\d+)", items))
-        facts, key = self.around.facts, (self.sid, int(values["UIDVALIDITY"]))
+    def _hear_status(self, name: str, values: dict[str, int]) -> None:
+        facts, key = self.around.facts, (self.sid, values["UIDVALIDITY"])
         uidnext, modseq = (before.get(key, 0) for before in self.counted)
-        facts.rises(facts.uidnext, uidnext, key, int(values["UIDNEXT"]))
+        facts.rises(facts.uidnext, uidnext, key, values["UIDNEXT"])
         if "HIGHESTMODSEQ" in values:
-            facts.rises(facts.modseq, modseq, key, int(values["HIGHESTMODSEQ"]))
+            facts.rises(facts.modseq, modseq, key, values["HIGHESTMODSEQ"])
+        asked = self.command.startswith(f"STATUS {name} ")
+        assert asked or self.aware.notified is not None, f"STATUS of {name} during {self.command}"
+        if self.aware.notified is not None:
+            selected = self.told is not None and self.told.is_open and key[1] == self.told.uidvalidity
+            assert asked or not selected or self.command in {"UNSELECT", "CLOSE"}, f"STATUS of {name}, the selected one"
+            self.aware.notified.hear_status(name, values, asked=asked, condstore=self.aware.has_said_condstore)
+
+    def _hear_list(self, name: str, attributes: set[str], old_name: str | None) -> None:
+        asked = self.command.startswith("LIST")
+        assert asked or self.aware.notified is not None, f"LIST of {name} during {self.command}"
+        if asked and "\\NonExistent" not in attributes:
+            self.listed.add(name)
+        if self.aware.notified is not None:
+            self.aware.notified.hear_list(name, attributes, old_name, asked=asked or self.command.startswith("NOTIFY"))
+
+    async def _deselect(self, command: str) -> None:
+        if self.told is not None:
+            await self.run(command)
+            self.cache, self.told = self.told.cache(), None
 
     async def learn(self, told: Told) -> None:
         """Fetch what the client does not know."""
+        at_once = self.aware.notified is not None and self.aware.notified.is_at_once
         while unknown := [number for number, slot in enumerate(told.slots, 1) if slot.is_in_part]:
             self.aware.condstore = True
-            await self.run(f"FETCH {printed(unknown)} {LEARN}")
+            await self.run(f"UID FETCH 1:* {LEARN}" if at_once else f"FETCH {printed(unknown)} {LEARN}")
             if unknown == [n for n, slot in enumerate(told.slots, 1) if slot.is_in_part]:
                 await self.run("NOOP")  # they have been expunged, which FETCH may not tell

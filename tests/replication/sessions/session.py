@@ -7,13 +7,16 @@ import re
 from tests.replication.cluster import USER, Node
 from tests.replication.sessions.conversation import LEARN, Step
 from tests.replication.sessions.facts import Compared, Place
+from tests.replication.sessions.notifying import Notifying
 from tests.replication.sessions.searches import Slot, numbers_of, printed
-from tests.replication.sessions.searching import Searcher
 from tests.replication.sessions.told import Cache, Told
 
 FOLDERS = ("INBOX", "A", "B", "C")
 FREQUENT = (0, 0, 0, 0, 0, 1, 2, 3)
 """Places in FOLDERS: most steps concern one folder, so that they meet."""
+
+NEEDS_ALL = {"search", "sort", "context", "compare"}
+"""Steps of clients that know all changes up to their command, which NOTIFY may keep back, or tell at any time."""
 
 FLAGS = ("\\Seen", "\\Deleted", "\\Flagged", "k1", "k2", "K1")
 
@@ -23,14 +26,19 @@ def folder(number: int) -> str:
     return FOLDERS[FREQUENT[number % len(FREQUENT)]]
 
 
-class Session(Searcher):
+class Session(Notifying):
     """A client that does whatever step it is told to."""
 
     async def do(self, step: Step) -> None:
         """Carry out a step. Raises LeftError."""
         await self.connect(self.at)
-        if step.kind in {"enable", "status", "append", "rename", "create", "select", "resume"}:
+        if self.aware.notified is not None and step.kind in NEEDS_ALL:
+            step = step._replace(kind="noop")
+        if step.kind in {"enable", "status", "append", "rename", "create", "subscribe", "annotate", "select", "resume"}:
             await getattr(self, f"_{step.kind}")(step)
+            return
+        if step.kind == "notify" and step.who & 1:  # without a selected mailbox, too
+            await self._notify(step, self.told)
             return
         if self.told is None:
             await self._select(step._replace(b=0))
@@ -59,7 +67,7 @@ class Session(Searcher):
             self.cache = self.told.cache()
         if (cache := self.cache) is None:
             return
-        if step.b & 1 or self.sid != self.around.node(step.a).sid:
+        if step.b & 1 or self.aware.notified is not None or self.sid != self.around.node(step.a).sid:
             await self.leave()
             await self.connect(step.a)
         await self._deselect("UNSELECT")
@@ -121,21 +129,17 @@ class Session(Searcher):
             self.around.facts.is_message(Place(self.sid, int(found[1]), int(found[2])), len(body))
 
     async def _rename(self, step: Step) -> None:
-        await self.run(f"RENAME {FOLDERS[(1 + step.a) % len(FOLDERS)]} {FOLDERS[1 + step.b % 3]}")
+        old, new = FOLDERS[(1 + step.a) % len(FOLDERS)], FOLDERS[1 + step.b % 3]
+        await self._change_names(f"RENAME {old} {new}", old, new)
 
     async def _create(self, step: Step) -> None:
         await self._deselect("UNSELECT")
-        await self.run(f"{('DELETE', 'CREATE', 'CREATE')[step.b % 3]} {FOLDERS[1 + step.a % 3]}")
+        name = FOLDERS[1 + step.a % 3]
+        await self._change_names(f"{('DELETE', 'CREATE', 'CREATE')[step.b % 3]} {name}", name)
 
     async def _unselect(self, step: Step, told: Told) -> None:
         del told
         await self._deselect(("UNSELECT", "CLOSE")[step.a % 2])
-
-    async def _deselect(self, command: str) -> None:
-        if self.told is not None:
-            self.cache = self.told.cache()
-            self.told = None
-            await self.run(command)
 
     async def _noop(self, step: Step, _told: Told) -> None:
         await self.run(("NOOP", "CHECK", "CAPABILITY")[step.a % 3])
@@ -144,15 +148,19 @@ class Session(Searcher):
         await self.run("IDLE")
 
     def _some(self, step: Step, told: Told, *, by_uid: bool) -> tuple[list[Slot], str]:
-        """Return some messages, and their numbers or UIDs."""
+        """Return some messages, and their numbers or UIDs, as `_by_uid` says."""
         known = [slot for slot in told.slots if slot.uid is not None or not by_uid]
         first = step.a % len(known) if known else 0
         some = known[first : first + 1 + step.b % 3]
         numbers = [slot.uid or 0 if by_uid else told.slots.index(slot) + 1 for slot in some]
         return some, printed(numbers)
 
+    def _by_uid(self, drawn: int) -> bool:
+        """Return True if the client names messages by UIDs: if it is drawn, or numbers change at any time."""
+        return bool(drawn & 1) or (self.aware.notified is not None and self.aware.notified.is_at_once)
+
     async def _fetch(self, step: Step, told: Told) -> None:
-        by_uid = step.b % 2 == 1
+        by_uid = self._by_uid(step.b)
         _, numbers = self._some(step, told, by_uid=by_uid)
         items = ("(FLAGS)", "(UID FLAGS)", "(BODY[]<0.1>)", LEARN)[step.a % 4]
         prefix = "UID " if by_uid else ""
@@ -166,9 +174,11 @@ class Session(Searcher):
             await self.run(f"{prefix}FETCH {numbers} {items}")
 
     async def _store(self, step: Step, told: Told) -> None:
-        by_uid = bool(step.who & 1)
+        by_uid = self._by_uid(step.who)
         some, numbers = self._some(step, told, by_uid=by_uid)
-        action, silent = ("+", "-", "", "+")[step.b % 4], ".SILENT" if step.a & 2 else ""
+        # Under NOTIFY, the client could not tell whether flags that it hears have come before or after its own.
+        silent = ".SILENT" if step.a & 2 and self.aware.notified is None else ""
+        action = ("+", "-", "", "+")[step.b % 4]
         flag = FLAGS[(step.a + step.b) % len(FLAGS)]
         if not some or told.read_only:
             return
@@ -215,7 +225,7 @@ class Session(Searcher):
             self.around.facts.compare((epoch, told.uidvalidity, slot.uid or 0), new)
 
     async def _copy(self, step: Step, told: Told) -> None:
-        by_uid, moving = bool(step.who & 1), step.kind == "move"
+        by_uid, moving = self._by_uid(step.who), step.kind == "move"
         some, numbers = self._some(step, told, by_uid=by_uid)
         if not some or (moving and told.read_only):
             return
@@ -232,7 +242,7 @@ class Session(Searcher):
     async def _expunge(self, step: Step, told: Told) -> None:
         if told.read_only:
             return
-        if step.b & 4:
+        if step.b & 4 and self.aware.notified is None:
             some, numbers = self._some(step, told, by_uid=False)
             if some and " OK " in await self.run(f"STORE {numbers} +FLAGS.SILENT (\\Deleted)"):
                 self._expect(told, some, "+", "\\Deleted")
@@ -246,6 +256,7 @@ class Session(Searcher):
 
     async def check_equal(self, node: Node) -> None:
         """Check that the client knows just what its node shows, now that nothing changes any more."""
+        await self.check_notified(node)
         if self.told is None:
             return
         await self.run("NOOP")

@@ -10,28 +10,37 @@ from dataclasses import dataclass, field
 
 from protocol.values import UID_MAX
 from tests.replication.sessions.facts import Facts, Place
+from tests.replication.sessions.notified import Notified
 from tests.replication.sessions.searches import Context, Slot, numbers_of
 
 _FETCH = re.compile(r"\* (\d+) FETCH \((.*)\)")
 NUMBERS = " 1:* "
 """A search key of sequence numbers."""
 
+_OWN = ("APPEND", "COPY", "UID COPY", "MOVE", "UID MOVE", "NOTIFY", "SELECT", "EXAMINE")
+"""Commands during which messages may be announced without the items of NOTIFY."""
+
 _SYSTEM = {"\\Answered", "\\Flagged", "\\Deleted", "\\Seen", "\\Draft"}
 
 
 def may_expunge(command: str) -> bool:
     """Return True if sequence numbers may change during the command (RFC 9051 section 7.5.1, RFC 7162, 3.2.10.2)."""
-    if command.startswith(("FETCH", "STORE", "SEARCH", "SORT", "THREAD")):
+    if command.startswith(("FETCH", "STORE", "SEARCH", "SORT", "THREAD", "UNSELECT", "CLOSE")):
         return False
     return not (command.startswith(("UID SEARCH", "UID SORT")) and NUMBERS in command)
 
 
 @dataclass
 class Aware:
-    """Extensions that the client has enabled."""
+    """Extensions that the client has enabled. `notified`: its last NOTIFY.
+
+    `has_said_condstore`: a command that says so has been carried out.
+    """
 
     condstore: bool = False
+    has_said_condstore: bool = False
     qresync: bool = False
+    notified: Notified | None = None
 
 
 @dataclass
@@ -66,6 +75,7 @@ class Told:
     modseq: int = 0  # what the client may keep as HIGHESTMODSEQ (RFC 7162 section 6)
     contexts: dict[str, Context] = field(default_factory=dict)
     saved: list[Slot] = field(default_factory=list)
+    to_describe: list[Slot] = field(default_factory=list)  # new messages of which NOTIFY has asked for FETCH items
     owed: list[Slot] = field(default_factory=list)  # messages that a search left out, so that they must be expunged
     earlier: set[int] = field(default_factory=set)  # UIDs of VANISHED (EARLIER)
     vanished: set[int] = field(default_factory=set)  # UIDs of VANISHED
@@ -99,7 +109,7 @@ class Told:
     def end(self, answer: str) -> None:
         """Note the tagged answer, at whose time the client may keep what it has seen."""
         self._code(answer)
-        if not self._code_came and self.aware.condstore:
+        if not self._code_came and self.aware.condstore and self.aware.notified is None:  # else not all may be told
             self.modseq = max(self.modseq, self._seen_modseq)
         if may_expunge(self.command):
             left = [slot for slot in self.owed if slot in self.slots]
@@ -128,12 +138,7 @@ class Told:
     def hear(self, line: str) -> None:
         """Take in an untagged response."""
         if found := re.fullmatch(r"\* (\d+) EXISTS", line):
-            new = int(found[1]) - len(self.slots)
-            assert new >= 0, "EXISTS removes no messages"
-            least = self.uidnext if self.is_open else 1
-            # A mailbox that never had mail has HIGHESTMODSEQ 1, since 0 would mean that there is none.
-            since = self.stated_modseq if self.is_open and self.stated_modseq > 1 else 0
-            self.slots += [Slot(since=since, least_uid=least) for _ in range(new)]
+            self._announced(int(found[1]) - len(self.slots))
         elif found := re.fullmatch(r"\* (\d+) EXPUNGE", line):
             assert not self.aware.qresync, "RFC 7162 section 3.2.10: VANISHED takes the place of EXPUNGE"
             self._remove(int(found[1]) - 1)
@@ -168,6 +173,18 @@ class Told:
         else:
             self._code(line)
 
+    def _announced(self, count: int) -> None:
+        assert count >= 0, "EXISTS removes no messages"
+        least = self.uidnext if self.is_open else 1
+        # A mailbox that never had mail has HIGHESTMODSEQ 1, since 0 would mean that there is none.
+        since = self.stated_modseq if self.is_open and self.stated_modseq > 1 else 0
+        new = [Slot(since=since, least_uid=least) for _ in range(count)]
+        self.slots += new
+        if (notified := self.aware.notified) is not None:
+            assert notified.may_announce(self.command), f"EXISTS, which was not asked for, during {self.command}"
+            if notified.selected.items and not self.command.startswith(_OWN):  # RFC 5465 section 5.2
+                self.to_describe += new
+
     def _code(self, line: str) -> None:
         if found := re.search(r"\[UIDVALIDITY (\d+)\]", line):
             self.uidvalidity = int(found[1])
@@ -187,7 +204,10 @@ class Told:
             assert self.permanent == expected, f"{line}, but FLAGS are {sorted(self.flags)}"
 
     def _remove(self, position: int) -> None:
-        assert may_expunge(self.command), f"an expunge during {self.command}"
+        allowed, notified = may_expunge(self.command), self.aware.notified
+        if notified is not None:
+            allowed = notified.may_expunge(self.command, allowed=allowed)
+        assert allowed, f"an expunge during {self.command or 'no command'}"
         assert 0 <= position < len(self.slots), "an expunge of no message"
         slot = self.slots.pop(position)
         for tag, context in self.contexts.items():
@@ -228,6 +248,9 @@ class Told:
             self._has_modseq(slot, int(found[1]), items)
         if found := re.search(r"FLAGS \((.*?)\)", items):
             flags = frozenset(found[1].split()) - {"\\Recent"}
+            if (notified := self.aware.notified) is not None:
+                allowed = notified.may_tell_flags(self.command, is_new=slot.flags is None)
+                assert allowed, f"flags, which were not asked for, during {self.command}"
             known = {flag.lower() for flag in self.flags}
             assert {flag.lower() for flag in flags} <= known, f"{sorted(flags)}, and FLAGS are {sorted(self.flags)}"
             assert len({flag.lower() for flag in flags}) == len(flags)

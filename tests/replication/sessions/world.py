@@ -31,7 +31,8 @@ LIMIT_S = 3600.0
 KINDS = (
     *("store", "store", "store", "compare", "compare", "expunge", "expunge", "append", "copy", "move"),
     *("fetch", "fetch", "search", "search", "sort", "context", "context", "noop", "idle", "status"),
-    *("select", "resume", "resume", "drop", "unselect", "enable", "rename", "create"),
+    *("select", "resume", "resume", "drop", "unselect", "enable", "rename", "create", "subscribe", "annotate"),
+    *("notify",) * 6,
     *("deliver", "deliver", "deliver", "cut", "cut", "mend", "settle"),
 )
 
