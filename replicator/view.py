@@ -11,6 +11,7 @@ section 7.4.1).
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -121,6 +122,9 @@ class MailboxView:
     deleted: bool = False
     changing: bool = False  # a change is shown in steps: some messages have a MODSEQ above HIGHESTMODSEQ
     subscribers: set[Subscription] = field(default_factory=set)
+    uids: array[int] | None = None
+    """The UIDs, ascending, for the next session that selects the mailbox; None if nobody has gathered them since a
+    message came or went."""
 
     @classmethod
     def build(
@@ -192,6 +196,8 @@ class MailboxView:
                 before = self.messages.get(uid)
                 self.messages[uid] = after
                 self.uidnext = max(self.uidnext, uid + 1)
+            if before is None or after is None:
+                self.uids = None
             step.note(uid, before, after)
         self.uidnext = max(self.uidnext, change.uidnext)
         self.highestmodseq, self.changing = change.modseq, False

@@ -74,8 +74,8 @@ def imap(directory: Path, scale: Scale) -> list[Figure]:
         servers = (Server(node.imap, lambda: [psutil.Process(node.pid)]), Server(dovecot.imap, dovecot.processes))
         peer = f"Dovecot {dovecot.version}"
         return [
+            *_idle_sessions(servers, workers, scale, peer),  # before much memory has been used and is free again
             *_commands(servers, scale.imap_messages, peer),
-            *_idle_sessions(servers, workers, scale, peer),
             *_busy_sessions(servers, workers, scale, peer),
         ]
 

@@ -5,6 +5,7 @@ Changes gather until `announce`, which is called where RFC 3501 sections 5.5 and
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -115,6 +116,10 @@ class Selection:
 
     async def _number_up_to(self, last: int | None) -> None:
         """Number the messages up to UID `last`, some at a time. What is expunged meanwhile is announced later."""
+        if (uids := self.view.uids) is not None:
+            end = len(uids) if last is None else bisect_right(uids, last)
+            self.numbering.append(uids[bisect_right(uids, self.numbering.last) : end])
+            return
         messages, more = self.view.messages, True
         while more:
             start = messages.bisect_right(self.numbering.last)
@@ -122,6 +127,8 @@ class Selection:
             more = self.numbering.append(some if last is None else some[: bisect_right(some, last)])
             if len(some) == NUMBERED_AT_ONCE:
                 await trio.lowlevel.checkpoint()
+        if len(self.numbering) == len(messages):
+            self.view.uids = array("I", self.numbering.uids)
 
     def close(self) -> None:
         """End the subscription to the mailbox."""
