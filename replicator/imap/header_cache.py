@@ -20,14 +20,13 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from protocol.units import KIB
 from replicator.imap.rendering.header_columns import Column, ColumnValue
-from replicator.imap.wire.fetch_items import BodySection, FetchItem
 from replicator.view import Message
 
 LARGEST_PART = 16
 """A row takes at most this part of the cache, so that a few unusual messages do not drive out everything else."""
 
-ROW_BYTES = KIB
-"""Size that a row counts besides its values: more than its key and its place take."""
+ROW_BYTES = 2 * KIB
+"""Size that a row counts besides its values: more than its key, with the longest names, and its place take."""
 
 LONGEST_NAME_BYTES = 500
 """Rows of fields with longer names, in all, are not kept: clients may make up any number of long names."""
@@ -35,8 +34,8 @@ LONGEST_NAME_BYTES = 500
 SLICE_MESSAGES = 250
 """Most messages of a row: few enough that their largest outlines fit in memory, 4 MiB."""
 
-Kept: TypeAlias = Column[ColumnValue] | FetchItem
-"""A column or an item whose values a row has."""
+Kept: TypeAlias = Column[ColumnValue] | bytes
+"""A column, or the name of an item of FETCH, whose values a row has."""
 
 _CONTENT_HASH: Callable[[Message], bytes] = attrgetter("content_hash")
 
@@ -63,7 +62,7 @@ class HeaderCache:
         self._size_bytes = 0
         gauge = Gauge(
             "replicator_imap_header_cache_bytes",
-            "Memory that values of headers take, which are kept for the next SEARCH, SORT or THREAD.",
+            "Memory that values of headers take, which are kept for the next FETCH, SEARCH, SORT or THREAD.",
             registry=registry,
         )
         gauge.set_function(lambda: self._size_bytes)
@@ -113,7 +112,4 @@ def digest(hashes: Iterable[bytes]) -> bytes:
 
 
 def _name_bytes(column: Kept) -> int:
-    """Return the length of the names in the key."""
-    if isinstance(column, Column):
-        return len(column.field)
-    return sum(map(len, column.fields)) if isinstance(column, BodySection) else 0
+    return len(column) if isinstance(column, bytes) else len(column.field)

@@ -146,10 +146,10 @@ def _preview(outline: Outline) -> bytes | None:
     return None if outline.preview is None else _octets(outline.preview)
 
 
-def _thread_id(outline: Outline) -> bytes | None:
-    """Return the THREADID that the header tells. Without an id in it, the message's own is needed."""
+def _thread_id(outline: Outline) -> bytes:
+    """Return the THREADID that the header tells; nothing if the message is a conversation of its own."""
     named = named_thread(outline.header)
-    return None if named is None else b"(%b)" % named.encode("ascii")
+    return b"" if named is None else b"(%b)" % named.encode("ascii")
 
 
 def _octets(value: Value) -> bytes:

@@ -27,13 +27,14 @@ _Column: TypeAlias = Callable[[Sequence[Message]], Iterable[object]]
 class Summaries:
     """Formatter of responses with these items, each under the name that responses give it (RFC 3501, 7.4.2).
 
-    `outlined` are the items whose values come from outlines. `flags` formats the flags of messages as the session shows
-    them.
+    `outlined` are the items whose values come from outlines, `names_bytes` the octets of a response besides values.
+    `flags` formats the flags of messages as the session shows them.
     """
 
     def __init__(self, items: Sequence[tuple[bytes, FetchItem]], flags: Flags) -> None:
         forms = b" ".join(name.replace(b"%", b"%%") + b" " + _form(item) for name, item in items)
         self._template = b"* %d FETCH (" + forms + b")\r\n"
+        self.names_bytes = len(self._template)
         self._of_rows = [None if outline.may_tell(item) else _column(item, flags) for _, item in items]
         self.outlined = [item for _, item in items if outline.may_tell(item)]
 
@@ -67,6 +68,8 @@ def _column(item: FetchItem, flags: Flags) -> _Column:
             return flags
         case Attribute.INTERNALDATE:
             return lambda messages: [date_time(message.received_ms) for message in messages]
+        case Attribute.SAVEDATE:
+            return lambda messages: [_save_date(message) for message in messages]
         case Attribute.MODSEQ:
             return lambda messages: map(attrgetter("modseq"), messages)
         case Attribute.RFC822_SIZE:
@@ -74,6 +77,10 @@ def _column(item: FetchItem, flags: Flags) -> _Column:
         case Attribute.UID:
             return lambda messages: map(attrgetter("uid"), messages)
     return lambda messages: [_value(item, message) for message in messages]
+
+
+def _save_date(message: Message) -> bytes:
+    return b"NIL" if message.saved_ms is None else b'"%b"' % date_time(message.saved_ms)
 
 
 def _value(item: FetchItem, message: Message) -> bytes:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
 import pytest
 from trio.testing import MockClock
 
 from protocol.values import UidSet
 from replicator.imap import header_cache
 from replicator.imap.handlers.messages import fetch_summaries
+from replicator.imap.handlers.messages.fetch_summaries import kept_name
 from replicator.imap.rendering.outline import OUTLINER
+from replicator.imap.rendering.summaries import Summaries
 from replicator.imap.services import ImapServices
+from replicator.imap.wire.fetch_items import Attribute, BodySection, Partial, SectionText
 from replicator.mailstore import NewMessage
 from replicator.mime.skeleton import Skeleton
 from replicator.store.bodies.outline_rows import write_outlines
+from replicator.view import MailboxView, Message
 from tests.imap.bodies.outlining import answers, counted, outlining
 from tests.imap.client import connected
 from tests.imap.session.test_header_slices import Reads, fill_inbox, mail_of
+from tests.imap.work.test_pauses import counting_turns
 from tests.one_node import HookedMail
 
 COMMAND = "UID FETCH 1:* (ENVELOPE BODY.PEEK[HEADER.FIELDS (Subject)])"
@@ -69,17 +79,120 @@ async def test_values_are_not_kept_of_messages_without_an_outline(
     assert told == [by_bodies, lazily.replace(b"NIL", b'"Hello"')]
 
 
-async def test_responses_stay_in_order_where_some_messages_are_read(
+async def test_messages_without_an_outline_are_read_and_told_last(
     served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(header_cache, "SLICE_MESSAGES", 20)
     await fill_inbox(mail, range(1, 12))
     [by_bodies] = await answers(served, [COMMAND])
     view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
-    made = {view.messages[uid].content_hash: OUTLINER.outline(Skeleton(mail_of(uid))) for uid in (2, 3, 5, 8, 11)}
+    await outline(mail, view, 2, 3, 5, 8, 11)
+    with counted(mail, monkeypatch) as read:
+        [said] = await answers(served, [COMMAND])
+    assert read == [1, 4, 6, 7, 9, 10]
+    assert re.findall(rb"^\* (\d+) FETCH", said, re.MULTILINE) == [b"2", b"3", b"5", b"8", b"11", *map(_digits, read)]
+    assert sorted(said.split(b"* ")) == sorted(by_bodies.split(b"* "))
+
+
+def _digits(number: int) -> bytes:
+    return b"%d" % number
+
+
+async def outline(mail: HookedMail, view: MailboxView, *uids: int) -> None:
+    made = {view.messages[uid].content_hash: OUTLINER.outline(Skeleton(mail_of(uid))) for uid in uids}
     await mail.store.write(lambda tx: write_outlines(tx.connection, made, OUTLINER.version))
+
+
+async def test_row_that_lacks_a_few_messages_is_kept_and_these_are_looked_for_again(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(header_cache, "SLICE_MESSAGES", 20)
+    await fill_inbox(mail, range(1, 12))
+    [by_bodies] = await answers(served, [COMMAND])
+    view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
+    await outline(mail, view, *range(1, 11))
+    reads = Reads(mail, monkeypatch)
+    assert await answers(served, [COMMAND] * 2) == [by_bodies] * 2
+    assert reads.uids == [*range(1, 12), 11]
+    await outline(mail, view, 11)
     with counted(mail, monkeypatch) as read:
         assert await answers(served, [COMMAND]) == [by_bodies]
-    assert read == [1, 4, 6, 7, 9, 10]
+    assert read == []
+
+
+async def test_flags_are_those_of_the_moment_and_new_keywords_come_before(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill_inbox(mail, range(1, 3))
+    view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
+    await outline(mail, view, 1, 2)
+    outlines = mail.outlines
+
+    async def flagging(messages: Iterable[Message], version: int) -> Mapping[bytes, bytes]:
+        found = await outlines(messages, version)
+        await mail.store_flags(view, UidSet.of([2]), added=frozenset({"new"}))
+        return found
+
+    monkeypatch.setattr(mail, "outlines", flagging)
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        said = await client.run("FETCH 2 (FLAGS MODSEQ BODYSTRUCTURE)")
+    assert "new" in said[0]
+    assert said[0].startswith("* FLAGS (")
+    [told] = [line for line in said if line.startswith("* 2 FETCH")][:1]
+    assert re.match(r"\* 2 FETCH \(FLAGS \(.*new.*\) MODSEQ \(3\)", told)
+
+
+async def test_message_without_an_id_is_a_conversation_of_its_own_and_not_read(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    await mail.save(await mail.folder("alice", "INBOX"), NewMessage(b"Subject: x\r\n\r\n"))
+    [by_body] = await answers(served, ["FETCH 1 THREADID"])
+    async with outlining(mail, autojump_clock):
+        with counted(mail, monkeypatch) as read:
+            assert await answers(served, ["FETCH 1 THREADID"]) == [by_body]
+    assert read == []
+
+
+async def test_long_names_are_not_joined_for_many_messages(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    monkeypatch.setattr(fetch_summaries, "NAMES_BYTES", 10_000)
+    monkeypatch.setattr(header_cache, "SLICE_MESSAGES", 20)
+    await fill_inbox(mail, range(1, 9))
+    joined = list[int]()
+    responses = Summaries.responses
+
+    def measured(self: Summaries, *arguments: Any) -> bytes:
+        joined.append(len(said := responses(self, *arguments)))
+        return said
+
+    monkeypatch.setattr(Summaries, "responses", measured)
+    async with outlining(mail, autojump_clock):
+        [said] = await answers(served, [f"FETCH 1:* (BODY.PEEK[HEADER.FIELDS ({'x' * 3000})])"])
+    assert len(said) > 8 * 3000
+    assert max(joined) < 10_000
+
+
+@pytest.mark.parametrize(
+    "wanted", ["BODYSTRUCTURE BODY.PEEK[1]", " ".join(f"BODY.PEEK[TEXT]<{n}.1>" for n in range(6))]
+)
+async def test_bodies_that_take_time_are_read_and_told_with_pauses(
+    served: ImapServices, mail: HookedMail, wanted: str
+) -> None:
+    await fill_inbox(mail, range(1, 31))
+    async with connected(served) as client, counting_turns() as turns:
+        await client.log_in("alice", "INBOX")
+        before = turns.count
+        await client.run(f"FETCH 1:* ({wanted})")
+        assert turns.count - before >= 2 * 30
+
+
+def test_kept_name_is_the_same_for_all_spellings() -> None:
+    fields = partial(BodySection, (), SectionText.HEADER_FIELDS)
+    assert kept_name(fields(("Subject",))) == kept_name(fields(("SUBJECT",), peek=True))
+    names = [kept_name(fields(("a",), one)) for one in (None, Partial(1, 2), Partial(1, 3), Partial(2, 2))]
+    assert len({*names, kept_name(fields(("a", "b"))), kept_name(Attribute.ENVELOPE)}) == 6
 
 
 async def test_message_that_is_gone_is_left_out(

@@ -150,7 +150,10 @@ async def test_what_changes_while_results_are_brought_up_to_date_is_told_later(
     served: ImapServices, mail: HookedMail
 ) -> None:
     """REMOVEFROM comes before EXPUNGE (RFC 5267 section 4.3.4), and ADDTO with EXISTS, also if the work takes long."""
-    view = await mail.open_mailbox(await fill(mail, 12))
+    inbox = await mail.folder("alice", "INBOX")
+    for day in range(1, 13):
+        await mail.save(inbox, NewMessage(b"x", received_ms=day * 86_400_000))
+    view = await mail.open_mailbox(inbox)
     gone_meanwhile = list[int]()
 
     async def work_long(work: Callable[[], T]) -> T:

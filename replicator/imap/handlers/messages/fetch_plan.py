@@ -17,6 +17,9 @@ from replicator.imap.wire.fetch_items import (
     response_name,
 )
 
+QUICK_VALUES = 4
+"""Items, previews aside, that are made of a small body in some ten microseconds."""
+
 NamedItems: TypeAlias = Sequence[tuple[bytes, FetchItem]]
 """Items with the names that answers give them."""
 
@@ -40,6 +43,11 @@ class FetchPlan:
     tells_flags: bool
     tells_modseq: bool
     tells_uid: bool
+
+    @property
+    def is_quick(self) -> bool:
+        """True if the values of a small body take no longer than copying its octets."""
+        return self.values <= QUICK_VALUES and not self.with_structure
 
 
 def plan_of(wanted: Iterable[FetchItem]) -> FetchPlan:

@@ -96,7 +96,7 @@ async def _read(
             size_bytes += max(said_bytes, len(body.skeleton.raw))
         except ContentUnavailableError:
             left_out.unreadable.append(uid)
-        if size_bytes - paused_at >= BYTES_BETWEEN_CHECKPOINTS:
+        if size_bytes - paused_at >= BYTES_BETWEEN_CHECKPOINTS or not plan.is_quick:
             paused_at = size_bytes
             await trio.lowlevel.checkpoint()
         if size_bytes >= SLICE_BYTES or trio.current_time() >= deadline:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import compress, islice
 from typing import TypeAlias, cast
 
 import trio
 
+from protocol.units import MIB
 from protocol.values import UidSet
 from replicator.imap.handlers.messages.fetch_plan import FetchPlan
 from replicator.imap.handlers.messages.fetch_reading import LeftOut, slices_of
@@ -22,18 +23,25 @@ from replicator.imap.rendering import outline
 from replicator.imap.rendering.header_columns import size_bytes_of
 from replicator.imap.rendering.outline import Outline
 from replicator.imap.rendering.summaries import Summaries, Told
+from replicator.imap.rendering.thread_id import lone_thread
 from replicator.imap.session import Session
-from replicator.imap.wire.fetch_items import FetchItem, needs_body
+from replicator.imap.wire.fetch_items import Attribute, BodySection, FetchItem, needs_body, response_name
 from replicator.view import Message
 
 ROWS_AT_ONCE = 500
 """Messages that are told at once by their rows alone: about a millisecond."""
 
-VALUES_AT_ONCE = 2 * SLICE_MESSAGES
-"""Values that are taken from outlines at once: about a millisecond, and at most 8 MiB."""
+VALUES_AT_ONCE = SLICE_MESSAGES
+"""Values that are taken from outlines at once: half a millisecond, and at most 4 MiB."""
+
+NAMES_BYTES = MIB
+"""Octets of the items' names in the responses that are told at once: a name may be as long as a command."""
 
 LEAST_KEPT = 20
 """Fewest messages whose values are kept in memory: those of a few are as quickly read again."""
+
+MOST_LACKING = 10
+"""A row that lacks the values of more than this part of its messages is not kept: their outlines are being made."""
 
 _NAMED_AT_ONCE = 10_000  # messages, whose sequence numbers and UIDs are looked up in a millisecond
 
@@ -52,7 +60,7 @@ async def tell_summaries(
             await command.tell(command.present(some), ())
             await trio.lowlevel.checkpoint()
         return
-    most = max(1, VALUES_AT_ONCE // len(command.summaries.outlined))
+    most = max(1, min(VALUES_AT_ONCE // len(command.summaries.outlined), NAMES_BYTES // command.summaries.names_bytes))
     while block := [*islice(pairs, _NAMED_AT_ONCE)]:
         start = 0
         for uids in slices([uid for _, uid in block], most):
@@ -78,37 +86,44 @@ class _Command:
         return found
 
     async def told(self, messages: Sequence[Message]) -> list[Told]:
-        """Return what outlines tell of these messages, from memory where it is kept there."""
-        items, cache = self.summaries.outlined, self.session.services.headers
-        bodies = digest_of(messages)
-        rows = {item: row for item in items if (row := cache.get(bodies, item)) is not None}
-        columns = {item: cast("Told", row.values) for item, row in rows.items()}
-        if len(columns) < len(items):
-            packed = await self.session.mail.outlines(messages, outline.VERSION)
-            outlines = [Outline.unpack(packed.get(message.content_hash)) for message in messages]
-            for item in items:
-                if item not in columns:
-                    columns[item] = column = _column(item, outlines)
-                    if len(column) >= LEAST_KEPT and None not in column:
-                        cache.put(bodies, item, CachedRow(column, size_bytes_of(column)))
+        """Return what outlines tell of these messages, from memory where it is kept there.
+
+        A row may lack the values of a few messages. They are looked for again: outlines are made all the time.
+        """
+        items, cache, bodies = self.summaries.outlined, self.session.services.headers, digest_of(messages)
+        rows = [cache.get(bodies, kept_name(item)) for item in items]
+        columns: list[list[bytes | None]] = [
+            [*cast("Told", row.values)] if row else [None] * len(messages) for row in rows
+        ]
+        if places := [at for at in range(len(messages)) if any(column[at] is None for column in columns)]:
+            packed = await self.session.mail.outlines([messages[at] for at in places], outline.VERSION)
+            outlines = [Outline.unpack(packed.get(messages[at].content_hash)) for at in places]
+            for item, row, column in zip(items, rows, columns, strict=True):
+                tell = outline.teller(item)
+                for at, known in zip(places, outlines, strict=True):
+                    if known is not None and column[at] is None:
+                        column[at] = tell(known)
+                if row is None and len(column) >= LEAST_KEPT and column.count(None) <= len(column) // MOST_LACKING:
+                    cache.put(bodies, kept_name(item), CachedRow(column, size_bytes_of(column)))
         await trio.lowlevel.checkpoint()
-        return [columns[item] if needs_body(item) else _or_nil(columns[item]) for item in items]
+        return [_without_outline(item, column, messages) for item, column in zip(items, columns, strict=True)]
 
     async def tell(self, found: _Numbered, told: Sequence[Told]) -> None:
-        """Send the responses, in their order. Messages of which an outline does not tell all are read."""
+        """Send the responses; those of messages of which an outline does not tell all come last, as they are read."""
         untold = {at for column in told if None in column for at, value in enumerate(column) if value is None}
-        for is_untold, places in groupby(range(len(found)), untold.__contains__):
-            run = [*places]
-            some = [found[at] for at in run]
-            if is_untold:
-                await self._read(some)
-            else:
-                await self._send(some, [column[run[0] : run[-1] + 1] for column in told] if untold else told)
+        if not untold:
+            await self._send(found, told)
+            return
+        kept = [at not in untold for at in range(len(found))]
+        await self._send([*compress(found, kept)], [[*compress(column, kept)] for column in told])
+        await self._read([found[at] for at in sorted(untold)])
 
     async def _send(self, found: _Numbered, told: Sequence[Told]) -> None:
         selection = self.session.selection
-        get = selection.view.messages.get
-        messages = [get(message.uid, message) for _, message in found]  # with their present flags
+        messages = [message for _, message in found]
+        if told:  # they may have changed while outlines were read
+            get = selection.view.messages.get
+            messages = [get(message.uid, message) for message in messages]
         heard = selection.unheard_keywords(messages) if self.plan.tells_flags else []
         numbers = [number for number, _ in found]
         await self.session.write([*heard, self.summaries.responses(numbers, messages, told)])
@@ -120,11 +135,18 @@ class _Command:
                 await tell(self.session, self.plan, some, UidSet())
 
 
-def _column(item: FetchItem, outlines: Iterable[Outline | None]) -> Told:
-    tell = outline.teller(item)
-    return [None if known is None else tell(known) for known in outlines]
+def kept_name(item: FetchItem) -> bytes:
+    """Return the name under which the item's values are kept, which is the same for all spellings of its fields."""
+    partial = item.partial if isinstance(item, BodySection) else None
+    length = b"" if partial is None else b"%d" % partial.length
+    return response_name(item).lower().encode("ascii") + length
 
 
-def _or_nil(column: Told) -> Told:
-    """Return the values of an item that is NIL where no outline tells it, and is never read (RFC 8970 section 3.2)."""
-    return [value or b"NIL" for value in column] if None in column else column
+def _without_outline(item: FetchItem, column: Told, messages: Sequence[Message]) -> Told:
+    """Return the column with what needs no body where the outline does not tell it."""
+    if not needs_body(item):  # it is never read: RFC 8970 section 3.2
+        return [value or b"NIL" for value in column]
+    if item is Attribute.THREADID:
+        told = zip(column, messages, strict=True)
+        return [b"(%b)" % lone_thread(message).encode("ascii") if value == b"" else value for value, message in told]
+    return column

@@ -44,7 +44,7 @@ async def tell(session: Session, plan: FetchPlan, some: Iterable[Found], seen: U
         if plan.tells_flags or message.uid in seen:
             await session.write(selection.unheard_keywords([message]))
         told_bytes += await _send(session, body, fetch_response(number, values))
-        if told_bytes >= BYTES_BETWEEN_CHECKPOINTS:
+        if told_bytes >= BYTES_BETWEEN_CHECKPOINTS or not plan.is_quick:
             told_bytes = 0
             await trio.lowlevel.checkpoint()
     await trio.lowlevel.checkpoint()
