@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import pytest
 import trio
@@ -24,29 +21,8 @@ from replicator.mailstore import Folder
 from replicator.mime.skeleton import Skeleton
 from replicator.store.bodies.outline_rows import write_outlines
 from tests.imap.client import connected, fill
+from tests.imap.turns import counting_turns
 from tests.one_node import HookedMail
-
-
-@dataclass
-class Turns:
-    """The number of times that another task, which is always ready, has run."""
-
-    count: int = 0
-
-
-@asynccontextmanager
-async def counting_turns() -> AsyncIterator[Turns]:
-    turns = Turns()
-
-    async def take_turns() -> None:
-        while True:
-            turns.count += 1
-            await trio.lowlevel.checkpoint()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(take_turns)
-        yield turns
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import compress, islice
+from itertools import groupby, islice
 from typing import TypeAlias, cast
 
 import trio
@@ -109,14 +109,15 @@ class _Command:
         return [_without_outline(item, column, messages) for item, column in zip(items, columns, strict=True)]
 
     async def tell(self, found: _Numbered, told: Sequence[Told]) -> None:
-        """Send the responses; those of messages of which an outline does not tell all come last, as they are read."""
+        """Send the responses, in their order. Messages of which an outline does not tell all are read."""
         untold = {at for column in told if None in column for at, value in enumerate(column) if value is None}
-        if not untold:
-            await self._send(found, told)
-            return
-        kept = [at not in untold for at in range(len(found))]
-        await self._send([*compress(found, kept)], [[*compress(column, kept)] for column in told])
-        await self._read([found[at] for at in sorted(untold)])
+        for is_untold, places in groupby(range(len(found)), untold.__contains__):
+            run = [*places]
+            some = [found[at] for at in run]
+            if is_untold:
+                await self._read(some)
+            else:
+                await self._send(some, [column[run[0] : run[-1] + 1] for column in told] if untold else told)
 
     async def _send(self, found: _Numbered, told: Sequence[Told]) -> None:
         selection = self.session.selection
