@@ -22,6 +22,7 @@ from replicator.imap.wire.responses import mailbox, quoted_or_literal
 from replicator.imap.wire.sequence_set import SavedResult, SequenceSet
 from replicator.imap.wire.sort_keys import SortCriterion, SortKey
 from replicator.mailstore import canonical_name
+from tests.fuzz.target import counted_calls
 
 PARSER = CommandParser()
 
@@ -549,3 +550,11 @@ def test_threads_parse_at_the_same_time() -> None:
         sys.setswitchinterval(before)
     for name, commands in zip(("a", "b"), parsed, strict=True):
         assert commands == {c.Search(k.SearchProgram(k.And((k.HeaderContains(name, name.encode()),) * 20)))}
+
+
+def test_long_names_of_header_fields_are_not_checked_octet_by_octet() -> None:
+    """A command may have a megabyte of them, and is read on the event loop."""
+    parsed(b"FETCH 1 BODY[HEADER.FIELDS ({1}\r\n)]", b"x")
+    with counted_calls() as work:
+        parsed(b"FETCH 1 BODY[HEADER.FIELDS ({60000}\r\n)]", b"x" * 60_000)
+    assert work.calls < 10_000
