@@ -18,8 +18,8 @@ from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import Connection
 from replicator.mailstore import BodyReader, NewMessage, read_all
 from replicator.mime.skeleton import Gap, Skeleton
-from replicator.runtime.environment import run_in_thread
 from tests.imap.client import connected, fill
+from tests.imap.counted_threads import CountedThreads
 from tests.one_node import HookedMail
 
 T = TypeVar("T")
@@ -31,27 +31,21 @@ LARGE = b"Subject: large\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n" +
 
 
 async def test_large_bodies_are_parsed_in_a_thread(mail: HookedMail, served: ImapServices) -> None:
-    threads = 0
-
-    async def count(work: Callable[[], T]) -> T:
-        nonlocal threads
-        threads += 1
-        return await run_in_thread(work)
-
+    threads = CountedThreads()
     inbox = await fill(mail, body=b"Subject: small\r\n\r\nHello\r\n")
     await mail.save(inbox, NewMessage(LARGE))
-    served = dataclasses.replace(served, parsing=Parsing(run_in_thread=count))
+    served = dataclasses.replace(served, parsing=Parsing(run_in_thread=threads))
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         assert "t OK Fetched" in await client.run("FETCH 1 (FLAGS BODYSTRUCTURE)")
         assert (await client.run("SEARCH 1 TEXT small"))[0] == "* SEARCH 1"
-        assert threads == 0
+        assert threads.count == 0
         structure, *_ = await client.run("FETCH 2 (FLAGS BODYSTRUCTURE)")
         assert structure.startswith("* 2 FETCH (FLAGS (\\Recent) BODYSTRUCTURE ")
-        assert threads == 1
+        assert threads.count == 1
         assert (await client.run("SEARCH TEXT large"))[0] == "* SEARCH 2"
         assert (await client.run("SEARCH TEXT small"))[0] == "* SEARCH 1"
-        assert threads == 3
+        assert threads.count == 3
 
 
 async def test_whole_body_is_not_copied_at_once() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 
@@ -14,11 +12,9 @@ from replicator.imap.handlers.searches import results
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
-from replicator.runtime.environment import run_in_thread
 from tests.imap.client import connected, fill
+from tests.imap.counted_threads import CountedThreads
 from tests.one_node import HookedMail
-
-T = TypeVar("T")
 
 NOON_MS = 1_700_000_000_000
 
@@ -91,20 +87,14 @@ async def test_expunged_message_that_was_not_announced_is_in_the_saved_result_an
 async def test_large_results_are_handled_in_a_thread(
     served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, command: str, in_threads: int
 ) -> None:
-    threads = 0
-
-    async def count(work: Callable[[], T]) -> T:
-        nonlocal threads
-        threads += 1
-        return await run_in_thread(work)
-
+    threads = CountedThreads()
     monkeypatch.setattr(named_messages, "MANY_RANGES", 10)
     monkeypatch.setattr(results, "MANY_RANGES", 10)
     monkeypatch.setattr(results, "NUMBERED_AT_ONCE", 10)
     await fill(mail, messages=25)
-    async with connected(replace(served, parsing=Parsing(run_in_thread=count, many_messages=10))) as client:
+    async with connected(replace(served, parsing=Parsing(run_in_thread=threads, many_messages=10))) as client:
         await client.log_in("alice", "INBOX")
         await client.run("SEARCH RETURN (SAVE) ALL")
-        assert threads == 0
+        assert threads.count == 0
         assert (await client.run(command))[-1].startswith("t OK")
-    assert threads == in_threads
+    assert threads.count == in_threads

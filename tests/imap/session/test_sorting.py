@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -14,12 +12,10 @@ from replicator.imap.handlers.searches import sort
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
-from replicator.runtime.environment import run_in_thread
 from replicator.runtime.metrics import RefusalMetrics
 from tests.imap.client import connected, fill
+from tests.imap.counted_threads import CountedThreads
 from tests.one_node import HookedMail
-
-T = TypeVar("T")
 
 
 async def test_texts_are_compared_in_titlecase_and_decomposed(served: ImapServices, mail: HookedMail) -> None:
@@ -89,17 +85,11 @@ async def test_sort_beyond_a_limit_is_refused_and_counted(served: ImapServices, 
 async def test_what_takes_long_to_sort_is_sorted_in_a_thread(
     served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, command: str, in_threads: int
 ) -> None:
-    threads = 0
-
-    async def count(work: Callable[[], T]) -> T:
-        nonlocal threads
-        threads += 1
-        return await run_in_thread(work)
-
+    threads = CountedThreads()
     monkeypatch.setattr(sort, "SORTED_HERE", 10)
     await fill(mail, 11)
     await fill(mail, 1, b"X: y\r\n" * 8000 + b"\r\n")
-    async with connected(replace(served, parsing=Parsing(run_in_thread=count))) as client:
+    async with connected(replace(served, parsing=Parsing(run_in_thread=threads))) as client:
         await client.log_in("alice", "INBOX")
         assert (await client.run(command))[-1] == "t OK Sorted"
-    assert threads == in_threads
+    assert threads.count == in_threads

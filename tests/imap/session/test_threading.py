@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 
@@ -14,11 +12,9 @@ from replicator.imap.handlers.searches import thread
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
-from replicator.runtime.environment import run_in_thread
 from tests.imap.client import connected, fill
+from tests.imap.counted_threads import CountedThreads
 from tests.one_node import HookedMail
-
-T = TypeVar("T")
 
 LUNCH = "Subject: Lunch\r\nMessage-ID: <1@x>\r\nDate: 1 Jan 2024 10:00:00 +0000\r\n\r\n"
 REPLY = 'Subject: Re: Lunch\r\nMessage-ID: <"2"@x>\r\nDate: 5 Jan 2024 10:00:00 +0000\r\nIn-Reply-To: you <1@x>\r\n\r\n'
@@ -85,19 +81,13 @@ async def test_message_without_a_readable_header_is_a_thread_of_its_own(served: 
 async def test_many_messages_are_threaded_in_a_thread(
     served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, messages: str, in_threads: int
 ) -> None:
-    threads = 0
-
-    async def count(work: Callable[[], T]) -> T:
-        nonlocal threads
-        threads += 1
-        return await run_in_thread(work)
-
+    threads = CountedThreads()
     monkeypatch.setattr(thread, "THREADED_HERE", 5)
     await filled(mail)
-    async with connected(replace(served, parsing=Parsing(run_in_thread=count))) as client:
+    async with connected(replace(served, parsing=Parsing(run_in_thread=threads))) as client:
         await client.log_in("alice", "INBOX")
         assert (await client.run(f"THREAD REFERENCES UTF-8 {messages}"))[-1] == "t OK Threaded"
-    assert threads == in_threads
+    assert threads.count == in_threads
 
 
 async def test_thread_beyond_a_limit_is_refused(served: ImapServices, mail: HookedMail) -> None:

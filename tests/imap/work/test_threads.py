@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 
@@ -13,11 +11,9 @@ from replicator.imap import selection
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
-from replicator.runtime.environment import run_in_thread
 from tests.imap.client import connected, fill
+from tests.imap.counted_threads import CountedThreads
 from tests.one_node import HookedMail
-
-T = TypeVar("T")
 
 MIXED = b"Content-Type: multipart/mixed; boundary=b\r\n\r\n"
 
@@ -86,48 +82,36 @@ MANY_KEYS = " ".join(f"NOT HEADER X q{number}" for number in range(400))
 async def test_what_takes_long_to_parse_is_parsed_in_a_thread(
     served: ImapServices, mail: HookedMail, name: str, command: str, in_threads: int
 ) -> None:
-    threads = 0
-
-    async def count(work: Callable[[], T]) -> T:
-        nonlocal threads
-        threads += 1
-        return await run_in_thread(work)
-
+    threads = CountedThreads()
     await mail.save(await mail.folder("alice", "INBOX"), NewMessage(MAILS[name]))
-    served = replace(served, parsing=Parsing(run_in_thread=count))
+    served = replace(served, parsing=Parsing(run_in_thread=threads))
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         await client.send(f"t {command}\r\n")
         while not (line := await client.line()).startswith("t "):
             pass
         assert line.startswith("t OK")
-    assert threads == in_threads
+    assert threads.count == in_threads
 
 
 @pytest.mark.parametrize("command", ["EXPUNGE", "UID EXPUNGE 1:*", "CLOSE"])
 async def test_many_deleted_messages_are_looked_up_in_a_thread(
     served: ImapServices, mail: HookedMail, command: str
 ) -> None:
-    threads = 0
-
-    async def count(work: Callable[[], T]) -> T:
-        nonlocal threads
-        threads += 1
-        return await run_in_thread(work)
-
-    served = replace(served, parsing=Parsing(run_in_thread=count, many_messages=10))
+    threads = CountedThreads()
+    served = replace(served, parsing=Parsing(run_in_thread=threads, many_messages=10))
     inbox = await fill(mail, messages=30)
     view = await mail.open_mailbox(inbox)
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         for deleted, left in ((10, 20), (11, 9)):
-            assert threads == 0
+            assert threads.count == 0
             uids = UidSet.of([*view.messages][:deleted])
             await mail.store_flags(view, uids, added=frozenset({"\\Deleted"}))
             assert (await client.run(command))[-1].startswith("t OK")
             assert len(view.messages) == left
             await client.run("SELECT INBOX")
-    assert threads == 1
+    assert threads.count == 1
 
 
 @pytest.mark.parametrize(
@@ -145,15 +129,9 @@ async def test_many_deleted_messages_are_looked_up_in_a_thread(
 async def test_many_messages_are_changed_with_the_help_of_threads(
     served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, command: str, threads: int
 ) -> None:
-    counted = 0
-
-    async def count(work: Callable[[], T]) -> T:
-        nonlocal counted
-        counted += 1
-        return await run_in_thread(work)
-
+    counted = CountedThreads()
     monkeypatch.setattr(selection, "LOOKED_AT_ONCE", 3)
-    served = replace(served, parsing=Parsing(run_in_thread=count, many_messages=10))
+    served = replace(served, parsing=Parsing(run_in_thread=counted, many_messages=10))
     inbox = await fill(mail, messages=30)
     await mail.create_folder("alice", "Other")
     view = await mail.open_mailbox(inbox)
@@ -163,7 +141,7 @@ async def test_many_messages_are_changed_with_the_help_of_threads(
         await mail.store_flags(view, UidSet.of([29]), added=frozenset({"other"}))
         told = await client.run(command)
         assert told[-1].startswith("t OK")
-        assert counted == threads
+        assert counted.count == threads
         told += await client.run("NOOP")
         if "FLAGS.SILENT" in command:  # tells of another session's change, before or after its own
             flags = "a" if "1:*" in command else "other"
@@ -186,20 +164,14 @@ async def test_many_messages_are_changed_with_the_help_of_threads(
 async def test_long_commands_are_read_in_a_thread(
     served: ImapServices, mail: HookedMail, command: str, *, in_thread: bool
 ) -> None:
-    threads = 0
-
-    async def count(work: Callable[[], T]) -> T:
-        nonlocal threads
-        threads += 1
-        return await run_in_thread(work)
-
+    threads = CountedThreads()
     await mail.save(await mail.folder("alice", "INBOX"), NewMessage(b"\r\n"))
-    served = replace(served, parsing=Parsing(run_in_thread=count))
+    served = replace(served, parsing=Parsing(run_in_thread=threads))
     numbers, words = ",".join(map(str, range(1, 2000, 2))), " ".join(["word"] * 1000)
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         await client.run(command.format(numbers=numbers, words=words))
-        assert (threads > 0) is in_thread
+        assert (threads.count > 0) is in_thread
         assert (await client.run("NOOP"))[-1] == "t OK Nothing done"
 
 
@@ -207,22 +179,16 @@ async def test_long_commands_are_read_in_a_thread(
 async def test_many_results_are_kept_up_to_date_in_a_thread(
     served: ImapServices, mail: HookedMail, search: str
 ) -> None:
-    threads = 0
-
-    async def count(work: Callable[[], T]) -> T:
-        nonlocal threads
-        threads += 1
-        return await run_in_thread(work)
-
+    threads = CountedThreads()
     view = await mail.open_mailbox(await fill(mail, messages=30))
-    served = replace(served, parsing=Parsing(run_in_thread=count, many_messages=10))
+    served = replace(served, parsing=Parsing(run_in_thread=threads, many_messages=10))
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
 
         async def used(*, by: str, tag: str = "t") -> int:
-            before = threads
+            before = threads.count
             assert (await client.run(by, tag))[-1].startswith(f"{tag} OK")
-            return threads - before
+            return threads.count - before
 
         assert await used(by=f"{search} UID 1:5", tag="few") == 0
         await mail.store_flags(view, UidSet.of([1]), added=frozenset({"a"}))
