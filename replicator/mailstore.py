@@ -277,7 +277,7 @@ class MailStore(Protocol):
         """Return the live view of a mailbox, kept in memory at least while it has subscribers or references."""
         ...
 
-    async def claim_recent(self, folder: Folder) -> int:
+    async def claim_recent(self, view: MailboxView) -> int:
         r"""Return the UID at and above which messages are `\Recent` in this session, and in no later session.
 
         Each node counts on its own: RFC 9051 has dropped `\Recent`, and a cluster-wide guarantee is not worth a round

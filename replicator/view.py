@@ -122,6 +122,8 @@ class MailboxView:
     deleted: bool = False
     changing: bool = False  # a change is shown in steps: some messages have a MODSEQ above HIGHESTMODSEQ
     subscribers: set[Subscription] = field(default_factory=set)
+    recent_from: int = 0
+    r"""Messages from this UID on are `\Recent` in the next session; 0 if none has claimed since the view was built."""
     uids: array[int] | None = None
     """The UIDs, ascending, for the next session that selects the mailbox; None if nobody has gathered them since a
     message came or went."""

@@ -170,9 +170,9 @@ class HookedMail(ClusterMailStore):
             lambda tx: tx.connection.execute("DELETE FROM content WHERE hash = ?", (message.content_hash,)).rowcount
         )
 
-    async def claim_recent(self, folder: Folder) -> int:
-        await self.before_change(folder.user)
-        return await super().claim_recent(folder)
+    async def claim_recent(self, view: MailboxView) -> int:
+        await self.before_change(view.user)
+        return await super().claim_recent(view)
 
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
         await self.before_change(folder.user)

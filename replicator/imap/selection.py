@@ -372,7 +372,7 @@ async def _recent_from(mail: MailStore, folder: Folder, view: MailboxView, *, re
     r"""Return the UID from which on new messages are `\Recent` here."""
     try:
         if not read_only:
-            return await mail.claim_recent(folder)
+            return await mail.claim_recent(view)
         recent = (await mail.status(folder)).recent
     except MailError:  # a full disk or a lost link does not prevent reading
         return view.uidnext

@@ -238,14 +238,19 @@ class ClusterMailStore:
         await self._coordinator.readiness.wait(MailboxKey.of(folder))
         return await self._store.view(MailboxKey.of(folder))
 
-    async def claim_recent(self, folder: Folder) -> int:
-        """See `MailStore`."""
+    async def claim_recent(self, view: MailboxView) -> int:
+        """See `MailStore`. Writes only if a message has come since the last session claimed: most SELECTs need not."""
+        if view.uidnext <= view.recent_from:
+            return view.recent_from
 
-        def claim(tx: Transaction) -> int:
-            chain = tx.chain(folder.mailbox_id)
-            return recent.claim(tx.connection, folder.mailbox_id, chain.uidnext if chain else 1)
+        def claim(tx: Transaction) -> tuple[int, int]:
+            chain = tx.chain(view.mailbox_id)
+            uidnext = chain.uidnext if chain else 1
+            return recent.claim(tx.connection, view.mailbox_id, uidnext), uidnext
 
-        return await self._store.write(claim)
+        first, claimed = await self._store.write(claim)
+        view.recent_from = max(view.recent_from, claimed)
+        return first
 
     def receive(self) -> AbstractAsyncContextManager[BodySink]:
         """See `MailStore`."""

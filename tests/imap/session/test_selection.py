@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from unittest.mock import create_autospec, patch
@@ -16,6 +17,7 @@ from replicator.flags import MAX_KEYWORDS
 from replicator.imap.selection import MailboxGoneError, Selection
 from replicator.imap.services import ImapServices
 from replicator.mailstore import Folder, MailStore, NewMessage
+from replicator.store.db.transaction import Transaction
 from replicator.view import MailboxView, Message, ViewChange
 from tests.imap.client import connected, fill
 from tests.one_node import HookedMail
@@ -72,8 +74,8 @@ async def test_select_response_describes_one_moment(
     await mail.save(inbox, NewMessage(b"1", SEEN))
     claim = mail.claim_recent
 
-    async def claim_while_mail_comes(folder: Folder) -> int:
-        answer = await claim(folder)
+    async def claim_while_mail_comes(view: MailboxView) -> int:
+        answer = await claim(view)
         await mail.save(inbox, NewMessage(b"2"))
         await mail.expunge(await mail.open_mailbox(inbox), UidSet.of([1]))
         monkeypatch.undo()
@@ -93,6 +95,37 @@ async def test_select_response_describes_one_moment(
     async with connected(served) as client:
         await client.log_in("alice")
         assert "* 0 RECENT" in await client.run("SELECT INBOX")
+
+
+async def test_select_writes_nothing_unless_mail_has_come(
+    mail: HookedMail, served: ImapServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = await mail.folder("alice", "INBOX")
+    await mail.save(inbox, NewMessage(b"1"))
+    written, write = 0, mail.store.write
+
+    async def counted(work: Callable[[Transaction], object]) -> object:
+        nonlocal written
+        written += 1
+        return await write(work)
+
+    async def recent_when_selected(*, writes: int) -> list[str]:
+        nonlocal written
+        written = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(mail.store, "write", counted)
+            async with connected(served) as client:
+                await client.log_in("alice")
+                said = [line for line in await client.run("SELECT INBOX") if "RECENT" in line]
+        assert written == writes
+        return said
+
+    view = await mail.open_mailbox(inbox)  # kept in memory, as sessions keep it
+    assert await recent_when_selected(writes=1) == ["* 1 RECENT"]
+    assert await recent_when_selected(writes=0) == ["* 0 RECENT"]
+    await mail.save(inbox, NewMessage(b"2"))
+    assert view.uidnext == 3
+    assert await recent_when_selected(writes=1) == ["* 1 RECENT"]
 
 
 async def test_failed_selection_is_not_subscribed(mail: HookedMail) -> None:
