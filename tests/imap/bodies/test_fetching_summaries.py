@@ -14,6 +14,7 @@ from protocol.values import UidSet
 from replicator.imap import header_cache
 from replicator.imap.handlers.messages import fetch_summaries
 from replicator.imap.handlers.messages.fetch_summaries import kept_name
+from replicator.imap.header_cache import LONGEST_NAME_BYTES
 from replicator.imap.rendering.outline import OUTLINER
 from replicator.imap.rendering.summaries import Summaries
 from replicator.imap.services import ImapServices
@@ -169,6 +170,16 @@ async def test_long_names_are_not_joined_for_many_messages(
     assert max(joined) < 10_000
 
 
+async def test_values_under_long_names_are_not_kept(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    await fill_inbox(mail, range(1, 5))
+    reads = Reads(mail, monkeypatch)
+    async with outlining(mail, autojump_clock):
+        await answers(served, [f"FETCH 1:* (BODY.PEEK[HEADER.FIELDS ({'x' * LONGEST_NAME_BYTES})])"] * 2)
+    assert reads.uids == [*range(1, 5)] * 2
+
+
 @pytest.mark.parametrize(
     "wanted", ["BODYSTRUCTURE BODY.PEEK[1]", " ".join(f"BODY.PEEK[TEXT]<{n}.1>" for n in range(6))]
 )
@@ -181,6 +192,18 @@ async def test_bodies_that_take_time_are_read_and_told_with_pauses(
         before = turns.count
         await client.run(f"FETCH 1:* ({wanted})")
         assert turns.count - before >= 2 * 30
+
+
+async def test_rows_are_told_with_pauses(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_summaries, "ROWS_AT_ONCE", 1)
+    await fill_inbox(mail, range(1, 31))
+    async with connected(served) as client, counting_turns() as turns:
+        await client.log_in("alice", "INBOX")
+        before = turns.count
+        await client.run("FETCH 1:* FLAGS")
+        assert turns.count - before >= 30
 
 
 def test_kept_name_is_the_same_for_all_spellings() -> None:
