@@ -31,6 +31,9 @@ class ReadYourWrites:
 
         Return False if a node did not answer, or if it takes longer than `READ_YOUR_WRITES_PATIENCE_S`.
         """
+        lacking = [key for key in keys if not self._has_everything(key)] if self._others() else []
+        if not lacking:
+            return True
         caught_up: list[bool] = []
 
         async def catch_up_with_all(key: MailboxKey) -> None:
@@ -38,10 +41,13 @@ class ReadYourWrites:
 
         with trio.move_on_after(timing.READ_YOUR_WRITES_PATIENCE_S) as scope:
             async with trio.open_nursery() as nursery:
-                for key in keys:
-                    if not self._has_everything(key):
-                        nursery.start_soon(catch_up_with_all, key)
+                for key in lacking:
+                    nursery.start_soon(catch_up_with_all, key)
         return all(caught_up) and not scope.cancelled_caught
+
+    def _others(self) -> list[str]:
+        """Return the other nodes in reach."""
+        return [sid for sid in self._mastership.table.component if sid != self._mastership.sid]
 
     def _has_everything(self, key: MailboxKey) -> bool:
         """Return True without asking if this node alone numbers the mailbox and shows everything there is of it.
@@ -63,9 +69,8 @@ class ReadYourWrites:
 
         ready = self._mastership.readiness(key)
         async with trio.open_nursery() as nursery:
-            for sid in self._mastership.table.component:
-                if sid != self._mastership.sid:
-                    nursery.start_soon(catch_up_with, sid)
+            for sid in self._others():
+                nursery.start_soon(catch_up_with, sid)
         if all(answered) and ready is not None:
             self._mastership.note_shows_all(key, ready)
         return all(answered)
