@@ -330,6 +330,6 @@ class _Meaning(Transformer[Token, object]):
     create, rename, delete = c.Create, c.Rename, c.Delete
     sync_node, sync_end, ranges = c.SyncNode, c.SyncEnd, c.Ranges
     fetch_uid, fetch_guid, fetch_hash, fetch_part = c.FetchUid, c.FetchGuid, c.FetchHash, c.FetchPart
-    settled, text, parts = c.Settled, c.Text, c.Parts
+    entries, settled, text, parts = c.Entries, c.Settled, c.Text, c.Parts
     done, master, moved, saved, stored = c.Done, c.Master, c.Moved, c.Saved, c.Stored
     mismatch, snapshot, content, refused = c.Mismatch, c.Snapshot, c.Content, c.Refused

@@ -219,6 +219,7 @@ class Entry:
     histories: tuple[bytes, ...] | None = None
     dated: bool = False
     _digest: bytes | None = field(default=None, init=False, repr=False, compare=False)
+    _packed: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def history(self) -> bytes:
@@ -259,12 +260,19 @@ class Entry:
 
     def pack(self) -> bytes:
         """Return the entry without its dot for the log: a check of the dot and the rest, and then MessagePack."""
-        packed = self._message_pack()
-        return _CHECKED + _check(self.dot, packed) + packed
+        if self._packed is None:
+            packed = self._message_pack()
+            self._keep_packed(_CHECKED + _check(self.dot, packed) + packed)
+        assert self._packed is not None
+        return self._packed
+
+    def _keep_packed(self, packed: bytes) -> None:
+        object.__setattr__(self, "_packed", packed)  # the store and each link need it, and the entry never changes
 
     def is_packed_as(self, packed: bytes) -> bool:
         """Return True if these are the bytes that `pack` makes of the entry, or made of it before there were checks."""
-        return packed in {self.pack(), self._message_pack()}
+        anew = self._message_pack()
+        return packed in {anew, _CHECKED + _check(self.dot, anew) + anew}
 
     def _message_pack(self) -> bytes:
         changes = [_packed(change) for change in self.changes]
@@ -309,14 +317,15 @@ class Entry:
 
         Entries that earlier versions packed have no check.
         """
-        if packed.startswith(_CHECKED):
+        whole, is_checked = packed, packed.startswith(_CHECKED)
+        if is_checked:
             check, packed = packed[len(_CHECKED) : _CHECK_END], packed[_CHECK_END:]
             if check != _check(dot, packed):
                 raise ValueError(f"the log has altered the entry {dot.seq} of {dot.origin}")
         predecessors, time, modseq, user, mailbox_id, uidvalidity, changes, *also = msgpack.unpackb(
             packed, use_list=False
         )
-        return cls(
+        entry = cls(
             dot,
             tuple(Dot(origin, seq) for origin, seq in predecessors),
             time,
@@ -327,6 +336,9 @@ class Entry:
             tuple(_change(kind, values) for kind, *values in changes),
             *also,
         )
+        if is_checked:
+            entry._keep_packed(whole)
+        return entry
 
 
 def anchor(dot: Dot) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any
 
 import trio
 
-from protocol.commands import EntryCommand, Mbox, RefusalCode, Refused, Remote, SyncMailbox
+from protocol.commands import Entries, EntryCommand, Mbox, RefusalCode, Refused, Remote, SyncMailbox
 from protocol.formatter import format_item
 from protocol.framing import Frame, Framer
 from protocol.parser import Response, parse
@@ -178,7 +178,7 @@ SIDS = frozenset({"sid", "root", "candidate", "former", "destination", "master"}
 
 def is_entry(command: object) -> bool:
     """Return True for a part of an entry. Its author can have made it, so its digest would have to be remembered."""
-    return isinstance(command, EntryCommand | Remote)
+    return isinstance(command, EntryCommand | Entries | Remote)
 
 
 def _kind(name: str) -> str:

@@ -1,8 +1,8 @@
 r"""Every command and reply that nodes exchange, as typed values (design section 4).
 
 A request travels with a tag and is answered by one reply with the same tag. A log entry travels as one command per
-change; each of them has the `EntryHeader` that places it in its mailbox's history. Such commands have no tag and get no
-reply, only an `Ack` later.
+change; each of them has the `EntryHeader` that places it in its mailbox's history. Small entries may travel together,
+as `Entries`. Such commands have no tag and get no reply, only an `Ack` later.
 
 Shapes: a mailbox id and a GUID are 16 bytes, a content hash is 32 (SHA-256), times are milliseconds since the epoch,
 sizes are bytes, flags are IMAP flags as text (`\Seen`, `$Forwarded`).
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from protocol.commands.catching_up import (
     Ack,
+    Entries,
     FetchGuid,
     FetchHash,
     FetchPart,
@@ -68,6 +69,7 @@ __all__ = [
     "Delete",
     "Done",
     "Dropped",
+    "Entries",
     "EntryCommand",
     "EntryHeader",
     "Expunge",
@@ -117,8 +119,8 @@ EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscr
 
 Command = (
     Hello | Ping | Links | Root | Dropped | Who | MasterMove | Mbox | Offer | EntryCommand | Remote
-    | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | FetchPart | Log | Ack
-    | Settled
+    | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | FetchPart | Log
+    | Entries | Ack | Settled
 )  # fmt: skip
 
 Reply = Hello | Done | Master | Moved | Saved | Stored | Mismatch | Snapshot | Content | Parts | Refused

@@ -105,6 +105,13 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
+class Entries:
+    """Consecutive small entries of the log with their bodies, in MessagePack. No reply, only an `Ack` later."""
+
+    packed: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Ack:
     """All entries of `origin` up to `seq` are on the disk of `sid`, or of the sender. No reply."""
 

@@ -60,6 +60,11 @@ def _(log: c.Log) -> list[v.Field]:
 
 
 @v.form.register
+def _(entries: c.Entries) -> list[v.Field]:
+    return ["ENTRIES", entries.packed]
+
+
+@v.form.register
 def _(ack: c.Ack) -> list[v.Field]:
     return ["ACK", v.dot(Dot(ack.origin, ack.seq)), *v.option("BY", v.sid, ack.sid)]
 

@@ -14,6 +14,7 @@ from protocol.commands import (
     Ack,
     Command,
     Dropped,
+    Entries,
     EntryCommand,
     Hello,
     Links,
@@ -301,7 +302,7 @@ class Coordinator:
                 self.admission.renewed(link, command)
             case Settled():
                 self.settled_logs.received(link, command)
-            case _ if isinstance(command, EntryCommand | Remote):
+            case _ if isinstance(command, EntryCommand | Entries | Remote):
                 await self.feeds.on(link).receiver.take(command)
             case _:
                 raise ProtocolError(f"a {type(command).__name__.upper()} needs a tag")

@@ -102,6 +102,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "root": sids,
     "prefixes": tuples_of(st.text("0123456789abcdef", max_size=32)),
     "risen": numbers_32,
+    "packed": literals,
     "recipe": literals,
     "rows": literals,
     "scope": texts,

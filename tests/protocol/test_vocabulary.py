@@ -57,6 +57,7 @@ VERBS: list[tuple[str, type]] = [
     (f"a FETCH PART {'0' * 64} 0", c.FetchPart),
     ("a LOG ()", c.Log),
     ("a LOG () INLINE", c.Log),
+    ("* ENTRIES {0+}\r\n", c.Entries),
     ("* ACK dc1.b3:1", c.Ack),
     ("* SETTLED dc1 1 ()", c.Settled),
     ("a OK HELLO 1 dc1 dc1.b3 mail () 0", c.Hello),

@@ -74,7 +74,7 @@ class MemoryNode:
             job.outcome()
 
     def take(self, logged: Logged) -> None:
-        self.receive(logged.entry, logged.bodies.values())
+        self.receive(logged.entry, [body.message for body in logged.bodies.values()])
 
     def log(self, position: int | None = 0) -> list[Logged]:
         assert position is not None, "the log no longer has these entries"

@@ -67,7 +67,7 @@ ANNOTATE_BYTES_MAX = 2 * BYTES_AT_ONCE_MAX  # packed
 HEAVY_ROWS = 1000  # of a merge, or changes: a digest of so many takes 2 ms
 HEAVY_BYTES = 64 << 10  # of a merge's rows: to unpack so many takes 5 ms
 
-_CHANGED_ON_THE_WAY = "the connection changes what it carries, or a node is faulty"
+CHANGED_ON_THE_WAY = "the connection changes what it carries, or a node is faulty"
 
 _ERRORS: dict[str, type[MailError]] = {
     RefusalCode.NOT_FOUND: FolderNotFoundError,
@@ -151,10 +151,15 @@ def _header(entry: Entry, digest: bytes, change: int) -> EntryHeader:
     )  # fmt: skip
 
 
-def _add_command(add: MailAdd, body: bytes | Parts | None, mailbox: int, header: EntryHeader) -> Save | Copy:
+def message_of(stored: StoredBody) -> Text | Parts:
+    """Return a message's body as a SAVE brings it."""
+    message = stored.message
+    return message if isinstance(message, Parts) else Text(stored.content_hash, message)
+
+
+def _add_command(add: MailAdd, body: StoredBody | None, mailbox: int, header: EntryHeader) -> Save | Copy:
     if body is not None and not add.copied:
-        message = body if isinstance(body, Parts) else Text(add.content_hash, body)
-        return Save((mailbox,), add.received_ms, add.guid, add.flags, message, add.uid, header)
+        return Save((mailbox,), add.received_ms, add.guid, add.flags, message_of(body), add.uid, header)
     return Copy(
         source=0, destination=mailbox, source_uids=UidSet(), guids=(add.guid,), received_ms=add.received_ms,
         flags=add.flags, uid=add.uid, content_hash=add.content_hash, size=add.size_bytes, entry=header,
@@ -194,7 +199,7 @@ class Arrived:
     @property
     def memory_bytes(self) -> int:
         """Memory that the bodies take, in octets."""
-        return sum(memory_of(body.message) for body in self.bodies) + sum(map(memory_of, self.large))
+        return sum(body.memory_bytes for body in self.bodies) + sum(map(memory_of, self.large))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +264,7 @@ class EntryAssembler:
         entry = _entry(header, key, tuple(self._changes))
         if entry.digest() != header.digest:
             origin, seq = header.dot
-            raise ProtocolError(f"entry {seq} of {origin} does not match its digest: {_CHANGED_ON_THE_WAY}")
+            raise ProtocolError(f"entry {seq} of {origin} does not match its digest: {CHANGED_ON_THE_WAY}")
         return Arrived(entry, self._bodies, self._large)
 
     def announce(self, remote: Remote) -> Announced:
@@ -278,6 +283,11 @@ class EntryAssembler:
             raise ProtocolError(f"entry {header.dot} has {header.changes} changes; it must have 1 to {MAX_CHANGES}")
         self._header, self._key = header, key
         self._changes, self._bodies, self._large, self._memory_bytes = [], [], [], 0
+
+    def expect_whole(self) -> None:
+        """Raise ProtocolError if other entries come before the last command of an entry."""
+        if self._header is not None:
+            raise ProtocolError(f"entry {self._header.dot} was interrupted by ENTRIES")
 
     def _mailbox(self, command: EntryCommand | Remote) -> MailboxKey:
         match command:
@@ -309,7 +319,7 @@ class EntryAssembler:
         else:
             stored = StoredBody.of(came)
             if stored.content_hash != message.content_hash:
-                raise ProtocolError(f"a message does not match its hash: {_CHANGED_ON_THE_WAY}")
+                raise ProtocolError(f"a message does not match its hash: {CHANGED_ON_THE_WAY}")
             self._bodies.append(stored)
         return size_of(came)
 

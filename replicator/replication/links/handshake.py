@@ -19,6 +19,8 @@ from replicator.replication.links.object_entries import capability
 from replicator.runtime.environment import Environment
 
 ZSTD = "ZSTD"
+ENTRIES = "ENTRIES"
+"""The capability of a node that takes in entries in batches."""
 BLOCKS = "BLOCKS"
 """The capability of a node whose end of a connection has no TLS: it reads and writes blocks with checksums there."""
 REBUILDING = "REBUILDING"
@@ -85,7 +87,7 @@ class Handshake:
             f"SCOPE={self._config.mastership.scope}",
             f"CONFLICT={self._config.conflict.uid}",
         )
-        abilities = (*policies, *capability(self._config.checkpoint), *self._capabilities())
+        abilities = (*policies, ENTRIES, *capability(self._config.checkpoint), *self._capabilities())
         if stream is not None and self._certify(stream) is None:
             abilities = (*abilities, BLOCKS)
         capabilities = abilities if self._is_local() else (*abilities, ZSTD)

@@ -13,10 +13,11 @@ from functools import partial
 
 import trio
 
-from protocol.commands import Ack, EntryCommand, Log, RefusalCode, Refused, Remote
+from protocol.commands import Ack, Entries, EntryCommand, Log, RefusalCode, Refused, Remote
 from protocol.values import Dot, context_dots
 from replicator.errors import DiskFullError
 from replicator.replication import timing
+from replicator.replication.links.entry_batch import is_heavy_to_unpack, unpack_batch
 from replicator.replication.links.entry_codec import Announced, Arrived, EntryAssembler, error_of, is_heavy_to_add
 from replicator.replication.links.link import NoReplyError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
@@ -75,32 +76,40 @@ class Receiver:
         self._told: dict[str, int] = {}
         self._to_ask = Signal()
 
-    async def take(self, command: EntryCommand | Remote) -> None:
-        """Take the next command of an entry. Wait while too much is on its way to disk. Raises ProtocolError.
+    async def take(self, command: EntryCommand | Entries | Remote) -> None:
+        """Take the next command of an entry, or a batch. Wait while too much is on its way to disk.
 
         Do not wait while attachments of large messages are being fetched, since they arrive on this link too: entries
-        beyond the limit are then dropped and asked for again.
+        beyond the limit are then dropped and asked for again. Raises ProtocolError.
         """
-        arrived: Arrived | Announced | None
-        if isinstance(command, Remote):
-            self._remotes.check(self._link, command)
-            arrived = self._assembler.announce(command)
-        elif is_heavy_to_add(command):  # the link is not read meanwhile, so nothing else uses the assembler
-            arrived = await self._link.run_in_thread(partial(self._assembler.add, command))
-        else:
-            arrived = self._assembler.add(command)
-        if arrived is None:
+        arrived = await self._whole(command)
+        if not arrived:
             return
-        if isinstance(arrived, Arrived):
-            arrived.arrived_s = trio.current_time()
         if self._is_completing and self._waiting_bytes > WAITING_BYTES:
             self._has_dropped = True
             return
-        self._waiting.append(arrived)
-        self._waiting_bytes += arrived.memory_bytes + ENTRY_OVERHEAD_BYTES
+        for item in arrived:
+            if isinstance(item, Arrived):
+                item.arrived_s = trio.current_time()
+            self._waiting_bytes += item.memory_bytes + ENTRY_OVERHEAD_BYTES
+        self._waiting += arrived
         self._arrived.set()
         while self._waiting_bytes > WAITING_BYTES and not self._is_completing:
             await self._taken.wait()
+
+    async def _whole(self, command: EntryCommand | Entries | Remote) -> Sequence[Arrived | Announced]:
+        """Return the entries that the command completes. Raises ProtocolError."""
+        if isinstance(command, Entries):
+            self._assembler.expect_whole()
+            unpack = partial(unpack_batch, command)
+            return await self._link.run_in_thread(unpack) if is_heavy_to_unpack(command) else unpack()
+        if isinstance(command, Remote):
+            self._remotes.check(self._link, command)
+            return [self._assembler.announce(command)]
+        add = partial(self._assembler.add, command)
+        # The link is not read meanwhile, so nothing else uses the assembler.
+        arrived = await self._link.run_in_thread(add) if is_heavy_to_add(command) else add()
+        return [] if arrived is None else [arrived]
 
     async def run(self) -> None:
         """Ask for the entries that this node lacks, then write and acknowledge until cancelled."""

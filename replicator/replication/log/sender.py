@@ -11,18 +11,22 @@ is refused, since it needs SYNC. If there are no entries after them, the link en
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 import trio
 
-from protocol.commands import Ack, Done, EntryCommand, Log, Parts, RefusalCode, Refused, Remote
+from protocol.commands import Ack, Done, EntryCommand, Log, RefusalCode, Refused, Remote
 from protocol.stream_codec import ProtocolError
 from protocol.values import Dot, context_of, sid_of
 from replicator.errors import UnavailableError
 from replicator.replication import timing
+from replicator.replication.links.entry_batch import batch_of, pack_batch
 from replicator.replication.links.entry_codec import entry_commands, is_heavy, remote_command
+from replicator.replication.links.handshake import ENTRIES
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.log.gap_recovery import GapRecovery
@@ -133,11 +137,12 @@ class Sender:
                 was_at_end = True
                 await self._store.tail.grown()
                 continue
-            for item in logged:
-                if self._is_lacking(item.entry.dot):
-                    await self._send(item)
-                    if self._changed.is_set():
-                        return True
+            at = 0
+            while batch := self._next(logged, at):
+                await self._send(batch)
+                if self._changed.is_set():
+                    return True
+                at = bisect_right(logged, batch[-1].position, key=lambda item: item.position)
             position = end
             await trio.lowlevel.checkpoint()
 
@@ -204,7 +209,24 @@ class Sender:
     def _is_ours_to_send(self, origin: str) -> bool:
         return origin != self._link.hello.origin and self._ships(sid_of(origin), self._link.sid)
 
-    async def _send(self, item: Logged) -> None:
+    def _next(self, logged: Sequence[Logged], at: int) -> list[Logged]:
+        """Return the next entry that the peer lacks, with those that can be sent together with it; or nothing."""
+        lacking = (item for item in islice(logged, at, None) if self._is_lacking(item.entry.dot))
+        takes_batches = ENTRIES in self._link.hello.capabilities
+        return batch_of(lacking if takes_batches else islice(lacking, 1))
+
+    async def _send(self, batch: Sequence[Logged]) -> None:
+        if len(batch) == 1:  # as commands, which every peer takes
+            await self._send_alone(batch[0])
+            return
+        await self._link.room()
+        if self._link.closed:
+            raise LinkDownError(self._link.sid)
+        self._link.post(pack_batch(batch))
+        for item in batch:
+            self._sent[item.entry.dot.origin] = item.entry.dot.seq
+
+    async def _send_alone(self, item: Logged) -> None:
         entry = item.entry
         key = MailboxKey.of(entry)
         item = await self._without_expired(item)
@@ -225,7 +247,7 @@ class Sender:
 
     async def _without_expired(self, item: Logged) -> Logged:
         """Leave out large messages that are no longer kept: the peer would ask for their attachments in vain."""
-        large = [content_hash for content_hash, body in item.bodies.items() if isinstance(body, Parts)]
+        large = [content_hash for content_hash, body in item.bodies.items() if body.parts is not None]
         if not large:
             return item
         try:

@@ -72,18 +72,17 @@ class Prestage:
     # ---- at the node that numbers the message
 
     @staticmethod
-    def is_for(message: bytes | Parts) -> bool:
+    def is_for(message: Parts) -> bool:
         """Return True if the message is large enough to be offered."""
-        return isinstance(message, Parts) and message.size >= OFFERED_BYTES
+        return message.size >= OFFERED_BYTES
 
-    async def offer(self, message: bytes | Parts) -> None:
+    async def offer(self, message: Parts) -> None:
         """Return when as many neighbours as wanted have the message's attachments, or no more neighbours can get them.
 
         Raises DiskFullError if too few neighbours have room, and UnavailableError if the offer takes so long that the
         client could not hear OK in time. Were the message numbered then, the client would get an ambiguous error for a
         stored message and retry, creating a duplicate.
         """
-        assert isinstance(message, Parts)
         links, takers, full = list(self._links()), list[str](), list[str]()
         wanted, time_left_s = min(self._wanted, len(links)), self._time_left_s()
         if not wanted or time_left_s <= 0:

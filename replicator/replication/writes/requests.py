@@ -34,7 +34,7 @@ from protocol.values import Dot, UidSet
 from replicator.errors import MailError
 from replicator.mailstore import SLOWEST_BYTES_S
 from replicator.replication import timing
-from replicator.replication.links.entry_codec import values_of
+from replicator.replication.links.entry_codec import message_of, values_of
 from replicator.replication.links.link import PeerLink
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.entry_validation import NUMBER_MAX, are_annotations
@@ -74,14 +74,14 @@ class ChangeRequest(Protocol):
         ...
 
 
-def transfer_s(message: bytes | Text | Parts) -> float:
+def transfer_s(message: Text | Parts | None) -> float:
     """Return the extra seconds that a change may take to transfer its message's attachments, even on slow lines."""
     return min(timing.TRANSFER_MAX_S, message.size / SLOWEST_BYTES_S) if isinstance(message, Parts) else 0.0
 
 
-def message_of(operation: ChangeRequest) -> bytes | Parts:
-    """Return the message that a SAVE brings; empty for other requests."""
-    return operation.stored.message if isinstance(operation, SaveRequest) else b""
+def parts_of(operation: ChangeRequest) -> Parts | None:
+    """Return the large message that a SAVE brings, if it brings one."""
+    return operation.stored.parts if isinstance(operation, SaveRequest) else None
 
 
 def _check_head(tx: Transaction, key: MailboxKey, head: Dot | None) -> None:
@@ -119,8 +119,7 @@ class SaveRequest:
 
     def command(self, link: PeerLink) -> Command:
         """Return a SAVE without UID."""
-        stored = self.stored
-        message = stored.message if isinstance(stored.message, Parts) else Text(stored.content_hash, stored.message)
+        message = message_of(self.stored)
         return Save((link.number(self.key),), self.received_ms, self.guid, self.flags, message)
 
     def run(self, tx: Transaction) -> Reply:

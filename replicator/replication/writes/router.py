@@ -27,7 +27,7 @@ from replicator.replication.mastership.request_loops import RequestLoops
 from replicator.replication.writes import head_exchange
 from replicator.replication.writes.durability import Durability
 from replicator.replication.writes.prestage import Prestage
-from replicator.replication.writes.requests import ChangeRequest, NotHereYetError, dots_of, message_of, transfer_s
+from replicator.replication.writes.requests import ChangeRequest, NotHereYetError, dots_of, parts_of, transfer_s
 from replicator.store.db import queries
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.queries import MailboxKey
@@ -75,7 +75,7 @@ class Router:
         If this node is too far behind to show the change soon, return without that.
         """
         reply: Reply | None = None
-        with trio.move_on_after(timing.REQUEST_TIMEOUT_S + transfer_s(message_of(operation))):
+        with trio.move_on_after(timing.REQUEST_TIMEOUT_S + transfer_s(parts_of(operation))):
             await self._met_others.wait()
             reply = await self.perform(operation)
         if reply is not None:
@@ -91,16 +91,18 @@ class Router:
         key = operation.key
         # A node that has just started may be behind: it numbers only after it has had time to meet the other nodes.
         await self._met_others.wait()
-        is_to_be_offered = self._prestage.is_for(message_of(operation))
+        to_offer = parts_of(operation)
+        if to_offer is not None and not self._prestage.is_for(to_offer):
+            to_offer = None
         while True:
             master = await self._mastership.find(key)
             if master == self._mastership.sid:
                 await self._wait_to_number(key)
                 is_ready = self._mastership.may_number(key)
-                if is_ready and is_to_be_offered:
+                if is_ready and to_offer is not None:
                     self._durability.check()
-                    await self._prestage.offer(message_of(operation))
-                    is_to_be_offered = False
+                    await self._prestage.offer(to_offer)
+                    to_offer = None
                     continue  # the master may have changed during the offer
                 try:
                     if is_ready:

@@ -27,31 +27,39 @@ DOUBTED_MS = -(1 << 63)
 class StoredBody:
     """A message body ready to be written. Preparing it is the costly step, which needs no lock.
 
-    `message` is what is sent to peers: the body itself or, for a large one, the `Parts` with its recipe, each of
-    whose attachments one of the `holdings` keeps in the attachment store. `packed` is what the database has of it.
+    `packed` is what the database has of it. A large one has `parts`: its recipe, each of whose attachments one of the
+    `holdings` keeps in the attachment store.
     """
 
     content_hash: bytes
-    message: bytes | Parts = field(repr=False)
+    size_bytes: int
     packed: bytes = field(repr=False)
+    parts: Parts | None = field(default=None, repr=False)
     holdings: tuple[Holding, ...] = ()
 
     @classmethod
     def of(cls, body: bytes) -> StoredBody:
         """Hash and compress a body."""
         compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
-        return cls(hashlib.sha256(body).digest(), body, compressor.compress(body))
+        return cls(hashlib.sha256(body).digest(), len(body), compressor.compress(body))
 
     @classmethod
     def of_recipe(cls, parts: Parts, holdings: Iterable[Holding]) -> StoredBody:
         """Prepare a body whose attachments are all referenced by `holdings`."""
         compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True)
-        return cls(parts.content_hash, parts, compressor.compress(parts.recipe), tuple(holdings))
+        return cls(parts.content_hash, parts.size, compressor.compress(parts.recipe), parts, tuple(holdings))
 
     @property
-    def size_bytes(self) -> int:
-        """Size of the body, in octets."""
-        return size_of(self.message)
+    def message(self) -> bytes | Parts:
+        """What is sent to peers: the body itself, unpacked anew each time, or the `Parts` of a large one."""
+        if self.parts is not None:
+            return self.parts
+        return zstandard.ZstdDecompressor().decompress(self.packed, max_output_size=MAX_BODY_BYTES)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that the body takes, in octets: a small one is kept packed."""
+        return len(self.packed) + (0 if self.parts is None else len(self.parts.recipe))
 
 
 def size_of(message: bytes | Parts) -> int:
@@ -89,14 +97,30 @@ def read_body(connection: sqlite3.Connection, content_hash: bytes) -> bytes | Pa
 
     The attachments of a large body are not checked.
     """
+    found = _read(connection, content_hash)
+    return found[1] if found is not None else None
+
+
+def read_stored(connection: sqlite3.Connection, content_hash: bytes) -> StoredBody | None:
+    """Return a body as it is stored, without its holdings, or None as `read_body` does."""
+    found = _read(connection, content_hash)
+    if found is None:
+        return None
+    packed, message = found
+    return StoredBody(content_hash, size_of(message), packed, message if isinstance(message, Parts) else None)
+
+
+def _read(connection: sqlite3.Connection, content_hash: bytes) -> tuple[bytes, bytes | Parts] | None:
     row = connection.execute("SELECT body, size_bytes, parted FROM content WHERE hash = ?", (content_hash,)).fetchone()
     if row is None:
         return None
     packed, size_bytes, is_large = row
     unpacked = _unpacked(packed)
     if unpacked is not None and is_large:
-        return Parts(content_hash, size_bytes, unpacked)
-    return unpacked if unpacked is not None and hashlib.sha256(unpacked).digest() == content_hash else None
+        return packed, Parts(content_hash, size_bytes, unpacked)
+    if unpacked is None or hashlib.sha256(unpacked).digest() != content_hash:
+        return None
+    return packed, unpacked
 
 
 def read_small_bodies(connection: sqlite3.Connection, hashes: Iterable[bytes], max_bytes: int) -> dict[bytes, bytes]:
@@ -145,7 +169,7 @@ def unrecorded(connection: sqlite3.Connection, holdings: Iterable[Holding]) -> l
 
 def _insert(connection: sqlite3.Connection, stored: StoredBody) -> bool:
     """Insert the body's row, unless there is one. Return True if a row was written."""
-    is_large = isinstance(stored.message, Parts)
+    is_large = stored.parts is not None
     row = (stored.content_hash, stored.size_bytes, is_large, stored.packed)
     query = "INSERT OR IGNORE INTO content (hash, size_bytes, parted, body) VALUES (?, ?, ?, ?)"
     return connection.execute(query, row).rowcount == 1
@@ -153,7 +177,7 @@ def _insert(connection: sqlite3.Connection, stored: StoredBody) -> bool:
 
 def _may_stay(connection: sqlite3.Connection, stored: StoredBody) -> bool:
     """Return True if the stored body is as good as this one. Mostly the bytes are equal, and nothing is unpacked."""
-    is_large = isinstance(stored.message, Parts)
+    is_large = stored.parts is not None
     query = "SELECT (size_bytes, parted, body) = (?, ?, ?) FROM content WHERE hash = ?"
     row = (stored.size_bytes, is_large, stored.packed, stored.content_hash)
     if connection.execute(query, row).fetchone() != (1,):

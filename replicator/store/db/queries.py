@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from protocol.values import Context, Dot, UidSet
-from replicator.store.bodies.body_rows import read_body
+from replicator.store.bodies.body_rows import read_stored
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
 from replicator.store.db.message_rows import ROW_COLUMNS, DamagedRowError, key_from, message_of, row_from
@@ -399,7 +399,7 @@ def log_after(
     for at, origin, seq, body in cursor:
         entry = entry_of(Dot(origin, seq), body)
         hashes = {change.content_hash for change in entry.changes if isinstance(change, MailAdd) and not change.copied}
-        bodies = {key: message for key in hashes if (message := read_body(connection, key)) is not None}
+        bodies = {key: stored for key in hashes if (stored := read_stored(connection, key)) is not None}
         logged = Logged(at, entry, len(body), bodies)
         total += logged.memory_bytes
         if found and total > max_bytes:

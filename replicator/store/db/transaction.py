@@ -13,10 +13,9 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from protocol.commands import Parts
 from protocol.values import Context, Dot
 from replicator.config import LimitsConfig
-from replicator.store.bodies.body_rows import StoredBody, memory_of, size_of, write_body
+from replicator.store.bodies.body_rows import StoredBody, write_body
 from replicator.store.bodies.deletion_candidates import spare_bodies_of
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain, Usage
@@ -41,17 +40,17 @@ class Logged:
     position: int
     entry: Entry
     entry_bytes: int  # without bodies
-    bodies: Mapping[bytes, bytes | Parts] = field(default_factory=dict, repr=False)
+    bodies: Mapping[bytes, StoredBody] = field(default_factory=dict, repr=False)
 
     @property
     def size_bytes(self) -> int:
         """Size of the entry with its bodies, whichever way they are kept."""
-        return self.entry_bytes + sum(map(size_of, self.bodies.values()))
+        return self.entry_bytes + sum(body.size_bytes for body in self.bodies.values())
 
     @property
     def memory_bytes(self) -> int:
         """Memory taken by the entry and its bodies."""
-        return self.entry_bytes + sum(map(memory_of, self.bodies.values()))
+        return self.entry_bytes + sum(body.memory_bytes for body in self.bodies.values())
 
 
 @dataclass(slots=True)
@@ -225,8 +224,8 @@ class Transaction:
         if not applied:
             self.let_wait(entry)
         self.commit.context[entry.dot.origin] = entry.dot.seq
-        messages = {stored.content_hash: stored.message for stored in bodies}
-        self.commit.logged.append(Logged(position, entry, len(body), messages))
+        came = {stored.content_hash: stored for stored in bodies}
+        self.commit.logged.append(Logged(position, entry, len(body), came))
 
     def correct(self, entry: Entry, right: Entry) -> None:
         """Replace an entry of the log by one that names other bodies of messages."""

@@ -35,7 +35,7 @@ def garble(tx: Transaction, content_hash: bytes) -> None:
 
 
 def exchange(tx: Transaction, content_hash: bytes) -> None:
-    replace_body(tx.connection, StoredBody(content_hash, OTHER.message, OTHER.packed))
+    replace_body(tx.connection, StoredBody(content_hash, OTHER.size_bytes, OTHER.packed))
 
 
 async def damage(node: Node, how: Damage) -> None:

@@ -1,6 +1,6 @@
 """Reconciliation of one mailbox with one other node: adoption, a merge, or no change."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -267,9 +267,9 @@ async def test_node_that_advances_during_the_comparison_is_not_damaged(
         released = trio.Event()
         send = Sender._send
 
-        async def send_late(sender: Sender, item: Logged) -> None:
+        async def send_late(sender: Sender, batch: Sequence[Logged]) -> None:
             await released.wait()
-            await send(sender, item)
+            await send(sender, batch)
 
         monkeypatch.setattr(Sender, "_send", send_late)
         await nodes.start("dc1")

@@ -15,7 +15,6 @@ from protocol.commands import (
     EntryCommand,
     EntryHeader,
     Mbox,
-    Parts,
     RefusalCode,
     Refused,
     Save,
@@ -109,11 +108,11 @@ def logged_entries(draw: st.DrawFn) -> Logged:
     kind = draw(st.sampled_from(["mail", "tree"]))
     user = draw(texts)
     changes: list[Change] = []
-    known: dict[bytes, bytes | Parts] = {}
+    known: dict[bytes, StoredBody] = {}
     for change in draw(st.lists(mail_changes if kind == "mail" else tree_changes, min_size=1, max_size=5)):
         if isinstance(change, MailAdd) and not change.copied:
             stored = StoredBody.of(draw(st.binary(max_size=100)))
-            known[stored.content_hash] = stored.message
+            known[stored.content_hash] = stored
             changes.append(change._replace(size_bytes=stored.size_bytes, content_hash=stored.content_hash))
         else:
             changes.append(change)
@@ -149,8 +148,8 @@ def over_the_wire(logged: Logged) -> list[Arrived]:
 def test_every_entry_arrives_as_it_was_sent(logged: Logged) -> None:
     (arrived,) = over_the_wire(logged)
     assert arrived.entry == logged.entry
-    assert {body.content_hash: body.message for body in arrived.bodies} == logged.bodies
-    assert arrived.memory_bytes == sum(body.size_bytes for body in arrived.bodies)
+    assert {body.content_hash: body for body in arrived.bodies} == logged.bodies
+    assert arrived.memory_bytes == sum(body.memory_bytes for body in arrived.bodies)
 
 
 @settings(max_examples=examples(75, 150), deadline=None)
@@ -161,7 +160,7 @@ def test_entries_that_changed_on_the_way_are_refused(logged: Logged, data: st.Da
     sent[at] = data.draw(st.integers(0, 255) | st.sampled_from(b"0123456789abcdef"))
     for arrived in decoded_entries(bytes(sent)):
         assert arrived.entry.digest() == logged.entry.digest()
-        assert {body.content_hash: body.message for body in arrived.bodies} == logged.bodies
+        assert {body.content_hash: body for body in arrived.bodies} == logged.bodies
 
 
 @settings(max_examples=100)

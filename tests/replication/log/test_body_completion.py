@@ -306,7 +306,8 @@ async def test_abandoned_partial_download_is_removed(
             assert isinstance(received, UploadedBody)
             coordinator = nodes["dc1"].coordinator
             prestage = Prestage(coordinator.store, coordinator.bodies, lambda: coordinator.connections.links, 1)
-            await prestage.offer(received.stored.message)
+            assert received.stored.parts is not None
+            await prestage.offer(received.stored.parts)
         assert contents(nodes["dc2"])
         await trio.sleep(timing.PARTIAL_DOWNLOADS_KEPT_S + 2 * timing.PARTIAL_DOWNLOADS_LOOK_EVERY_S)
         assert not contents(nodes["dc2"])

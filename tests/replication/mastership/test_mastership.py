@@ -1,7 +1,7 @@
 """The node that asks first becomes master, until the component changes, and it numbers only after catching up."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,10 +200,10 @@ class HeldSenders:
         self.released = trio.Event()
         send = Sender._send
 
-        async def send_late(sender: Sender, item: Logged) -> None:
+        async def send_late(sender: Sender, batch: Sequence[Logged]) -> None:
             if sender._link.sid == sid:
                 await self.released.wait()
-            await send(sender, item)
+            await send(sender, batch)
 
         patch.setattr(Sender, "_send", send_late)
 

@@ -1,6 +1,7 @@
 """Nodes that apply a repair plan make mailboxes equal that are still as compared, and touch nothing else."""
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -107,8 +108,8 @@ async def test_fork_of_two_peers_is_repaired_at_a_node_behind_both(
 ) -> None:
     send = Sender._send
 
-    async def send_others(sender: Sender, item: Logged) -> None:
-        await (never() if sender._link.sid == "dc1" else send(sender, item))
+    async def send_others(sender: Sender, batch: Sequence[Logged]) -> None:
+        await (never() if sender._link.sid == "dc1" else send(sender, batch))
 
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("common")

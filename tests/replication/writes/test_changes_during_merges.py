@@ -26,7 +26,6 @@ from replicator.store.store import Store
 from replicator.view import MailboxView
 from resync.entry import anchor
 from resync.state import MailboxState
-from tests.bodies import stored_of
 from tests.one_node import run_inline
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 from tests.replication.meeting import behind_a_merge, bodies, fork, meeting
@@ -253,7 +252,7 @@ async def mastered_on_another_branch(directory: Path, *, joined: bool) -> AsyncI
         async def submit(operation: ChangeRequest) -> Reply:
             reply = master.write(operation.run)
             for logged in master.log():
-                bodies = [stored_of(body) for body in logged.bodies.values()]
+                bodies = list(logged.bodies.values())
                 await store.write(partial(receive, entry=logged.entry, bodies=bodies))
             if joined:
                 (head,) = await store.read(partial(branch_heads, chain_id=STORED.mailbox_id))

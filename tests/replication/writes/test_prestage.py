@@ -97,7 +97,8 @@ async def test_prestaged_attachments_without_an_entry_are_removed(tmp_path: Path
             await sink.write(LARGE)
             received = await sink.finish()
             assert isinstance(received, UploadedBody)
-            await nodes["dc1"].coordinator.prestage.offer(received.stored.message)
+            assert received.stored.parts is not None
+            await nodes["dc1"].coordinator.prestage.offer(received.stored.parts)
             assert len(contents(nodes["dc2"])) == 1
         await trio.sleep(timing.PRESTAGE_HELD_S - 1)
         assert is_held(nodes["dc2"])

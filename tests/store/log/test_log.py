@@ -19,7 +19,6 @@ from replicator.store.db.queries import Lag
 from replicator.store.db.transaction import Logged
 from replicator.store.log.apply import receive
 from replicator.store.store import Store
-from tests.bodies import stored_of
 from tests.store.harness import INBOX, copying, expunging, flagging, guid, open_store, save, saving
 from tests.store.memory_node import MemoryNode
 
@@ -35,8 +34,7 @@ async def read_all(store: Store, position: int) -> list[Logged]:
 
 
 async def take(store: Store, logged: Logged) -> None:
-    bodies = [stored_of(body) for body in logged.bodies.values()]
-    await store.write(lambda tx: receive(tx, logged.entry, bodies))
+    await store.write(lambda tx: receive(tx, logged.entry, list(logged.bodies.values())))
 
 
 @pytest.mark.parametrize("tail_bytes", [0, 5_000, 1 << 20])
@@ -89,13 +87,13 @@ async def test_damaged_body_is_not_sent_and_can_be_replaced(tmp_path: Path) -> N
     async with open_store(tmp_path) as store:
         await save(store, 1)
         body = StoredBody.of(b"text 1")
-        damaged = StoredBody(body.content_hash, b"", StoredBody.of(b"other").packed)
+        damaged = StoredBody(body.content_hash, 0, StoredBody.of(b"other").packed)
         await store.write(lambda tx: replace_body(tx.connection, damaged))
         [logged] = await store.read(lambda reader: queries.log_after(reader, 0, 1 << 40, 9, 1 << 20))
         assert logged.bodies == {}
         await store.write(lambda tx: replace_body(tx.connection, body))
         [logged] = await store.read(lambda reader: queries.log_after(reader, 0, 1 << 40, 9, 1 << 20))
-        assert logged.bodies == {body.content_hash: b"text 1"}
+        assert logged.bodies == {body.content_hash: body}
 
 
 # ---- contexts ----------------------------------------------------------------------------------------------------

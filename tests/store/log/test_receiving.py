@@ -96,7 +96,7 @@ def test_entries_wait_for_their_predecessors(node: MemoryNode) -> None:
     first, second = take_turns(5)
     assert first.digests() == second.digests()
     late, early = of_origin(first, "dc1.a"), of_origin(first, "dc2.a")
-    bodies = {logged.entry.dot: list(logged.bodies.values()) for logged in first.log()}
+    bodies = {logged.entry.dot: [body.message for body in logged.bodies.values()] for logged in first.log()}
     for entry in early:
         node.receive(entry, bodies[entry.dot])
         assert not node.applied(entry.dot)
