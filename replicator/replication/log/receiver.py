@@ -33,7 +33,7 @@ from resync.entry import Entry
 log = logging.getLogger(__name__)
 
 WAITING_BYTES = 16 << 20  # of entries that have arrived and are not yet on disk; beyond it the link is not read
-ENTRY_OVERHEAD_BYTES = 512
+ENTRY_OVERHEAD_BYTES = 2560  # measured: the objects of an entry that adds a message
 
 LinkTo = Callable[[str], PeerLink | None]
 """SID -> the link to that neighbour, if there is one."""

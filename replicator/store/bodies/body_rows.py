@@ -192,6 +192,8 @@ def _may_stay(connection: sqlite3.Connection, stored: StoredBody) -> bool:
 
 
 def _record(connection: sqlite3.Connection, stored: StoredBody) -> None:
+    if not stored.holdings:  # as of most
+        return
     connection.executemany(
         "INSERT OR REPLACE INTO attachment (text, hash, holder, kept) VALUES (?, ?, ?, ?)",
         [(stored.content_hash, held.hash, held.holder, held.kept) for held in stored.holdings],

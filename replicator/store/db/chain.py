@@ -57,6 +57,11 @@ class Chain:
 
     The writer's, not on disk.
     """
+    keeps_waiting: bool | None = field(default=None, compare=False)
+    """True if entries of this chain may wait or be abandoned, None if not yet checked.
+
+    The writer's, not on disk.
+    """
     time: int = field(default=0, compare=False)
     """Time of the head's stamp, as far as this run of the node has seen it. The writer's, not on disk."""
 
@@ -104,6 +109,9 @@ SELECT id FROM (
     SELECT id FROM step WHERE id IS NOT NULL
 )"""
 _IDS = " UNION ".join(_STEPS.format(table=table, key=key) for table, key in (("chain", "id"), *_OTHERS))
+_KEEPS_WAITING = (  # abandoned entries by the partial index
+    "SELECT 1 FROM waiting WHERE chain = ?1 UNION ALL SELECT 1 FROM log WHERE chain = ?1 AND applied = 2 LIMIT 1"
+)
 _GONE = (
     "is missing, and this node cannot number changes without it; run `replicator check --repair` at this node;"
     " if that does not bring it back, stop the node and run `replicator rebuild --from-peers`"
@@ -114,6 +122,11 @@ def load(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:
     """Return the chain, or None if this node has none of that id."""
     row = connection.execute(f"{SELECT} WHERE id = ?", (chain_id,)).fetchone()
     return None if row is None else from_row(row)
+
+
+def keeps_waiting(connection: sqlite3.Connection, chain_id: bytes) -> bool:
+    """Return True if entries of the chain wait or are abandoned."""
+    return connection.execute(_KEEPS_WAITING, (chain_id,)).fetchone() is not None
 
 
 def load_known(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:

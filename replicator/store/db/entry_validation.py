@@ -280,6 +280,8 @@ def _forks_against_itself(tx: Transaction, chain: Chain, entry: Entry) -> bool:
 
     A merge would then take the mail of that earlier entry for expunged.
     """
+    if not tx.keeps_waiting(chain.id):
+        return False
     context = {**chain.context, **entry.joined_context}
     query = "SELECT 1 FROM waiting WHERE chain = ? AND origin = ? AND seq > ? AND seq < ?"
     seen = context.get(entry.dot.origin, 0)

@@ -241,8 +241,19 @@ class Transaction:
             self.memory.origins[name].offset_bytes += more
         self.commit.corrected = True
 
+    def keeps_waiting(self, chain_id: bytes) -> bool:
+        """Return True if entries of the chain may wait or be abandoned. Looked up once: of most chains none does."""
+        chain = self.chain(chain_id)
+        if chain is None:
+            return True
+        if chain.keeps_waiting is None:
+            chain.keeps_waiting = chains.keeps_waiting(self.connection, chain_id)
+        return chain.keeps_waiting
+
     def let_wait(self, entry: Entry) -> None:
         """Let a logged entry wait until its predecessors are applied."""
+        if (chain := self.chain(entry.mailbox_id)) is not None:
+            chain.keeps_waiting = True
         spare_bodies_of(self.connection, entry)
         self.connection.executemany(
             "INSERT INTO waiting (chain, after_origin, after_seq, origin, seq) VALUES (?,?,?,?,?)",

@@ -165,6 +165,8 @@ def _revive(tx: Transaction, chain_id: bytes, has_come: Callable[[Dot], bool]) -
 
     This happens when a disk that was given up comes back: the log, a merge or an adoption brings its entries.
     """
+    if not tx.keeps_waiting(chain_id):
+        return
     revived: set[Dot] = set()
     for entry in sorted(_abandoned(tx, chain_id), key=lambda entry: entry.modseq):
         if any(dot in revived or has_come(dot) for dot in entry.predecessors):
@@ -192,6 +194,8 @@ def _release(tx: Transaction, chain_id: bytes, dot: Dot, waited_for: Iterable[Do
 
 
 def _next_waiting(tx: Transaction, chain_id: bytes) -> Entry | None:
+    if not tx.keeps_waiting(chain_id):
+        return None
     chain = tx.chain(chain_id)
     assert chain is not None
     assert chain.head is not None

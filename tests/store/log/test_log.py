@@ -67,10 +67,10 @@ async def test_slice_ends_at_its_limits_but_is_never_empty() -> None:
     node = MemoryNode("dc1.a")
     for number in range(5):
         node.write(saving(b"x" * 1000, guid(number)))
-    size = node.log()[0].size_bytes
+    size = node.log()[0].memory_bytes
     lengths = [
         len(queries.log_after(node.connection, 0, 1 << 40, *limits))
-        for limits in ((3, 1 << 20), (9, 2 * size + 500), (9, 1))
+        for limits in ((3, 1 << 20), (9, 2 * size + size // 2), (9, 1))
     ]
     assert lengths == [3, 2, 1]
     assert queries.log_after(node.connection, 5, 1 << 40, 9, 1 << 20) == []
