@@ -43,7 +43,7 @@ ATTACHMENTS = "attachments"  # the directory beside the database
 READERS = 2  # connections, and so threads, that read at once
 TAIL_BYTES = 16 << 20  # of recent entries in memory, from which links that keep up are served
 TAIL_ENTRY_OVERHEAD = 1024
-SLICE_ENTRIES, SLICE_BYTES = 64, 4 << 20  # of one read of the log from disk
+SLICE_ENTRIES, SLICE_BYTES = 256, 4 << 20  # of one read of the log from disk
 LOOK_EVERY_S = 0.5  # interval of checks whether a state taken over from a peer has brought an awaited entry's effect
 CLOSE_TIMEOUT_S = 10.0  # for work submitted before the store closes
 

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from tests.fuzz.target import Target
 
-NAMES = ("wire", "imap", "session", "lmtp", "http", "config")
+NAMES = ("wire", "batch", "imap", "session", "lmtp", "http", "config")
 """Each is a module of this folder that has a `TARGET`."""
 
 

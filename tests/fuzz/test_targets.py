@@ -12,6 +12,7 @@ from tests.fuzz.targets import NAMES, load
 
 COUNTS = {
     "wire": (80, 400),
+    "batch": (150, 800),
     "imap": (150, 800),
     "session": (5, 60),
     "lmtp": (120, 1000),
