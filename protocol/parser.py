@@ -28,7 +28,7 @@ WIRE_LIMITS = FrameLimits(
     text=512 * KIB,  # a COPY of `LIST_MAX` messages, 33 bytes for each GUID, and its reply, with a dot for each
     literal=64 * MIB,  # the largest message that is not in parts
     literals_total=65 * MIB,  # a message and the names beside it
-    literals=4,  # no command has more fields that may be literals
+    literals=64,  # of a SAVE-ALL with as many messages; no other command has more than 4
 )
 NUMBER_MAX = 2**63 - 1
 """Largest number: SQLite, MessagePack and Parquet hold it in a signed 64-bit integer."""
@@ -280,6 +280,9 @@ class _Meaning(Transformer[Token, object]):
     ) -> c.Save:
         return c.Save(mailboxes, received_ms, guid, flags, message, uid, entry)
 
+    def save_all(self, mailbox: int, *messages: c.NewMessage) -> c.SaveAll:
+        return c.SaveAll(mailbox, messages)
+
     def copy(  # noqa: PLR0917 - the same
         self,
         source: int,
@@ -330,6 +333,6 @@ class _Meaning(Transformer[Token, object]):
     create, rename, delete = c.Create, c.Rename, c.Delete
     sync_node, sync_end, ranges = c.SyncNode, c.SyncEnd, c.Ranges
     fetch_uid, fetch_guid, fetch_hash, fetch_part = c.FetchUid, c.FetchGuid, c.FetchHash, c.FetchPart
-    entries, settled, text, parts = c.Entries, c.Settled, c.Text, c.Parts
+    entries, settled, text, parts, new_message = c.Entries, c.Settled, c.Text, c.Parts, c.NewMessage
     done, master, moved, saved, stored = c.Done, c.Master, c.Moved, c.Saved, c.Stored
     mismatch, snapshot, content, refused = c.Mismatch, c.Snapshot, c.Content, c.Refused

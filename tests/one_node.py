@@ -174,10 +174,6 @@ class HookedMail(ClusterMailStore):
         await self.before_change(view.user)
         return await super().claim_recent(view)
 
-    async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
-        await self.before_change(folder.user)
-        return await super().save(folder, message)
-
     async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
         await self.before_change(folder.user)
         return await super().save_all(folder, messages)

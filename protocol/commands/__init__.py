@@ -35,11 +35,13 @@ from protocol.commands.mailboxes import (
     Expunge,
     Mbox,
     Merge,
+    NewMessage,
     Offer,
     Parts,
     Remote,
     Rename,
     Save,
+    SaveAll,
     Store,
     Subscribe,
     Text,
@@ -87,6 +89,7 @@ __all__ = [
     "Merge",
     "Mismatch",
     "Moved",
+    "NewMessage",
     "Offer",
     "Parts",
     "Ping",
@@ -99,6 +102,7 @@ __all__ = [
     "Root",
     "Rows",
     "Save",
+    "SaveAll",
     "Saved",
     "Settled",
     "Snapshot",
@@ -112,13 +116,13 @@ __all__ = [
     "Who",
 ]
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscribe | Annotate | Merge
 """Commands that may carry an entry header."""
 
 Command = (
-    Hello | Ping | Links | Root | Dropped | Who | MasterMove | Mbox | Offer | EntryCommand | Remote
+    Hello | Ping | Links | Root | Dropped | Who | MasterMove | Mbox | Offer | SaveAll | EntryCommand | Remote
     | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | FetchPart | Log
     | Entries | Ack | Settled
 )  # fmt: skip

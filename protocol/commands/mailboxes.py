@@ -108,6 +108,27 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
+class NewMessage:
+    """One of the messages of a `SaveAll`."""
+
+    received_ms: int
+    guid: bytes
+    flags: tuple[str, ...]
+    message: Text = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SaveAll:
+    """Ask the master to add small messages to a mailbox by one entry, in this order.
+
+    Answered by `Saved`. In a retry, messages whose GUIDs the mailbox has get the UIDs that they already have.
+    """
+
+    mailbox: int
+    messages: tuple[NewMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Copy:
     """Add the messages that `source` shows under `source_uids`, which must have these GUIDs: all or none, as in `Save`.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from protocol import commands as c
 from protocol.formatter import values as v
 
@@ -66,6 +68,21 @@ def _(save: c.Save) -> list[v.Field]:
         *_entry(save.entry),
         *v.form(save.message),
     ]
+
+
+@v.form.register
+def _(message: c.NewMessage) -> list[v.Field]:
+    return [
+        v.date_ms(message.received_ms),
+        v.hex_id(message.guid),
+        v.list_of(v.flag, message.flags),
+        *v.form(message.message),
+    ]
+
+
+@v.form.register
+def _(save_all: c.SaveAll) -> list[v.Field]:
+    return ["SAVE-ALL", v.number_32(save_all.mailbox), *chain.from_iterable(map(v.form, save_all.messages))]
 
 
 @v.form.register

@@ -8,14 +8,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 
 import trio
 
 from protocol.commands import Stored
+from protocol.units import MIB
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.annotations import check_annotation_name
 from replicator.errors import (
@@ -45,27 +45,31 @@ from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.writes.quotas import Quotas
 from replicator.replication.writes.requests import (
+    SAVE_ALL_MAX,
     AnnotateRequest,
     CopyRequest,
     CreateRequest,
     DeleteRequest,
     RenameRequest,
-    SaveRequest,
     StoreRequest,
     SubscribeRequest,
+    save_request,
 )
 from replicator.replication.writes.uid_retry import Added, UidRetry
 from replicator.runtime.environment import Environment
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import chain as chains
 from replicator.store.db import queries, recent
 from replicator.store.db.chain import Usage
 from replicator.store.db.queries import FolderRecord, MailboxKey
 from replicator.store.db.transaction import Commit, Transaction
+from replicator.store.log.sequencer import NewMail
 from replicator.store.store import Store
 from replicator.view import MailboxView, Message
 from resync.entry import NOWHERE, tree_id
 
 FOLDERS_IN_MEMORY = 10_000
+ENTRY_BYTES = MIB  # of small messages that are saved by one entry
 AT_ONCE = 2000  # messages of one COPY, STORE or EXPUNGE; a client's command for more takes several, one after the other
 
 
@@ -258,37 +262,46 @@ class ClusterMailStore:
 
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
         """See `MailStore`. A save names no UIDs, so if the folder has been replaced, the new one gets the message."""
-        async with self._quotas.room(folder.user, _room_of([message])):
-            folder, added = await self._save(folder, message)
-        return SavedMessage(folder.uidvalidity, added.uids[0], added.shown)
+        [saved] = await self.save_all(folder, [message])
+        return saved
 
     async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
         """See `MailStore`. After an error, the messages that are there already are removed."""
         saved: list[tuple[Folder, Added]] = []
         async with self._quotas.room(folder.user, _room_of(messages)):
             try:
-                for message in messages:
-                    saved.append(await self._save(folder, message))
-                    folder = saved[-1][0]
+                for some in _parts(messages):
+                    async with AsyncExitStack() as stack:
+                        for mails in _entries(await self._prepared(stack, some)):
+                            saved.append(await self._save(folder, mails))
+                            folder = saved[-1][0]
             except MailError:
                 # RFC 3502 section 6.3.11: no partial appending.
                 for to, added in saved:
                     await self._uid_retry.take_back(MailboxKey.of(to), added)
                 raise
-        return [SavedMessage(to.uidvalidity, added.uids[0], added.shown) for to, added in saved]
+        return [SavedMessage(to.uidvalidity, uid, added.shown) for to, added in saved for uid in added.uids]
 
-    async def _save(self, folder: Folder, message: NewMessage) -> tuple[Folder, Added]:
+    async def _save(self, folder: Folder, mails: Sequence[NewMail]) -> tuple[Folder, Added]:
+        """Save messages by one entry. Return the folder that has got them."""
+        while True:
+            try:
+                return folder, await self._uid_retry.add(save_request(MailboxKey.of(folder), mails))
+            except FolderNotFoundError:
+                folder = await self._become(folder)
+
+    async def _prepared(self, stack: AsyncExitStack, messages: Iterable[NewMessage]) -> Sequence[NewMail]:
+        """Prepare the messages, whose attachments are held until the stack is left."""
+        mails = list[NewMail]()
+        for message in messages:
+            if mails:
+                await trio.lowlevel.checkpoint()  # each body is hashed and compressed
+            mails.append(self._new_mail(message, await stack.enter_async_context(self._bodies.prepared(message.body))))
+        return mails
+
+    def _new_mail(self, message: NewMessage, stored: StoredBody) -> NewMail:
         received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
-        async with self._bodies.prepared(message.body) as stored:
-            operation = SaveRequest(
-                MailboxKey.of(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
-            )
-            while True:
-                try:
-                    return folder, await self._uid_retry.add(operation)
-                except FolderNotFoundError:
-                    folder = await self._become(folder)
-                    operation = replace(operation, key=MailboxKey.of(folder))
+        return NewMail(self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored)
 
     async def _become(self, folder: Folder) -> Folder:
         """Return the folder that now has this name, once this node knows of it; the master does already.
@@ -457,8 +470,34 @@ def _among(messages: list[Message], uids: UidSet) -> list[Message]:
 
 def _room_of(messages: Sequence[NewMessage]) -> Usage:
     """Return what the messages will take."""
-    bodies = [message.body for message in messages]
-    return Usage(len(bodies), sum(len(body) if isinstance(body, bytes) else body.size_bytes for body in bodies))
+    return Usage(len(messages), sum(map(_size_bytes, messages)))
+
+
+def _size_bytes(message: NewMessage) -> int:
+    return len(message.body) if isinstance(message.body, bytes) else message.body.size_bytes
+
+
+def _parts(messages: Iterable[NewMessage]) -> Iterator[list[NewMessage]]:
+    """Yield the messages in parts that one entry may bring: `SAVE_ALL_MAX` of `ENTRY_BYTES`, or a single larger one."""
+    part, part_bytes = list[NewMessage](), 0
+    for message in messages:
+        size_bytes = _size_bytes(message)
+        if part and (len(part) == SAVE_ALL_MAX or part_bytes + size_bytes > ENTRY_BYTES):
+            yield part
+            part, part_bytes = [], 0
+        part.append(message)
+        part_bytes += size_bytes
+    if part:
+        yield part
+
+
+def _entries(mails: Sequence[NewMail]) -> Iterator[Sequence[NewMail]]:
+    """Yield the messages by entry. One with attachments has an entry of its own, which may have to wait for them."""
+    for is_whole, some in groupby(mails, lambda mail: isinstance(mail.stored.message, bytes)):
+        if is_whole:
+            yield [*some]
+        else:
+            yield from ([one] for one in some)
 
 
 async def _usage_of(messages: Sequence[Message]) -> Usage:

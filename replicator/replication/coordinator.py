@@ -223,6 +223,7 @@ class Coordinator:
             router=self.router,
             lacks=self.fork_scheduler.lacks,
             new_id=environment.new_guid,
+            run_in_thread=environment.run_in_thread,
         )
 
     async def run(self) -> None:

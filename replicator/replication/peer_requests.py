@@ -23,6 +23,7 @@ from protocol.commands import (
     Reply,
     Rows,
     Save,
+    SaveAll,
     Saved,
     SyncEnd,
     SyncMailbox,
@@ -42,8 +43,9 @@ from replicator.replication.mastership.handover import Handover
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.writes import head_exchange
 from replicator.replication.writes.prestage import Prestage
-from replicator.replication.writes.requests import ChangeRequest, from_command, saves_from, transfer_s
+from replicator.replication.writes.requests import ChangeRequest, from_command, save_all_from, saves_from, transfer_s
 from replicator.replication.writes.router import NotMasterError, Router
+from replicator.runtime.environment import ThreadRunner
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
@@ -70,6 +72,7 @@ class PeerRequests:
         router: Router,
         lacks: Callable[[MailboxKey], None],
         new_id: Callable[[], bytes],
+        run_in_thread: ThreadRunner,
     ) -> None:
         self._store = store
         self._sid = mastership.sid
@@ -82,6 +85,7 @@ class PeerRequests:
         self._router = router
         self._lacks = lacks
         self._new_id = new_id
+        self._run_in_thread = run_in_thread
         self._sync_server = sync_server.SyncServer(store)
 
     async def answer(self, link: PeerLink, command: Command) -> Reply:
@@ -116,15 +120,27 @@ class PeerRequests:
                 return await self._bodies.answer(link, command)
             case Offer():
                 return await self._prestage.answer(link, command)
+            case SaveAll():
+                return await self._save_all(link, command)
             case Save():
-                async with self._taken(link, command) as taken:
-                    if not taken:
-                        return Refused(RefusalCode.UNAVAILABLE, "not all parts of the message arrived; try again")
-                    if taken[0].content_hash != command.message.content_hash:
-                        return _garbled(link)
-                    return await self._perform(link, saves_from(link, command, taken[0]))
+                return await self._save(link, command)
             case _:
                 return await self._perform(link, from_command(link, command, self._new_id))
+
+    async def _save(self, link: PeerLink, save: Save) -> Reply:
+        async with self._taken(link, save) as taken:
+            if not taken:
+                return Refused(RefusalCode.UNAVAILABLE, "not all parts of the message arrived; try again")
+            if taken[0].content_hash != save.message.content_hash:
+                return _garbled(link)
+            return await self._perform(link, saves_from(link, save, taken[0]))
+
+    async def _save_all(self, link: PeerLink, save_all: SaveAll) -> Reply:
+        texts = [message.message for message in save_all.messages]
+        bodies = await self._run_in_thread(lambda: [StoredBody.of(text.octets) for text in texts])
+        if [body.content_hash for body in bodies] != [text.content_hash for text in texts]:
+            return _garbled(link)
+        return await self._perform(link, [save_all_from(link, save_all, bodies)])
 
     @asynccontextmanager
     async def _taken(self, link: PeerLink, save: Save) -> AsyncIterator[list[StoredBody]]:

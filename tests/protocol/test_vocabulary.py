@@ -32,6 +32,7 @@ VERBS: list[tuple[str, type]] = [
     (f"a MBOX 1 ann INBOX {'0' * 32} 1 1 0 0 NIL NIL TO dc2 TO-MASTER", c.Mbox),
     (f"a SAVE (1) 0 {'0' * 32} () HASH {'0' * 64} {{0+}}\r\n", c.Save),
     (f"a SAVE (1) 0 {'0' * 32} () PARTS {'0' * 64} 1 {{0+}}\r\n", c.Save),
+    (f"a SAVE-ALL 1 0 {'0' * 32} () HASH {'0' * 64} {{0+}}\r\n", c.SaveAll),
     (f"a COPY 1 2 3 ({'0' * 32}) 0 ()", c.Copy),
     ("a EXPUNGE 1 1:3", c.Expunge),
     ("a STORE 1 1:3 ADD () REMOVE ()", c.Store),

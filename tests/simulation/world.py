@@ -22,7 +22,7 @@ from protocol.commands import Reply
 from protocol.values import Dot
 from replicator.config import Config, PeerConfig, WhenShort, default_config
 from replicator.replication import timing
-from replicator.replication.writes.requests import ChangeRequest, SaveRequest, dots_of
+from replicator.replication.writes.requests import ChangeRequest, SaveAllRequest, SaveRequest, dots_of
 from replicator.store.db import chain as chains
 from replicator.view import MailboxView, Message
 from tests.replication.cluster import LOOPBACK
@@ -203,7 +203,7 @@ class World:
                     needed,
                     f"at {machine.sid}",
                     began,
-                    saves=operation.stored.content_hash if isinstance(operation, SaveRequest) else None,
+                    saves=_saved_by(operation),
                     holds_bodies=self._holds_bodies,
                     showing=self._showing,
                 )
@@ -344,3 +344,13 @@ async def simulated(directory: Path, plan: Plan) -> AsyncIterator[World]:
                         await world.end()
     finally:
         gc.enable()
+
+
+def _saved_by(operation: ChangeRequest) -> frozenset[bytes]:
+    """Return the hashes of the bodies that a request brings."""
+    match operation:
+        case SaveRequest(stored=stored):
+            return frozenset({stored.content_hash})
+        case SaveAllRequest(messages=messages):
+            return frozenset(message.stored.content_hash for message in messages)
+    return frozenset()

@@ -6,7 +6,7 @@ give the same reply. Nothing here waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -19,10 +19,12 @@ from protocol.commands import (
     Delete,
     Done,
     Expunge,
+    NewMessage,
     Parts,
     Rename,
     Reply,
     Save,
+    SaveAll,
     Saved,
     Store,
     Stored,
@@ -41,8 +43,11 @@ from replicator.store.db.entry_validation import NUMBER_MAX, are_annotations
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import sequencer
-from replicator.store.log.sequencer import CopySource
+from replicator.store.log.sequencer import CopySource, NewMail, Placed
 from resync.entry import pack_values, tree_id
+
+SAVE_ALL_MAX = 64
+"""Most messages of one SAVE-ALL: as many literals as a frame may have."""
 
 NewId = Callable[[], bytes]
 """A source of new ids, of 16 random bytes each."""
@@ -127,7 +132,42 @@ class SaveRequest:
         placed = sequencer.save(
             tx, self.key, self.stored, guid=self.guid, received_ms=self.received_ms, flags=self.flags
         )
-        return Saved(placed.uids, tuple(dict.fromkeys(dot for dot in (*placed.brought_by, placed.dot) if dot)))
+        return _saved(placed)
+
+
+def _saved(placed: Placed) -> Saved:
+    return Saved(placed.uids, tuple(dict.fromkeys(dot for dot in (*placed.brought_by, placed.dot) if dot)))
+
+
+@dataclass(frozen=True, slots=True)
+class SaveAllRequest:
+    """Request to store messages without attachments in one entry, in this order: at most `SAVE_ALL_MAX`."""
+
+    key: MailboxKey
+    messages: tuple[NewMail, ...]
+    can_repeat: bool = True
+
+    def command(self, link: PeerLink) -> Command:
+        """Return a SAVE-ALL."""
+        return SaveAll(link.number(self.key), tuple(map(_new_message, self.messages)))
+
+    def run(self, tx: Transaction) -> Reply:
+        """Number the change; the reply is Saved."""
+        return _saved(sequencer.save_all(tx, self.key, self.messages))
+
+
+def save_request(key: MailboxKey, messages: Sequence[NewMail]) -> SaveRequest | SaveAllRequest:
+    """Return the request to store messages by one entry: a single one, or several without attachments."""
+    if len(messages) > 1:
+        return SaveAllRequest(key, tuple(messages))
+    (one,) = messages
+    return SaveRequest(key, one.guid, one.received_ms, one.flags, one.stored)
+
+
+def _new_message(one: NewMail) -> NewMessage:
+    assert isinstance(one.stored.message, bytes), "a message without attachments"
+    text = Text(one.stored.content_hash, one.stored.message)
+    return NewMessage(one.received_ms, one.guid, one.flags, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,12 +397,29 @@ def _mailbox(link: PeerLink, number: int) -> MailboxKey:
 
 def saves_from(link: PeerLink, save: Save, stored: StoredBody) -> list[ChangeRequest]:
     """Return the requests of a peer's SAVE, whose message this node has as `stored`. Raises ProtocolError."""
-    if abs(save.received_ms) >= NUMBER_MAX:
-        raise ProtocolError(f"a SAVE has an impossible time of receipt: {save.received_ms} ms from the epoch")
+    _check_received(save)
     return [
         SaveRequest(_mailbox(link, number), save.guid, save.received_ms, save.flags, stored)
         for number in save.mailboxes
     ]
+
+
+def save_all_from(link: PeerLink, save_all: SaveAll, stored: Sequence[StoredBody]) -> SaveAllRequest:
+    """Return the request of a peer's SAVE-ALL, whose messages this node has as `stored`. Raises ProtocolError."""
+    if len({message.guid for message in save_all.messages}) < len(save_all.messages):
+        raise ProtocolError("a SAVE-ALL has two messages with the same GUID")
+    for message in save_all.messages:
+        _check_received(message)
+    messages = (
+        NewMail(message.guid, message.received_ms, message.flags, one)
+        for message, one in zip(save_all.messages, stored, strict=True)
+    )
+    return SaveAllRequest(_mailbox(link, save_all.mailbox), tuple(messages))
+
+
+def _check_received(save: Save | NewMessage) -> None:
+    if abs(save.received_ms) >= NUMBER_MAX:
+        raise ProtocolError(f"a message has an impossible time of receipt: {save.received_ms} ms from the epoch")
 
 
 def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[ChangeRequest]:

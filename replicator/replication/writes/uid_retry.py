@@ -22,7 +22,14 @@ import trio
 from protocol.commands import Reply, Saved, Stored
 from protocol.values import Dot, UidSet
 from replicator.errors import UnavailableError
-from replicator.replication.writes.requests import ChangeRequest, CopyRequest, ExpungeRequest, SaveRequest, dots_of
+from replicator.replication.writes.requests import (
+    ChangeRequest,
+    CopyRequest,
+    ExpungeRequest,
+    SaveAllRequest,
+    SaveRequest,
+    dots_of,
+)
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit
 from replicator.store.log import placements
@@ -36,6 +43,7 @@ ROUNDS = 10  # a request can meet one merge for each branch, and clusters hardly
 Submit = Callable[[ChangeRequest], Awaitable[Reply]]
 """A function like `Coordinator.submit`."""
 
+AddRequest = SaveRequest | SaveAllRequest | CopyRequest
 Targets = Sequence[Message] | Sequence[MessageTarget]
 Named = Callable[[UidSet, Dot | None], ChangeRequest]
 """(UIDs, head) -> the request for these UIDs as of this head; its reply must be Stored."""
@@ -104,7 +112,7 @@ class UidRetry:
                     await self._store.tail.grown()
         raise UnavailableError("the folder has a new UIDVALIDITY that has not reached this node yet; try again")
 
-    async def add(self, operation: SaveRequest | CopyRequest) -> Added:
+    async def add(self, operation: AddRequest) -> Added:
         """Submit a request that puts messages into a mailbox. Raises MailError."""
         merges = self._merges
         reply = await self._submit(operation)
@@ -134,12 +142,14 @@ class UidRetry:
         found = list(now.by_guid.values())
         return now.chain.head, _of_placements(found, by_guid) if only_as_seen else found
 
-    async def _uids_now(self, operation: SaveRequest | CopyRequest, reply: Saved) -> tuple[int, ...] | None:
+    async def _uids_now(self, operation: AddRequest, reply: Saved) -> tuple[int, ...] | None:
         """Return the UIDs under which this node shows the added messages; None if it does not show all of them."""
         key = operation.key
         guids: Mapping[int, bytes]
         if isinstance(operation, SaveRequest):
             guids = dict.fromkeys(reply.uids, operation.guid)
+        elif isinstance(operation, SaveAllRequest):
+            guids = dict(zip(reply.uids, (message.guid for message in operation.messages), strict=True))
         else:
             added = await self._store.read(partial(placements.added_by, dots=reply.dots))
             guids = {target.uid: target.guid for target in added}

@@ -62,18 +62,48 @@ class Placed:
     brought_by: tuple[Dot, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class NewMail:
+    """A message to place. Its GUID is that of no other message in the request."""
+
+    guid: bytes
+    received_ms: int
+    flags: tuple[str, ...]
+    stored: StoredBody = field(repr=False, compare=False)
+
+
 def save(
     tx: Transaction, key: MailboxKey, stored: StoredBody, *, guid: bytes, received_ms: int, flags: Sequence[str]
 ) -> Placed:
-    """Place a message. If the mailbox holds the GUID, it keeps its UID, so a retried request makes no duplicate."""
-    known = queries.row_of_guid(tx.connection, guid, key.mailbox_id)
-    if known is not None:
-        if stored.content_hash == known.content_hash:
+    """Place a message. See `save_all`."""
+    return save_all(tx, key, [NewMail(guid, received_ms, tuple(flags), stored)])
+
+
+def save_all(tx: Transaction, key: MailboxKey, messages: Sequence[NewMail]) -> Placed:
+    """Place messages in this order, by one entry.
+
+    One whose GUID the mailbox holds keeps its UID, so a retried request makes no duplicate.
+    """
+    known = {one.guid: queries.row_of_guid(tx.connection, one.guid, key.mailbox_id) for one in messages}
+    uid = _uidnext(tx, key, sum(row is None for row in known.values()))
+    uids, adds = list[int](), list[Change]()
+    brought_by: dict[Dot, None] = {}
+    for one in messages:
+        stored, row = one.stored, known[one.guid]
+        if row is None:
+            adds.append(
+                MailAdd(uid, one.guid, one.received_ms, one.flags, stored.size_bytes, stored.content_hash, copied=False)
+            )
+            uids.append(uid)
+            uid += 1
+            continue
+        if stored.content_hash == row.content_hash:
             write_body(tx.connection, stored)  # the message may have arrived with a state, without its body
-        return Placed((known.uid,), _head_of(tx, key), tuple(dot for dot, _ in known.placements()))
-    uid = _uidnext(tx, key, 1)
-    add = MailAdd(uid, guid, received_ms, tuple(flags), stored.size_bytes, stored.content_hash, copied=False)
-    return Placed((uid,), _commit(tx, key, [add], [stored]).dot)
+        brought_by |= dict.fromkeys(dot for dot, _ in row.placements())
+        uids.append(row.uid)
+    bodies = [one.stored for one in messages if known[one.guid] is None]
+    dot = _commit(tx, key, adds, bodies).dot if adds else _head_of(tx, key)
+    return Placed(tuple(uids), dot, tuple(brought_by))
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,20 +180,24 @@ class Client:
         return f"moved the master of {self._named[view.mailbox_id]} to {sid}"
 
     async def _save(self, node: Node, view: MailboxView) -> str:
-        self._mails += 1
-        name = f"mail {self._mails} of {self._name}"
-        size = self._dice.choice((0, 0, 0, 0, 100, 3000, 30_000, 100_000))
-        folder = self._folder(view)
-        flags = frozenset(self._dice.sample(FLAGS, self._dice.choice((0, 0, 1))))
-        body = self._body(name.encode(), size)
-        content_hash = self._ledger.asks_to_save(body)
-        saved = await node.mail.save(folder, NewMessage(body, flags))
-        is_same = saved.uidvalidity == view.uidvalidity  # else it follows its name to another mailbox
+        mails = [self._new_mail() for _ in range(self._dice.choice((1, 1, 1, 1, 2, 4)))]
+        hashes = [self._ledger.asks_to_save(mail.body) for mail in mails if isinstance(mail.body, bytes)]
+        saved = await node.mail.save_all(self._folder(view), mails)
+        is_same = {one.uidvalidity for one in saved} == {view.uidvalidity}  # else they follow their name elsewhere
         if self._hears_answer(node):
-            self._ledger.promised(view.mailbox_id if is_same else None, [content_hash])
-        shown = view.messages.get(saved.uid) if is_same and saved.shown else None  # else no client is told of the UID
-        assert shown is None or shown.content_hash == content_hash, "the UID of a mail that was saved is another's"
-        return f"saves {name}: UID {saved.uid} of {view.mailbox_id.hex()[:4]}"
+            self._ledger.promised(view.mailbox_id if is_same else None, hashes)
+        for one, content_hash in zip(saved, hashes, strict=True):
+            shown = view.messages.get(one.uid) if is_same and one.shown else None  # else no client is told of the UID
+            assert shown is None or shown.content_hash == content_hash, "the UID of a mail that was saved is another's"
+        uids = [one.uid for one in saved]
+        assert not (is_same and all(one.shown for one in saved)) or uids == sorted(uids), "mails change their order"
+        return f"saves mail {self._mails} of {self._name}: UIDs {uids} of {view.mailbox_id.hex()[:4]}"
+
+    def _new_mail(self) -> NewMessage:
+        self._mails += 1
+        size = self._dice.choice((0, 0, 0, 0, 100, 3000, 30_000, 100_000))
+        flags = frozenset(self._dice.sample(FLAGS, self._dice.choice((0, 0, 1))))
+        return NewMessage(self._body(f"mail {self._mails} of {self._name}".encode(), size), flags)
 
     def _body(self, name: bytes, size: int) -> bytes:
         """Return a message's body; half of them have a part that other messages have as well."""

@@ -170,13 +170,13 @@ class History:
         what: str,
         began: float,
         *,
-        saves: bytes | None,
+        saves: frozenset[bytes],
         holds_bodies: Callable[[str, list[bytes]], bool],
         showing: Callable[[bytes, Dot], set[str]],
     ) -> None:
         """Record that a client hears that an entry is safe, and check that enough disks have it.
 
-        `saves`: the hash of the body that the request brought. Where disks were lost, only that must be there: a
+        `saves`: the hashes of the bodies that the request brought. Where disks were lost, only these must be there: a
         request that changes nothing rests on the newest entry, whose body a node with a new disk may still be fetching.
 
         `holds_bodies`: returns True if these bodies are whole on a node's disk. `showing`: returns the nodes whose
@@ -186,7 +186,7 @@ class History:
         the entry: it is one of the losses against which the other copies protect.
         """
         since = began - self.unnoticed_s
-        bodies = [body for body in self._bodies_of(dot) if body == saves or not self.has_lost_disks]
+        bodies = [body for body in self._bodies_of(dot) if body in saves or not self.has_lost_disks]
         have = {*self.holders(dot), *showing(self.chain_of[dot], dot)}
         holders = {sid for sid in have if holds_bodies(sid, bodies)}
         holders |= {sid for at, sid, held in self._losses if at >= since and held.get(dot.origin, 0) >= dot.seq}
