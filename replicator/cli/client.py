@@ -10,13 +10,15 @@ import json
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 from urllib.parse import quote, urlencode
+
+import msgpack
 
 from protocol.units import MIB
 from replicator.cli.target import AUTHORITIES_VARIABLE, CommandError, NodeUrl
@@ -48,7 +50,7 @@ from replicator.tasks import (
 )
 
 TIMEOUT_S = 90.0  # longer than any wait of the node itself
-JSON = "application/json"
+JSON, MSGPACK = "application/json", "application/vnd.msgpack"
 ANSWER_BYTES_MAX = 256 * MIB  # the list of a million mailboxes
 SHOWN_MAX = 200  # characters of an answer that makes no sense
 OTHER_NAME = {62, 64}  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
@@ -159,6 +161,12 @@ class NodeClient:
         if received_ms is not None:
             query["received_ms"] = str(received_ms)
         self._ask("POST", f"/api/v1/users/{_segment(user)}/messages", query, text)
+
+    def save_all(self, user: str, mailbox: str, messages: Sequence[tuple[bytes, frozenset[str], int | None]]) -> None:
+        """Store messages, each with its flags and the time of its receipt, in this order: all or none."""
+        batch = [(received_ms, sorted(flags), text) for text, flags, received_ms in messages]
+        path = f"/api/v1/users/{_segment(user)}/messages/batch"
+        self._ask("POST", path, {"mailbox": mailbox}, msgpack.packb(batch), MSGPACK)
 
     def start(self, task: TaskKind[S], options: Mapping[str, object]) -> S:
         """Start a task."""

@@ -16,9 +16,11 @@
 | `POST /api/v1/search/rebuild` | 202 and `SearchTextStatus` of what is deleted; 409 if the node is to keep none |
 | `GET /api/v1/users/USER/messages?mailbox=&after=` | UID and SHA-256 of messages above a UID, one page |
 | `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=` | 201 and the UID of the message in the body |
+| `POST /api/v1/users/USER/messages/batch?mailbox=` | 201 and the UIDs of the messages in the body; all or none |
 
 A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and percent-encoded
-like everything else. Long-running operations are in `tasks`.
+like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body]` for each message,
+`BATCH_MAX` at most. Long-running operations are in `tasks`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
+from typing import TypeAlias, cast
 
+import msgpack
 import trio
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -38,11 +42,13 @@ from replicator.http.message import Caller, ProblemError, Request, Response, enc
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.http.task_routes import TASK_ROUTES
-from replicator.mailstore import INBOX, Folder, NewMessage, canonical_name
+from replicator.mailstore import INBOX, Folder, NewMessage, SavedMessage, canonical_name
 from replicator.runtime.metrics import exposition
 from replicator.status import CheckpointOutcome, CheckpointResult, CheckpointStatus, QuotaStatus, SearchTextStatus
 
 MESSAGE_TYPE = "message/rfc822"
+BATCH_TYPE = "application/vnd.msgpack"
+BATCH_MAX = 1000
 MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
 CHECKPOINT_WAIT_S = 30.0  # less than the time limit of a request, and than callers wait for an answer
 TIME_MAX_MS = 2**48 - 1  # as many bits as a stamp has (design section 2)
@@ -180,8 +186,53 @@ async def post_message(services: HttpServices, request: Request) -> Response:
         received_ms=_number(request, "received_ms", TIME_MAX_MS),
     )
     saved = await services.mail.save(folder, message)
-    uid = saved.uid if saved.shown else None
-    return json_response({"uidvalidity": saved.uidvalidity, "uid": uid}, HTTPStatus.CREATED)
+    return json_response({"uidvalidity": saved.uidvalidity, "uid": _shown_uid(saved)}, HTTPStatus.CREATED)
+
+
+async def post_batch(services: HttpServices, request: Request) -> Response:
+    """Store the messages in the request's body, in their order, all or none. For UIDs see `post_message`."""
+    user = _known_user(services, request)
+    folder = await services.mail.folder(user, canonical_name(request.query.get("mailbox", INBOX)))
+    batch = await services.run_in_thread(partial(_batch, request.body))
+    settable = {flags: await settable_in(services.mail, folder, flags) for flags in {flags for _, flags, _ in batch}}
+    messages = [NewMessage(body, settable[flags], received_ms) for received_ms, flags, body in batch]
+    saved = await services.mail.save_all(folder, messages)
+    return json_response(
+        {"uidvalidity": saved[-1].uidvalidity, "uids": [_shown_uid(one) for one in saved]}, HTTPStatus.CREATED
+    )
+
+
+def _shown_uid(saved: SavedMessage) -> int | None:
+    return saved.uid if saved.shown else None
+
+
+_Batched: TypeAlias = tuple[int | None, tuple[str, ...], bytes]
+"""A message of a batch: the time of its receipt, its flags, its body."""
+
+
+def _batch(packed: bytes) -> list[_Batched]:
+    """Read the messages of a batch. Raises ProblemError."""
+    try:
+        found = cast("object", msgpack.unpackb(packed, use_list=False, max_array_len=BATCH_MAX))
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"the batch is not MessagePack: {error}") from None
+    if not isinstance(found, tuple) or not 0 < len(found) <= BATCH_MAX:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"a batch must be an array of 1 to {BATCH_MAX} messages")
+    return [_batched(number, one) for number, one in enumerate(found, 1)]
+
+
+def _batched(number: int, one: object) -> _Batched:
+    match one:
+        case (None | int() as received_ms, tuple() as flags, bytes() as body) if (
+            not isinstance(received_ms, bool)
+            and 0 <= (received_ms or 0) <= TIME_MAX_MS
+            and all(isinstance(flag, str) for flag in flags)
+            and body
+        ):
+            return received_ms, flags, body
+    raise ProblemError(
+        HTTPStatus.BAD_REQUEST, f"message {number} of the batch is not [received_ms or nil, [flag, ...], body]"
+    )
 
 
 def _checkpoint_response(
@@ -236,6 +287,13 @@ ROUTES: tuple[Route[HttpServices], ...] = (
         post_message,
         query=frozenset({"mailbox", "flags", "received_ms"}),
         body_type=MESSAGE_TYPE,
+    ),
+    Route(
+        "POST",
+        "/api/v1/users/{user}/messages/batch",
+        post_batch,
+        query=frozenset({"mailbox"}),
+        body_type=BATCH_TYPE,
     ),
     *TASK_ROUTES,
 )

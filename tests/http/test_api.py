@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from urllib.parse import quote
 
+import msgpack
 import pytest
 import trio
 from trio.testing import MockClock
@@ -120,6 +121,56 @@ async def test_message_is_stored_byte_for_byte_with_flags_and_date(client: Conve
     assert await read_all(await mail.read_body(message)) == body
     assert message.flags == {"\\Seen", "$Forwarded", "\\Flagged"}
     assert message.received_ms == 123456
+
+
+BATCH = "/api/v1/users/alice/messages/batch"
+NO_MESSAGES: tuple[object, ...] = (
+    1,
+    (0, [], b""),
+    (0, [], "text"),
+    (0, [1], b"x"),
+    (-1, [], b"x"),
+    (2**48, [], b"x"),
+    (True, [], b"x"),
+    (0, [], b"x", 1),
+)
+
+
+async def test_batch_is_stored_in_its_order_with_flags_and_dates(client: Conversation, mail: HookedMail) -> None:
+    batch = [(1000 - number, ["\\Seen"] * (number % 2), b"%d" % number) for number in range(70)]
+    answer = await post(client, BATCH, msgpack.packb([*batch, (None, [], b"now")]), content_type=api.BATCH_TYPE)
+    inbox = await mail.folder("alice", "INBOX")
+    assert (answer.status, answer.json) == (201, {"uidvalidity": inbox.uidvalidity, "uids": [*range(1, 72)]})
+    assert await mail.bodies("alice") == [*(body for _, _, body in batch), b"now"]
+    messages = [*(await mail.open_mailbox(inbox)).messages.values()]
+    assert [message.received_ms for message in messages[:-1]] == [received_ms for received_ms, _, _ in batch]
+    assert [message.flags for message in messages[:2]] == [frozenset(), {"\\Seen"}]
+    assert len({message.dot for message in messages}) == 2, "64 messages in one entry, and the rest in another"
+
+
+@pytest.mark.parametrize(
+    ("packed", "reason"),
+    [
+        (b"\xc1", "the batch is not MessagePack"),
+        (b"", "the batch is not MessagePack"),
+        (msgpack.packb({}), "a batch must be an array of 1 to 1000 messages"),
+        (msgpack.packb([]), "a batch must be an array of 1 to 1000 messages"),
+        (msgpack.packb([(0, [], b"x")] * 1001), "the batch is not MessagePack: 1001 exceeds max_array_len(1000)"),
+        *(
+            (
+                msgpack.packb([(0, [], b"x"), wrong]),
+                "message 2 of the batch is not [received_ms or nil, [flag, ...], body]",
+            )
+            for wrong in NO_MESSAGES
+        ),
+        (msgpack.packb([(0, [], b"x"), (0, ["(no)flag"], b"x")]), "'(no)flag' is not an IMAP flag that can be set"),
+    ],
+)
+async def test_wrong_batch_is_refused_whole(client: Conversation, mail: HookedMail, packed: bytes, reason: str) -> None:
+    answer = await post(client, BATCH, packed, content_type=api.BATCH_TYPE)
+    assert answer.status == 400
+    assert str(answer.json["detail"]).startswith(reason)
+    assert await mail.bodies("alice") == []
 
 
 async def test_keywords_keep_the_mailboxes_spelling(client: Conversation, mail: HookedMail) -> None:

@@ -1,7 +1,8 @@
 """`replicator import`: imports a Maildir or an mbox into a user's folders, through a running node.
 
 Messages whose content a folder already holds are skipped, so an interrupted import is simply run again. UIDs follow the
-order of the source: within a folder messages are stored one by one; several folders are imported at once.
+order of the source: within a folder they are stored in batches, one after the other. Several folders are imported at
+once.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from protocol.units import MIB
 from replicator.cli.client import NodeClient, RefusedError, UnreachableError
 from replicator.cli.output import console, echo_json
 from replicator.cli.sources import MailSource, SourceError, SourceMessage, read_source
 from replicator.cli.target import NodeUrl, one_node, token_option
 from replicator.mailstore import INBOX, canonical_name
 
+BATCH_MESSAGES, BATCH_BYTES = 64, MIB  # of one request; the node stores them by one entry
 FOLDERS_AT_ONCE = 8  # a node takes as many messages by HTTP at once; they share its fsyncs
 
 
@@ -92,6 +96,13 @@ def run_import(node: NodeUrl, user: str, source: MailSource) -> ImportResult:
     return importer.result
 
 
+class _Read(NamedTuple):
+    """A message that has been read, and its text."""
+
+    message: SourceMessage
+    text: bytes
+
+
 class _Importer:
     """Imports with a thread per folder, each with its own connection. The lock guards their shared state."""
 
@@ -115,35 +126,73 @@ class _Importer:
                 self._stop("interrupted")
 
     def _import_folder(self, messages: Sequence[SourceMessage], advance: Callable[[], None]) -> None:
+        batch, size_bytes = list[_Read](), 0
         with NodeClient(self._node) as client:
             for message in messages:
                 if self.result.stopped:
                     return
-                self._import(client, message)
-                advance()
+                text = self._read(message)
+                if text is None:
+                    advance()
+                    continue
+                if batch and (len(batch) == BATCH_MESSAGES or size_bytes + len(text) > BATCH_BYTES):
+                    self._save_all(client, batch, advance)
+                    batch, size_bytes = [], 0
+                batch.append(_Read(message, text))
+                size_bytes += len(text)
+            self._save_all(client, batch, advance)
 
-    def _import(self, client: NodeClient, message: SourceMessage) -> None:
+    def _read(self, message: SourceMessage) -> bytes | None:
+        """Return the message's text; None if there is nothing to import."""
         try:
             text = message.text()
-            if not text:
-                with self._lock:
-                    self.result.empty += 1
-                return
-            if self._take_present(message.folder, hashlib.sha256(text).hexdigest()):
-                return
-            client.save(self._user, message.folder, text, message.flags, message.received_ms)
         except OSError as error:
             self._fail(message, error.strerror or str(error))
+            return None
+        if not text:
+            with self._lock:
+                self.result.empty += 1
+            return None
+        return None if self._take_present(message.folder, hashlib.sha256(text).hexdigest()) else text
+
+    def _save_all(self, client: NodeClient, batch: Sequence[_Read], advance: Callable[[], None]) -> None:
+        """Save the messages by one request or, if the node refuses that, one by one: one of them may be the cause.
+
+        After an error of the node they are not tried again: they may be there.
+        """
+        if not batch or self.result.stopped:
+            return
+        try:
+            self._save(client, batch)
         except RefusedError as error:
-            self._fail(message, error.message)
-            if error.status == HTTPStatus.INSUFFICIENT_STORAGE:
+            is_full = error.status == HTTPStatus.INSUFFICIENT_STORAGE
+            if len(batch) > 1 and (is_full or error.status < HTTPStatus.INTERNAL_SERVER_ERROR):
+                for one in batch:
+                    self._save_all(client, [one], advance)
+                return
+            self._fail_all(batch, error.message)
+            if is_full:
                 self._stop(error.message)
         except UnreachableError as error:
-            self._fail(message, error.message)
+            self._fail_all(batch, error.message)
             self._stop(error.message)
         else:
             with self._lock:
-                self.result.imported += 1
+                self.result.imported += len(batch)
+        for _ in batch:
+            advance()
+
+    def _save(self, client: NodeClient, batch: Sequence[_Read]) -> None:
+        message, text = batch[0]
+        if len(batch) == 1:
+            client.save(self._user, message.folder, text, message.flags, message.received_ms)
+            return
+        messages = [(text, message.flags, message.received_ms) for message, text in batch]
+        client.save_all(self._user, message.folder, messages)
+
+    def _fail_all(self, batch: Sequence[_Read], reason: str) -> None:
+        for one in batch:
+            self._fail(one.message, reason)
 
     def _take_present(self, folder: str, sha256: str) -> bool:
         """Return True if the folder holds another copy of this content, and count it as used."""

@@ -35,7 +35,7 @@ async def link_of(node: Node) -> LinkStatus:
 @pytest.mark.parametrize(
     ("changes", "code", "text"),
     [
-        ({"version": 1}, RefusalCode.VERSION, "dc1 speaks protocol version 1, and dc2 speaks 6"),
+        ({"version": 1}, RefusalCode.VERSION, "dc1 speaks protocol version 1, and dc2 speaks 7"),
         ({"cluster": "other"}, RefusalCode.CLUSTER, "dc1 belongs to cluster 'other', and dc2 to 'mail'"),
         ({"sid": "dc2", "origin": "dc2.x"}, RefusalCode.SAME_SID, "give each its own `node.id`"),
         ({"sid": "dc9", "origin": "dc9.x"}, RefusalCode.UNKNOWN_SID, "'dc9' is not the [[peer]] that 'dc2' expects"),
@@ -143,7 +143,7 @@ async def accept_dial(nodes: Cluster) -> Stranger:
         (Refused(RefusalCode.CLUSTER, "not of us"), "dc2 refuses the link: not of us"),
         (replace(HELLO, sid="dc3", origin="dc3.x"), "node 'dc3' is not the [[peer]] that 'dc1' expects"),
         (replace(HELLO, sid="dc1"), "both nodes have the id 'dc1'; give each its own `node.id`"),
-        (replace(HELLO, sid="dc2", origin="dc2.x", version=7), "dc2 speaks protocol version 7, and dc1 speaks 6"),
+        (replace(HELLO, sid="dc2", origin="dc2.x", version=8), "dc2 speaks protocol version 8, and dc1 speaks 7"),
     ],
 )
 async def test_status_shows_why_a_link_is_down(

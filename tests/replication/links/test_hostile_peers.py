@@ -34,12 +34,14 @@ from protocol.commands import (
     MasterMove,
     Mbox,
     Merge,
+    NewMessage,
     Ping,
     RefusalCode,
     Refused,
     Rename,
     Reply,
     Save,
+    SaveAll,
     Saved,
     Store,
 )
@@ -261,6 +263,26 @@ async def test_requests_are_served_but_not_for_the_mail_of_another_user(
         await ask(stranger, Create("mallory", "Mine", folder.mailbox_id, 0))
         assert (await nodes["dc2"].mail.folder("alice", "Work")).mailbox_id == folder.mailbox_id
         assert not await stranger.ended()
+
+
+async def test_wrong_messages_of_a_save_all_are_not_saved(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with linked_stranger(tmp_path, autojump_clock) as (_, stranger):
+        caplog.set_level(logging.WARNING)
+        good = NewMessage(EPOCH_MS, GUID, (), text_of(b"text"))
+        altered = replace(good, guid=b"h" * 16, message=replace(good.message, octets=b"tent"))
+        refused = await ask(stranger, SaveAll(1, (good, altered)))
+        assert isinstance(refused, Refused)
+        assert refused.code == RefusalCode.GARBLED
+        first = await ask(stranger, SaveAll(1, (good,)))
+        assert isinstance(first, Saved)
+        assert first.uids == (1,)
+        assert await ask(stranger, SaveAll(1, (good,))) == first
+        await stranger.send(SaveAll(1, (good, good)), "twice")
+        assert await stranger.ended()
+        await trio.testing.wait_all_tasks_blocked()
+        assert any("a SAVE-ALL has two messages with the same GUID" in reason for reason in reasons(caplog.records))
 
 
 async def test_requests_above_the_limit_are_refused(
