@@ -493,8 +493,8 @@ def _parts(messages: Iterable[NewMessage]) -> Iterator[list[NewMessage]]:
 
 def _entries(mails: Sequence[NewMail]) -> Iterator[Sequence[NewMail]]:
     """Yield the messages by entry. One with attachments has an entry of its own, which may have to wait for them."""
-    for is_whole, some in groupby(mails, lambda mail: isinstance(mail.stored.message, bytes)):
-        if is_whole:
+    for is_small, some in groupby(mails, lambda mail: mail.stored.parts is None):
+        if is_small:
             yield [*some]
         else:
             yield from ([one] for one in some)

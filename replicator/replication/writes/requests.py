@@ -165,9 +165,9 @@ def save_request(key: MailboxKey, messages: Sequence[NewMail]) -> SaveRequest | 
 
 
 def _new_message(one: NewMail) -> NewMessage:
-    assert isinstance(one.stored.message, bytes), "a message without attachments"
-    text = Text(one.stored.content_hash, one.stored.message)
-    return NewMessage(one.received_ms, one.guid, one.flags, text)
+    message = message_of(one.stored)
+    assert isinstance(message, Text), "a message without attachments"
+    return NewMessage(one.received_ms, one.guid, one.flags, message)
 
 
 @dataclass(frozen=True, slots=True)
