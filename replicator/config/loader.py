@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -54,17 +55,19 @@ PRIORITY_MAX = 2**31 - 1
 
 
 def load_config(path: Path, *, serving: bool = False) -> Config:
-    """Read and check a configuration file. With `serving`, also check that files needed for serving can be read.
+    """Read and check a configuration file. With `serving`, also check that files needed for serving are there.
 
     Raises ConfigError, whose text has a line `file:line: problem and remedy` for each problem.
     """
     source = Source(path)
     directory = path.absolute().parent
+    # A command that asks a running node must work even if a certificate has been lost, and at another machine.
+    file = values.existing_file(directory) if serving else values.path(directory)
     node = _node(source.section("node"), directory)
     defaults = default_config(node.id, directory)
     listen = _listen(source.section("listen"), directory)
     peers = tuple(_peer(section, directory) for section in source.sections("peer"))
-    tls, plain_links = _tls(source.section("tls"), directory)
+    tls, plain_links = _tls(source.section("tls"), directory, file)
     config = Config(
         node=node,
         listen=listen,
@@ -85,9 +88,9 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         tls=tls,
         plain_links=plain_links,
         proxy=ProxyConfig(source.section("proxy").take("trusted", values.networks, ProxyConfig().trusted)),
-        certificates=tuple(_certificate(section, directory) for section in source.sections("certificate")),
-        client_certificates=_client_certificates(source.section("client_certificates"), directory),
-        oauth=_oauth(source.section("oauth"), directory),
+        certificates=tuple(_certificate(section, directory, file) for section in source.sections("certificate")),
+        client_certificates=_client_certificates(source.section("client_certificates"), directory, file),
+        oauth=_oauth(source.section("oauth"), file),
         limits=_limits(source.section("limits")),
         http=_http(source.section("http"), directory),
     )
@@ -186,9 +189,8 @@ def _checkpoint(section: Section, directory: Path, defaults: CheckpointConfig) -
     return CheckpointConfig(url, endpoint, section.take("shared", values.boolean, defaults.shared))
 
 
-def _tls(section: Section, directory: Path) -> tuple[TlsConfig | None, bool]:
+def _tls(section: Section, directory: Path, file: Callable[[object], Path]) -> tuple[TlsConfig | None, bool]:
     """Return the certificates, and True if links go without."""
-    file = values.existing_file(directory)
     mode = section.take("mode", values.choice(TlsMode), TlsMode.MUTUAL)
     if not section.given or mode is TlsMode.NONE:
         for key in ("certificate", "key", "ca"):  # such a key in another section may be meant for this one
@@ -202,16 +204,16 @@ def _tls(section: Section, directory: Path) -> tuple[TlsConfig | None, bool]:
     ), False
 
 
-def _certificate(section: Section, directory: Path) -> CertificateConfig:
-    file = values.existing_file(directory)
+def _certificate(section: Section, directory: Path, file: Callable[[object], Path]) -> CertificateConfig:
     return CertificateConfig(
         file=section.take_required("file", file, directory / "mail.pem"),
         key=section.take_required("key", file, directory / "mail.key"),
     )
 
 
-def _client_certificates(section: Section, directory: Path) -> ClientCertificatesConfig | None:
-    file = values.existing_file(directory)
+def _client_certificates(
+    section: Section, directory: Path, file: Callable[[object], Path]
+) -> ClientCertificatesConfig | None:
     if not section.given:
         for key in ("ca", "crl"):
             section.take(key, file, None)
@@ -221,7 +223,7 @@ def _client_certificates(section: Section, directory: Path) -> ClientCertificate
     )
 
 
-def _oauth(section: Section, directory: Path) -> OauthConfig | None:
+def _oauth(section: Section, file: Callable[[object], Path]) -> OauthConfig | None:
     keys: Path | str = "https://id.example.org/keys"
     if not section.given:
         for key in fields(OauthConfig):
@@ -230,9 +232,9 @@ def _oauth(section: Section, directory: Path) -> OauthConfig | None:
     oauth = OauthConfig(
         issuer=section.take_required("issuer", values.word, "https://id.example.org"),
         audience=section.take_required("audience", values.word, "mail"),
-        jwks=section.take_required("jwks", values.keys_location(directory), keys),
+        jwks=section.take_required("jwks", values.keys_location(file), keys),
         claim=section.take_required("claim", values.word, "email"),
-        ca=section.take("ca", values.existing_file(directory), None),
+        ca=section.take("ca", file, None),
         scopes=section.take("scopes", values.words, ()),
         algorithms=section.take("algorithms", values.algorithms, ALGORITHMS),
         refresh_s=section.take("refresh", values.duration(lowest_s=60.0), REFRESH_S),

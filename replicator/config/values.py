@@ -277,9 +277,8 @@ def algorithms(value: object) -> tuple[str, ...]:
     return names
 
 
-def keys_location(directory: Path) -> Callable[[object], Path | str]:
-    """Return a parser of a file, relative to `directory`, or of an `https://` URL."""
-    file = existing_file(directory)
+def keys_location(file: Callable[[object], Path]) -> Callable[[object], Path | str]:
+    """Return a parser of what `file` parses, or of an `https://` URL."""
 
     def parse(value: object) -> Path | str:
         name = text(value)

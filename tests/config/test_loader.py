@@ -8,6 +8,7 @@ from replicator.config import (
     Address,
     CertificateConfig,
     CheckpointConfig,
+    ClientCertificatesConfig,
     Config,
     ListenConfig,
     MastershipConfig,
@@ -16,6 +17,7 @@ from replicator.config import (
     QuotaConfig,
     Scope,
     SocketPath,
+    TlsConfig,
     UidConflict,
     WhenFull,
     WhenShort,
@@ -246,7 +248,6 @@ def test_relative_paths_start_at_the_configuration_file(tmp_path: Path, monkeypa
         ('node.id = "a"\ncheckpoint.endpoint = "https://h:1"', "2: endpoint: it is only for s3:// URLs"),
         ('node.id = "a"\n[tls]', "2: 'certificate' is missing in [tls]"),
         ('node.id = "a"\n[tls]\nmode = "off"', "3: mode: expected one of 'mutual', 'none'"),
-        ('node.id = "a"\n[tls]\ncertificate = "c"\nkey = "k"', "3: certificate: there is no file"),
         ('node.id = "a"\n[listen]\npeer = "0.0.0.0:1"', "3: peer: 0.0.0.0:1 can be reached from outside, so it needs"),
         (
             'node.id = "a"\n[listen]\nhttp = "0.0.0.0:1"',
@@ -403,6 +404,22 @@ def test_checkpoint_directory_may_be_created_later(tmp_path: Path, url: str) -> 
     file = tmp_path / "node.toml"
     file.write_text(f'node.id = "a"\ncheckpoint.url = "{url}"\n')  # node.data, "a", does not exist yet either
     assert load_config(file, serving=True) == load_config(file)
+
+
+def test_missing_files_are_reported_together_to_a_node_and_hinder_nobody_else(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(
+        'node.id = "a"\n[tls]\ncertificate = "c"\nkey = "k"\n[client_certificates]\nca = "node.toml"\ncrl = "r"\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, serving=True)
+    assert str(caught.value).split("\n") == [
+        f"{file}:{line}: {key}: there is no file '{tmp_path / name}'"
+        for line, key, name in ((3, "certificate", "c"), (4, "key", "k"), (7, "crl", "r"))
+    ]
+    config = load_config(file)
+    assert config.tls == TlsConfig(tmp_path / "c", tmp_path / "k")
+    assert config.client_certificates == ClientCertificatesConfig(file, tmp_path / "r")
 
 
 def test_windows_line_ends_do_not_shift_lines(tmp_path: Path) -> None:

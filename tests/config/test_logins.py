@@ -27,7 +27,7 @@ def load(directory: Path, text: str) -> Config:
         (directory / name).touch()
     file = directory / "node.toml"
     file.write_text(f'node.id = "a"\n{text}', encoding="utf-8")
-    return load_config(file)
+    return load_config(file, serving=True)
 
 
 def oauth(**keys: str) -> str:

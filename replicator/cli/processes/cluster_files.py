@@ -85,7 +85,7 @@ def prepare(directory: Path, nodes: int | None) -> list[ClusterNode]:
             )
     except OSError as error:
         raise CommandError(f"{error.filename or directory}: {error.strerror}; use another --dir") from error
-    return [ClusterNode(file, config_argument(file)) for file in files]
+    return [ClusterNode(file, config_argument(file, serving=True)) for file in files]
 
 
 def logins(directory: Path, passwd_file: Path) -> list[Login]:

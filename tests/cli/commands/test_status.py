@@ -39,6 +39,15 @@ def test_status_shows_node_and_links(served: ServedNode, invoke: Invoke, tmp_pat
     assert "same state" not in text
 
 
+def test_files_that_only_the_node_reads_may_be_missing(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    config = write_config(tmp_path, ListenConfig(http=Address("127.0.0.1", served.port)))
+    lost = '[[certificate]]\nfile = "lost"\nkey = "lost"\n[client_certificates]\nca = "lost"\ncrl = "lost"\n'
+    keys = '[oauth]\nissuer = "x"\naudience = "x"\nclaim = "x"\njwks = "lost"\n'
+    config.write_text(f"{config.read_text()}\n{lost}{keys}")
+    result = invoke("status", "--config", config)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
 def test_socket_that_a_killed_node_has_left_does_not_hide_the_address(
     served: ServedNode, invoke: Invoke, tmp_path: Path
 ) -> None:

@@ -54,6 +54,13 @@ def test_existing_cluster_without_certificates_stays_without(tmp_path: Path) -> 
     assert prepare(tmp_path, None)[0].config.tls is None
 
 
+def test_lost_certificate_is_reported_before_any_node_starts(tmp_path: Path) -> None:
+    prepare(tmp_path, 2)
+    (tmp_path / "ca" / "dc2.pem").unlink()
+    with pytest.raises(ConfigurationError, match=r"dc2\.toml:\d+: certificate: there is no file"):
+        prepare(tmp_path, None)
+
+
 def test_interrupted_creation_continues_with_the_certificates_that_it_made(tmp_path: Path) -> None:
     for node in prepare(tmp_path, 2):
         node.file.unlink()
