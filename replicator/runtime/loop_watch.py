@@ -6,7 +6,7 @@ its task said it does (`doing`).
 
 Two clocks tell apart what an operator would do about it. Wall time is what clients feel. The processor's time of the
 loop's thread is what the node itself used: if it is much less, then the machine was swapping, was suspended or was
-busy with other processes.
+busy with other processes. Such a step is a warning only if it is very long.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from replicator.runtime.metrics import LoopMetrics
 
 COUNTED_S = 0.005  # shorter steps are ordinary work: a step takes 0.1 ms on average
 LOGGED_S = 0.05  # a client notices that its neighbour's command delays its own
-LINES_MAX = 10  # log lines in each `LINES_WITHIN_S`: whoever can cause stalls must not be able to fill the disk
+WARNED_WALL_S = 1.0  # of wall time, whatever used the processor: a PING and its answer are late, too
+LINES_MAX = 10  # warnings in each `LINES_WITHIN_S`: whoever can cause stalls must not be able to fill the disk
 LINES_WITHIN_S = 60.0
 
 log = logging.getLogger(__name__)
@@ -106,13 +107,9 @@ class LoopWatch(trio.abc.Instrument):
             self._log(task, took_s, cpu_s)
 
     def _log(self, task: trio.lowlevel.Task, took_s: float, cpu_s: float) -> None:
-        now = self._clock()
-        if now - self._lines_since >= LINES_WITHIN_S:
-            self._lines_since, self._lines = now, 0
-        if self._lines == LINES_MAX:
-            self._unsaid += 1
+        is_warning = cpu_s >= LOGGED_S or took_s >= WARNED_WALL_S
+        if is_warning and not self._may_warn():
             return
-        self._lines += 1
         collected_s = self._collected_s - self._collected_before
         work = task.context.get(_work) or Work("task", None, task.name)
         fields = {
@@ -121,10 +118,21 @@ class LoopWatch(trio.abc.Instrument):
             "seconds": f"{took_s:.3f}",
             "cpu": f"{cpu_s:.3f}",
             "garbage": f"{collected_s:.3f}" if collected_s else None,
-            "unsaid": self._unsaid or None,
+            "unsaid": (is_warning and self._unsaid) or None,
         }
-        self._unsaid = 0
-        log.warning("the event loop was held: %s", LogFields(fields))
+        if is_warning:
+            self._unsaid = 0
+        log.log(logging.WARNING if is_warning else logging.DEBUG, "the event loop was held: %s", LogFields(fields))
+
+    def _may_warn(self) -> bool:
+        now = self._clock()
+        if now - self._lines_since >= LINES_WITHIN_S:
+            self._lines_since, self._lines = now, 0
+        if self._lines == LINES_MAX:
+            self._unsaid += 1
+            return False
+        self._lines += 1
+        return True
 
     def _note_collection(self, phase: str, _info: Mapping[str, int]) -> None:
         if phase == "start":

@@ -83,6 +83,34 @@ async def test_time_of_the_processor_tells_heavy_work_from_a_slow_machine(
     assert "seconds=3.000 cpu=0.012" in line
 
 
+async def test_a_slow_machine_is_a_warning_only_if_the_stall_is_very_long(
+    clocks: Clocks, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, loop_watch.__name__)
+    for held_s, used_s in ((0.9, 0.04), (0.06, 0.0), (1.1, 0.04), (0.2, 0.06)):
+        await trio.lowlevel.checkpoint()
+        clocks.hold(held_s, used_s)
+    await trio.lowlevel.checkpoint()
+    said = [(record.levelname, record.message.partition(" seconds=")[2]) for record in caplog.records]
+    assert said == [
+        ("DEBUG", "0.900 cpu=0.040"),
+        ("DEBUG", "0.060 cpu=0.000"),
+        ("WARNING", "1.100 cpu=0.040"),
+        ("WARNING", "0.200 cpu=0.060"),
+    ]
+    assert clocks.count(STALL) == 4
+
+
+async def test_lines_for_debugging_take_no_room_from_warnings(clocks: Clocks, caplog: pytest.LogCaptureFixture) -> None:
+    for used_s in (*[0.0] * 2 * loop_watch.LINES_MAX, 0.06):
+        await trio.lowlevel.checkpoint()
+        clocks.hold(0.06, used_s)
+    await trio.lowlevel.checkpoint()
+    [line] = lines(caplog)
+    assert "cpu=0.060" in line
+    assert "unsaid" not in line
+
+
 async def test_the_log_names_the_work(clocks: Clocks, caplog: pytest.LogCaptureFixture) -> None:
     async def serve(door: str, who: str | None, what: str) -> None:
         doing(door, who, what)
