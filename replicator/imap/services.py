@@ -45,6 +45,10 @@ class Users(Protocol):
         """Return the keys of a user, or decoys for whoever cannot log in by SCRAM. Raises UsersUnavailableError."""
         ...
 
+    def lacks_scram(self, name: str) -> bool:
+        """Return True if this is the name of a user who cannot log in by SCRAM, which is not for clients to know."""
+        ...
+
     async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
         """Return the user's login if the attempt proves the password. Slows guessing down, and raises, as `verify`."""
         ...

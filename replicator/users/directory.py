@@ -188,6 +188,12 @@ class UserDirectory:
         decoy = self._scram.keys_of(name)
         return stored.scram if stored is not None and stored.scram is not None else decoy
 
+    def lacks_scram(self, name: str) -> bool:
+        """Return True if this is the name of a user who cannot log in by SCRAM: for the log only."""
+        users = self._table.users if self._table else {}
+        user = next((user for user in candidates(name) if user in users), None)
+        return user is not None and ((stored := users[user]) is None or stored.scram is None)
+
     async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
         """Return the user's login if the attempt proves the password. Delays, and raises, as `verify`."""
         user = self.find(name) or folded(name)

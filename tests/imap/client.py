@@ -43,6 +43,9 @@ class ReversedNameUsers:
     def scram_keys(self, name: str) -> ScramKeys:
         raise NotImplementedError
 
+    def lacks_scram(self, name: str) -> bool:
+        raise NotImplementedError
+
     async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
         raise NotImplementedError
 

@@ -63,10 +63,15 @@ async def verify(session: Session, mechanism: str, user: bytes, password: bytes)
     return await conclude(session, mechanism, name, found)
 
 
-async def conclude(session: Session, mechanism: str, name: str, login: Login | None) -> Completion:
-    """Log the client in who called itself `name`; None: its password is wrong. Raises CommandFailedError."""
+async def conclude(
+    session: Session, mechanism: str, name: str, login: Login | None, *, reason: str | None = None
+) -> Completion:
+    """Log the client in who called itself `name`; None: its password is wrong, or the log says why it fails.
+
+    Raises CommandFailedError.
+    """
     if login is None:
-        note_failure(session, mechanism, name, "wrong user name or password")
+        note_failure(session, mechanism, name, reason or "wrong user name or password")
         raise await failed(session, "Wrong user name or password")
     return admitted(session, mechanism, login)
 

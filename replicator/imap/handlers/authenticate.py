@@ -32,6 +32,9 @@ from replicator.users import (
 )
 
 NONCE_BYTES = 18
+NO_SCRAM_PASSWORD = (
+    "the user has no password for SCRAM; set one by `replicator user passwd --scheme SCRAM-SHA-256 --config FILE USER`"  # noqa: S105  a reason
+)
 
 
 class Dialogue:
@@ -94,7 +97,8 @@ async def _scram(session: Session, dialogue: Dialogue, *, plus: bool) -> Complet
         attempt = await _attempt(session, dialogue, first, plus=plus)
     except ScramError as error:
         raise CommandFailedError(str(error), condition="BAD") from error
-    login = await session.services.users.verify_scram(first.user, attempt, address=session.connection.address)
+    users = session.services.users
+    login = await users.verify_scram(first.user, attempt, address=session.connection.address)
     if login is not None:
         try:
             await dialogue.ask(attempt.answer())  # the client says nothing more
@@ -102,7 +106,8 @@ async def _scram(session: Session, dialogue: Dialogue, *, plus: bool) -> Complet
             why = "the password is right, but the client does not accept this server's proof that it knows it"
             note_failure(session, dialogue.mechanism, first.user, why)
             raise
-    return await conclude(session, dialogue.mechanism, first.user, login)
+    reason = NO_SCRAM_PASSWORD if login is None and users.lacks_scram(first.user) else None
+    return await conclude(session, dialogue.mechanism, first.user, login, reason=reason)
 
 
 async def _attempt(session: Session, dialogue: Dialogue, first: ClientFirst, *, plus: bool) -> ScramAttempt:

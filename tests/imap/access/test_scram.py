@@ -120,6 +120,25 @@ async def test_wrong_password_and_unknown_user_look_the_same(served: ImapService
                 assert await log_in(client, ScramClient(user, "wrong")) == no
 
 
+async def test_only_the_log_tells_that_a_user_has_no_password_for_scram(
+    served: ImapServices, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "replicator.imap")
+    add_user(path, "bob", "secret", scheme="PLAIN")
+    with path.open("a") as file:
+        file.write("carol:*\n")
+    wrong = "wrong user name or password"
+    lacks = (
+        "the user has no password for SCRAM; set one by"
+        " `replicator user passwd --scheme SCRAM-SHA-256 --config FILE USER`"
+    )
+    for user, reason in (("bob", lacks), ("Bob@any.example", lacks), ("carol", lacks), ("alice", wrong), ("x", wrong)):
+        async with connected(served) as client:
+            said = await log_in(client, ScramClient(user, "wrong"))
+        assert said == "a NO [AUTHENTICATIONFAILED] Wrong user name or password"
+        assert failures(caplog) == [f'user={user} client=127.0.0.1 mechanism=SCRAM-SHA-256 reason="{reason}"']
+
+
 @pytest.mark.parametrize("last", ["*", "no base64"])
 async def test_client_that_does_not_accept_the_servers_proof_is_logged(
     served: ImapServices, caplog: pytest.LogCaptureFixture, last: str
