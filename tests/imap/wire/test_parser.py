@@ -418,6 +418,33 @@ def test_invalid_section_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "column"),
+    [
+        ("SEARCH TEXT CAFÉ", 18),
+        ("SEARCH (TEXT CAFÉ)", 19),
+        ("CREATE Entwürfe", 14),
+        ("SELECT é", 10),
+        ('LIST "" Entwü%', 15),
+        ("LOGIN zoë secret", 11),
+    ],
+)
+def test_characters_outside_ascii_need_quotes_or_a_literal(text: str, column: int) -> None:
+    with pytest.raises(CommandSyntaxError) as refused:
+        PARSER.parse(Frame(b"x " + text.encode(), ()))
+    said, _, advice = str(refused.value).partition("; ")
+    assert said.endswith(f" at column {column}")
+    assert advice == (
+        "characters outside ASCII need a literal, or quotes if you have sent ENABLE UTF8=ACCEPT or ENABLE IMAP4rev2"
+    )
+
+
+@pytest.mark.parametrize("text", ["STORE 1 FLAGS (é)", "STORE 1 FLAGS (Café)", "SEARCH KEYWORD Café", "FETCH 1 é"])
+def test_where_no_string_may_stand_nobody_is_told_to_write_one(text: str) -> None:
+    with pytest.raises(CommandSyntaxError, match=r"Expected .* at column \d+$"):
+        PARSER.parse(Frame(b"x " + text.encode(), ()))
+
+
+@pytest.mark.parametrize(
     ("options", "flags", "received_ms"),
     [
         (b"", (), None),

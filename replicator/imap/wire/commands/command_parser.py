@@ -70,6 +70,13 @@ _ALTERNATIVES = {"CAPABILITY": "the name of a command", "SEARCH_PLAIN": "a searc
 
 _NUMBERS = {"NUMBER", "NZ_NUMBER", "SEQUENCE_SET", "PART"}
 
+_QUOTABLE = {"ASTRING_ATOM", "LIST_ATOM"}
+"""Tokens in place of which a quoted string or a literal may stand."""
+
+_OUTSIDE_ASCII = (
+    "; characters outside ASCII need a literal, or quotes if you have sent ENABLE UTF8=ACCEPT or ENABLE IMAP4rev2"
+)
+
 _VERB_SHOWN = 32  # octets of an unknown command that the answer repeats: no command has so long a name
 
 
@@ -160,10 +167,23 @@ def _explain(error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken, text
             where = "at the end"
             if expected == {"_SP"}:  # without the space, the argument after it is missing too
                 return f"Expected {'an argument' if b' ' in text else 'the name of a command'} {where}"
+    if _is_outside_ascii(error, text, expected):
+        where += _OUTSIDE_ASCII
     for terminal, words in _ALTERNATIVES.items():
         if terminal in expected:
             return f"Expected {words} {where}"
     return f"Expected {' or '.join(sorted({_WORDS.get(name, name) for name in expected}))} {where}"
+
+
+def _is_outside_ascii(
+    error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken, text: bytes, expected: set[str]
+) -> bool:
+    """Return True if the error is at an octet above 127 of what could be a quoted string or a literal."""
+    if isinstance(error, UnexpectedEOF) or error.pos_in_stream is None or text[error.pos_in_stream :][:1] < b"\x80":
+        return False
+    before = error.token_history[-1] if error.token_history else None
+    is_within = before is not None and before.type in _QUOTABLE and before.end_pos == error.pos_in_stream
+    return is_within or "QUOTED" in expected
 
 
 def _digits_before(error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken, text: bytes) -> int:
