@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import mailbox
+import re
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,10 @@ def test_mbox_written_by_the_standard_library_reads_back(
 
 @pytest.mark.parametrize("content", [b"Subject: a message alone\n\n", b"\x00\x01", b"From nobody\n"])
 def test_file_without_mail_is_reported(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(SourceError, match="neither a Maildir"):
+    with pytest.raises(SourceError, match="neither a Maildir") as refused:
         read_source(put(tmp_path, "file", content), "INBOX")
+    example = re.search(r"such as '(.*)'", str(refused.value))
+    assert example is not None
+    assert len(read_source(put(tmp_path, "mbox", f"{example[1]}\n\nx\n".encode()), "INBOX").messages) == 1
     with pytest.raises(SourceError, match="neither a Maildir"):
         read_source(tmp_path, "INBOX")
