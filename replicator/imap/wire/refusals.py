@@ -25,6 +25,7 @@ from replicator.errors import (
     UsersUnavailableError,
 )
 from replicator.imap.wire.search_keys import CHARSETS, BadCharsetError
+from replicator.mailstore import check_folder_name
 
 _CODES: tuple[tuple[type[MailError], str], ...] = (
     (FolderNotFoundError, "NONEXISTENT"),
@@ -73,9 +74,13 @@ def limit_named(error: MailboxFullError) -> str | None:
 
 
 @contextmanager
-def offering_to_create() -> Iterator[None]:
-    """Answer NO [TRYCREATE] if APPEND, COPY or MOVE has no destination (RFC 3501 sections 6.3.11 and 6.4.7)."""
+def offering_to_create(name: str) -> Iterator[None]:
+    """Answer NO [TRYCREATE] if the destination of APPEND, COPY or MOVE is missing (RFC 3501 sections 6.3.11, 6.4.7).
+
+    Raises InvalidNameError if there can be none of this name.
+    """
     try:
         yield
     except FolderNotFoundError as error:
+        check_folder_name(name)
         raise CommandFailedError(str(error), "TRYCREATE") from error

@@ -145,7 +145,7 @@ async def copy(session: Session, command: c.Copy) -> Completion:
     """Run COPY and MOVE, with COPYUID (RFC 4315 section 3), on all of the messages or none."""
     selection = _writable(session) if command.remove else session.selection
     runs = await resolved(session, command.numbers, by_uid=command.by_uid)
-    with offering_to_create():
+    with offering_to_create(command.mailbox):
         destination = await session.folder(command.mailbox)
         each, uids = await _named(session, runs)
         # No await between this and the request: the command means the messages that exist now.
