@@ -137,7 +137,7 @@ class Coordinator:
             peers=[peer.id for peer in config.peers],
             links=lambda: self.connections.links,
         )
-        self.handover = Handover(store, self.elections, self.mastership, config.mastership.timeout_s)
+        self.handover = Handover(store, self.elections, self.mastership, config)
         self.bodies = Bodies(
             store,
             environment,

@@ -27,6 +27,7 @@ from master_election.scope_usage import Usage
 from master_election.scopes import wider
 from protocol.commands import Master, MasterMove, Moved, RefusalCode, Refused, Reply, Who
 from protocol.values import Dot
+from replicator.config import Config
 from replicator.errors import UnavailableError
 from replicator.mailstore import Folder
 from replicator.replication import timing
@@ -72,12 +73,13 @@ class Keeper(Protocol):
 class Handover:
     """Moves of scopes to and from this node. Belongs to the event loop."""
 
-    def __init__(self, store: Store, elections: Elections, keeper: Keeper, timeout_s: float) -> None:
+    def __init__(self, store: Store, elections: Elections, keeper: Keeper, config: Config) -> None:
         self._store = store
         self._elections = elections
         self._masters = keeper.masters
         self._keeper = keeper
-        self._timeout_s = timeout_s
+        self._timeout_s = config.mastership.timeout_s
+        self._configured = {peer.id for peer in config.peers}
         self._usage = Usage()
         self._forwarded = RequestLoops()  # one for each request that is at another node
 
@@ -167,7 +169,10 @@ class Handover:
 
     def _unreachable(self, node: str) -> str:
         reachable = ", ".join(sorted(self._elections.table.component))
-        return f"{node} cannot be reached from {self._elections.sid}, only {reachable}; try again when it can"
+        here = self._elections.sid
+        if node not in self._configured:
+            return f"no node {node} is configured at {here}, which reaches {reachable}"
+        return f"{node} cannot be reached from {here}, only {reachable}; try again when it can"
 
     async def _try_to_move(self, key: MailboxKey, node: str) -> Reply | None:
         """Ask a neighbour to take the scope itself, so that it knows that it is the master; else ask the master."""

@@ -154,6 +154,8 @@ async def test_operator_moves_a_master(tmp_path: Path, autojump_clock: MockClock
         await nodes.linked(["dc1", "dc3"], ["dc2"])
         with pytest.raises(UnavailableError, match="dc2 cannot be reached from dc1"):
             await nodes["dc1"].coordinator.handover.move_to(await nodes["dc1"].inbox(), "dc2")
+        with pytest.raises(UnavailableError, match="no node dc9 is configured at dc1, which reaches dc1, dc3"):
+            await nodes["dc1"].coordinator.handover.move_to(await nodes["dc1"].inbox(), "dc9")
 
 
 @pytest.mark.parametrize(("by_client", "master"), [(True, "dc2"), (False, "dc1")])
