@@ -71,7 +71,7 @@ class Reloading:
             self._answered, self._problem = asked, error
             return
         if self._keys is not None and keys is not None:
-            self._keys.install(keys)
+            self._keys.install(keys, asked=True)
         self._answered, self._problem = asked, None
         names = ", ".join(each.file for each in self.shown())
         log.info("the certificates were read again: %s", names or "there are none")

@@ -129,6 +129,21 @@ async def test_key_that_others_can_read_is_told_at_each_reading(
     )
 
 
+async def test_each_reload_tells_the_keys_in_force(
+    files: TlsConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "replicator.oauth")
+    file = tmp_path / "keys.json"
+    file.write_bytes(key_set(SigningKey("first"), SigningKey("second")))
+    oauth = OauthConfig("https://id.example.org", "mail", file, "email")
+    keys = ProviderKeys(key_source(oauth, Environment(), lambda: None), refresh_s=60)
+    reloading = Reloading(Certificates(files), Environment(), keys)
+    for _ in range(2):
+        await reloading.reload()
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("replicator.oauth")]
+    assert said == ["the identity provider's keys were read keys=2 ids=first,second"] * 2
+
+
 async def test_keys_and_certificates_are_replaced_together_or_not_at_all(files: TlsConfig, tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     file.write_bytes(key_set(SigningKey("old")))

@@ -100,10 +100,10 @@ class ProviderKeys:
             with trio.move_on_after(self._refresh_s if self._problem is None else min(PAUSE_S, self._refresh_s)):
                 await self._asked.wait()
 
-    def install(self, keys: KeySet) -> None:
-        """Put these keys in force."""
+    def install(self, keys: KeySet, *, asked: bool = False) -> None:
+        """Put these keys in force. `asked`: an operator asked for them, and looks into the log, changed or not."""
         self._metrics.read(ok=True)
-        if self._problem is not None or keys != self._keys:
+        if asked or self._problem is not None or keys != self._keys:
             ids = ",".join(key.kid or "-" for key in keys.keys)
             log.info("the identity provider's keys were read %s", LogFields({"keys": len(keys.keys), "ids": ids}))
         self._keys, self._problem = keys, None
