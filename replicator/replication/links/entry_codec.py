@@ -60,7 +60,7 @@ from resync.entry import (
 )
 
 MAX_CHANGES = 100_000  # of one entry: enough for a mailbox that is copied by one command
-MAX_ENTRY_BYTES = 66 << 20  # of the message bodies of one entry: nodes put one message into an entry
+MAX_ENTRY_BYTES = 66 << 20  # of the message bodies of one entry: a large message, or several small ones
 
 ANNOTATE_BYTES_MAX = 2 * BYTES_AT_ONCE_MAX  # packed
 
