@@ -11,7 +11,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
-from protocol.commands import Done, Ping, Save, Saved, Stored
+from protocol.commands import Done, Ping, Save, SaveAll, Saved, Stored
 from protocol.commands import EntryCommand as Change
 from protocol.framing import Frame, Framer
 from protocol.parser import ChangedError, Response, parse
@@ -189,13 +189,13 @@ def _is_another(frame: Frame, item: Request | Response) -> bool:
 def is_of_client(item: Request | Response) -> bool:
     """Return True for a client's change and for the reply to one."""
     if isinstance(item, Request):
-        return item.tag is not None and isinstance(item.command, Change)
+        return item.tag is not None and isinstance(item.command, Change | SaveAll)
     return isinstance(item.reply, Saved | Stored) or (isinstance(item.reply, Done) and item.reply.dot is not None)
 
 
 def _has_body(item: Request | Response) -> bool:
     """Return True if the literal is a body or a recipe, which the command's HASH protects."""
-    return isinstance(item, Request) and isinstance(item.command, Save)
+    return isinstance(item, Request) and isinstance(item.command, Save | SaveAll)
 
 
 def _is_beat(item: Request | Response) -> bool:
