@@ -276,7 +276,7 @@ def links_of(world: World, *sids: str) -> list[PeerLink]:
 async def wait_for_end(copy: Machine, original: str) -> None:
     """Wait until the copy has ended because another run is the node."""
     with trio.move_on_after(4 * TIMEOUT_S):
-        await copy.ended.wait()
+        await copy.unwound()
     assert copy.gave_way is not None, f"{copy.name} goes on beside the node"
     assert f"{copy.sid} already runs as {original}" in copy.gave_way
 

@@ -318,7 +318,7 @@ class World:
                 machine.crash()
         with trio.CancelScope(shield=True):
             for machine in self._all().values():
-                await machine.ended.wait()
+                await machine.unwound()
 
 
 def _standing(machine: Machine) -> Standing | None:
