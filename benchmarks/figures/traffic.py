@@ -13,6 +13,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import cast
 
+import msgpack
+
 from benchmarks.clients.mails import MailTexts
 from benchmarks.clients.wire import connect_lmtp, deliver
 from benchmarks.clusters.cluster import Cluster, Node
@@ -21,7 +23,7 @@ from benchmarks.clusters.states import are_equal, expect_master
 from benchmarks.figures.scale import Scale
 from benchmarks.report.figure import Figure
 from protocol import blocks
-from protocol.commands import Save
+from protocol.commands import Entries, Save
 from protocol.stream_codec import Decoder, Request, Response
 
 USER = "counted"
@@ -94,6 +96,8 @@ def _kinds(data: bytes) -> Iterator[str]:
         match item:
             case Request(_, Save(entry=header)):
                 yield "entry" if header else "forwarded SAVE"
+            case Request(_, Entries(packed=packed)):
+                yield from ("entry" for _ in msgpack.unpackb(packed))
             case Request(_, command):
                 yield type(command).__name__.upper()
             case Response(_, reply):
