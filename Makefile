@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup run demo test lint pytest soak soak-commit soak-processes fuzz bench bench-spark lock clean
+.PHONY: help setup run demo test lint pytest soak soak-commit soak-processes fuzz bench bench-peers bench-spark lock clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -61,6 +61,9 @@ fuzz: setup ## hostile input for all parsers and links, MINUTES=n in all
 
 bench: setup ## the figures, as a table and as JSON
 	$(BIN)/python -m benchmarks
+
+bench-peers: setup ## the same loads for two nodes, a Dovecot pair and a Cyrus pair (docs/comparison.md); QUICK=1 in minutes
+	$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick)
 
 bench-spark: setup ## what audits of whole nodes cost at 1, 3 and 10 million messages each
 	$(BIN)/python -m benchmarks.spark

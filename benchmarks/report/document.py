@@ -1,4 +1,4 @@
-"""Write measurements into docs/figures.md, by the run that made them.
+"""Write measurements into a page of docs/, by the run that made them.
 
 Each scenario has a section there between two markers, `<!-- measured: NAME -->` and `<!-- end: NAME -->`; the text
 between them is replaced, everything else is left alone.
@@ -15,12 +15,17 @@ from benchmarks.report.figure import Figure, with_unit
 
 def refresh(page: str, name: str, figures: Sequence[Figure], described: Mapping[str, object]) -> str:
     """Return the page with one scenario's section replaced. Raises MeasurementError if it has no such section."""
+    return replace_section(page, name, _section(figures, described))
+
+
+def replace_section(page: str, name: str, text: str) -> str:
+    """Return the page with this text between the markers. Raises MeasurementError if it has no such section."""
     begin, end = f"<!-- measured: {name} -->", f"<!-- end: {name} -->"
     before, found, rest = page.partition(begin)
     _, found_end, after = rest.partition(end)
     if not found or not found_end:
-        raise MeasurementError(f"docs/figures.md has no section {begin} ... {end}: add it, with a heading")
-    return f"{before}{begin}\n\n{_section(figures, described)}\n\n{end}{after}"
+        raise MeasurementError(f"the page has no section {begin} ... {end}: add it, with a heading")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
 def _section(figures: Sequence[Figure], described: Mapping[str, object]) -> str:
@@ -29,10 +34,11 @@ def _section(figures: Sequence[Figure], described: Mapping[str, object]) -> str:
         floor = "" if figure.floor is None else with_unit(figure.floor, figure.unit)
         floor += f": {figure.floor_is}" if figure.floor_is else ""
         rows.append(f"| {figure.name} | {with_unit(figure.value, figure.unit)} | {floor} | {figure.aim} |")
-    return "\n".join([*rows, "", _conditions(described)])
+    return "\n".join([*rows, "", conditions(described)])
 
 
-def _conditions(described: Mapping[str, object]) -> str:
+def conditions(described: Mapping[str, object]) -> str:
+    """Say when and on what machine something was measured."""
     memory_gib = int(str(described["memory_mib"])) / 1024
     scale = "" if described["scale"] == "full" else f", in a {described['scale']} run"
     return (

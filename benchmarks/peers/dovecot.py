@@ -1,0 +1,219 @@
+"""A pair of Debian's Dovecots: sdbox, and the replicator, which runs dsync over TCP in both directions.
+
+Everything that is not said here is as Debian's packages have it. OK means that a mail is on one disk.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from benchmarks.clients.wire import Address, MeasurementError
+from benchmarks.clusters.cluster import PASSWORD, reserve_ports
+from benchmarks.clusters.proxy import HOST
+from benchmarks.peers.pair import Doors, Pair, mail_owner, tail
+from benchmarks.peers.processes import Daemon
+
+PROGRAM = Path("/usr/sbin/dovecot")
+ADMIN = "/usr/bin/doveadm"
+LMTP = Path("/usr/lib/dovecot/lmtp")
+SESSIONS_MAX = 1000
+LIMIT_S = 60.0
+DOORS = ("lmtp", "imap", "doveadm")
+
+
+class _Server:
+    """One of the two."""
+
+    def __init__(self, directory: Path, users: Sequence[str]) -> None:
+        self.directory = directory
+        self._users = users
+        self._reserved = reserve_ports(len(DOORS))
+        self.ports = {
+            door: int(reserved.getsockname()[1]) for door, reserved in zip(DOORS, self._reserved, strict=True)
+        }
+        self.doors = Doors(Address(HOST, self.ports["lmtp"]), Address(HOST, self.ports["imap"]))
+        self._daemon = Daemon([str(PROGRAM), "-F", "-c", str(self.configuration)], directory / "output.log")
+
+    @property
+    def configuration(self) -> Path:
+        return self.directory / "dovecot.conf"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "dovecot.log"
+
+    def start(self, peer_port: int) -> None:
+        owner = mail_owner()
+        (self.directory / "mail").mkdir(parents=True)
+        home = self.directory / "mail"
+        users = "".join(
+            f"{user}:{{PLAIN}}{PASSWORD}:{owner.pw_uid}:{owner.pw_gid}::{home / user}::\n" for user in self._users
+        )
+        (self.directory / "users").write_text(users, encoding="utf-8")
+        self.configuration.write_text(self._configured(peer_port), encoding="utf-8")
+        for path in (self.directory, *self.directory.rglob("*")):
+            os.chown(path, owner.pw_uid, owner.pw_gid)
+        self._daemon.start()
+        self._daemon.wait_listening(self.doors)
+
+    def stop(self) -> None:
+        self._daemon.stop()
+        for reserved in self._reserved:
+            reserved.close()
+
+    def processes(self) -> list[psutil.Process]:
+        return self._daemon.processes()
+
+    def replicate_all(self) -> None:
+        """Have the replicator sync each user in full, now."""
+        self._replicator("replicate", "-f", "*")
+
+    def is_replicated(self) -> bool:
+        """Return True if the last sync of each user that the replicator knows has succeeded."""
+        heading, *rows = (line.split("\t") for line in self._replicator("status", "*").splitlines())
+        success, failed = (heading.index(name) for name in ("success sync", "failed"))
+        return all(row[success] != "-" and row[failed] == "-" for row in rows)
+
+    def _replicator(self, *words: str) -> str:
+        """Return what `doveadm replicator` says."""
+        command = [ADMIN, "-c", str(self.configuration), "-f", "tab", "replicator", *words]
+        done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False, text=True)
+        if done.returncode:
+            raise MeasurementError(f"doveadm replicator: {done.stderr[-500:]}")
+        return done.stdout
+
+    def _configured(self, peer_port: int) -> str:
+        directory, owner, ports = self.directory, mail_owner(), self.ports
+        internal, login = (owner.pw_name, owner.pw_name) if os.getuid() else ("dovecot", "dovenull")
+        confined = "chroot =" if os.getuid() else ""
+        return f"""
+protocols = imap lmtp
+listen = {HOST}
+base_dir = {directory}/run
+state_dir = {directory}/state
+log_path = {self.log}
+ssl = no
+disable_plaintext_auth = no
+default_internal_user = {internal}
+default_login_user = {login}
+mail_location = sdbox:~/mail
+mail_uid = {owner.pw_uid}
+mail_gid = {owner.pw_gid}
+first_valid_uid = 1
+mail_max_userip_connections = {SESSIONS_MAX}
+default_process_limit = {SESSIONS_MAX}
+default_client_limit = {4 * SESSIONS_MAX}
+mail_plugins = notify replication
+doveadm_password = {PASSWORD}
+passdb {{
+  driver = passwd-file
+  args = {directory}/users
+}}
+userdb {{
+  driver = passwd-file
+  args = {directory}/users
+}}
+plugin {{
+  mail_replica = tcp:{HOST}:{peer_port}
+}}
+service imap-login {{
+  {confined}
+  inet_listener imap {{
+    port = {ports["imap"]}
+  }}
+  inet_listener imaps {{
+    port = 0
+  }}
+}}
+service imap {{
+  process_limit = {SESSIONS_MAX}
+}}
+service lmtp {{
+  inet_listener lmtp {{
+    port = {ports["lmtp"]}
+  }}
+}}
+service doveadm {{
+  inet_listener {{
+    port = {ports["doveadm"]}
+  }}
+}}
+service replicator {{
+  process_min_avail = 1
+  unix_listener replicator-doveadm {{
+    mode = 0600
+    user = {owner.pw_name}
+  }}
+}}
+service aggregator {{
+  {confined}
+  fifo_listener replication-notify-fifo {{
+    user = {owner.pw_name}
+  }}
+  unix_listener replication-notify {{
+    user = {owner.pw_name}
+  }}
+}}
+"""
+
+
+class DovecotPair(Pair):
+    name = "Dovecot"
+
+    def __init__(self, directory: Path, users: Sequence[str], *, late: bool = False) -> None:
+        super().__init__(directory, users, late=late)
+        self._servers = [_Server(directory / side, users) for side in ("near", "far")]
+
+    @classmethod
+    def version(cls) -> str | None:
+        if not PROGRAM.exists() or not LMTP.exists():
+            return None
+        said = subprocess.run([str(PROGRAM), "--version"], capture_output=True, text=True, check=True).stdout
+        return said.partition(" ")[0]
+
+    def __enter__(self) -> Self:
+        try:
+            self._start(0)
+            if not self.late:
+                self._start(1)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self._servers:
+            server.stop()
+
+    @property
+    def near(self) -> Doors:
+        return self._servers[0].doors
+
+    @property
+    def far(self) -> Doors:
+        return self._servers[1].doors
+
+    def start_far(self) -> None:
+        self._start(1)
+        self._servers[0].replicate_all()
+
+    def is_filled(self) -> bool:
+        return self._servers[0].is_replicated()
+
+    def near_processes(self) -> list[psutil.Process]:
+        return self._servers[0].processes()
+
+    def far_processes(self) -> list[psutil.Process]:
+        return self._servers[1].processes()
+
+    def log_tail(self) -> str:
+        return "\n".join(f"{server.directory.name}: {tail(server.log)}" for server in self._servers)
+
+    def _start(self, number: int) -> None:
+        self._servers[number].start(self._servers[1 - number].ports["doveadm"])

@@ -1,0 +1,88 @@
+"""Two servers that replicate to each other: what a load needs to know of them, whatever their kind."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Self
+
+import psutil
+
+from benchmarks.clients.wire import Address, ImapClient
+from benchmarks.clusters.cluster import PASSWORD
+
+
+class Doors(NamedTuple):
+    """Addresses of one server."""
+
+    lmtp: Address
+    imap: Address
+
+    def session(self, user: str) -> ImapClient:
+        return ImapClient(self.imap, user, PASSWORD)
+
+
+class Pair(ABC):
+    """Two servers under `directory`, with no mail. Mail comes to the near one, and the far one shows it, too.
+
+    Entering the `with` block starts both, or only the near one if `late`; leaving it ends all their processes.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, directory: Path, users: Sequence[str], *, late: bool = False) -> None:
+        self.directory = directory
+        self.users = users
+        self.late = late
+
+    @classmethod
+    @abstractmethod
+    def version(cls) -> str | None:
+        """Return the version that is installed, or None if none is."""
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None: ...
+
+    @property
+    @abstractmethod
+    def near(self) -> Doors: ...
+
+    @property
+    @abstractmethod
+    def far(self) -> Doors: ...
+
+    @abstractmethod
+    def start_far(self) -> None:
+        """Start the far server, which was left out, with nothing on its disk, and have it filled as operators do."""
+
+    @abstractmethod
+    def is_filled(self) -> bool:
+        """Return True if by its own account the far server that was left out has everything, with all texts."""
+
+    @abstractmethod
+    def near_processes(self) -> list[psutil.Process]: ...
+
+    @abstractmethod
+    def far_processes(self) -> list[psutil.Process]: ...
+
+    @abstractmethod
+    def log_tail(self) -> str:
+        """Return the last lines of both logs."""
+
+
+def mail_owner() -> pwd.struct_passwd:
+    """Return the account that other servers keep mail as: nobody for root, as which they refuse to."""
+    return pwd.getpwuid(os.getuid()) if os.getuid() else pwd.getpwnam("nobody")
+
+
+def tail(log: Path) -> str:
+    """Return the last lines of a log file, which need not exist."""
+    if not log.exists():
+        return ""
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-10:])
