@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from benchmarks.clients.mails import MailTexts
 from benchmarks.clients.wire import ImapClient, MeasurementError, connect_lmtp, deliver
 from benchmarks.peers.filling import FILLED_WITHIN_S, MAIL_BYTES, SHOWN_WITHIN_S, begin, fill
-from benchmarks.peers.mailboxes import Watch
+from benchmarks.peers.mailboxes import Watch, wait_until
 from benchmarks.peers.pair import Pair
 from benchmarks.peers.rows import Row
 from benchmarks.peers.sizes import Sizes
@@ -57,10 +57,7 @@ def newcomer(pair: Pair, sizes: Sizes, seeds: Iterator[int]) -> dict[Row, float]
         watch.wait_for(sizes.messages, SHOWN_WITHIN_S)
     began = time.perf_counter()
     pair.start_far()
-    while not pair.is_filled():
-        if time.perf_counter() - began > FILLED_WITHIN_S:
-            raise MeasurementError(f"the new server is not filled after {FILLED_WITHIN_S:.0f} s")
-        time.sleep(PAUSE_S)
+    wait_until(pair.is_filled, FILLED_WITHIN_S, "filling the new server")
     with Watch(pair.far, pair.users) as watch:  # not earlier: a look creates the mailbox at some servers
         watch.wait_for(sizes.messages, SHOWN_WITHIN_S)
     seconds = time.perf_counter() - began

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.peers.filling import SHOWN_WITHIN_S, begin, deliver
-from benchmarks.peers.mailboxes import Watch
+from benchmarks.peers.mailboxes import Watch, wait_until
 from benchmarks.peers.pair import Pair
 from benchmarks.peers.processes import cpu_s, memory_bytes
 from benchmarks.peers.rows import Row
@@ -22,6 +22,7 @@ def delivery(pair: Pair, sizes: Sizes, seeds: Iterator[int]) -> dict[Row, float]
     expected = begin(pair, seeds)
     with Watch(pair.far, pair.users) as watch:
         watch.wait_for(expected, SHOWN_WITHIN_S)
+        wait_until(pair.is_settled, SHOWN_WITHIN_S, "the first sync of all users")
         for connections in CONNECTIONS:
             busy = _cpu_s(pair)
             result = deliver(pair, pair.users, connections, mails=MAILS_MAX, seconds=sizes.delivery_s, seed=next(seeds))

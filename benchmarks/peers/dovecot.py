@@ -206,6 +206,9 @@ class DovecotPair(Pair):
     def is_filled(self) -> bool:
         return self._servers[0].is_replicated()
 
+    def is_settled(self) -> bool:
+        return all(server.is_replicated() for server in self._servers)
+
     def near_processes(self) -> list[psutil.Process]:
         return self._servers[0].processes()
 

@@ -11,7 +11,7 @@ from benchmarks.peers.pair import Pair
 MAIL_BYTES = 4096
 SHOWN_WITHIN_S = 180.0
 FILLED_WITHIN_S = 900.0
-LANES = 4
+LANES = 8
 """Connections that fill mailboxes."""
 
 

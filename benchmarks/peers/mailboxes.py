@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Self
 
@@ -11,6 +11,8 @@ from benchmarks.clients.wire import ImapClient, MeasurementError
 from benchmarks.peers.pair import Doors
 
 LOOK_EVERY_S = 0.1  # a look at twenty users costs some servers ten milliseconds
+
+ASK_EVERY_S = 0.2
 
 
 class Watch:
@@ -43,6 +45,15 @@ class Watch:
                 raise MeasurementError(f"{found} messages instead of {messages} after {within_s:.0f} s")
             time.sleep(LOOK_EVERY_S)
         return time.perf_counter() - began
+
+
+def wait_until(true: Callable[[], bool], within_s: float, what: str) -> None:
+    """Ask a server now and then, so that the questions take little of its time. Raises MeasurementError."""
+    deadline = time.monotonic() + within_s
+    while not true():
+        if time.monotonic() > deadline:
+            raise MeasurementError(f"{what} takes longer than {within_s:.0f} s")
+        time.sleep(ASK_EVERY_S)
 
 
 def _messages(session: ImapClient) -> int:

@@ -65,6 +65,10 @@ class Pair(ABC):
     def is_filled(self) -> bool:
         """Return True if by its own account the far server that was left out has everything, with all texts."""
 
+    def is_settled(self) -> bool:
+        """Return True if both servers, which have started together, have done what they do for each user at first."""
+        return True
+
     @abstractmethod
     def near_processes(self) -> list[psutil.Process]: ...
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -16,6 +18,9 @@ DIES_WITH_US = ("setpriv", "--pdeathsig", "TERM", "--")
 
 START_WITHIN_S = 20.0
 END_WITHIN_S = 15.0
+LINGERS_S = 3.0
+"""Seconds that what a program has started may live on after it."""
+
 LOOK_EVERY_S = 0.02
 
 
@@ -65,9 +70,11 @@ class Daemon:
             self._process.kill()
             self._process.wait()
         self._process = None
-        _, left = psutil.wait_procs(left, timeout=2)
-        for process in left:
-            process.kill()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(number)
+            _, left = psutil.wait_procs(left, timeout=LINGERS_S)
 
 
 def with_descendants(pid: int) -> list[psutil.Process]:

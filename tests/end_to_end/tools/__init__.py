@@ -1,1 +1,1 @@
-"""Tests of what `benchmarks` gives to other tests and to people: the proxy and the demo."""
+"""Tests of what `benchmarks` gives to other tests and to people: the proxy, the demo and the comparison."""
