@@ -23,7 +23,7 @@ from benchmarks.peers.cyrus import CyrusPair
 from benchmarks.peers.delivery import delivery
 from benchmarks.peers.dovecot import DovecotPair
 from benchmarks.peers.ours import Ours
-from benchmarks.peers.page import section
+from benchmarks.peers.page import others, section
 from benchmarks.peers.pair import Pair
 from benchmarks.peers.reading import idle_sessions, reading
 from benchmarks.peers.rows import Measured
@@ -65,19 +65,18 @@ def main(names: tuple[str, ...], rounds: int | None, *, quick: bool, docs: bool,
     sizes = QUICK if quick else FULL
     kinds = _installed(names or tuple(PAIRS))
     measured, versions = Measured([kind.name for kind in kinds]), {kind.name: str(kind.version()) for kind in kinds}
-    began, busy_before = time.monotonic(), _busy_s()
     try:
         for number in range(rounds or sizes.rounds):
             _round(number, kinds, directory, sizes, measured)
-            described["others_cores"] = f"{(_busy_s() - busy_before) / (time.monotonic() - began):.1f}"
             if docs:
                 text = section(measured, versions, described, number + 1)
                 PAGE.write_text(replace_section(PAGE.read_text(encoding="utf-8"), "peers", text), encoding="utf-8")
     except (MeasurementError, OSError) as error:
         sys.exit(f"benchmarks: {error}")
     finally:
-        if measured.rows:
+        if measured.others_cores:
             show(measured, versions, described)
+            click.echo(others(measured))
             click.echo(write(measured, versions, described, RESULTS))
         if not keep:
             shutil.rmtree(directory)
@@ -89,11 +88,13 @@ def _round(number: int, kinds: Sequence[type[Pair]], directory: Path, sizes: Siz
     for kind in (*kinds[first:], *kinds[:first]):
         click.echo(f"round {number + 1}: {kind.name} ...", err=True)
         at, seeds = directory / f"{number}-{kind.name}", count(1)
+        began, busy = time.monotonic(), _others_s()
         with _told(kind(at / "together", USERS)) as pair:
             measured.add(kind.name, delivery(pair, sizes, seeds) | lag(pair, sizes, seeds))
         with _told(kind(at / "late", USERS, late=True)) as pair:
             measured.add(kind.name, newcomer(pair, sizes, seeds) | changes(pair, sizes, seeds))
             measured.add(kind.name, idle_sessions(pair, sizes) | reading(pair, sizes))
+        measured.add_others(kind.name, (_others_s() - busy) / (time.monotonic() - began))
 
 
 @contextmanager
@@ -106,7 +107,7 @@ def _told(pair: Pair) -> Iterator[Pair]:
             raise MeasurementError(f"{pair.name}: {error}\n{pair.log_tail()}") from error
 
 
-def _busy_s() -> float:
+def _others_s() -> float:
     """Return the processor time that all processes have used but this one, and what it has started and ended."""
     everyone, mine = psutil.cpu_times(), os.times()
     return everyone.user + everyone.nice + everyone.system + everyone.irq + everyone.softirq - sum(mine[:4])

@@ -32,14 +32,14 @@ def delivery(pair: Pair, sizes: Sizes, seeds: Iterator[int]) -> dict[Row, float]
             taken = quantiles_ms(result.latencies_s)
             by = f"{connections} connection{'s' * (connections > 1)}"
             values |= {
-                Row(f"mails acknowledged over {by}", "mails/s", more_is_better=True): result.mails / result.seconds,
-                Row(f"end of mail to OK over {by}, p50", "ms"): taken["median_ms"],
-                Row(f"end of mail to OK over {by}, p95", "ms"): taken["p95_ms"],
-                Row(f"processor time a mail, both servers, over {by}", "ms"): 1000 * busy / result.mails,
-                Row(f"last OK to all shown at the other, after {by}", "s"): behind,
+                Row(f"deliveries, {by}", "mails/s", more_is_better=True): result.mails / result.seconds,
+                Row(f"end of mail to OK, {by}, p50", "ms"): taken["median_ms"],
+                Row(f"end of mail to OK, {by}, p95", "ms"): taken["p95_ms"],
+                Row(f"processor time a mail, {by}", "ms"): 1000 * busy / result.mails,
+                Row(f"last OK to all shown at the far server, {by}", "s"): behind,
             }
-    values[Row("memory of the near server after that (PSS)", "MiB")] = memory_bytes(pair.near_processes()) / 2**20
-    values[Row("memory of the far server after that (PSS)", "MiB")] = memory_bytes(pair.far_processes()) / 2**20
+    values[Row("memory after deliveries, near server", "MiB")] = memory_bytes(pair.near_processes()) / 2**20
+    values[Row("memory after deliveries, far server", "MiB")] = memory_bytes(pair.far_processes()) / 2**20
     return values
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +13,7 @@ import psutil
 from benchmarks.clusters.cluster import OWN_OBJECTS, Cluster, Node, Site
 from benchmarks.clusters.states import are_equal
 from benchmarks.peers.pair import Doors, Pair
-from benchmarks.peers.processes import with_descendants
+from benchmarks.peers.processes import APART, with_descendants
 
 
 class Ours(Pair):
@@ -20,7 +21,7 @@ class Ours(Pair):
 
     def __init__(self, directory: Path, users: Sequence[str], *, late: bool = False) -> None:
         super().__init__(directory, users, late=late)
-        sites = {sid: Site(extra=OWN_OBJECTS.format(sid=sid)) for sid in ("dc1", "dc2")}
+        sites = {sid: Site(shlex.join(APART), extra=OWN_OBJECTS.format(sid=sid)) for sid in ("dc1", "dc2")}
         self._cluster = Cluster(directory, users, size=2, copies=2, sites=sites, late=["dc2"] if late else [])
         self._near, self._far = self._cluster.nodes
 

@@ -8,6 +8,9 @@ from benchmarks.peers.rows import Measured, Row
 from benchmarks.peers.table import columns
 from benchmarks.report.document import conditions
 
+OTHERS_CORES_MAX = 0.3
+"""Cores that other work may use. Else the generator and two servers get too little of a machine of two cores."""
+
 
 def section(measured: Measured, versions: Mapping[str, str], described: Mapping[str, object], rounds: int) -> str:
     cells = columns(measured, versions)
@@ -15,15 +18,21 @@ def section(measured: Measured, versions: Mapping[str, str], described: Mapping[
     lines += [_line([column[number] for column in cells.values()]) for number in range(len(measured.rows))]
     first, *others = measured.pairs
     standings = [_standing(measured, first, other) for other in others]
-    return "\n".join([*lines, "", *standings, _conditions(described, rounds)])
+    return "\n".join([*lines, "", *standings, _conditions(measured, described, rounds)])
 
 
-def _conditions(described: Mapping[str, object], rounds: int) -> str:
+def _conditions(measured: Measured, described: Mapping[str, object], rounds: int) -> str:
     many = f"{rounds} round{'s' * (rounds > 1)}"
-    return (
-        f"Medians of {many}, with the least and the greatest value of a round. {conditions(described)} "
-        f"During the run, other processes used {described['others_cores']} of the cores."
-    )
+    return f"Medians of {many}, with the least and the greatest value. {conditions(described)} {others(measured)}"
+
+
+def others(measured: Measured) -> str:
+    """Say what other work the machine had, and whether that spoils the figures."""
+    used = [f"{max(cores):.1f} beside {pair}" for pair, cores in measured.others_cores.items()]
+    text = f"At the worst of its rounds, other work used these cores of the machine: {', '.join(used)}."
+    if max(max(cores) for cores in measured.others_cores.values()) > OTHERS_CORES_MAX:
+        text += " **That is too much for figures to rely on: repeat the run on a machine without other work.**"
+    return text
 
 
 def _standing(measured: Measured, first: str, other: str) -> str:
@@ -34,9 +43,9 @@ def _standing(measured: Measured, first: str, other: str) -> str:
             ahead[leader(measured, row, first, other)].append(row.name)
     named = {who: "; ".join(names) or "nothing" for who, names in ahead.items()}
     return (
-        f"**{other} is ahead of {first}** in: {named[other]}.\n\n"
-        f"**{first} is ahead of {other}** in: {named[first]}.\n\n"
-        f"The rounds of {first} and {other} overlap in: {named[None]}.\n"
+        f"- **{other} is ahead of {first}** in: {named[other]}.\n"
+        f"- **{first} is ahead of {other}** in: {named[first]}.\n"
+        f"- Rounds of {first} and {other} overlap in: {named[None]}.\n"
     )
 
 

@@ -13,8 +13,12 @@ import psutil
 
 from benchmarks.clients.wire import Address, Connection, MeasurementError
 
-DIES_WITH_US = ("setpriv", "--pdeathsig", "TERM", "--")
-"""Command that lets the kernel end a program if the measuring process is killed."""
+APART = ("setpriv", "--pdeathsig", "TERM", "--", "setsid")
+"""Command that runs a server in a session of its own, and lets the kernel end it if the measuring process is killed.
+
+Linux shares out processor time between sessions first (sched(7), autogroup), so each server needs one: else a server in
+the generator's session would get less of a busy machine. And Ctrl-C is for the measuring process, which then ends them.
+"""
 
 START_WITHIN_S = 20.0
 END_WITHIN_S = 15.0
@@ -28,13 +32,12 @@ class Daemon:
     """A server program in the foreground. It ends with SIGTERM, and takes what it has started with it."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
-        self._command = [*DIES_WITH_US, *command]
+        self._command = [*APART, *command]
         self._environment = environment
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the program, in a session of its own: Ctrl-C is for the measuring process, which then ends it."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -42,7 +45,6 @@ class Daemon:
                 stdout=log,
                 stderr=log,
                 env=self._environment,
-                start_new_session=True,
             )
 
     def wait_listening(self, addresses: Iterable[Address]) -> None:
@@ -52,7 +54,7 @@ class Daemon:
             while not _listens(address):
                 if self._process is None or self._process.poll() is not None or time.monotonic() > deadline:
                     said = self._log.read_text(encoding="utf-8", errors="replace")
-                    raise MeasurementError(f"{self._command[len(DIES_WITH_US)]} does not start: {said[-1000:]}")
+                    raise MeasurementError(f"{self._command[len(APART)]} does not start: {said[-1000:]}")
                 time.sleep(LOOK_EVERY_S)
 
     def processes(self) -> list[psutil.Process]:

@@ -23,8 +23,8 @@ def idle_sessions(pair: Pair, sizes: Sizes) -> dict[Row, float]:
             session.idle()
         after = memory_bytes(pair.near_processes())
     return {
-        Row(f"memory of the near server with {sizes.sessions} sessions in IDLE (PSS)", "MiB"): after / 2**20,
-        Row("memory that each of them adds", "KiB"): (after - before) / sizes.sessions / 1024,
+        Row(f"memory with {sizes.sessions} sessions in IDLE, near server", "MiB"): after / 2**20,
+        Row("memory that each session in IDLE adds", "KiB"): (after - before) / sizes.sessions / 1024,
     }
 
 

@@ -26,10 +26,15 @@ class Measured:
 
     pairs: Sequence[str]
     values: dict[Row, dict[str, list[float]]] = field(default_factory=dict)
+    others_cores: dict[str, list[float]] = field(default_factory=dict)
+    """Cores that work of others used while a pair was measured."""
 
     def add(self, pair: str, values: Values) -> None:
         for row, value in values.items():
             self.values.setdefault(row, {}).setdefault(pair, []).append(value)
+
+    def add_others(self, pair: str, cores: float) -> None:
+        self.others_cores.setdefault(pair, []).append(cores)
 
     @property
     def rows(self) -> list[Row]:

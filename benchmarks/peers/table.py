@@ -34,7 +34,7 @@ def write(measured: Measured, versions: Mapping[str, str], described: Mapping[st
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / time.strftime("peers-%Y-%m-%dT%H%M%SZ.json", time.gmtime())
     rows = [{**row._asdict(), "values": values} for row, values in measured.values.items()]
-    content = {"machine": described, "versions": versions, "rows": rows}
+    content = {"machine": described, "versions": versions, "others_cores": measured.others_cores, "rows": rows}
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return path
 

@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from benchmarks.clients.wire import MeasurementError
-from benchmarks.peers.page import leader, section
+from benchmarks.peers.page import leader, others, section
 from benchmarks.peers.processes import Daemon, cpu_s, with_descendants
 from benchmarks.peers.rows import Measured, Row
 from benchmarks.report.document import replace_section
@@ -22,7 +22,6 @@ DESCRIBED = {
     "filesystem": "ext4",
     "python": "3.11",
     "load_at_start": 0.5,
-    "others_cores": "0.3",
 }
 
 
@@ -32,6 +31,7 @@ def measured(*rounds: dict[str, tuple[float, float]]) -> Measured:
     for one in rounds:
         for pair, (rate, lag) in one.items():
             found.add(pair, {RATE: rate, LAG: lag})
+            found.add_others(pair, 0.1)
     return found
 
 
@@ -85,7 +85,14 @@ def test_the_page_names_what_others_do_better() -> None:
     assert "**they is ahead of we** in: lag." in text
     assert "**we is ahead of they** in: mails." in text
     assert "| mails | 100 mails/s | 90 mails/s | 1.11 | we |" in text
-    assert "other processes used 0.3 of the cores" in text
+
+
+def test_the_page_tells_when_other_work_spoils_the_figures() -> None:
+    found = measured({"we": (100, 5), "they": (90, 4)})
+    assert "other work used these cores of the machine: 0.1 beside we, 0.1 beside they." in others(found)
+    assert "too much" not in others(found)
+    found.add_others("they", 0.9)
+    assert "0.1 beside we, 0.9 beside they. **That is too much" in others(found)
 
 
 def test_a_section_is_replaced_and_nothing_else() -> None:
