@@ -16,7 +16,7 @@ from replicator.store.bodies.body_rows import StoredBody, body_count
 from replicator.store.db.transaction import Logged
 from resync.entry import Entry, FlagAdd, MailAdd
 from tests.replication.cluster import EPOCH_MS, USER, cluster
-from tests.replication.links.test_hostile_peers import MAIL, TWO, as_entry, ask, assert_logged, assert_unharmed
+from tests.replication.links.stranger_checks import MAIL, TWO, as_entry, ask, assert_logged, assert_unharmed
 from tests.replication.stranger import INBOX, approach, header, visit
 
 BODIES = [StoredBody.of(b"%d " % number + bytes(3000)) for number in range(40)]

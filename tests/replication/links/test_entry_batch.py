@@ -42,7 +42,7 @@ from resync.entry import (
     _check,
 )
 from tests.effort import examples
-from tests.replication.links.test_entry_codec import logged_entries, over_the_wire
+from tests.replication.links.drawn_entries import logged_entries, over_the_wire
 
 BODY = StoredBody.of(b"text")
 ADD = MailAdd(1, b"g" * 16, 0, ("\\Seen",), BODY.size_bytes, BODY.content_hash, copied=False)

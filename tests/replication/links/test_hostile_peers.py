@@ -23,7 +23,6 @@ from protocol.commands import (
     Delete,
     Done,
     EntryCommand,
-    EntryHeader,
     Expunge,
     FetchGuid,
     FetchHash,
@@ -39,7 +38,6 @@ from protocol.commands import (
     RefusalCode,
     Refused,
     Rename,
-    Reply,
     Save,
     SaveAll,
     Saved,
@@ -52,23 +50,13 @@ from replicator.replication.links.link import COMMANDS_AT_ONCE, MAX_NUMBERS
 from replicator.store.bodies.body_rows import StoredBody
 from resync.entry import NOWHERE, pack_values, tree_id
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, cluster, until
+from tests.replication.links.stranger_checks import GUID, MAIL, TWO, as_entry, ask, assert_logged, assert_unharmed, save
 from tests.replication.stranger import INBOX, INBOX_FIELDS, ORIGIN, Stranger, approach, header, reasons, text_of, visit
 
-GUID = b"g" * 16
 NEVER_GIVEN = "no MBOX has assigned mailbox number 7"
 
 
-def save(uid: int, guid: bytes = GUID, body: bytes = b"text") -> Save:
-    return Save((1,), EPOCH_MS, guid, (), text_of(body), uid)
-
-
-def as_entry(command: EntryCommand, entry: EntryHeader | None = None) -> EntryCommand:
-    return replace(command, entry=entry or header(1))
-
-
-MAIL = save(1)
 NOTE = ("/private/comment", b"x")
-TWO = header(1, changes=2)  # the first change of an entry of two
 THREE_PREDECESSORS = replace(header(1), predecessors=(Dot(ORIGIN, 7), Dot(ORIGIN, 8), Dot(ORIGIN, 9)))
 COPIED = Copy(0, 1, UidSet(), (GUID,), 0, (), 1, b"h" * 32, 4)
 
@@ -128,34 +116,6 @@ async def test_invalid_entry_ends_the_link(
             assert await stranger.ended()
         await assert_unharmed(nodes)
         assert_logged(caplog, error)
-
-
-async def assert_unharmed(nodes: Cluster) -> None:
-    """Check that dc2 has taken nothing in, and serves."""
-    node = nodes["dc2"]
-    assert node.store.context == {}
-    assert await node.digests() == {}
-    assert await node.save("text") == 1
-    async with visit(nodes) as stranger:
-        assert isinstance(await ask(stranger, FetchGuid(GUID)), Refused)
-
-
-def assert_logged(caplog: pytest.LogCaptureFixture, error: str | None) -> None:
-    """Check that this is the only error that dc2 logged; None: it logged no error."""
-    messages = reasons(caplog.records)
-    assert len(messages) == (error is not None)
-    assert all(error is not None and error in message for message in messages)
-
-
-async def ask(stranger: Stranger, command: Command) -> Reply:
-    await stranger.send(command, "ask")
-    with trio.fail_after(60):
-        while True:
-            match await stranger.next():
-                case Response("ask", reply):
-                    return reply
-                case None:
-                    raise AssertionError("the connection ended before the reply")
 
 
 @pytest.mark.parametrize(
