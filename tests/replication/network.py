@@ -13,9 +13,10 @@ from typing import Protocol
 
 import trio
 
-from protocol.commands import EntryCommand
+from protocol.commands import Entries, EntryCommand
 from protocol.stream_codec import Decoder, Item, Request
 from protocol.values import Dot
+from replicator.replication.links.entry_batch import unpack_batch
 
 CAPACITY_BYTES = 1 << 16  # of one direction, as in the buffers of two sockets
 
@@ -97,8 +98,13 @@ class Road:
     def entries(self) -> list[Dot]:
         """Return the entries that were sent, each as often as it was sent."""
         commands = [item.command for item in self.items() if isinstance(item, Request)]
-        headers = [command.entry for command in commands if isinstance(command, EntryCommand)]
-        return [header.dot for header in headers if header is not None and header.change == 0]
+        dots: list[Dot] = []
+        for command in commands:
+            if isinstance(command, Entries):
+                dots += (arrived.dot for arrived in unpack_batch(command))
+            elif isinstance(command, EntryCommand) and command.entry is not None and command.entry.change == 0:
+                dots.append(command.entry.dot)
+        return dots
 
 
 def decoded(sent: bytes) -> Iterator[Item]:

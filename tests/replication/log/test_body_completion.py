@@ -346,6 +346,6 @@ async def test_entry_that_came_from_another_peer_is_not_waited_for(tmp_path: Pat
 async def last_entry_of(node: Node) -> tuple[Entry, Parts]:
     """Return the node's last entry, and the recipe of its message."""
     (*_, logged) = await node.store.log_after(0)
-    (recipe,) = logged.bodies.values()
-    assert isinstance(recipe, Parts)
-    return logged.entry, recipe
+    (body,) = logged.bodies.values()
+    assert body.parts is not None
+    return logged.entry, body.parts
