@@ -15,6 +15,6 @@ QUICK = [f"--conf={key}={value}" for key, value in SETTINGS.items()]
 
 def replicator(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "replicator", *arguments], capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, "-m", "replicator", *arguments], capture_output=True, text=True, timeout=900, check=False,
         env={**os.environ, **(environment or {})},
     )  # fmt: skip

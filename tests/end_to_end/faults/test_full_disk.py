@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import os
 import random
@@ -34,9 +35,16 @@ class Disk:
         self._ballast = directory / "ballast"
 
     def fill(self, left_bytes: int = 0) -> None:
-        state = os.statvfs(self._directory)
         with self._ballast.open("ab") as file:
-            os.posix_fallocate(file.fileno(), 0, file.tell() + state.f_bavail * state.f_frsize - left_bytes)
+            for tries_left in reversed(range(10)):
+                state = os.statvfs(self._directory)
+                try:
+                    os.posix_fallocate(file.fileno(), 0, file.tell() + state.f_bavail * state.f_frsize - left_bytes)
+                except OSError as error:  # the node may have written something meanwhile
+                    if error.errno != errno.ENOSPC or not tries_left:
+                        raise
+                else:
+                    return
 
     def make_room(self) -> None:
         self._ballast.unlink(missing_ok=True)
