@@ -15,7 +15,6 @@ from itertools import chain, groupby, islice
 import trio
 
 from protocol.commands import Stored
-from protocol.units import MIB
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.annotations import check_annotation_name
 from replicator.errors import (
@@ -45,6 +44,7 @@ from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.writes.quotas import Quotas
 from replicator.replication.writes.requests import (
+    SAVE_ALL_BYTES,
     SAVE_ALL_MAX,
     AnnotateRequest,
     CopyRequest,
@@ -69,7 +69,6 @@ from replicator.view import MailboxView, Message
 from resync.entry import NOWHERE, tree_id
 
 FOLDERS_IN_MEMORY = 10_000
-ENTRY_BYTES = MIB  # of small messages that are saved by one entry
 AT_ONCE = 2000  # messages of one COPY, STORE or EXPUNGE; a client's command for more takes several, one after the other
 
 
@@ -478,11 +477,11 @@ def _size_bytes(message: NewMessage) -> int:
 
 
 def _parts(messages: Iterable[NewMessage]) -> Iterator[list[NewMessage]]:
-    """Yield the messages in parts that one entry may bring: `SAVE_ALL_MAX` of `ENTRY_BYTES`, or a single larger one."""
+    """Yield the messages in parts that one request may bring, or a single larger one."""
     part, part_bytes = list[NewMessage](), 0
     for message in messages:
         size_bytes = _size_bytes(message)
-        if part and (len(part) == SAVE_ALL_MAX or part_bytes + size_bytes > ENTRY_BYTES):
+        if part and (len(part) == SAVE_ALL_MAX or part_bytes + size_bytes > SAVE_ALL_BYTES):
             yield part
             part, part_bytes = [], 0
         part.append(message)

@@ -32,6 +32,7 @@ from protocol.commands import (
     Text,
 )
 from protocol.stream_codec import ProtocolError
+from protocol.units import MIB
 from protocol.values import Dot, UidSet
 from replicator.errors import MailError
 from replicator.mailstore import SLOWEST_BYTES_S
@@ -48,6 +49,9 @@ from resync.entry import pack_values, tree_id
 
 SAVE_ALL_MAX = 64
 """Most messages of one SAVE-ALL: as many literals as a frame may have."""
+
+SAVE_ALL_BYTES = MIB
+"""Most octets of its messages together: they are hashed and compressed in a few milliseconds of a thread."""
 
 NewId = Callable[[], bytes]
 """A source of new ids, of 16 random bytes each."""
@@ -406,6 +410,9 @@ def saves_from(link: PeerLink, save: Save, stored: StoredBody) -> list[ChangeReq
 
 def save_all_from(link: PeerLink, save_all: SaveAll, stored: Sequence[StoredBody]) -> SaveAllRequest:
     """Return the request of a peer's SAVE-ALL, whose messages this node has as `stored`. Raises ProtocolError."""
+    size_bytes = sum(one.size_bytes for one in stored)
+    if size_bytes > SAVE_ALL_BYTES:
+        raise ProtocolError(f"a SAVE-ALL brings {size_bytes} bytes; the limit is {SAVE_ALL_BYTES}")
     if len({message.guid for message in save_all.messages}) < len(save_all.messages):
         raise ProtocolError("a SAVE-ALL has two messages with the same GUID")
     for message in save_all.messages:

@@ -64,7 +64,7 @@ async def test_more_messages_than_a_frame_holds_whole(mail: HookedMail, served: 
 async def test_failure_takes_back_what_is_there(
     mail: HookedMail, served: ImapServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_mail_store, "ENTRY_BYTES", 1)
+    monkeypatch.setattr(cluster_mail_store, "SAVE_ALL_BYTES", 1)
     add, added = mail._uid_retry.add, 0
 
     async def fail_the_third(operation: AddRequest) -> Added:

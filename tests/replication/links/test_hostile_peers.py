@@ -47,6 +47,7 @@ from protocol.stream_codec import Request, Response
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.replication.links.entry_codec import MAX_CHANGES, Arrived
 from replicator.replication.links.link import COMMANDS_AT_ONCE, MAX_NUMBERS
+from replicator.replication.writes.requests import SAVE_ALL_BYTES
 from replicator.store.bodies.body_rows import StoredBody
 from resync.entry import NOWHERE, pack_values, tree_id
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, cluster, until
@@ -225,12 +226,27 @@ async def test_requests_are_served_but_not_for_the_mail_of_another_user(
         assert not await stranger.ended()
 
 
+SMALL = NewMessage(EPOCH_MS, GUID, (), text_of(b"text"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ((SMALL, SMALL), "a SAVE-ALL has two messages with the same GUID"),
+        ((replace(SMALL, message=text_of(bytes(SAVE_ALL_BYTES + 1))),), "a SAVE-ALL brings 1048577 bytes"),
+        ((replace(SMALL, received_ms=1 << 62),), "an impossible time of receipt"),
+    ],
+)
 async def test_wrong_messages_of_a_save_all_are_not_saved(
-    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    wrong: tuple[NewMessage, ...],
+    error: str,
 ) -> None:
     async with linked_stranger(tmp_path, autojump_clock) as (_, stranger):
         caplog.set_level(logging.WARNING)
-        good = NewMessage(EPOCH_MS, GUID, (), text_of(b"text"))
+        good = SMALL
         altered = replace(good, guid=b"h" * 16, message=replace(good.message, octets=b"tent"))
         refused = await ask(stranger, SaveAll(1, (good, altered)))
         assert isinstance(refused, Refused)
@@ -239,10 +255,10 @@ async def test_wrong_messages_of_a_save_all_are_not_saved(
         assert isinstance(first, Saved)
         assert first.uids == (1,)
         assert await ask(stranger, SaveAll(1, (good,))) == first
-        await stranger.send(SaveAll(1, (good, good)), "twice")
+        await stranger.send(SaveAll(1, wrong), "wrong")
         assert await stranger.ended()
         await trio.testing.wait_all_tasks_blocked()
-        assert any("a SAVE-ALL has two messages with the same GUID" in reason for reason in reasons(caplog.records))
+        assert any(error in reason for reason in reasons(caplog.records))
 
 
 async def test_requests_above_the_limit_are_refused(
