@@ -1,4 +1,4 @@
-"""How long it takes until the far server shows what has come to the near one.
+"""Times until the far server shows mails and changes that the near one has taken.
 
 Sessions at the far server ask by NOOP, again and again, with a pause of a millisecond. That is the same for every
 pair: not each tells an IDLE what its peer has sent.

@@ -1,4 +1,4 @@
-"""How many messages a server shows, asked by IMAP as any client would."""
+"""Numbers of messages that a server shows, asked for by IMAP as any client would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured of each pair, round by round, and the medians of it."""
+"""Measured values of each pair, round by round, and their medians."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Row(NamedTuple):
 
 
 Values = Mapping[Row, float]
-"""What one round has measured of one pair."""
+"""Values that one round has measured of one pair."""
 
 
 @dataclass

@@ -51,7 +51,7 @@ class StoredBody:
 
     @property
     def message(self) -> bytes | Parts:
-        """What is sent to peers: the body itself, unpacked anew each time, or the `Parts` of a large one."""
+        """The body as peers get it: its octets, unpacked anew each time, or the `Parts` of a large one."""
         if self.parts is not None:
             return self.parts
         return zstandard.ZstdDecompressor().decompress(self.packed, max_output_size=MAX_BODY_BYTES)

@@ -1,4 +1,4 @@
-"""What strangers send over links and ask for, and what has to be so afterwards."""
+"""Commands that strangers send over links, and checks that they have done no harm."""
 
 from __future__ import annotations
 

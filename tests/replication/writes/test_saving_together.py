@@ -1,4 +1,4 @@
-"""Several messages that a client saves together: one entry for the small ones, in their order, at whichever node."""
+"""Saving of several messages together: one entry for the small ones, in their order, at whichever node."""
 
 from pathlib import Path
 
