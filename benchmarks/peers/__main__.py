@@ -48,7 +48,7 @@ MISSING = {
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(PAIRS)))
-@click.option("--quick", is_flag=True, help="Small sizes and one round, in two minutes.")
+@click.option("--quick", is_flag=True, help="Small sizes and one round.")
 @click.option("--rounds", type=click.IntRange(1, 20), help="Rounds, instead of three.")
 @click.option("--docs", is_flag=True, help="Write the table into docs/comparison.md, too.")
 @click.option("--keep", is_flag=True, help="Leave the servers' directories, with their logs.")
