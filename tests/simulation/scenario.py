@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,6 +33,11 @@ async def running(directory: Path, clock: MockClock, plan: Plan | None = None) -
 async def save(machine: Machine, *bodies: str) -> list[int]:
     """Save mails with these bodies into INBOX and return their UIDs."""
     return [await machine.call(lambda node, body=body: node.save(body)) for body in bodies]  # type: ignore[misc]
+
+
+def large_body(number: int) -> str:
+    """Return a body of 40,000 octets, which compression makes half as long at most."""
+    return random.Random(number).randbytes(20_000).hex()
 
 
 async def bodies(machine: Machine) -> list[str]:

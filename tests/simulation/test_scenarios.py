@@ -22,7 +22,7 @@ from tests.simulation.machine import Machine, NodeGoneError
 from tests.simulation.plan import Plan
 from tests.simulation.records.cache import Cache
 from tests.simulation.runtime.disk import DiskFault
-from tests.simulation.scenario import bodies, running, save, wait_for_component, wait_for_mails
+from tests.simulation.scenario import bodies, large_body, running, save, wait_for_component, wait_for_mails
 from tests.simulation.world import World
 
 THREE = ("dc1", "dc2", "dc3")
@@ -104,7 +104,7 @@ async def test_node_with_a_lost_disk_refuses_clients_until_it_has_links(
 
 async def test_node_with_a_lost_disk_shows_mailboxes_only_whole(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as world:
-        large = [f"{number:03} {'x' * 20_000}" for number in range(100)]
+        large = [large_body(number) for number in range(100)]
         for body in large:
             await world["dc1"].call(lambda node, body=body: node.save(body, user="somebody"))  # type: ignore[misc]
         await save(world["dc1"], "one", "two", "three")
@@ -232,7 +232,7 @@ async def test_node_with_an_older_disk_copy_shows_mailboxes_only_as_last_seen(
         dc1 = world["dc1"]
         await save(dc1, "expunged", "one")
         old = dc1.disk.copy()
-        large = [f"{number:03} {'x' * 20_000}" for number in range(100)]
+        large = [large_body(number) for number in range(100)]
         for body in large:
             await dc1.call(lambda node, body=body: node.save(body, user="somebody"))  # type: ignore[misc]
         await save(dc1, "two", "three")
@@ -535,7 +535,7 @@ async def test_node_stalled_while_it_catches_up_does_not_consider_itself_alone(
     async with running(tmp_path, autojump_clock) as world:
         world["dc3"].crash()
         for number in range(50):
-            await save(world["dc1"], f"{number} {'x' * 20_000}")
+            await save(world["dc1"], large_body(number))
         for other in ("dc1", "dc2"):
             world.network.road(other, "dc3").bytes_per_s = 20_000
         await world["dc3"].start()

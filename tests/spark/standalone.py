@@ -22,7 +22,7 @@ import pyspark
 START_TIMEOUT_S = 120.0
 DEPLOY = "org.apache.spark.deploy"
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-DIFF_TIMEOUT_S = 300.0
+DIFF_TIMEOUT_S = 900.0
 
 
 def diff(places: Mapping[str, Path], to: Path, scratch: Path) -> tuple[int, dict[str, Any]]:

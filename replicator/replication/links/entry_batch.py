@@ -24,7 +24,7 @@ from replicator.store.db.entry_validation import HASH_BYTES, USER_MAX_BYTES
 from replicator.store.db.transaction import Logged
 from resync.entry import DIGEST_BYTES, ID_BYTES, Change, Entry, FlagAdd, FlagDel, MailAdd, MailDel, checked
 
-BATCH_BYTES = 60 * KIB  # a request queues behind no more than behind commands (`link.OUTPUT_BYTES`)
+BATCH_BYTES = 32 * KIB  # a request queues behind no more than behind commands (`link.OUTPUT_BYTES`)
 BATCH_ENTRIES = 256
 BODIES_BYTES = MIB  # of the bodies of a batch, unpacked: they take some milliseconds
 CHANGES_MAX = 100  # of an entry; more are worth an object (`object_entries`)
