@@ -25,7 +25,7 @@ from replicator.store.db.transaction import Logged
 from resync.entry import DIGEST_BYTES, ID_BYTES, Change, Entry, FlagAdd, FlagDel, MailAdd, MailDel, checked
 
 BATCH_BYTES = 32 * KIB  # a request queues behind no more than behind commands (`link.OUTPUT_BYTES`)
-BATCH_ENTRIES = 256
+BATCH_ENTRIES = 128
 BODIES_BYTES = MIB  # of the bodies of a batch, unpacked: they take some milliseconds
 CHANGES_MAX = 100  # of an entry; more are worth an object (`object_entries`)
 HEAVY_BYTES = 4 * KIB  # of a batch: to unpack so many takes some milliseconds at most

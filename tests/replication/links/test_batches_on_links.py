@@ -54,7 +54,7 @@ async def test_batch_is_taken_in_and_acknowledged(tmp_path: Path, autojump_clock
 @pytest.mark.parametrize(
     ("command", "error"),
     [
-        (Entries(b"\x90"), "must hold 1 to 256 entries"),
+        (Entries(b"\x90"), "must hold 1 to 128 entries"),
         (Entries(b"x" * 100), "ENTRIES cannot be read"),
         (Entries(pack_batch([mail(1), mail(2)]).packed[:-1]), "ENTRIES cannot be read"),
         (pack_batch([mail(1), with_body(mail(2), BODIES[7])]), "does not match its hash"),
