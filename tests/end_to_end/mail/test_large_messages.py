@@ -24,7 +24,7 @@ from tests.end_to_end.helpers.mail_clients import OUR_HEADERS
 
 SIZE = int(os.environ.get("LARGE_MIB", "48")) * MIB
 INTERRUPTED = SIZE // 4
-GROWTH_MAX = min(32 * MIB, SIZE * 2 // 3)  # of a node's memory, which must hold neither such a message nor its attachment
+GROWTH_MAX = min(32 * MIB, SIZE * 2 // 3)  # of a node, which must hold neither such a message nor its attachment
 PART_START = min(50_000_000, SIZE // 2)
 SLOW_BYTES_PER_S = INTERRUPTED / 4
 WITHIN_S = 60.0
