@@ -18,14 +18,14 @@ import click
 import psutil
 
 from benchmarks.clients.wire import MeasurementError
-from benchmarks.peers.catching_up import changes, lag, newcomer
-from benchmarks.peers.cyrus import CyrusPair
-from benchmarks.peers.delivery import delivery
-from benchmarks.peers.dovecot import DovecotPair
-from benchmarks.peers.ours import Ours
+from benchmarks.peers.loads.catching_up import changes, lag, newcomer
+from benchmarks.peers.loads.delivery import delivery
+from benchmarks.peers.loads.reading import idle_sessions, reading
 from benchmarks.peers.page import others, section
-from benchmarks.peers.pair import Pair
-from benchmarks.peers.reading import idle_sessions, reading
+from benchmarks.peers.pairs.cyrus import CyrusPair
+from benchmarks.peers.pairs.dovecot import DovecotPair
+from benchmarks.peers.pairs.ours import Ours
+from benchmarks.peers.pairs.pair import Pair
 from benchmarks.peers.rows import Measured
 from benchmarks.peers.sizes import FULL, QUICK, Sizes
 from benchmarks.peers.table import show, write

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.clients.wire import MeasurementError
 from benchmarks.peers.page import leader, others, section
-from benchmarks.peers.processes import Daemon, cpu_s, with_descendants
+from benchmarks.peers.pairs.processes import Daemon, cpu_s, with_descendants
 from benchmarks.peers.rows import Measured, Row
 from benchmarks.report.document import replace_section
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.clients.load import Load, LoadResult
 from benchmarks.clusters.apart import run_apart
-from benchmarks.peers.pair import Pair
+from benchmarks.peers.pairs.pair import Pair
 
 MAIL_BYTES = 4096
 SHOWN_WITHIN_S = 180.0

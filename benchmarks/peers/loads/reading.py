@@ -7,8 +7,8 @@ import time
 from contextlib import ExitStack
 
 from benchmarks.clients.wire import ImapClient
-from benchmarks.peers.pair import Pair
-from benchmarks.peers.processes import memory_bytes
+from benchmarks.peers.pairs.pair import Pair
+from benchmarks.peers.pairs.processes import memory_bytes
 from benchmarks.peers.rows import Row
 from benchmarks.peers.sizes import Sizes
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,15 +76,3 @@ class Pair(ABC):
     @abstractmethod
     def log_tail(self) -> str:
         """Return the last lines of both logs."""
-
-
-def mail_owner() -> pwd.struct_passwd:
-    """Return the account that other servers keep mail as: nobody for root, as which they refuse to."""
-    return pwd.getpwuid(os.getuid()) if os.getuid() else pwd.getpwnam("nobody")
-
-
-def tail(log: Path) -> str:
-    """Return the last lines of a log file, which need not exist."""
-    if not log.exists():
-        return ""
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-10:])

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.clients.mails import MailTexts
 from benchmarks.clients.wire import ImapClient, MeasurementError, connect_lmtp, deliver
-from benchmarks.peers.filling import FILLED_WITHIN_S, MAIL_BYTES, SHOWN_WITHIN_S, begin, fill
-from benchmarks.peers.mailboxes import Watch, wait_until
-from benchmarks.peers.pair import Pair
+from benchmarks.peers.loads.filling import FILLED_WITHIN_S, MAIL_BYTES, SHOWN_WITHIN_S, begin, fill
+from benchmarks.peers.loads.mailboxes import Watch, wait_until
+from benchmarks.peers.pairs.pair import Pair
 from benchmarks.peers.rows import Row
 from benchmarks.peers.sizes import Sizes
 from benchmarks.report.figure import quantiles_ms

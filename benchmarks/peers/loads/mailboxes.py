@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Self
 
 from benchmarks.clients.wire import ImapClient, MeasurementError
-from benchmarks.peers.pair import Doors
+from benchmarks.peers.pairs.pair import Doors
 
 LOOK_EVERY_S = 0.1  # a look at twenty users costs some servers ten milliseconds
 

@@ -13,62 +13,38 @@ from typing import Self
 
 import psutil
 
-from benchmarks.clients.wire import Address, MeasurementError
-from benchmarks.clusters.cluster import PASSWORD, reserve_ports
+from benchmarks.clients.wire import MeasurementError
+from benchmarks.clusters.cluster import PASSWORD
 from benchmarks.clusters.proxy import HOST
-from benchmarks.peers.pair import Doors, Pair, mail_owner, tail
-from benchmarks.peers.processes import Daemon
+from benchmarks.peers.pairs.pair import Doors, Pair
+from benchmarks.peers.pairs.private_server import PrivateServer, mail_owner, tail
 
 PROGRAM = Path("/usr/sbin/dovecot")
 ADMIN = "/usr/bin/doveadm"
 LMTP = Path("/usr/lib/dovecot/lmtp")
 SESSIONS_MAX = 1000
 LIMIT_S = 60.0
-DOORS = ("lmtp", "imap", "doveadm")
 
 
-class _Server:
+class _Server(PrivateServer):
     """One of the two."""
 
     def __init__(self, directory: Path, users: Sequence[str]) -> None:
-        self.directory = directory
         self._users = users
-        self._reserved = reserve_ports(len(DOORS))
-        self.ports = {
-            door: int(reserved.getsockname()[1]) for door, reserved in zip(DOORS, self._reserved, strict=True)
-        }
-        self.doors = Doors(Address(HOST, self.ports["lmtp"]), Address(HOST, self.ports["imap"]))
-        self._daemon = Daemon([str(PROGRAM), "-F", "-c", str(self.configuration)], directory / "output.log")
-
-    @property
-    def configuration(self) -> Path:
-        return self.directory / "dovecot.conf"
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "dovecot.log"
+        self.configuration = directory / "dovecot.conf"
+        self.log = directory / "dovecot.log"
+        super().__init__(directory, "doveadm", [str(PROGRAM), "-F", "-c", str(self.configuration)])
 
     def start(self, peer_port: int) -> None:
         owner = mail_owner()
-        (self.directory / "mail").mkdir(parents=True)
         home = self.directory / "mail"
+        home.mkdir(parents=True)
         users = "".join(
             f"{user}:{{PLAIN}}{PASSWORD}:{owner.pw_uid}:{owner.pw_gid}::{home / user}::\n" for user in self._users
         )
         (self.directory / "users").write_text(users, encoding="utf-8")
         self.configuration.write_text(self._configured(peer_port), encoding="utf-8")
-        for path in (self.directory, *self.directory.rglob("*")):
-            os.chown(path, owner.pw_uid, owner.pw_gid)
-        self._daemon.start()
-        self._daemon.wait_listening(self.doors)
-
-    def stop(self) -> None:
-        self._daemon.stop()
-        for reserved in self._reserved:
-            reserved.close()
-
-    def processes(self) -> list[psutil.Process]:
-        return self._daemon.processes()
+        self.start_configured()
 
     def replicate_all(self) -> None:
         """Have the replicator sync each user in full, now."""

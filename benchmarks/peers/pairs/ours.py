@@ -12,8 +12,8 @@ import psutil
 
 from benchmarks.clusters.cluster import OWN_OBJECTS, Cluster, Node, Site
 from benchmarks.clusters.states import are_equal
-from benchmarks.peers.pair import Doors, Pair
-from benchmarks.peers.processes import APART, with_descendants
+from benchmarks.peers.pairs.pair import Doors, Pair
+from benchmarks.peers.pairs.processes import APART, with_descendants
 
 
 class Ours(Pair):

@@ -16,11 +16,12 @@ from typing import Self
 
 import psutil
 
-from benchmarks.clients.wire import Address, ImapClient, MeasurementError
-from benchmarks.clusters.cluster import PASSWORD, reserve_ports
+from benchmarks.clients.wire import ImapClient, MeasurementError
+from benchmarks.clusters.cluster import PASSWORD
 from benchmarks.clusters.proxy import HOST
-from benchmarks.peers.pair import Doors, Pair, mail_owner, tail
-from benchmarks.peers.processes import Daemon
+from benchmarks.peers.pairs.pair import Doors, Pair
+from benchmarks.peers.pairs.private_server import PrivateServer, mail_owner, tail
+from benchmarks.peers.pairs.processes import Daemon
 
 ROOT = Path(os.environ.get("CYRUS_ROOT", "/"))
 PROGRAMS = ROOT / "usr/lib/cyrus/bin"
@@ -29,33 +30,19 @@ ADMIN = "cyrus"
 FAR = "far"
 SESSIONS_MAX = 1000
 LIMIT_S = 60.0
-DOORS = ("lmtp", "imap", "sync")
 
 
-class _Server:
+class _Server(PrivateServer):
     """One of the two. `rolling`, which only the near one starts, sends the peer what has changed, each second."""
 
     def __init__(self, directory: Path, users: Sequence[str]) -> None:
-        self.directory = directory
         self._users = users
-        self._reserved = reserve_ports(len(DOORS))
-        self.ports = {
-            door: int(reserved.getsockname()[1]) for door, reserved in zip(DOORS, self._reserved, strict=True)
-        }
-        self.doors = Doors(Address(HOST, self.ports["lmtp"]), Address(HOST, self.ports["imap"]))
-        self.log = directory / "output.log"
-        command = [_program("master"), "-C", str(self._settings), "-M", str(self._services)]
-        self._daemon = Daemon([*command, "-p", str(directory / "master.pid")], self.log, _environment())
+        self._settings = directory / "imapd.conf"
+        self._services = directory / "cyrus.conf"
+        files = ["-C", str(self._settings), "-M", str(self._services), "-p", str(directory / "master.pid")]
+        super().__init__(directory, "sync", [_program("master"), *files], _environment())
         client = [_program("sync_client"), "-C", str(self._settings), "-r"]
-        self.rolling = Daemon(client, self.log, {**_environment(), "CYRUS_ISDAEMON": "1"})
-
-    @property
-    def _settings(self) -> Path:
-        return self.directory / "imapd.conf"
-
-    @property
-    def _services(self) -> Path:
-        return self.directory / "cyrus.conf"
+        self.rolling = Daemon(client, self.output, {**_environment(), "CYRUS_ISDAEMON": "1"})
 
     def start(self, peer_port: int | None) -> None:
         """Start the server with the programs' accounts and no mailbox. The near one has a peer to send changes to."""
@@ -68,20 +55,14 @@ class _Server:
                 [str(PASSWORDS), "-p", "-c", "-f", str(self.directory / "sasldb2"), "-u", self.directory.name, user],
                 PASSWORD,
             )
-        owner = mail_owner()
-        for path in (self.directory, *self.directory.rglob("*")):
-            os.chown(path, owner.pw_uid, owner.pw_gid)
-        self._daemon.start()
-        self._daemon.wait_listening(self.doors)
+        self.start_configured()
 
     def stop(self) -> None:
         self.rolling.stop()
-        self._daemon.stop()
-        for reserved in self._reserved:
-            reserved.close()
+        super().stop()
 
     def processes(self) -> list[psutil.Process]:
-        return [*self._daemon.processes(), *self.rolling.processes()]
+        return [*super().processes(), *self.rolling.processes()]
 
     def create_mailboxes(self) -> None:
         with ImapClient(self.doors.imap, ADMIN, PASSWORD) as session:
@@ -90,7 +71,7 @@ class _Server:
 
     def start_sync_all(self) -> subprocess.Popen[bytes]:
         """Start to send all users' mailboxes to the peer, once."""
-        with self.log.open("ab") as log:
+        with self.output.open("ab") as log:
             return subprocess.Popen(
                 [_program("sync_client"), "-C", str(self._settings), "-A"],
                 stdin=subprocess.DEVNULL,
@@ -212,7 +193,7 @@ class CyrusPair(Pair):
         return self._far.processes()
 
     def log_tail(self) -> str:
-        return "\n".join(f"{server.directory.name}: {tail(server.log)}" for server in (self._near, self._far))
+        return "\n".join(f"{server.directory.name}: {tail(server.output)}" for server in (self._near, self._far))
 
 
 def _program(name: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.peers.filling import SHOWN_WITHIN_S, begin, deliver
-from benchmarks.peers.mailboxes import Watch, wait_until
-from benchmarks.peers.pair import Pair
-from benchmarks.peers.processes import cpu_s, memory_bytes
+from benchmarks.peers.loads.filling import SHOWN_WITHIN_S, begin, deliver
+from benchmarks.peers.loads.mailboxes import Watch, wait_until
+from benchmarks.peers.pairs.pair import Pair
+from benchmarks.peers.pairs.processes import cpu_s, memory_bytes
 from benchmarks.peers.rows import Row
 from benchmarks.peers.sizes import Sizes
 from benchmarks.report.figure import quantiles_ms

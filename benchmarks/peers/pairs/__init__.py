@@ -1,0 +1,1 @@
+"""Each kind of pair, a module each, behind the interface of `pair`."""
