@@ -9,13 +9,12 @@ import os
 import shutil
 import smtplib
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from benchmarks.clusters.cluster import PASSWORD, Cluster, Node
-from tests.end_to_end.helpers.mail_clients import deliver, imap, uids
+from tests.end_to_end.helpers.mail_clients import deliver, imap, log_in, uids
 
 MAILS = 5
 LARGE_MAILS = 200
@@ -45,13 +44,6 @@ def health(node: Node) -> tuple[int, list[str]]:
     document = json.loads(response.read())
     connection.close()
     return response.status, document["reasons"]
-
-
-def log_in(client: imaplib.IMAP4) -> None:
-    """Log in as soon as the node has met the others."""
-    while client.state != "AUTH":
-        with suppress(imaplib.IMAP4.error):
-            client.login("alice", PASSWORD)
 
 
 def check_serves_nobody(node: Node) -> None:
@@ -118,7 +110,7 @@ def test_empty_node_shows_a_mailbox_whole_before_it_has_caught_up(tmp_path: Path
             cluster.link(other, "dc3").throttle(BYTES_PER_S)
         dc3.start()
         client = imaplib.IMAP4(*dc3.address("imap"))
-        log_in(client)
+        log_in(client, "alice", PASSWORD)
         while (answer := client.select("INBOX"))[0] != "OK":
             assert b"[UNAVAILABLE]" in answer[1][0]  # type: ignore[operator]
         assert client.response("UIDVALIDITY")[1] == [before]

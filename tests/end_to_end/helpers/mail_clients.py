@@ -21,9 +21,19 @@ def hard_messages() -> list[bytes]:
     return [re.sub(rb"\r\n|\r|\n", b"\r\n", body) for body in corpus().values()]
 
 
+def log_in(client: imaplib.IMAP4, user: str, password: str) -> None:
+    """Log in as soon as the node serves: a new one refuses until it has met the others, which may take seconds."""
+    while client.state != "AUTH":
+        try:
+            client.login(user, password)
+        except imaplib.IMAP4.error as error:
+            if "[UNAVAILABLE]" not in str(error):
+                raise
+
+
 def imap(node: Node, user: str = "alice", mailbox: str | None = "INBOX") -> imaplib.IMAP4:
     client = imaplib.IMAP4(*node.address("imap"))
-    client.login(user, PASSWORD)
+    log_in(client, user, PASSWORD)
     if mailbox is not None:
         assert client.select(mailbox)[0] == "OK"
     return client

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from replicator.config import Address, Config, ListenConfig, PeerConfig, SocketPath, default_config
 from tests.end_to_end.helpers.in_process import free_ports
+from tests.end_to_end.helpers.mail_clients import log_in
 
 SIDS = ("dc1", "dc2")
 
@@ -28,5 +29,5 @@ def configs(directory: Path) -> list[Config]:
 def client_of(config: Config) -> imaplib.IMAP4:
     assert config.listen.imap is not None
     client = imaplib.IMAP4(*config.listen.imap)
-    client.login("alice", "secret")
+    log_in(client, "alice", "secret")
     return client

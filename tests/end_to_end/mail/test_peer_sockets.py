@@ -15,6 +15,7 @@ from replicator.config import Address, Config, ListenConfig, PeerConfig, SocketP
 from replicator.streams import listen
 from tests.end_to_end.helpers.certificates import certificate
 from tests.end_to_end.helpers.in_process import free_ports, running
+from tests.end_to_end.helpers.mail_clients import log_in
 
 SIDS = ("dc1", "dc2")
 
@@ -37,14 +38,14 @@ def configs(directory: Path) -> list[Config]:
 def append(config: Config) -> None:
     assert config.listen.imap is not None
     with imaplib.IMAP4(*config.listen.imap) as client:
-        client.login("alice", "secret")
+        log_in(client, "alice", "secret")
         assert client.append("INBOX", "", "", b"Subject: x\r\n\r\nx\r\n")[0] == "OK"
 
 
 def wait_for_messages(config: Config, expected: int) -> None:
     assert config.listen.imap is not None
     with imaplib.IMAP4(*config.listen.imap) as client:
-        client.login("alice", "secret")
+        log_in(client, "alice", "secret")
         while client.status("INBOX", "(MESSAGES)")[1] != [b'"INBOX" (MESSAGES %d)' % expected]:
             pass
 

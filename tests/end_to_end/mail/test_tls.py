@@ -17,6 +17,7 @@ from protocol.stream_codec import Encoder
 from replicator.config import Address, Config, ListenConfig, PeerConfig, default_config
 from tests.end_to_end.helpers.certificates import certificate
 from tests.end_to_end.helpers.in_process import free_ports, running
+from tests.end_to_end.helpers.mail_clients import log_in
 
 PASSWORD = "secret"
 HELLO = Encoder().request("hello", Hello(1, "dc2", "dc2.x", "mail", (), 0))
@@ -51,7 +52,7 @@ def append_and_count(near: Config, far: Config, trust: trustme.CA) -> int:
         with imaplib.IMAP4(*config.listen.imap) as client:
             assert "STARTTLS" in client.capabilities
             client.starttls(context)
-            client.login("alice", PASSWORD)
+            log_in(client, "alice", PASSWORD)
             if body is not None:
                 assert client.append("INBOX", "", "", body)[0] == "OK"
             for _ in range(500):

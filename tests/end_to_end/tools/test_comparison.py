@@ -105,14 +105,14 @@ def test_a_section_is_replaced_and_nothing_else() -> None:
 
 
 def test_processor_time_includes_children_that_have_ended() -> None:
-    burn = f"{sys.executable} -c 'import time\nwhile time.process_time() < 0.5: pass'"
+    burn = f"{sys.executable} -c 'import time\nwhile time.process_time() < 1: pass'"
     command = ["sh", "-c", f"{burn}; echo done; exec sleep 1000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"done\n"
         spent = cpu_s(with_descendants(process.pid))
         process.kill()
-    assert spent >= 0.5
+    assert spent > 0.9, "the kernel counts ticks of a hundredth of a second"
 
 
 def test_a_daemon_ends_with_what_it_has_started(tmp_path: Path) -> None:
