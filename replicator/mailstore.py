@@ -296,6 +296,10 @@ class MailStore(Protocol):
         """
         ...
 
+    async def deliver(self, user: str, message: NewMessage) -> SavedMessage:
+        """Store one message in the user's INBOX. Raises as `save`."""
+        ...
+
     async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
         """Store these messages in their order, all or none. Raises as `save`."""
         ...

@@ -64,7 +64,7 @@ class HttpServer:
         try:
             async with stream:
                 connection = _Connection(stream, self._services, self._access, self._bodies)
-                with self._places.admit(client_address(stream)) as place:
+                async with self._places.admit(client_address(stream)) as place:
                     if place is not None:
                         await connection.serve(place)
                 if place is None:

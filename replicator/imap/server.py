@@ -42,11 +42,12 @@ async def serve_imap(
         stream, address, secure=secure, login_s=limits.imap_login_seconds, idle_s=limits.imap_idle_seconds
     )
     try:
-        with services.places.admit(address) as place, services.metrics.connections.track_inprogress():
-            if place is not None and tls_first:
-                await _begin_tls(connection, services)
-            if place is not None:
-                await _serve(Session(services, connection, place))
+        async with services.places.admit(address) as place:
+            with services.metrics.connections.track_inprogress():
+                if place is not None and tls_first:
+                    await _begin_tls(connection, services)
+                if place is not None:
+                    await _serve(Session(services, connection, place))
         if place is None or place.dropped:
             with trio.move_on_after(GOODBYE_S):
                 await _say_bye(connection, "Too many connections; try again later", "UNAVAILABLE")

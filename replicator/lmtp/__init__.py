@@ -7,6 +7,6 @@ in that INBOX, and both get its reply.
 """
 
 from replicator.lmtp.server import LmtpServer
-from replicator.lmtp.services import LmtpServices
+from replicator.lmtp.services import LmtpServices, places_of
 
-__all__ = ["LmtpServer", "LmtpServices"]
+__all__ = ["LmtpServer", "LmtpServices", "places_of"]

@@ -16,7 +16,7 @@ from replicator.lmtp.machine import Envelope
 from replicator.lmtp.replies import Reply, reply_for
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import Top, trace_headers
-from replicator.mailstore import INBOX, BodySink, NewMessage, ReceivedBody, SavedMessage
+from replicator.mailstore import BodySink, NewMessage, ReceivedBody, SavedMessage
 from replicator.runtime.log_fields import LogFields
 
 log = logging.getLogger(__name__)
@@ -127,8 +127,7 @@ class Delivery:
 
 async def _save(services: LmtpServices, user: str, new: NewMessage) -> Outcome:
     try:
-        folder = await services.mail.folder(user, INBOX)
-        return await services.mail.save(folder, new)
+        return await services.mail.deliver(user, new)
     except MailError as error:
         return error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import ssl
-from functools import partial
 from math import inf
 
 import trio
@@ -13,12 +12,12 @@ from protocol.units import KIB
 from replicator.lmtp import replies
 from replicator.lmtp.delivery import Delivery
 from replicator.lmtp.machine import Envelope, Event, LmtpMachine, MessageBegun, MessageData, MessageEnded, TlsAccepted
-from replicator.lmtp.services import LmtpServices
+from replicator.lmtp.services import LmtpServices, places_of
 from replicator.mailstore import sending_s
 from replicator.runtime.addresses import client_address
 from replicator.runtime.log_fields import LogFields
 from replicator.runtime.loop_watch import doing
-from replicator.runtime.places import Limit, Place, PlaceLimits, Places
+from replicator.runtime.places import Place
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +35,8 @@ class LmtpServer:
     """Serves connections; `serve` is the handler for `trio.serve_listeners`."""
 
     def __init__(self, services: LmtpServices) -> None:
-        limits = PlaceLimits(
-            total=Limit(services.limits.lmtp_connections, "lmtp_connections"),
-            per_address=Limit(services.limits.lmtp_connections_per_address, "lmtp_connections_per_address"),
-        )
         self._services = services
-        self._places = Places(limits, partial(services.refusals.refused, "lmtp"))
+        self._doorkeeper = services.doorkeeper or places_of(services.limits, services.refusals)
 
     async def serve(self, stream: trio.abc.Stream, address: str | None = None) -> None:
         """Serve one connection until either side ends it, and close it. `address`: the client's if a proxy named it.
@@ -52,7 +47,7 @@ class LmtpServer:
             async with stream:
                 address = client_address(stream) if address is None else address
                 connection = _Connection(stream, self._services, address)
-                with self._places.admit(address) as place:
+                async with self._doorkeeper.admit(address) as place:
                     if place is not None:
                         await connection.serve(place)
                 if place is None or place.dropped:

@@ -7,12 +7,14 @@ import ssl
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from replicator.config import LimitsConfig
-from replicator.mailstore import MESSAGE_BYTES_MAX, BodySink, Folder, NewMessage, SavedMessage
+from replicator.mailstore import MESSAGE_BYTES_MAX, BodySink, NewMessage, SavedMessage
 from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.metrics import LmtpMetrics, RefusalMetrics
+from replicator.runtime.places import Doorkeeper, Limit, PlaceLimits, Places
 from replicator.users import UserNames
 
 TRACE_ID_BYTES = 8
@@ -27,16 +29,12 @@ def new_trace_id() -> str:
 class Inboxes(Protocol):
     """The part of `replicator.mailstore.MailStore` that delivery uses."""
 
-    async def folder(self, user: str, name: str) -> Folder:
-        """Return one folder."""
-        ...
-
     def receive(self) -> AbstractAsyncContextManager[BodySink]:
         """Receive one body. Whatever was not saved within the block is discarded on leaving it."""
         ...
 
-    async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
-        """Store one message; on return it is as durable as configured."""
+    async def deliver(self, user: str, message: NewMessage) -> SavedMessage:
+        """Store one message in the user's INBOX; on return it is as durable as configured."""
         ...
 
 
@@ -54,3 +52,13 @@ class LmtpServices:
     new_id: Callable[[], str] = new_trace_id
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     refusals: RefusalMetrics = field(default_factory=RefusalMetrics)
+    doorkeeper: Doorkeeper | None = None  # None: the limits hold for this server alone
+
+
+def places_of(limits: LimitsConfig, refusals: RefusalMetrics) -> Places:
+    """Return the places of an LMTP door."""
+    most = PlaceLimits(
+        total=Limit(limits.lmtp_connections, "lmtp_connections"),
+        per_address=Limit(limits.lmtp_connections_per_address, "lmtp_connections_per_address"),
+    )
+    return Places(most, partial(refusals.refused, "lmtp"))

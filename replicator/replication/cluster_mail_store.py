@@ -264,6 +264,10 @@ class ClusterMailStore:
         [saved] = await self.save_all(folder, [message])
         return saved
 
+    async def deliver(self, user: str, message: NewMessage) -> SavedMessage:
+        """See `MailStore`."""
+        return await self.save(await self.folder(user, INBOX), message)
+
     async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
         """See `MailStore`. After an error, the messages that are there already are removed."""
         saved: list[tuple[Folder, Added]] = []

@@ -9,9 +9,9 @@ address. Only if there are no strangers, the newcomer is refused. The others are
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -40,15 +40,47 @@ Reached = tuple[Limit | None, int, "dict[Place, None]"]
 """A limit, how many places count against it, and the strangers of whom the first is dropped if it is reached."""
 
 
+class Doorkeeper(Protocol):
+    """Whoever gives the places of one door to its connections: `Places`, or who asks for them in another process."""
+
+    def admit(self, address: str) -> AbstractAsyncContextManager[Place | None]:
+        """Hold a place while the block runs. Yields None if there is none.
+
+        If the place is dropped, the block is cancelled, and `Place.dropped` is True.
+        """
+        ...
+
+
+class Keeper(Protocol):
+    """Whoever knows what the holder of a place does."""
+
+    def log_in(self, place: Place, user: str) -> bool:
+        """See `Place.log_in`."""
+        ...
+
+    def keep(self, place: Place) -> None:
+        """See `Place.busy`."""
+        ...
+
+    def let_go(self, place: Place) -> None:
+        """See `Place.busy`."""
+        ...
+
+
 class Place:
     """One connection's place. A stranger's, until `log_in`, and while no `busy` block runs."""
 
-    def __init__(self, places: Places, network: str, *, on_loopback: bool) -> None:
+    def __init__(self, places: Keeper, address: str) -> None:
         self._places = places
-        self.network = network
-        self.on_loopback = on_loopback
+        self.network = network_of(address)
+        self.on_loopback = is_loopback(address)
         self.scope = trio.CancelScope()
         self.dropped = False
+
+    def drop(self) -> None:
+        """Take the place away from its holder."""
+        self.dropped = True
+        self.scope.cancel()
 
     def log_in(self, user: str) -> bool:
         """Keep the place for a user until the end. Returns False if the user has too many connections."""
@@ -67,7 +99,7 @@ class Place:
 class Places:
     """The places of one door. `refused` is called with the key of a limit because of which a client loses or gets none.
 
-    Belongs to the event loop; a place belongs to the task that entered `admit`.
+    Belongs to the event loop; a place belongs to whoever was admitted.
     """
 
     def __init__(self, limits: PlaceLimits, refused: Callable[[str], None]) -> None:
@@ -80,24 +112,27 @@ class Places:
         self._users: dict[Place, str] = {}
         self._of_user: Counter[str] = Counter()
 
-    @contextmanager
-    def admit(self, address: str) -> Iterator[Place | None]:
-        """Hold a place while the block runs. Yields None if there is none.
-
-        If the place is dropped, the block is cancelled, and `Place.dropped` is True.
-        """
-        place = Place(self, network_of(address), on_loopback=is_loopback(address))
-        if not self._make_room(self._newcomers_limits(place)):
+    @asynccontextmanager
+    async def admit(self, address: str) -> AsyncIterator[Place | None]:
+        """See `Doorkeeper`."""
+        place = Place(self, address)
+        if not self.enter(place):
             yield None
             return
-        self._open += 1
-        self._at_address[place.network] += 1
-        self._add_stranger(place)
         try:
             with place.scope:
                 yield place
         finally:
-            self._leave(place)
+            self.leave(place)
+
+    def enter(self, place: Place) -> bool:
+        """Give a newcomer this place, until `leave`. Return False if there is none."""
+        if not self._make_room(self._newcomers_limits(place)):
+            return False
+        self._open += 1
+        self._at_address[place.network] += 1
+        self._add_stranger(place)
+        return True
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -148,13 +183,12 @@ class Places:
                 oldest = next(iter(strangers), None)
                 if oldest is None:
                     return False
-                self._leave(oldest)
-                oldest.dropped = True
-                oldest.scope.cancel()
+                self.leave(oldest)
+                oldest.drop()
         return True
 
-    def _leave(self, place: Place) -> None:
-        """Free the place, unless it has been dropped."""
+    def leave(self, place: Place) -> None:
+        """Free a place that was entered, unless it has been dropped."""
         if place.dropped:
             return
         self._open -= 1

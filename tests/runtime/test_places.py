@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
 
 import trio
@@ -76,10 +76,10 @@ def test_places_are_given_and_taken_as_in_the_model(steps: list[tuple[str, objec
     async def run() -> None:
         refused: list[str] = []
         places, model = Places(LIMITS, refused.append), Model()
-        with ExitStack() as stack:
+        async with AsyncExitStack() as stack:
             for what, argument in steps:
                 if isinstance(argument, str):
-                    admit(places, model, argument, stack)
+                    await admit(places, model, argument, stack)
                 elif model.held:
                     act(model, model.held[argument % len(model.held)] if isinstance(argument, int) else None, what)
                 assert places.counts == (
@@ -92,11 +92,11 @@ def test_places_are_given_and_taken_as_in_the_model(steps: list[tuple[str, objec
     trio.run(run)
 
 
-def admit(places: Places, model: Model, address: str, stack: ExitStack) -> None:
+async def admit(places: Places, model: Model, address: str, stack: AsyncExitStack) -> None:
     served, dropped = model.expected(address)
     admission = places.admit(address)
-    place = admission.__enter__()
-    stack.callback(admission.__exit__, None, None, None)
+    place = await admission.__aenter__()
+    stack.push_async_callback(admission.__aexit__, None, None, None)
     assert (place is not None) == served
     assert {one for one in model.held if one.place.dropped} == dropped
     model.held = [one for one in model.held if one not in dropped]

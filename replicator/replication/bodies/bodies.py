@@ -30,7 +30,7 @@ from replicator.replication.bodies.reader import LargeBody, PlainBody, recipe_of
 from replicator.replication.bodies.retention import Retention
 from replicator.replication.bodies.search_texts import SearchTexts
 from replicator.replication.bodies.spare_time import SpareTime
-from replicator.replication.bodies.upload import Room, Sink, UploadedBody
+from replicator.replication.bodies.upload import Room, Sink
 from replicator.replication.links.link import PeerLink
 from replicator.runtime.environment import Environment
 from replicator.runtime.metrics import AttachmentMetrics
@@ -101,9 +101,9 @@ class Bodies:
     @asynccontextmanager
     async def prepared(self, body: bytes | ReceivedBody) -> AsyncIterator[StoredBody]:
         """Prepare a body, given as octets or as a sink's result, for writing within the block. Raises MailError."""
-        if isinstance(body, UploadedBody):
-            await self._downloader.displace_lost(body.stored)
-            yield body.stored
+        if isinstance(body, StoredBody):
+            await self._downloader.displace_lost(body)
+            yield body
             return
         assert isinstance(body, bytes), "what `upload` has given"
         if len(body) <= self._inline_max_bytes:
@@ -111,7 +111,7 @@ class Bodies:
             return
         async with self.upload() as sink:
             await sink.write(body)
-            stored = (await sink.finish()).stored
+            stored = await sink.finish()
             await self._downloader.displace_lost(stored)
             yield stored
 

@@ -6,7 +6,6 @@ senders cannot fill the disk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import trio
@@ -21,18 +20,6 @@ from replicator.store.bodies.attachment_ranges import CHUNK_BYTES
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.bodies.body_writer import BodyWriter
 from replicator.store.bodies.recipe import Recipe
-
-
-@dataclass(frozen=True, slots=True)
-class UploadedBody:
-    """See `replicator.mailstore.ReceivedBody`."""
-
-    stored: StoredBody
-
-    @property
-    def size_bytes(self) -> int:
-        """See `ReceivedBody`."""
-        return self.stored.size_bytes
 
 
 class Room:
@@ -70,19 +57,19 @@ class Sink:
         if len(self._waiting) > max(self._inline_max_bytes, CHUNK_BYTES):
             await self._pass_on()
 
-    async def finish(self) -> UploadedBody:
+    async def finish(self) -> StoredBody:
         """See `BodySink`."""
         if self._intake is None and len(self._waiting) <= self._inline_max_bytes:
-            return UploadedBody(StoredBody.of(bytes(self._waiting)))
+            return StoredBody.of(bytes(self._waiting))
         await self._pass_on()
         assert self._intake is not None
         with told():
             taken_in = await self._run_in_thread(self._intake.finish)
         self.holdings = taken_in.holdings
         if not taken_in.recipe.attached:  # its parts are too small, or none can be cut out
-            return UploadedBody(await self._run_in_thread(partial(_whole, taken_in.recipe)))
+            return await self._run_in_thread(partial(_whole, taken_in.recipe))
         parts = Parts(taken_in.content_hash, taken_in.size_bytes, taken_in.recipe.pack())
-        return UploadedBody(StoredBody.of_recipe(parts, taken_in.holdings))
+        return StoredBody.of_recipe(parts, taken_in.holdings)
 
     async def close(self) -> None:
         """Discard an unfinished body. May be called again."""

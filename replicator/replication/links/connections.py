@@ -180,7 +180,7 @@ class Connections:
 
         So unknown clients that connect and stay silent cannot keep peers out.
         """
-        with self._strangers.admit(address) as place:
+        async with self._strangers.admit(address) as place:
             if place is not None:
                 try:
                     return await self._welcome(stream)

@@ -21,13 +21,13 @@ from replicator.errors import MailError
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
-from replicator.replication.bodies.upload import UploadedBody
 from replicator.replication.links.entry_codec import Arrived
 from replicator.replication.links.link import PeerLink
 from replicator.replication.log import body_completion as body_completion_module
 from replicator.replication.log import receiver, sender
 from replicator.replication.writes.prestage import Prestage
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.store import Store
 from resync.entry import Entry
 from tests.replication.bodies.large_messages import answer_chunks, bodies, contents, message, raise_disk_full, save
@@ -303,11 +303,11 @@ async def test_abandoned_partial_download_is_removed(
         async with nodes["dc1"].mail.receive() as sink:
             await sink.write(message(1, random.Random(1).randbytes(6 << 20)))
             received = await sink.finish()
-            assert isinstance(received, UploadedBody)
+            assert isinstance(received, StoredBody)
             coordinator = nodes["dc1"].coordinator
             prestage = Prestage(coordinator.store, coordinator.bodies, lambda: coordinator.connections.links, 1)
-            assert received.stored.parts is not None
-            await prestage.offer(received.stored.parts)
+            assert received.parts is not None
+            await prestage.offer(received.parts)
         assert contents(nodes["dc2"])
         await trio.sleep(timing.PARTIAL_DOWNLOADS_KEPT_S + 2 * timing.PARTIAL_DOWNLOADS_LOOK_EVERY_S)
         assert not contents(nodes["dc2"])

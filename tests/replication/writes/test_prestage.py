@@ -17,11 +17,11 @@ from replicator.mailstore import NewMessage
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
-from replicator.replication.bodies.upload import UploadedBody
 from replicator.replication.links import link as links
 from replicator.replication.links.link import PeerLink
 from replicator.replication.writes import prestage, requests
 from replicator.replication.writes.requests import ChangeRequest
+from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
 from tests.replication.bodies.large_messages import (
@@ -96,9 +96,9 @@ async def test_prestaged_attachments_without_an_entry_are_removed(tmp_path: Path
         async with nodes["dc1"].mail.receive() as sink:
             await sink.write(LARGE)
             received = await sink.finish()
-            assert isinstance(received, UploadedBody)
-            assert received.stored.parts is not None
-            await nodes["dc1"].coordinator.prestage.offer(received.stored.parts)
+            assert isinstance(received, StoredBody)
+            assert received.parts is not None
+            await nodes["dc1"].coordinator.prestage.offer(received.parts)
             assert len(contents(nodes["dc2"])) == 1
         await trio.sleep(timing.PRESTAGE_HELD_S - 1)
         assert is_held(nodes["dc2"])
