@@ -66,6 +66,7 @@ from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
 from replicator.streams import Handler, Tls, certified, guarded, https, listen, own_socket
 from replicator.users import QuotaLimits, UserDirectory
+from replicator.workers.processes import Doors
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ async def run_node(
         has_begun = await _claim(store, config, new_cluster=new_cluster)
         registry = CollectorRegistry()
         keys = _provider_keys_of(config, certificates, environment, registry)
-        tls, reloading = Tls(certificates), Reloading(certificates, environment, _file_of(keys, config))
+        tls = Tls(certificates)
         metrics, refusals = AttachmentMetrics(registry), RefusalMetrics(registry)
         coordinator = Coordinator(
             config,
@@ -122,9 +123,15 @@ async def run_node(
             clock_ms=environment.clock_ms,
         )
         users.refresh()  # warn of a missing file now, not when the first mail arrives
-        defer = quota.when_full is WhenFull.DEFER
-        quotas = Quotas(store.usage, users.quota_limits, defer=defer, metrics=QuotaMetrics(registry))
+        quotas = Quotas(
+            store.usage,
+            users.quota_limits,
+            defer=quota.when_full is WhenFull.DEFER,
+            metrics=QuotaMetrics(registry),
+        )
         mail = ClusterMailStore(store, coordinator, environment, quotas)
+        doors = Doors(config, mail, registry, refusals)
+        reloading = Reloading(certificates, environment, _file_of(keys, config), doors.reload)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         report = StatusReporter(
@@ -132,7 +139,7 @@ async def run_node(
             store,
             environment,
             registry,
-            problems=users.unreadable,
+            problems=lambda: [*users.unreadable(), *doors.problems()],
             certificates=reloading.shown,
         )
         tasks = tasks_of(store, coordinator, environment)
@@ -147,6 +154,7 @@ async def run_node(
             report=report,
             tasks=tasks,
             registry=registry,
+            shown=doors.metrics,
             refusals=refusals,
             reloading=reloading,
         )
@@ -165,6 +173,7 @@ async def run_node(
                 nursery.start_soon(_stop_when_asked, stopping, coordinator, nursery.cancel_scope)
             if reloads is not None:
                 nursery.start_soon(reloading.reload_at_each, reloads)
+            await nursery.start(doors.run)
             for sockets, handler in listeners:
                 if sockets:
                     await nursery.start(trio.serve_listeners, guarded(handler), sockets)
@@ -265,10 +274,14 @@ def _doors(
     report: StatusReporter,
     tasks: TaskRunner,
     registry: CollectorRegistry,
+    shown: CollectorRegistry,
     refusals: RefusalMetrics,
     reloading: Reloading,
 ) -> Iterator[tuple[PeerAddress | None, Handler]]:
-    """Yield each address to listen on with its connection handler. None: the node's own socket."""
+    """Yield each address to listen on with its connection handler. None: the node's own socket.
+
+    Doors in processes of their own are not among them. `shown`: the metrics that HTTP shows.
+    """
     doors, sid, tls = config.listen, config.node.id, Tls(certificates)
     imap = ImapServices(
         mail=mail,
@@ -304,7 +317,7 @@ def _doors(
         checkpoints=coordinator.log_truncation,
         tasks=tasks,
         users=users,
-        registry=registry,
+        registry=shown,
         metrics=http_metrics,
         run_in_thread=environment.run_in_thread,
         limits=config.limits,
@@ -321,7 +334,7 @@ def _doors(
         yield doors.imap, proxied(lambda stream, address: serve_imap(stream, imap, address=address))
     if doors.imaps:
         yield doors.imaps, proxied(lambda stream, address: serve_imap(stream, imap, address=address, tls_first=True))
-    if doors.lmtp:
+    if doors.lmtp and not config.workers.doors:
         yield doors.lmtp, proxied(lmtp.serve)
     if doors.http:
         yield doors.http, _http_door(doors.http, HttpServer(http, Access(_tokens_of(config))), certificates)

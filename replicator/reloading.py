@@ -7,7 +7,7 @@ present one began.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import trio
 
@@ -24,10 +24,20 @@ PAUSE_S = 1.0
 
 
 class Reloading:
-    """The reading again of a node's certificates, and of the file of `keys`. Belongs to the event loop."""
+    """The reading again of a node's certificates, and of the file of `keys`. Belongs to the event loop.
 
-    def __init__(self, certificates: Certificates, environment: Environment, keys: ProviderKeys | None = None) -> None:
+    `elsewhere` has the node's other processes read them, too, and may raise ConfigError.
+    """
+
+    def __init__(
+        self,
+        certificates: Certificates,
+        environment: Environment,
+        keys: ProviderKeys | None = None,
+        elsewhere: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._certificates = certificates
+        self._elsewhere = elsewhere
         self._keys = keys
         self._environment = environment
         self._turn = trio.Lock()
@@ -67,6 +77,8 @@ class Reloading:
         try:
             keys = await self._keys.read() if self._keys is not None else None
             await self._environment.run_in_thread(self._certificates.reload)
+            if self._elsewhere is not None:
+                await self._elsewhere()
         except ConfigError as error:
             self._answered, self._problem = asked, error
             return

@@ -36,6 +36,7 @@ from replicator.config.model import (
     UsersConfig,
     WhenFull,
     WhenShort,
+    WorkersConfig,
     default_config,
 )
 from replicator.config.template import config_text, tls_text
@@ -70,6 +71,7 @@ __all__ = [
     "UsersConfig",
     "WhenFull",
     "WhenShort",
+    "WorkersConfig",
     "config_text",
     "default_config",
     "load_config",

@@ -12,6 +12,7 @@ from replicator.config import values
 from replicator.config.model import (
     ALGORITHMS,
     REFRESH_S,
+    WORKERS_MAX,
     Address,
     CertificateConfig,
     CheckpointConfig,
@@ -39,6 +40,7 @@ from replicator.config.model import (
     UsersConfig,
     WhenFull,
     WhenShort,
+    WorkersConfig,
     default_config,
     default_copies,
 )
@@ -93,6 +95,9 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         oauth=_oauth(source.section("oauth"), file),
         limits=_limits(source.section("limits")),
         http=_http(source.section("http"), directory),
+        workers=WorkersConfig(
+            source.section("workers").take("doors", values.whole_number(0, WORKERS_MAX), WorkersConfig().doors)
+        ),
     )
     _check_peers(source, config)
     _check_listeners(source, config)

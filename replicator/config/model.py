@@ -185,6 +185,16 @@ class SearchConfig:
     full_text: bool = True
 
 
+WORKERS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersConfig:
+    """Processes. `doors`: those that serve LMTP; 0: the node's one process does."""
+
+    doors: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:
     """Location of checkpoints: `file:///absolute/path`, or `s3://bucket/prefix` at Amazon or at `endpoint`.
@@ -355,6 +365,7 @@ class Config:
     oauth: OauthConfig | None = None
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
+    workers: WorkersConfig = field(default_factory=WorkersConfig)
 
 
 def default_copies(nodes: int) -> int:

@@ -20,6 +20,7 @@ from replicator.config.model import (
     QuotaConfig,
     SearchConfig,
     TlsConfig,
+    WorkersConfig,
 )
 from replicator.config.values import DURATION_UNITS_S
 from replicator.runtime.sizes import SIZE_UNITS_BYTES
@@ -58,6 +59,8 @@ def config_text(config: Config, directory: Path) -> str:
         sections.append(f"[search]\nfull_text = {json.dumps(config.search.full_text)}    # kept for SEARCH\n")
     if config.http != HttpConfig():
         sections.append(_http(config.http, directory))
+    if config.workers != WorkersConfig():
+        sections.append(f"[workers]\ndoors = {config.workers.doors}    # processes that serve LMTP\n")
     return "\n".join(sections)
 
 

@@ -193,7 +193,7 @@ class Session:
 
     def log_in(self, login: Login) -> Completion:
         """Log the client in as this user. Raises CommandFailedError if the user has too many connections."""
-        if not self._place.log_in(login.user):
+        if not self.services.places.log_in(self._place, login.user):
             limit = self.services.limits.imap_connections_per_user
             raise CommandFailedError(f"You have {limit} connections open, which is the limit", "LIMIT")
         self._login = login

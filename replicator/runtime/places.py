@@ -54,10 +54,6 @@ class Doorkeeper(Protocol):
 class Keeper(Protocol):
     """Whoever knows what the holder of a place does."""
 
-    def log_in(self, place: Place, user: str) -> bool:
-        """See `Place.log_in`."""
-        ...
-
     def keep(self, place: Place) -> None:
         """See `Place.busy`."""
         ...
@@ -68,7 +64,7 @@ class Keeper(Protocol):
 
 
 class Place:
-    """One connection's place. A stranger's, until `log_in`, and while no `busy` block runs."""
+    """One connection's place. A stranger's, until `Places.log_in`, and while no `busy` block runs."""
 
     def __init__(self, places: Keeper, address: str) -> None:
         self._places = places
@@ -81,10 +77,6 @@ class Place:
         """Take the place away from its holder."""
         self.dropped = True
         self.scope.cancel()
-
-    def log_in(self, user: str) -> bool:
-        """Keep the place for a user until the end. Returns False if the user has too many connections."""
-        return self._places.log_in(self, user)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -140,7 +132,7 @@ class Places:
         return self._open, len(self._strangers), len(self._users)
 
     def log_in(self, place: Place, user: str) -> bool:
-        """See `Place.log_in`."""
+        """Keep the place for a user until the end. Returns False if the user has too many connections."""
         limit = self._limits.per_user
         if limit is not None and self._of_user[user] >= limit.most:
             self._refused(limit.key)

@@ -13,7 +13,8 @@ import pytest
 import trio
 
 from replicator.replication.tasks import inventory
-from replicator.replication.tasks.inventory import COMMAND, InventoryTask, environment
+from replicator.replication.tasks.inventory import COMMAND, InventoryTask
+from replicator.runtime.own_program import environment
 from replicator.store.inventory.conversation import (
     KEEP,
     Done,

@@ -81,7 +81,12 @@ def test_places_are_given_and_taken_as_in_the_model(steps: list[tuple[str, objec
                 if isinstance(argument, str):
                     await admit(places, model, argument, stack)
                 elif model.held:
-                    act(model, model.held[argument % len(model.held)] if isinstance(argument, int) else None, what)
+                    act(
+                        places,
+                        model,
+                        model.held[argument % len(model.held)] if isinstance(argument, int) else None,
+                        what,
+                    )
                 assert places.counts == (
                     len(model.held),
                     len(model.strangers()),
@@ -104,11 +109,11 @@ async def admit(places: Places, model: Model, address: str, stack: AsyncExitStac
         model.held.append(Held(address, place))
 
 
-def act(model: Model, one: Held | None, what: str) -> None:
+def act(places: Places, model: Model, one: Held | None, what: str) -> None:
     assert one is not None
     if what == "log_in" and one.user is None:
         has_room = sum(other.user == "alice" for other in model.held) < 2
-        assert one.place.log_in("alice") == has_room
+        assert places.log_in(one.place, "alice") == has_room
         if has_room:
             one.user = "alice"
     elif what == "begin" and one.busy is None:

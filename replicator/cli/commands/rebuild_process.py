@@ -16,12 +16,13 @@ from rich.progress import Progress as Bar
 
 from replicator.cli.commands.check import findings_table
 from replicator.cli.output import console, echo, echo_json, own_name
-from replicator.cli.processes.node_process import STOP_SIGNALS, ending_in_one_line, log_to_stderr
+from replicator.cli.processes.node_process import STOP_SIGNALS, ending_in_one_line
 from replicator.cli.target import CommandError
 from replicator.config import Config
 from replicator.node import DATABASE, umask_of
 from replicator.rebuild import rebuild_node
 from replicator.replication.rebuild.rebuilder import Progress, Rebuilt
+from replicator.runtime.log_lines import log_to_stderr
 from replicator.store.repair.database_swap import replacement_of
 
 

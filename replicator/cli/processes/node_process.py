@@ -8,7 +8,6 @@ import os
 import signal
 import sqlite3
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,26 +22,14 @@ from replicator.config import Config
 from replicator.errors import ConfigError, DatabaseFailedError, DataError, leaves
 from replicator.node import run_node, umask_of
 from replicator.replication.rebuild.rebuilder import RebuildError
+from replicator.runtime.garbage import set_garbage_aside
+from replicator.runtime.log_lines import log_to_stderr
 from replicator.store.db.damage import DatabaseDamagedError
 
 log = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STDIN_CHUNK_BYTES = 1024
-CONTROL_CHARACTERS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
-    0x0A: "\\n",
-    0x0D: "\\r",
-}
-
-
-class OneLineFormatter(logging.Formatter):
-    """Formats each event as one line, including tracebacks, so that data from a peer cannot forge another event."""
-
-    converter = staticmethod(time.gmtime)
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Format the event, with its time in UTC."""
-        return super().format(record).translate(CONTROL_CHARACTERS)
 
 
 def run_process(
@@ -61,7 +48,7 @@ def run_process(
     """
     log_to_stderr(log_level)
     os.umask(umask_of(config))
-    _set_garbage_aside()  # the event loop does not run yet: nobody waits for the tenth of a second
+    set_garbage_aside()  # the event loop does not run yet: nobody waits for the tenth of a second
     with ending_in_one_line(file, "the node cannot run"):
         run = partial(_run, config, asked, new_cluster=new_cluster, until_stdin_closes=until_stdin_closes)
         trio.run(run)
@@ -134,26 +121,9 @@ async def _end_on_end_of_stdin(ending: _Ending) -> None:
 
 
 def _say_ready() -> None:
-    _set_garbage_aside()  # what has come since the start: grammars, which take some ms
+    set_garbage_aside()  # what has come since the start: grammars, which take some ms
     # With 65,536 messages in memory a full collection takes 0.1 s, and by default a command that changes all of them
     # brings about several. Messages make no cycles, and what does is mostly young. So full collections come after a
     # hundred of the middle generation instead of ten: garbage of 700,000 objects, some 70 MB, at most.
     gc.set_threshold(700, 10, 100)
     click.echo("ready")
-
-
-def _set_garbage_aside() -> None:
-    """Collect garbage, and never look again at what is left, which never becomes garbage.
-
-    A full collection holds the event loop. Modules and grammars are most of what it would look at in a node with little
-    mail in memory: without them it takes 0 to 60 ms instead of 50 to 110.
-    """
-    gc.collect()
-    gc.freeze()
-
-
-def log_to_stderr(level: str) -> None:
-    """Log events of this level and above, one line each."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLineFormatter("%(asctime)sZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"))
-    logging.basicConfig(level=level.upper(), handlers=[handler])

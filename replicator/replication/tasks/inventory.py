@@ -7,20 +7,17 @@ masters of mailboxes.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from pathlib import Path
 
 import trio
 
-import replicator
 from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.tasks.runner import TaskError
+from replicator.runtime.own_program import command_of, environment
 from replicator.store.db.queries import MailboxKey
 from replicator.store.inventory.conversation import (
     KEEP,
@@ -43,7 +40,7 @@ from replicator.store.inventory.conversation import (
 from replicator.store.store import Store
 from replicator.tasks import InventoryOptions, InventoryStatus, UnreadableRow
 
-COMMAND = (sys.executable, "-P", "-m", "replicator.store.inventory")
+COMMAND = command_of("replicator.store.inventory")
 ERRORS_BYTES = 2000  # bytes kept of the process's last error output, for an exit by a defect
 
 
@@ -155,13 +152,6 @@ async def _end(process: trio.Process) -> None:
     for stream in (process.stdout, process.stderr):
         assert stream is not None
         await stream.aclose()
-
-
-def environment() -> dict[str, str]:
-    """Return the process's environment: the node's own, with the same program on the path."""
-    root = str(Path(replicator.__file__).parents[1])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 async def _lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes, None]:

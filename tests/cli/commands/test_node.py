@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from replicator.certificates import Certificates
-from replicator.cli.processes.node_process import OneLineFormatter
 from replicator.config import Address, PeerConfig
+from replicator.runtime.log_lines import OneLineFormatter
 from replicator.streams import Tls
 from tests.cli.conftest import Invoke
 

@@ -1,0 +1,180 @@
+"""The doors' processes, as the core has them: started, told when certificates change, and started again when they end.
+
+A door that dies takes its connections along, and nothing else: the listening sockets stay open here, so whoever
+connects meanwhile waits for the next door that accepts.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import trio
+from prometheus_client import CollectorRegistry
+
+from replicator.config import Config
+from replicator.errors import ConfigError, DataError, UnavailableError
+from replicator.lmtp import places_of
+from replicator.lmtp.services import Inboxes
+from replicator.runtime.metrics import RefusalMetrics
+from replicator.runtime.own_program import command_of, environment
+from replicator.streams import listen
+from replicator.workers.channel import Channel, DefectError
+from replicator.workers.door import Order
+from replicator.workers.remote_mail import MailCalls
+from replicator.workers.remote_metrics import DoorMetrics
+from replicator.workers.remote_places import PlaceCalls
+
+COMMAND = command_of("replicator.workers")
+
+START_S = 60.0
+"""Seconds until a door must accept. It takes one on an idle machine."""
+
+END_S = 5.0
+"""Seconds that a door has to end once its connection to the core has ended."""
+
+RESTART_FIRST_S = 0.1
+RESTART_MAX_S = 30.0
+STEADY_S = 60.0
+"""Seconds after which the end of a door's process counts as the first one."""
+
+log = logging.getLogger(__name__)
+
+
+class Doors:
+    """The processes of the LMTP door, as many as configured. Belongs to the event loop.
+
+    `metrics`: those of `registry`, with what the doors count.
+    """
+
+    def __init__(self, config: Config, mail: Inboxes, registry: CollectorRegistry, refusals: RefusalMetrics) -> None:
+        self.metrics = DoorMetrics(registry)
+        self._config = config
+        self._numbers = range(1, config.workers.doors + 1) if config.listen.lmtp is not None else range(0)
+        self._lmtp: tuple[int, ...] = ()  # the listening sockets
+        self._mail = mail
+        self._places = places_of(config.limits, refusals)
+        self._open: dict[int, Channel] = {}  # doors that accept, by number
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the doors open until cancelled; started once all accept. On return, their processes have ended.
+
+        Raises OSError if the address cannot be listened on, or a process cannot be started, and DataError if one ends.
+        """
+        address = self._config.listen.lmtp
+        if not self._numbers or address is None:
+            task_status.started()
+            return
+        async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+            listeners = [await stack.enter_async_context(listener) for listener in await listen(address)]
+            self._lmtp = tuple(listener.socket.fileno() for listener in listeners)
+            async with trio.open_nursery() as starting:
+                for number in self._numbers:
+                    starting.start_soon(nursery.start, self._keep_open, number)
+            task_status.started()
+
+    def problems(self) -> list[str]:
+        """Return a sentence about each door that is not open."""
+        return [f"the process of door {number} does not run" for number in self._numbers if number not in self._open]
+
+    async def reload(self) -> None:
+        """Have all doors read their certificates again. Raises ConfigError if one cannot use them."""
+        for number, channel in [*self._open.items()]:
+            try:
+                problem = await channel.call("reload")
+            except UnavailableError:
+                continue  # it has ended, and the next one reads them when it starts
+            if problem is not None:
+                raise ConfigError(f"door {number}: {problem}")
+
+    async def _keep_open(self, number: int, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        delay, is_first, began = RESTART_FIRST_S, True, trio.current_time()
+
+        def started() -> None:
+            nonlocal is_first
+            if is_first:
+                task_status.started()
+            is_first = False
+
+        while True:
+            try:
+                reason = await self._run_once(number, started)
+            except OSError as error:
+                if is_first:
+                    raise
+                reason = f"could not start: {error}"
+            if is_first:
+                raise DataError(f"the process of door {number} {reason}; the log says more")
+            if trio.current_time() - began > STEADY_S:
+                delay = RESTART_FIRST_S
+            log.warning("the process of door %d %s; it starts again in %g s", number, reason, delay)
+            await trio.sleep(delay)
+            self.metrics.restarts += 1
+            delay, began = min(2 * delay, RESTART_MAX_S), trio.current_time()
+
+    async def _run_once(self, number: int, started: Callable[[], None]) -> str:
+        """Run a door's process until it ends. Return how it ended. Raises OSError if it cannot be started."""
+        ours, theirs = socket.socketpair()
+        core = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        async with core:
+            with theirs:
+                process = await trio.lowlevel.open_process(
+                    COMMAND,
+                    stdin=theirs,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=self._lmtp,
+                    env=environment(),
+                    start_new_session=True,
+                )
+            mail = MailCalls(self._mail)
+            places = PlaceCalls(self._places, lambda place: channel.tell("dropped", place))
+            quick_calls = {**places.quick_calls, "metrics": self.metrics.add}
+            channel = Channel(core, calls=mail.calls, quick_calls=quick_calls)
+            try:
+                self.metrics.pids[number] = process.pid
+                await self._serve(number, channel, started)
+            finally:
+                self._open.pop(number, None)
+                self.metrics.pids.pop(number, None)
+                places.close()
+                with trio.CancelScope(shield=True):
+                    await mail.close()
+                    await _end(process)
+        return f"has ended ({_how(process.returncode)})"
+
+    async def _serve(self, number: int, channel: Channel, started: Callable[[], None]) -> None:
+        """Answer a door until its connection ends."""
+        level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
+        order = Order(number, self._config, level, self._lmtp)
+        async with trio.open_nursery() as nursery:
+
+            async def begin() -> None:
+                try:
+                    with trio.fail_after(START_S):
+                        await channel.call("begin", order.packed())
+                except (UnavailableError, DefectError, trio.TooSlowError):
+                    nursery.cancel_scope.cancel()
+                    return
+                self._open[number] = channel
+                started()
+
+            nursery.start_soon(begin)
+            await channel.run()
+            nursery.cancel_scope.cancel()
+
+
+async def _end(process: trio.Process) -> None:
+    """Wait for the process to end by itself, then kill it."""
+    with trio.move_on_after(END_S):
+        await process.wait()
+    process.kill()
+    await process.wait()
+
+
+def _how(returncode: int | None) -> str:
+    if returncode is not None and returncode < 0:
+        return f"signal {-returncode}"
+    return f"exit code {returncode}"

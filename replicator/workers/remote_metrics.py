@@ -1,0 +1,88 @@
+"""The metrics of doors' processes, added to those of the core: both ends.
+
+A door counts in a registry of its own, and tells the core every second what has changed. What a door had counted
+stays in the sums when it ends. All of a door's metrics are counters and histograms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TypeAlias
+
+import trio
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.samples import Sample
+
+from replicator.workers.channel import Channel
+
+EVERY_S = 1.0
+
+SampleName: TypeAlias = tuple[str, str, tuple[tuple[str, str], ...]]
+"""The names of a family and of a sample in it, and the sample's labels."""
+
+
+async def tell_metrics(registry: CollectorRegistry, channel: Channel) -> None:
+    """Tell the core what a registry counts, until cancelled."""
+    told: dict[SampleName, float] = {}
+    while True:
+        await trio.sleep(EVERY_S)
+        counted = {
+            (family.name, sample.name, tuple(sample.labels.items())): sample.value
+            for family in registry.collect()
+            for sample in family.samples
+            if not sample.name.endswith("_created")
+        }
+        rises = [(*name, value - told.get(name, 0.0)) for name, value in counted.items() if value != told.get(name, 0)]
+        if rises:
+            channel.tell("metrics", rises)
+        told = counted
+
+
+class DoorMetrics(CollectorRegistry):
+    """A view of the core's registry, with what the doors have counted added."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__()
+        self._core = registry
+        self._counted: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+        self.pids: dict[int, int] = {}  # of the doors that run, by number
+        self.restarts = 0  # starts of a process after one that had ended by itself
+
+    def add(self, rises: tuple[tuple[str, str, tuple[tuple[str, str], ...], float], ...]) -> None:
+        """Add what a door tells."""
+        for family, sample, labels, rise in rises:
+            counted = self._counted.setdefault(family, {})
+            counted[sample, labels] = counted.get((sample, labels), 0.0) + rise
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric families, and those of the doors' processes."""
+        for family in self._core.collect():
+            counted = dict(self._counted.get(family.name, {}))
+            family.samples = [
+                sample._replace(value=sample.value + counted.pop((sample.name, tuple(sample.labels.items())), 0.0))
+                for sample in family.samples
+            ]
+            family.samples += [Sample(name, dict(labels), value) for (name, labels), value in counted.items()]
+            yield family
+        if self.pids:
+            yield from _of_processes(self.pids)
+            restarts = "Starts of a door's process after one that had ended by itself."
+            yield CounterMetricFamily("replicator_door_restarts", restarts, self.restarts)
+
+
+def _of_processes(pids: Mapping[int, int]) -> Iterator[Metric]:
+    """Yield what the system tells of the doors' processes: without a value elsewhere than on Linux."""
+    cpu = CounterMetricFamily("replicator_door_cpu_seconds", "CPU time of a door's process.", labels=["door"])
+    memory = GaugeMetricFamily(
+        "replicator_door_resident_memory_bytes", "Resident memory of a door's process.", labels=["door"]
+    )
+    for number, pid in pids.items():
+        for family in ProcessCollector(pid=partial(int, pid), registry=CollectorRegistry()).collect():
+            for sample in family.samples:
+                if sample.name == "process_cpu_seconds_total":
+                    cpu.add_metric([str(number)], sample.value)
+                elif sample.name == "process_resident_memory_bytes":
+                    memory.add_metric([str(number)], sample.value)
+    yield from (cpu, memory)
