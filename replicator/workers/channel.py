@@ -9,7 +9,7 @@ came after them begins. Each of the others has a task.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import cast
 
@@ -54,15 +54,13 @@ class _Reply:
 class Channel:
     """One end of a connection. `run` has to run, and closes the stream. Belongs to the event loop.
 
-    `calls` and `quick_calls` are what the other side may call, by name. `call` and `tell` may be used before `run`.
+    `calls` and `quick_calls` are what the other side may call, by name: whoever answers adds them before they come.
     """
 
-    def __init__(
-        self, stream: trio.abc.Stream, *, calls: Mapping[str, Call], quick_calls: Mapping[str, QuickCall]
-    ) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.calls: dict[str, Call] = {}
+        self.quick_calls: dict[str, QuickCall] = {}
         self._stream = stream
-        self._calls = calls
-        self._quick_calls = quick_calls
         self._numbers = count(1)
         self._awaited: dict[int, _Reply] = {}
         self._scopes: dict[int, trio.CancelScope] = {}  # of the other side's calls
@@ -134,7 +132,7 @@ class Channel:
     def _take(self, nursery: trio.Nursery, kind: int, number: int, *rest: object) -> None:
         if kind == REQUEST:
             name, arguments = cast("tuple[str, tuple[object, ...]]", rest)
-            if name in self._quick_calls:
+            if name in self.quick_calls:
                 self._answer(number, name, arguments)
             else:
                 scope = self._scopes[number] = trio.CancelScope()
@@ -151,7 +149,7 @@ class Channel:
 
     def _answer(self, number: int, name: str, arguments: tuple[object, ...]) -> None:
         try:
-            self._reply(number, RESULT, self._quick_calls[name](*arguments))
+            self._reply(number, RESULT, self.quick_calls[name](*arguments))
         except MailError as error:
             self._reply(number, FAILURE, *_described(error))
         except Exception:
@@ -161,7 +159,7 @@ class Channel:
     async def _serve(self, scope: trio.CancelScope, number: int, name: str, arguments: tuple[object, ...]) -> None:
         with scope:
             try:
-                self._reply(number, RESULT, await self._calls[name](*arguments))
+                self._reply(number, RESULT, await self.calls[name](*arguments))
             except MailError as error:
                 self._reply(number, FAILURE, *_described(error))
             except Exception:

@@ -66,11 +66,8 @@ class Door:
 
     def __init__(self, stream: trio.abc.Stream, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._certificates: Certificates | None = None
-        self._places: RemotePlaces | None = None
-        self._channel = Channel(
-            stream, calls={"begin": self._begin, "reload": self._reload}, quick_calls={"dropped": self._dropped}
-        )
+        self._channel = Channel(stream)
+        self._channel.calls["begin"] = self._begin
 
     async def run(self) -> None:
         """Do what the core orders until it ends the connection."""
@@ -82,10 +79,9 @@ class Door:
         config, channel = order.config, self._channel
         log_to_stderr(order.log_level, f"door {order.number}")
         registry = CollectorRegistry()
-        certificates = self._certificates = Certificates(config.tls, config.certificates)
+        certificates = Certificates(config.tls, config.certificates)
         users = UserDirectory(config.users.passwd_file)
         users.refresh()
-        places = self._places = RemotePlaces(channel)
         lmtp = LmtpServer(
             LmtpServices(
                 mail=RemoteMail(channel, config.content.inline_max_bytes),
@@ -95,27 +91,24 @@ class Door:
                 metrics=LmtpMetrics(registry),
                 limits=config.limits,
                 refusals=RefusalMetrics(registry),
-                doorkeeper=places,
+                doorkeeper=RemotePlaces(channel),
             )
         )
+        channel.calls["reload"] = partial(_reload, certificates)
         self._nursery.start_soon(LoopWatch(LoopMetrics(registry)).run)
         self._nursery.start_soon(tell_metrics, registry, channel)
         handler = guarded(behind_proxies(lmtp.serve, config.proxy.trusted))
         set_garbage_aside()
         await self._nursery.start(partial(trio.serve_listeners, handler, [_listener(number) for number in order.lmtp]))
 
-    async def _reload(self) -> str | None:
-        """Read the certificates again. Return what is wrong with them; then all stays as it was."""
-        assert self._certificates is not None, "the core has been told that the door is open"
-        try:
-            await run_in_thread(self._certificates.reload)
-        except ConfigError as error:
-            return str(error)
-        return None
 
-    def _dropped(self, number: int) -> None:
-        assert self._places is not None, "the core has been asked for the place"
-        self._places.dropped(number)
+async def _reload(certificates: Certificates) -> str | None:
+    """Read the certificates again. Return what is wrong with them; then all stays as it was."""
+    try:
+        await run_in_thread(certificates.reload)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def _listener(number: int) -> trio.SocketListener:

@@ -30,7 +30,7 @@ from replicator.workers.remote_places import PlaceCalls
 
 COMMAND = command_of("replicator.workers")
 
-START_S = 60.0
+START_S = 120.0
 """Seconds until a door must accept. It takes one on an idle machine."""
 
 END_S = 5.0
@@ -129,10 +129,9 @@ class Doors:
                     env=environment(),
                     start_new_session=True,
                 )
-            mail = MailCalls(self._mail)
-            places = PlaceCalls(self._places, lambda place: channel.tell("dropped", place))
-            quick_calls = {**places.quick_calls, "metrics": self.metrics.add}
-            channel = Channel(core, calls=mail.calls, quick_calls=quick_calls)
+            channel = Channel(core)
+            mail, places = MailCalls(channel, self._mail), PlaceCalls(channel, self._places)
+            channel.quick_calls["metrics"] = self.metrics.add
             try:
                 self.metrics.pids[number] = process.pid
                 await self._serve(number, channel, started)

@@ -19,7 +19,7 @@ from replicator.lmtp.services import Inboxes
 from replicator.mailstore import BodySink, NewMessage, ReceivedBody, SavedMessage
 from replicator.runtime.signals import Signal
 from replicator.store.bodies.body_rows import StoredBody
-from replicator.workers.channel import Call, Channel
+from replicator.workers.channel import Channel
 
 PIECE_BYTES = 128 * KIB
 
@@ -130,10 +130,10 @@ class _Upload:
 class MailCalls:
     """What the process of one door asks of the node's mail, in the core."""
 
-    def __init__(self, mail: Inboxes) -> None:
+    def __init__(self, channel: Channel, mail: Inboxes) -> None:
         self._mail = mail
         self._uploads: dict[int, _Upload] = {}
-        self.calls: dict[str, Call] = {
+        channel.calls |= {
             "write": self._write,
             "finish": self._finish,
             "discard": self._discard,

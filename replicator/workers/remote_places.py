@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 
 from replicator.runtime.places import Place, Places
-from replicator.workers.channel import Channel, QuickCall
+from replicator.workers.channel import Channel
 
 
 class RemotePlace(Place):
@@ -38,6 +39,7 @@ class RemotePlaces:
         self._channel = channel
         self._numbers = count(1)
         self._places: dict[int, RemotePlace] = {}
+        channel.quick_calls["dropped"] = self._dropped
 
     @asynccontextmanager
     async def admit(self, address: str) -> AsyncIterator[Place | None]:
@@ -54,7 +56,7 @@ class RemotePlaces:
             del self._places[number]
             self._channel.tell("leave", number)
 
-    def dropped(self, number: int) -> None:
+    def _dropped(self, number: int) -> None:
         """Take a place away: the core has given it to somebody else."""
         if (place := self._places.get(number)) is not None:
             place.drop()
@@ -92,13 +94,13 @@ class _HeldPlace(Place):
 
 
 class PlaceCalls:
-    """What the process of one door asks of the places, in the core. `on_drop` is called with a place's number."""
+    """What the process of one door asks of the places, in the core."""
 
-    def __init__(self, places: Places, on_drop: Callable[[int], None]) -> None:
+    def __init__(self, channel: Channel, places: Places) -> None:
+        self._channel = channel
         self._all = places
-        self._on_drop = on_drop
         self._held: dict[int, Place] = {}
-        self.quick_calls: dict[str, QuickCall] = {
+        channel.quick_calls |= {
             "enter": self._enter,
             "leave": self._leave,
             "keep": lambda number: self._all.keep(self._held[number]),
@@ -111,7 +113,7 @@ class PlaceCalls:
             self._leave(number)
 
     def _enter(self, number: int, address: str) -> bool:
-        place = _HeldPlace(self._all, address, lambda: self._on_drop(number))
+        place = _HeldPlace(self._all, address, partial(self._channel.tell, "dropped", number))
         is_admitted = self._all.enter(place)
         if is_admitted:
             self._held[number] = place

@@ -27,6 +27,7 @@ from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.metrics import LmtpMetrics, QuotaMetrics, RefusalMetrics
 from replicator.store.store import Store
 from replicator.users import QuotaLimits, UserDirectory, add_user
+from tests.one_door import remote_mail
 from tests.one_node import Gate, HookedMail, Names, SinkLog, one_node
 
 TRACE_BYTES = 102  # size of the trace headers for two recipients
@@ -51,10 +52,19 @@ def registry() -> CollectorRegistry:
     return CollectorRegistry()
 
 
-@pytest.fixture
-def services(mail: HookedMail, registry: CollectorRegistry) -> LmtpServices:
-    metrics = LmtpMetrics(registry)
-    return LmtpServices(mail, USERS, "dc1.mail", metrics=metrics, clock_ms=lambda: NOW_MS, new_id=lambda: TRACE_ID)
+@pytest.fixture(params=["in the core", "apart"])
+async def services(
+    mail: HookedMail, registry: CollectorRegistry, request: pytest.FixtureRequest
+) -> AsyncIterator[LmtpServices]:
+    """The services of a door in the core's process, and of one in a process of its own."""
+    of_core = LmtpServices(
+        mail, USERS, "dc1.mail", metrics=LmtpMetrics(registry), clock_ms=lambda: NOW_MS, new_id=lambda: TRACE_ID
+    )
+    if request.param == "in the core":
+        yield of_core
+        return
+    async with remote_mail(mail) as apart:
+        yield replace(of_core, mail=apart)
 
 
 def stored(user: str, uid: int = 1) -> bytes:

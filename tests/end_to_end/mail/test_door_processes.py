@@ -1,0 +1,218 @@
+"""LMTP in processes of its own: what they share, and what becomes of mail when one of them, or the core, dies."""
+
+from __future__ import annotations
+
+import smtplib
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+import psutil
+import pytest
+import trio
+from cryptography import x509
+
+from benchmarks.clients.wire import Address as WireAddress
+from benchmarks.clients.wire import Connection, MeasurementError, connect_lmtp, deliver
+from benchmarks.clusters.cluster import Cluster, Node
+from replicator.cli.authority import Authority
+from replicator.cli.client import NodeClient
+from replicator.cli.target import NodeUrl
+from replicator.config import Address, ListenConfig, ProxyConfig, WorkersConfig, default_config
+from tests.end_to_end.helpers.in_process import free_ports, running
+from tests.end_to_end.helpers.ledger import Cache, log_in
+
+PATIENCE_S = 120.0
+DOORS = "[workers]\ndoors = 2\n"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Cluster(tmp_path, ["alice"], size=1, copies=1, extra=DOORS) as cluster:
+        yield cluster.nodes[0]
+
+
+def doors_of(node: Node) -> list[psutil.Process]:
+    return [one for one in psutil.Process(node.pid).children() if "replicator.workers" in one.cmdline()]
+
+
+def clients_of(door: psutil.Process) -> set[int]:
+    """Return the ports of the clients whose connections the door has."""
+    return {one.raddr.port for one in door.net_connections("tcp") if one.raddr}
+
+
+@dataclass
+class Sender(threading.Thread):
+    """A client that delivers one mail after the other until its connection ends, or it is told to stop."""
+
+    connection: Connection
+    name_: str
+    acknowledged: set[str] = field(default_factory=set)
+    broken: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__(daemon=True)
+        self.stopped = threading.Event()
+
+    @property
+    def port(self) -> int:
+        return int(self.connection.socket.getsockname()[1])
+
+    def run(self) -> None:
+        try:
+            while not self.stopped.is_set():
+                token = f"{self.name_}.{len(self.acknowledged)}"
+                deliver(self.connection, ["alice"], f"Message-ID: <{token}@example.org>\r\n\r\nx\r\n".encode())
+                self.acknowledged.add(token)
+        except (OSError, MeasurementError):
+            self.broken = True
+
+    __hash__ = threading.Thread.__hash__
+
+
+def senders_at_both(node: Node) -> list[Sender]:
+    """Return clients, of which each door has two at least."""
+    senders: list[Sender] = []
+    doors = doors_of(node)
+    while min(len(clients_of(door)) for door in doors) < 2:
+        assert len(senders) < 90, "one door accepts all connections"
+        senders.append(Sender(connect_lmtp(node.address("lmtp")), f"sender{len(senders)}"))
+    return senders
+
+
+def wait_for(what: str, true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def shown(node: Node) -> set[str]:
+    client = log_in(node, "alice")
+    found = {message.token for message in Cache(node.sid).select(client)}
+    client.logout()
+    return found
+
+
+def test_a_door_that_is_killed_takes_its_connections_along_and_nothing_else(node: Node) -> None:
+    senders = senders_at_both(node)
+    died, stays = doors_of(node)
+    lost = {sender for sender in senders if sender.port in clients_of(died)}
+    for sender in senders:
+        sender.start()
+    wait_for("mail arrives", lambda: all(len(sender.acknowledged) > 2 for sender in senders))
+    died.kill()
+    wait_for("connections end", lambda: all(sender.broken for sender in lost))
+    before = {sender: len(sender.acknowledged) for sender in senders}
+    wait_for(
+        "others go on",
+        lambda: all(len(sender.acknowledged) > before[sender] + 2 for sender in senders if sender not in lost),
+    )
+    wait_for("another process", lambda: len(doors_of(node)) == 2 and stays in doors_of(node))
+    for sender in senders:
+        sender.stopped.set()
+        sender.join()
+    assert {sender for sender in senders if sender.broken} == lost
+    acknowledged = set[str]().union(*(sender.acknowledged for sender in senders))
+    assert acknowledged <= shown(node)
+    wait_for("healthy", lambda: node.get("/healthz")["healthy"])
+    new = next(door for door in doors_of(node) if door != stays)
+    late: list[Connection] = []
+    while not clients_of(new):  # the new process accepts, too
+        late.append(connect_lmtp(node.address("lmtp")))
+    for connection in late:
+        deliver(connection, ["alice"], b"Subject: late\r\n\r\nx\r\n")
+
+
+def test_doors_end_with_a_core_that_is_killed(node: Node) -> None:
+    senders, doors = senders_at_both(node), doors_of(node)
+    for sender in senders:
+        sender.start()
+    wait_for("mail arrives", lambda: all(sender.acknowledged for sender in senders))
+    psutil.Process(node.pid).kill()
+    for sender in senders:
+        sender.join(PATIENCE_S)
+    assert all(sender.broken for sender in senders)
+    psutil.wait_procs(doors, PATIENCE_S)
+    assert not any(door.is_running() for door in doors)
+    node.wait_ended()
+    node.start()
+    assert set[str]().union(*(sender.acknowledged for sender in senders)) <= shown(node)
+
+
+def test_doors_end_in_order_with_their_node_and_heed_no_signals_themselves(node: Node) -> None:
+    doors = doors_of(node)
+    connection = connect_lmtp(node.address("lmtp"))
+    for door in doors:
+        door.terminate()
+    deliver(connection, ["alice"], b"Subject: x\r\n\r\nx\r\n")
+    assert doors_of(node) == doors
+    process = psutil.Process(node.pid)
+    process.terminate()
+    assert node.wait_ended() == 0
+    assert not any(door.is_running() for door in doors)
+
+
+def serial_number(address: Address) -> int:
+    """Return the serial number of the certificate that the LMTP door shows."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with smtplib.LMTP(*address) as client:
+        client.starttls(context=context)
+        assert isinstance(client.sock, ssl.SSLSocket)
+        shown = client.sock.getpeercert(binary_form=True)
+        assert shown is not None
+        return x509.load_der_x509_certificate(shown).serial_number
+
+
+async def test_all_doors_show_renewed_certificates(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path, "tests")
+    authority.issue("dc1")
+    lmtp, http = (Address("127.0.0.1", port) for port in free_ports(2))
+    config = default_config("dc1", tmp_path, listen=ListenConfig(lmtp=lmtp, http=http))
+    config = replace(config, tls=authority.files("dc1"), workers=WorkersConfig(doors=2))
+    (tmp_path / "users.passwd").write_text("alice:{PLAIN}secret\n", "utf-8")
+    async with running([config]):
+        before = await trio.to_thread.run_sync(serial_number, lmtp)
+        renewed = authority.renew("dc1")
+        with NodeClient(NodeUrl(*http)) as asking:
+            await trio.to_thread.run_sync(asking.reload)
+        for _ in range(10):  # whichever door accepts
+            assert await trio.to_thread.run_sync(serial_number, lmtp) == renewed.serial_number != before
+
+
+def proxied(address: Address, client: str) -> Connection:
+    """Connect as a proxy that names this client."""
+    addresses = IPv4Address(client).packed + IPv4Address("127.0.0.1").packed + struct.pack("!HH", 1, 2)
+    connection = Connection(WireAddress(*address))
+    connection.send(b"\r\n\r\n\0\r\nQUIT\n\x21\x11" + struct.pack("!H", len(addresses)) + addresses)
+    connection.receive_lines(1)
+    return connection
+
+
+def deliver_and_read(lmtp: Address, imap: Address) -> bytes:
+    with proxied(lmtp, "203.0.113.9") as sender:
+        sender.send(b"LHLO mx.example\r\n")
+        while not sender.receive()[-1].startswith(b"250 "):
+            pass
+        deliver(sender, ["alice"], b"Subject: x\r\n\r\nx\r\n")
+    with proxied(imap, "203.0.113.9") as reader:
+        reader.send(b"a LOGIN alice secret\r\nb SELECT INBOX\r\nc FETCH 1 BODY.PEEK[HEADER.FIELDS (RECEIVED)]\r\n")
+        lines: list[bytes] = []
+        while not any(line.startswith(b"c ") for line in lines):
+            lines += reader.receive()
+    return b"\n".join(lines)
+
+
+async def test_doors_hear_of_clients_from_proxies(tmp_path: Path) -> None:
+    lmtp, imap = (Address("127.0.0.1", port) for port in free_ports(2))
+    config = default_config("dc1", tmp_path, listen=ListenConfig(lmtp=lmtp, imap=imap))
+    proxy = ProxyConfig((IPv4Network("127.0.0.1/32"),))
+    (tmp_path / "users.passwd").write_text("alice:{PLAIN}secret\n", "utf-8")
+    async with running([replace(config, proxy=proxy, workers=WorkersConfig(doors=1))]):
+        assert b"from mx.example ([203.0.113.9])" in await trio.to_thread.run_sync(deliver_and_read, lmtp, imap)

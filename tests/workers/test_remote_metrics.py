@@ -1,0 +1,57 @@
+"""Metrics of doors, as the core shows them."""
+
+from __future__ import annotations
+
+import os
+
+import trio
+import trio.testing
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from replicator.runtime.metrics import LmtpMetrics, RefusalMetrics, exposition
+from replicator.workers.remote_metrics import EVERY_S, DoorMetrics, tell_metrics
+from tests.one_door import channels
+
+
+def shown(metrics: DoorMetrics) -> dict[tuple[str, str], float]:
+    families = text_string_to_metric_families(exposition(metrics).decode())
+    return {(sample.name, "/".join(sample.labels.values())): sample.value for one in families for sample in one.samples}
+
+
+async def test_doors_add_to_what_the_core_counts_and_leave_it_when_they_end(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001
+) -> None:
+    registry = CollectorRegistry()
+    RefusalMetrics(registry).refused("http", "http_connections")
+    LmtpMetrics(registry).delivered([250], 0.003)
+    metrics = DoorMetrics(registry)
+    for _ in range(2):
+        of_door = CollectorRegistry()
+        async with channels() as (core, door), trio.open_nursery() as nursery:
+            core.quick_calls["metrics"] = metrics.add
+            nursery.start_soon(tell_metrics, of_door, door)
+            counted = LmtpMetrics(of_door)
+            for _ in range(3):
+                counted.delivered([250, 550], 0.03)
+                await trio.sleep(EVERY_S)
+            await trio.sleep(2 * EVERY_S)
+            nursery.cancel_scope.cancel()
+    found = shown(metrics)
+    assert found["replicator_lmtp_deliveries_total", "2xx"] == 7
+    assert found["replicator_lmtp_deliveries_total", "5xx"] == 6
+    assert found["replicator_lmtp_delivery_seconds_count", ""] == 7
+    assert found["replicator_lmtp_delivery_seconds_bucket", "0.005"] == 1
+    assert found["replicator_lmtp_delivery_seconds_bucket", "0.05"] == 7
+    assert found["replicator_refusals_total", "http/http_connections"] == 1
+    assert not any(name.startswith("replicator_door") for name, _ in found)
+
+
+def test_processes_of_doors_are_shown_while_they_run() -> None:
+    metrics = DoorMetrics(CollectorRegistry())
+    metrics.pids[2] = os.getpid()
+    metrics.restarts = 3
+    found = shown(metrics)
+    assert found["replicator_door_restarts_total", ""] == 3
+    assert found["replicator_door_cpu_seconds_total", "2"] > 0
+    assert found["replicator_door_resident_memory_bytes", "2"] > 1 << 20
