@@ -19,6 +19,7 @@ import trio
 from protocol.units import KIB, MIB
 from replicator import errors
 from replicator.errors import MailError, QuotaExceededError, UnavailableError
+from replicator.runtime.loop_watch import doing
 from replicator.runtime.signals import Signal
 
 RECEIVE_BYTES = 256 * KIB
@@ -157,6 +158,7 @@ class Channel:
             self._reply(number, FAILURE, *DEFECT)
 
     async def _serve(self, scope: trio.CancelScope, number: int, name: str, arguments: tuple[object, ...]) -> None:
+        doing("core", None, name)
         with scope:
             try:
                 self._reply(number, RESULT, await self.calls[name](*arguments))

@@ -74,12 +74,16 @@ class Door:
         await self._channel.run()
         self._nursery.cancel_scope.cancel()
 
-    async def _begin(self, packed: bytes) -> None:
+    async def _begin(self, packed: bytes) -> str | None:
+        """Open the door. Return why that is not possible."""
         order = Order.unpacked(packed)
         config, channel = order.config, self._channel
         log_to_stderr(order.log_level, f"door {order.number}")
         registry = CollectorRegistry()
-        certificates = Certificates(config.tls, config.certificates)
+        try:
+            certificates = Certificates(config.tls, config.certificates)
+        except ConfigError as error:
+            return str(error)
         users = UserDirectory(config.users.passwd_file)
         users.refresh()
         lmtp = LmtpServer(
@@ -100,6 +104,7 @@ class Door:
         handler = guarded(behind_proxies(lmtp.serve, config.proxy.trusted))
         set_garbage_aside()
         await self._nursery.start(partial(trio.serve_listeners, handler, [_listener(number) for number in order.lmtp]))
+        return None
 
 
 async def _reload(certificates: Certificates) -> str | None:

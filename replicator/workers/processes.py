@@ -77,8 +77,8 @@ class Doors:
             task_status.started()
 
     def problems(self) -> list[str]:
-        """Return a sentence about each door that is not open."""
-        return [f"the process of door {number} does not run" for number in self._numbers if number not in self._open]
+        """Return why no mail is accepted, if no door is open."""
+        return ["no process of the LMTP door runs: see the log"] if self._numbers and not self._open else []
 
     async def reload(self) -> None:
         """Have all doors read their certificates again. Raises ConfigError if one cannot use them."""
@@ -153,8 +153,13 @@ class Doors:
             async def begin() -> None:
                 try:
                     with trio.fail_after(START_S):
-                        await channel.call("begin", order.packed())
-                except (UnavailableError, DefectError, trio.TooSlowError):
+                        problem = await channel.call("begin", order.packed())
+                except (UnavailableError, DefectError):  # the log tells why
+                    problem = "it failed"
+                except trio.TooSlowError:
+                    problem = f"it took longer than {START_S:g} s"
+                if problem is not None:
+                    log.error("door %d cannot be opened: %s", number, problem)
                     nursery.cancel_scope.cancel()
                     return
                 self._open[number] = channel

@@ -41,6 +41,7 @@ async def test_nobody_is_dropped_while_busy_and_newcomers_are_refused_at_every_d
             place = await stack.enter_async_context(door.admit("192.0.2.1"))
             assert place is not None
             stack.enter_context(place.busy())
+        await trio.testing.wait_all_tasks_blocked()
         for door in (one, other):
             async with door.admit("192.0.2.2") as refused:
                 assert refused is None
@@ -49,11 +50,20 @@ async def test_nobody_is_dropped_while_busy_and_newcomers_are_refused_at_every_d
 
 async def test_a_door_that_ends_frees_its_places() -> None:
     places = two_places()
-    async with AsyncExitStack() as in_door:
+    entered = trio.Event()
+    async with trio.open_nursery() as in_door:
         async with remote_places(places) as one:
-            await in_door.enter_async_context(one.admit("192.0.2.1"))
+
+            async def hold() -> None:
+                async with one.admit("192.0.2.1"):
+                    entered.set()
+                    await trio.sleep_forever()
+
+            in_door.start_soon(hold)
+            await entered.wait()
             assert places.counts == (1, 1, 0)
         assert places.counts == (0, 0, 0)
+        in_door.cancel_scope.cancel()
 
 
 async def test_who_becomes_busy_while_the_core_drops_the_place_finishes_first() -> None:
