@@ -99,11 +99,11 @@ class Door:
             )
         )
         channel.calls["reload"] = partial(_reload, certificates)
-        self._nursery.start_soon(LoopWatch(LoopMetrics(registry)).run)
         self._nursery.start_soon(tell_metrics, registry, channel)
         handler = guarded(behind_proxies(lmtp.serve, config.proxy.trusted))
         set_garbage_aside()
         await self._nursery.start(partial(trio.serve_listeners, handler, [_listener(number) for number in order.lmtp]))
+        self._nursery.start_soon(LoopWatch(LoopMetrics(registry)).run)
         return None
 
 

@@ -36,6 +36,9 @@ START_S = 120.0
 END_S = 5.0
 """Seconds that a door has to end once its connection to the core has ended."""
 
+RELOAD_S = 30.0
+"""Seconds for reading certificates."""
+
 RESTART_FIRST_S = 0.1
 RESTART_MAX_S = 30.0
 STEADY_S = 60.0
@@ -84,9 +87,12 @@ class Doors:
         """Have all doors read their certificates again. Raises ConfigError if one cannot use them."""
         for number, channel in [*self._open.items()]:
             try:
-                problem = await channel.call("reload")
+                with trio.fail_after(RELOAD_S):
+                    problem = await channel.call("reload")
             except UnavailableError:
                 continue  # it has ended, and the next one reads them when it starts
+            except trio.TooSlowError:
+                problem = f"it has not answered within {RELOAD_S:g} s"
             if problem is not None:
                 raise ConfigError(f"door {number}: {problem}")
 
