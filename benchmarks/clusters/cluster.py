@@ -153,7 +153,7 @@ class Node:
         """Return the node's own process, behind the command that the prefix runs."""
         assert self._process is not None
         process = psutil.Process(self._process.pid)
-        children = process.children() if self.site.prefix else ()  # else those are the node's
+        children = process.children() if self.site.prefix else []  # else those are the node's
         return children[0] if children else process
 
     # ---- what it says

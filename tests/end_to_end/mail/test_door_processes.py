@@ -38,7 +38,14 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def doors_of(node: Node) -> list[psutil.Process]:
-    return [one for one in psutil.Process(node.pid).children() if "replicator.workers" in one.cmdline()]
+    return [one for one in psutil.Process(node.pid).children() if is_door(one)]
+
+
+def is_door(process: psutil.Process) -> bool:
+    try:
+        return "replicator.workers" in process.cmdline()
+    except psutil.Error:  # it has ended
+        return False
 
 
 def clients_of(door: psutil.Process) -> set[int]:
@@ -46,12 +53,12 @@ def clients_of(door: psutil.Process) -> set[int]:
     return {one.raddr.port for one in door.net_connections("tcp") if one.raddr}
 
 
-@dataclass
+@dataclass(eq=False)
 class Sender(threading.Thread):
     """A client that delivers one mail after the other until its connection ends, or it is told to stop."""
 
     connection: Connection
-    name_: str
+    sender: str
     acknowledged: set[str] = field(default_factory=set)
     broken: bool = False
 
@@ -66,13 +73,11 @@ class Sender(threading.Thread):
     def run(self) -> None:
         try:
             while not self.stopped.is_set():
-                token = f"{self.name_}.{len(self.acknowledged)}"
+                token = f"{self.sender}.{len(self.acknowledged)}"
                 deliver(self.connection, ["alice"], f"Message-ID: <{token}@example.org>\r\n\r\nx\r\n".encode())
                 self.acknowledged.add(token)
         except (OSError, MeasurementError):
             self.broken = True
-
-    __hash__ = threading.Thread.__hash__
 
 
 def senders_at_both(node: Node) -> list[Sender]:
