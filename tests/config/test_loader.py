@@ -150,6 +150,8 @@ def test_every_key_can_differ_from_its_default(tmp_path: Path) -> None:
         when_full = "defer"
         [search]
         full_text = false
+        [workers]
+        doors = 8
         [checkpoint]
         url = "s3://bucket/prefix"
         endpoint = "https://objects.example:9000/"
@@ -170,6 +172,7 @@ def test_every_key_can_differ_from_its_default(tmp_path: Path) -> None:
     assert (config.log.keep_s, config.log.max_size_bytes) == (129600, 10 * 1024**2)
     assert (config.content.inline_max_bytes, config.content.keep_expunged_s) == (0, 5400)
     assert not config.search.full_text
+    assert config.workers.doors == 8
     assert config.quota == QuotaConfig(10 * 1024**3, 100_000, WhenFull.DEFER)
     assert config.checkpoint == CheckpointConfig("s3://bucket/prefix", "https://objects.example:9000", shared=True)
     assert config.tls is not None
