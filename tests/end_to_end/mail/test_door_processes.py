@@ -72,10 +72,11 @@ class Sender(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self.stopped.is_set():
-                token = f"{self.sender}.{len(self.acknowledged)}"
-                deliver(self.connection, ["alice"], f"Message-ID: <{token}@example.org>\r\n\r\nx\r\n".encode())
-                self.acknowledged.add(token)
+            with self.connection:
+                while not self.stopped.is_set():
+                    token = f"{self.sender}.{len(self.acknowledged)}"
+                    deliver(self.connection, ["alice"], f"Message-ID: <{token}@example.org>\r\n\r\nx\r\n".encode())
+                    self.acknowledged.add(token)
         except (OSError, MeasurementError):
             self.broken = True
 
@@ -162,10 +163,10 @@ def test_doors_end_with_a_core_that_is_killed(node: Node) -> None:
 
 def test_doors_end_in_order_with_their_node_and_heed_no_signals_themselves(node: Node) -> None:
     doors = doors_of(node)
-    connection = connect_lmtp(node.address("lmtp"))
-    for door in doors:
-        door.terminate()
-    deliver(connection, ["alice"], b"Subject: x\r\n\r\nx\r\n")
+    with connect_lmtp(node.address("lmtp")) as connection:
+        for door in doors:
+            door.terminate()
+        deliver(connection, ["alice"], b"Subject: x\r\n\r\nx\r\n")
     assert doors_of(node) == doors
     process = psutil.Process(node.pid)
     process.terminate()
