@@ -1,10 +1,11 @@
-"""Values of messages' headers in memory, for the next command that needs them of the same messages (design section 6).
+"""Values of messages' headers in memory, and orders, for the next command on the same messages (design section 6).
 
 A row of the cache has the values of one column, by which SEARCH, SORT and THREAD compare, or of one item of FETCH that
 outlines tell. They are those of a few hundred messages that follow each other in a mailbox. A row's key is a digest of
 the hashes of their bodies. Bodies never change, so a row is right for as long as it is here: there is nothing to
 invalidate. If a message comes or goes, the rows with its neighbours are no longer asked for, and in time they are the
-ones that leave.
+ones that leave. A row may also have the order in which SORT or THREAD has put messages, as many as were found
+(`handlers/searches/kept_orders.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
+from weakref import ReferenceType
 
 from prometheus_client import CollectorRegistry, Gauge
 
 from protocol.units import KIB
 from replicator.imap.rendering.header_columns import Column, ColumnValue
-from replicator.view import Message
+from replicator.imap.wire.commands.command_types import ThreadAlgorithm
+from replicator.imap.wire.sort_keys import SortCriterion
+from replicator.view import MailboxView, Message
 
 LARGEST_PART = 16
 """A row takes at most this part of the cache, so that a few unusual messages do not drive out everything else."""
@@ -34,8 +38,18 @@ LONGEST_NAME_BYTES = 500
 SLICE_MESSAGES = 250
 """Most messages of a row: few enough that their largest outlines fit in memory, 4 MiB."""
 
-Kept: TypeAlias = Column[ColumnValue] | bytes
-"""A column, or the name of an item of FETCH, whose values a row has."""
+OrderedBy: TypeAlias = tuple[SortCriterion, ...] | ThreadAlgorithm
+
+
+class Arrangement(NamedTuple):
+    """An order by these criteria, or this algorithm, of messages of a mailbox while it has this view."""
+
+    view: ReferenceType[MailboxView]
+    by: OrderedBy
+
+
+Kept: TypeAlias = Column[ColumnValue] | Arrangement | bytes
+"""A column, an order, or the name of an item of FETCH, whose values a row has."""
 
 _CONTENT_HASH: Callable[[Message], bytes] = attrgetter("content_hash")
 
@@ -62,22 +76,22 @@ class HeaderCache:
         self._size_bytes = 0
         gauge = Gauge(
             "replicator_imap_header_cache_bytes",
-            "Memory that values of headers take, which are kept for the next FETCH, SEARCH, SORT or THREAD.",
+            "Memory that values of headers and orders take, which are kept for the next FETCH, SEARCH, SORT or THREAD.",
             registry=registry,
         )
         gauge.set_function(lambda: self._size_bytes)
 
-    def get(self, bodies: bytes, column: Kept) -> CachedRow | None:
-        """Return the row of a column for these bodies, by their `digest`."""
-        key = (bodies, column)
+    def get(self, messages: bytes, kept: Kept) -> CachedRow | None:
+        """Return the row of a column or an order for these messages, by their `digest`."""
+        key = (messages, kept)
         if (row := self._rows.get(key)) is not None:
             self._rows.move_to_end(key)
         return row
 
-    def put(self, bodies: bytes, column: Kept, row: CachedRow) -> None:
+    def put(self, messages: bytes, kept: Kept, row: CachedRow) -> None:
         """Keep a row, unless it or its field's name is too large; let go of those not used for the longest time."""
-        key, size_bytes = (bodies, column), row.size_bytes + ROW_BYTES
-        is_large = size_bytes > self._max_bytes // LARGEST_PART or _name_bytes(column) > LONGEST_NAME_BYTES
+        key, size_bytes = (messages, kept), row.size_bytes + ROW_BYTES
+        is_large = size_bytes > self._max_bytes // LARGEST_PART or _name_bytes(kept) > LONGEST_NAME_BYTES
         if is_large or key in self._rows:
             return
         self._rows[key] = row
@@ -106,10 +120,15 @@ def digest_of(messages: Iterable[Message]) -> bytes:
     return digest(map(_CONTENT_HASH, messages))
 
 
-def digest(hashes: Iterable[bytes]) -> bytes:
-    """Return the digest of the bodies with these content hashes, in this order."""
-    return blake2b(b"".join(hashes), digest_size=16).digest()
+def digest(names: Iterable[bytes]) -> bytes:
+    """Return the digest of messages, in this order, by their content hashes, or for an order by their UIDs."""
+    return blake2b(b"".join(names), digest_size=16).digest()
 
 
-def _name_bytes(column: Kept) -> int:
-    return len(column) if isinstance(column, bytes) else len(column.field)
+def _name_bytes(kept: Kept) -> int:
+    match kept:
+        case bytes():
+            return len(kept)
+        case Column():
+            return len(kept.field)
+    return 0

@@ -100,8 +100,8 @@ def test_order_is_that_of_a_naive_sort(mails: list[Mail], criteria: list[SortCri
         read = {column: [column.make(one, column.field) for one in headers] for column in sortables.columns}
         sortables.add(messages, Columns(read, dict.fromkeys(read, 0)))
     with patch("replicator.imap.ordering.parts.SORTED_AT_ONCE", at_once):
-        places = sortables.places()
-    assert [sortables.uids[place] for place in places] == naive_order(mails, criteria)
+        order = sortables.order()
+    assert [sortables.uids[place] for place in order.places] == naive_order(mails, criteria)
     assert [*map(uid_of, sorted(sortables.rows(range(len(mails)))))] == naive_order(mails, criteria)
 
 

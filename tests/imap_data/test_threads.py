@@ -5,18 +5,61 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.imap.ordering.references import MessageIds, by_references, by_refs
-from replicator.imap.ordering.threads import Node, Threadable, by_ordered_subject, printed
+from protocol.values import Dot
+from replicator.imap.ordering.header_facts import MESSAGE_ID, REFERENCES, SENT_MS, SUBJECT
+from replicator.imap.ordering.order import Order
+from replicator.imap.ordering.references import by_references, by_refs
+from replicator.imap.ordering.threadables import MessageIds, Threadables
+from replicator.imap.ordering.threads import Threads, by_ordered_subject, printed
+from replicator.imap.rendering.header_columns import Columns
+from replicator.imap.wire.responses import thread_response
 from replicator.imap.work_meter import WorkExceededError, WorkMeter
+from replicator.view import Message
 from tests.effort import examples
 
 IDS = 8
+
+
+class Mail(NamedTuple):
+    """A message and what THREAD knows of it; ids are numbers here."""
+
+    uid: int
+    date_ms: int
+    subject: str = ""
+    is_reply: bool = False
+    own_id: int | None = None
+    references: Sequence[int] = ()
+
+    def row(self) -> Message:
+        return Message(self.uid, bytes(16), 1, frozenset(), 0, 0, bytes(32), Dot("dc1.1", self.uid), 0)
+
+
+def threadables(mails: Sequence[Mail], work: WorkMeter | None = None) -> Threadables:
+    columns = {
+        SENT_MS: [mail.date_ms for mail in mails],
+        SUBJECT: [(mail.subject, mail.is_reply) for mail in mails],
+        MESSAGE_ID: [None if mail.own_id is None else b"%d@x" % mail.own_id for mail in mails],
+        REFERENCES: [tuple(b"%d@x" % number for number in mail.references) for mail in mails],
+    }
+    messages = Threadables(work or WorkMeter(10**9))
+    assert messages.columns == [*columns]
+    messages.add([mail.row() for mail in mails], Columns(columns, dict.fromkeys(columns, 0)))
+    return messages
+
+
+def shown(threads: Threads, mails: Sequence[Mail]) -> str:
+    return formatted(printed(threads), [mail.uid for mail in mails])
+
+
+def formatted(order: Order, uids: Sequence[int]) -> str:
+    return b"".join(order.forms).decode() % tuple(uids[place] for place in order.places)
 
 
 # ---- the RFC, taken literally ------------------------------------------------------------------------------------
@@ -26,7 +69,7 @@ IDS = 8
 class Box:
     """A message, or the dummy for one that others refer to."""
 
-    message: Threadable | None = None
+    message: Mail | None = None
     parent: Box | None = None
     children: list[Box] = field(default_factory=list)
 
@@ -57,7 +100,7 @@ class Box:
         return own + (" " if own and self.children else "") + "".join(f"({child.written()})" for child in self.children)
 
 
-def linked(messages: Sequence[Threadable]) -> list[Box]:
+def linked(messages: Sequence[Mail]) -> list[Box]:
     """Return what steps 1 to 3 leave below the root."""
     boxes: dict[int, Box] = {}
     alone: list[Box] = []
@@ -143,10 +186,10 @@ def written(boxes: list[Box]) -> str:
 
 
 @st.composite
-def mailboxes(draw: st.DrawFn) -> list[Threadable]:
+def mailboxes(draw: st.DrawFn) -> list[Mail]:
     number = st.integers(0, IDS - 1)
     return [
-        Threadable(
+        Mail(
             uid,
             draw(st.integers(0, 4)),
             draw(st.sampled_from(["", "a", "b"])),
@@ -158,55 +201,56 @@ def mailboxes(draw: st.DrawFn) -> list[Threadable]:
     ]
 
 
-def shown(threads: Sequence[Node]) -> str:
-    return "".join(printed(threads, int))
-
-
 @settings(max_examples=examples(300, 3000), deadline=None)
 @given(mailboxes(), st.integers(1, 3))
-def test_references_and_refs_are_what_the_text_says(messages: list[Threadable], at_once: int) -> None:
+def test_references_and_refs_are_what_the_text_says(mails: list[Mail], at_once: int) -> None:
+    messages, work = threadables(mails), WorkMeter(10_000)
     with patch("replicator.imap.ordering.parts.SORTED_AT_ONCE", at_once):
-        references = by_references(messages, IDS, WorkMeter(10_000))
-        refs = by_refs(messages, IDS, WorkMeter(10_000))
-    assert shown(references) == written(by_date(joined(by_date(linked(messages)))))
-    assert shown(refs) == written(sorted(by_date(linked(messages)), key=latest))
+        references = shown(by_references(messages, work), mails)
+        refs = shown(by_refs(messages, work), mails)
+    assert references == written(by_date(joined(by_date(linked(mails)))))
+    assert refs == written(sorted(by_date(linked(mails)), key=latest))
 
 
 @given(mailboxes())
-def test_ordered_subject_is_what_the_text_says(messages: list[Threadable]) -> None:
-    threads: dict[str, list[Threadable]] = {}
-    for message in sorted(messages, key=lambda one: (one.date_ms, one.uid)):
-        threads.setdefault(message.subject, []).append(message)
+def test_ordered_subject_is_what_the_text_says(mails: list[Mail]) -> None:
+    threads: dict[str, list[Mail]] = {}
+    for mail in sorted(mails, key=lambda one: (one.date_ms, one.uid)):
+        threads.setdefault(mail.subject, []).append(mail)
     boxes = [Box(first, children=list(map(Box, others))) for first, *others in threads.values()]
-    assert shown(by_ordered_subject(messages)) == written(boxes)
+    assert shown(by_ordered_subject(threadables(mails)), mails) == written(boxes)
 
 
 # ---- examples ----------------------------------------------------------------------------------------------------
 
 
-def tree(uid: int | None, *children: Node) -> Node:
-    return Node(None if uid is None else Threadable(uid, 0), list(children))
-
-
 @pytest.mark.parametrize(
-    ("threads", "text"),
+    ("roots", "children", "text"),
     [
-        ([], ""),
-        ([tree(2), tree(3, tree(6, tree(4, tree(23)), tree(44, tree(7, tree(96)))))], "(2)(3 6 (4 23)(44 7 96))"),
-        ([tree(None, tree(3), tree(5))], "((3)(5))"),
+        ([], {}, ""),
+        ([2, 3], {3: [6], 6: [4, 44], 4: [23], 44: [7], 7: [96]}, "(2)(3 6 (4 23)(44 7 96))"),
+        ([100], {100: [3, 5]}, "((3)(5))"),
     ],
 )
-def test_threads_are_printed_as_in_the_examples(threads: list[Node], text: str) -> None:
+@pytest.mark.parametrize("at_once", [2, 5000])
+def test_threads_are_printed_as_in_the_examples(
+    roots: list[int], children: dict[int, list[int]], text: str, at_once: int
+) -> None:
     """RFC 5256 section 4."""
-    assert shown(threads) == text
+    threads = Threads(range(100))
+    threads.roots, threads.children = roots, children
+    with patch("replicator.imap.ordering.threads.PRINTED_AT_ONCE", at_once):
+        order = printed(threads)
+    assert formatted(order, range(100)) == text
+    assert b"".join(thread_response(order.places, order.forms)).decode() == f"* THREAD {text}".rstrip() + "\r\n"
 
 
-def reply(uid: int, *references: int) -> Threadable:
-    return Threadable(uid, uid, own_id=uid, references=references)
+def reply(uid: int, *references: int) -> Mail:
+    return Mail(uid, uid, own_id=uid, references=references)
 
 
 @pytest.mark.parametrize(
-    ("messages", "text"),
+    ("mails", "text"),
     [
         ([reply(1), reply(2, 1), reply(3, 1, 2), reply(4, 1)], "(1 (2 3)(4))"),
         ([reply(3, 1, 2), reply(4, 1, 2)], "((3)(4))"),  # 1 and 2 are not here
@@ -216,15 +260,15 @@ def reply(uid: int, *references: int) -> Threadable:
         ([reply(1), reply(2, 1), reply(2, 1)._replace(uid=5, date_ms=5)], "(1 (2)(5))"),  # one id twice
     ],
 )
-def test_messages_are_put_below_what_they_refer_to(messages: list[Threadable], text: str) -> None:
-    assert shown(by_references(messages, 10, WorkMeter(1000))) == text
+def test_messages_are_put_below_what_they_refer_to(mails: list[Mail], text: str) -> None:
+    assert shown(by_references(threadables(mails), WorkMeter(1000)), mails) == text
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_threads_may_be_as_deep_as_a_mailbox_is_large(order: int) -> None:
     count = 5000
-    messages = [reply(1), *(reply(uid, uid - 1) for uid in range(2, count))][::order]
-    text = shown(by_references(messages, count, WorkMeter(10**6)))
+    mails = [reply(1), *(reply(uid, uid - 1) for uid in range(2, count))][::order]
+    text = shown(by_references(threadables(mails), WorkMeter(10**6)), mails)
     assert text == f"({' '.join(map(str, range(1, count)))})"
 
 
@@ -234,15 +278,19 @@ def test_hostile_references_meet_the_limit_of_work() -> None:
     chain = [[number, number + 1] for number in range(deep)]
     pairs = [[number, number + 1] for number in range(deep + 1, 2 * deep, 2)]
     below = [[deep, first] for first, _ in pairs]
-    messages = [Threadable(uid, 0, references=references) for uid, references in enumerate(chain + pairs + below, 1)]
+    mails = [Mail(uid, 0, references=references) for uid, references in enumerate(chain + pairs + below, 1)]
     with pytest.raises(WorkExceededError):
-        by_references(messages, 2 * deep + 1, WorkMeter(100_000))
-    assert shown(by_references(messages[:deep], deep + 1, WorkMeter(10_000)))
+        by_references(threadables(mails), WorkMeter(100_000))
+    assert shown(by_references(threadables(mails[:deep]), WorkMeter(10_000)), mails)
 
 
 def test_message_ids_cost_work() -> None:
     work = WorkMeter(100)
     ids = MessageIds(work)
-    assert [ids.number(name) for name in (b"a@x", b"b@x", b"a@x")] == [0, 1, 0]
+    assert [ids[name] for name in (b"a@x", b"b@x", b"a@x")] == [0, 1, 0]
     with pytest.raises(WorkExceededError):
-        ids.number(b"a" * 500)
+        ids[b"a" * 500]
+    for mail in (Mail(1, 0, own_id=10**99), Mail(1, 0, references=range(8))):
+        threadables([mail] * 2, WorkMeter(100))
+        with pytest.raises(WorkExceededError):
+            threadables([mail] * 20, WorkMeter(100))

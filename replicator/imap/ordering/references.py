@@ -6,209 +6,162 @@ threads by their latest message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from replicator.imap.ordering.parts import in_order
-from replicator.imap.ordering.threads import Node, Threadable
+from replicator.imap.ordering.threadables import Threadables
+from replicator.imap.ordering.threads import Threads
 from replicator.imap.work_meter import WorkMeter
 
-_NAME_WORK = 10  # steps for a message id that was not seen before, and one for each
-_OCTETS_A_STEP = 4  # of its octets: ids are kept in memory
+_NONE = -1  # in place of a node
 
 
-class MessageIds:
-    """The numbers of the message ids that were seen, from 0 on."""
-
-    def __init__(self, work: WorkMeter) -> None:
-        self._work = work
-        self._numbers: dict[bytes, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def number(self, message_id: bytes) -> int:
-        """Return the number of an id. Raises WorkExceededError."""
-        self._work.spend(1)
-        if (number := self._numbers.get(message_id)) is None:
-            self._work.spend(_NAME_WORK + len(message_id) // _OCTETS_A_STEP)
-            number = self._numbers[message_id] = len(self._numbers)
-        return number
+def by_references(messages: Threadables, work: WorkMeter) -> Threads:
+    """Return the threads by REFERENCES. Raises WorkExceededError."""
+    threads = _linked(messages, work)
+    threads.sort_roots()  # (4)
+    _join_by_subject(threads, messages.subjects)
+    threads.sort_children()
+    threads.sort_roots()  # (6)
+    return threads
 
 
-def by_references(messages: Sequence[Threadable], ids: int, work: WorkMeter) -> list[Node]:
-    """Return the threads by REFERENCES. The messages name ids below `ids`. Raises WorkExceededError."""
-    threads = in_order(_linked(messages, ids, work), key=_key)  # (4)
-    joined = _join_by_subject(threads)
-    _sort_siblings(joined)
-    return in_order(joined, key=_key)  # (6)
-
-
-def by_refs(messages: Sequence[Threadable], ids: int, work: WorkMeter) -> list[Node]:
-    """Return the threads by REFS. The messages name ids below `ids`. Raises WorkExceededError."""
-    threads = _linked(messages, ids, work)
-    _sort_siblings(threads)
-    latest = {thread: _latest(thread) for thread in threads}
-    return in_order(threads, key=lambda thread: latest[thread])
-
-
-def _key(node: Node) -> tuple[int, int]:
-    return node.date_and_uid
+def by_refs(messages: Threadables, work: WorkMeter) -> Threads:
+    """Return the threads by REFS. Raises WorkExceededError."""
+    threads = _linked(messages, work)
+    threads.sort_children()
+    latest = {root: _latest(threads, root) for root in threads.roots}
+    threads.roots = in_order(threads.roots, latest.__getitem__)
+    return threads
 
 
 # ---- (1) to (3): threads by what messages refer to --------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class _Link:
-    """A message, or one that others refer to, with its parent."""
-
-    node: Node
-    parent: _Link | None = None
-    had_children: bool = False
-
-
 class _Links:
-    def __init__(self, ids: int, work: WorkMeter) -> None:
+    """Parents of nodes. A node is the place of a message, or a higher number: an id that no message here has.
+
+    An id that several messages have is that of the first one.
+    """
+
+    def __init__(self, messages: Threadables, work: WorkMeter) -> None:
         self._work = work
-        self._by_id: list[_Link | None] = [None] * ids
-        self.all: list[_Link] = []
+        self._nodes = [_NONE] * len(messages.ids)  # by the number of an id
+        for place, own_id in enumerate(messages.own_ids):
+            number = None if own_id is None else messages.ids.get(own_id)
+            if number is not None and self._nodes[number] == _NONE:
+                self._nodes[number] = place
+        count = len(messages)
+        for number, node in enumerate(self._nodes):
+            if node == _NONE:
+                self._nodes[number], count = count, count + 1
+        self.parents = [_NONE] * count
+        self._had_children = bytearray(count)
 
-    def add(self, message: Threadable) -> None:
+    def add(self, place: int, references: Iterable[int]) -> None:
         """Link a message with those that it refers to (1)."""
-        self._work.spend(1 + len(message.references))
-        parent = None
-        for number in message.references:  # (1.A)
-            link = self._of(number)
-            if parent is not None and link.parent is None:
-                self._link(parent, link)
-            parent = link
-        own = self._of_message(message)
-        own.parent = None  # what another message's shortened References said
-        if parent is not None:
-            self._link(parent, own)  # (1.B)
+        parent = _NONE
+        for number in references:  # (1.A)
+            node = self._nodes[number]
+            if parent != _NONE and self.parents[node] == _NONE:
+                self._link(parent, node)
+            parent = node
+        self.parents[place] = _NONE  # what another message's shortened References said
+        if parent != _NONE:
+            self._link(parent, place)  # (1.B)
 
-    def _of(self, number: int) -> _Link:
-        if (link := self._by_id[number]) is None:
-            link = self._by_id[number] = self._new(Node())
-        return link
-
-    def _of_message(self, message: Threadable) -> _Link:
-        """Return the message's link: one of its own if it has no id, or another message has the same one."""
-        if message.own_id is None:
-            return self._new(Node(message))
-        link = self._of(message.own_id)
-        if link.node.message is not None:
-            return self._new(Node(message))
-        link.node.message = message
-        return link
-
-    def _new(self, node: Node) -> _Link:
-        self.all.append(_Link(node))
-        return self.all[-1]
-
-    def _link(self, parent: _Link, child: _Link) -> None:
+    def _link(self, parent: int, child: int) -> None:
         """Make `parent` the parent, unless that would make a circle."""
-        if parent is child:
+        if parent == child:
             return
-        if child.had_children:
-            above, steps = parent.parent, 1
-            while above is not None and above is not child:
-                above, steps = above.parent, steps + 1
+        if self._had_children[child]:
+            above, steps = self.parents[parent], 1
+            while above not in {_NONE, child}:
+                above, steps = self.parents[above], steps + 1
             self._work.spend(steps)
-            if above is child:
+            if above == child:
                 return
-        child.parent = parent
-        parent.had_children = True
+        self.parents[child] = parent
+        self._had_children[parent] = True
 
 
-def _linked(messages: Iterable[Threadable], ids: int, work: WorkMeter) -> list[Node]:
-    links = _Links(ids, work)
-    for message in messages:
-        links.add(message)
-    roots = []
-    for link in links.all:
-        if link.parent is None:
-            roots.append(link.node)  # (2)
+def _linked(messages: Threadables, work: WorkMeter) -> Threads:
+    work.spend(len(messages) + sum(map(len, messages.references.values())))
+    links = _Links(messages, work)
+    for place in range(len(messages)):
+        links.add(place, messages.references.get(place, ()))
+    roots, children = list[int](), defaultdict[int, list[int]](list)
+    for node, parent in enumerate(links.parents):
+        if parent == _NONE:
+            roots.append(node)  # (2)
         else:
-            link.parent.node.children.append(link.node)
-    return [thread for root in roots if (thread := _pruned(root)) is not None]
+            children[parent].append(node)
+    threads = Threads(messages.ranks())
+    for root in roots:
+        if root in children:
+            _add_pruned(threads, root, children)
+        elif not threads.is_dummy(root):
+            threads.roots.append(root)
+    return threads
 
 
-def _pruned(root: Node) -> Node | None:
-    """Remove all dummies but one at the top that has several children (3). Return None if nothing is left."""
-    left = [(child, root) for child in root.children]
-    root.children = []
+def _add_pruned(threads: Threads, root: int, children: Mapping[int, Sequence[int]]) -> None:
+    """Add a thread without its dummies, but for one at the top that has several children (3)."""
+    pruned = defaultdict[int, list[int]](list)
+    left = [(child, root) for child in children[root]]
     while left:
         node, above = left.pop()
-        if node.message is None:
-            left += [(child, above) for child in node.children]
-        else:
-            above.children.append(node)
-            left += [(child, node) for child in node.children]
-            node.children = []
-    if root.message is None and len(root.children) < 2:
-        return root.children[0] if root.children else None
-    return root
+        if not threads.is_dummy(node):
+            pruned[above].append(node)
+            above = node
+        left += [(child, above) for child in children.get(node, ())]
+    if threads.is_dummy(root):
+        below = pruned.pop(root, [])
+        threads.roots += below if len(below) < 2 else [threads.new_dummy(below)]
+    else:
+        threads.roots.append(root)
+    threads.children.update(pruned)
 
 
 # ---- (5): threads of one subject --------------------------------------------------------------------------------
 
 
-def _join_by_subject(threads: Sequence[Node]) -> list[Node]:
-    """Join threads of one subject, looking at them in this order. Return all threads, in any order."""
-    first = {thread: _first(thread) for thread in threads}
-    table: dict[str, Node] = {}
-    for thread in threads:  # (5.B)
-        message = first[thread]
-        if not message.subject:
+def _join_by_subject(threads: Threads, subjects: Sequence[tuple[str, bool]]) -> None:
+    """Join threads of one subject, looking at them in their order. Leave them in any order."""
+    first = {root: subjects[threads.first(root)] for root in threads.roots}  # (5.A)
+    table: dict[str, int] = {}
+    for root, (subject, is_reply) in first.items():  # (5.B)
+        if not subject:
             continue
-        known = table.setdefault(message.subject, thread)
-        if known.message is not None and (thread.message is None or (known.message.is_reply and not message.is_reply)):
-            table[message.subject] = thread
-    left = dict.fromkeys(threads)
-    for thread in threads:  # (5.C)
-        message = first[thread]
-        other = table.get(message.subject)
-        if other is None or other is thread:
+        known = table.setdefault(subject, root)
+        if not threads.is_dummy(known) and (threads.is_dummy(root) or (first[known][1] and not is_reply)):
+            table[subject] = root
+    left = dict.fromkeys(threads.roots)
+    for root, (subject, is_reply) in first.items():  # (5.C)
+        other = table.get(subject, root)
+        if other == root:
             continue
-        if other.message is None:
-            other.children += thread.children if thread.message is None else [thread]
-        elif message.is_reply and not other.message.is_reply:
-            other.children.append(thread)
+        if threads.is_dummy(other):
+            threads.put_below(other, threads.children.pop(root) if threads.is_dummy(root) else [root])
+        elif is_reply and not first[other][1]:
+            threads.put_below(other, [root])
         else:
-            table[message.subject] = joint = Node(children=[other, thread])
+            table[subject] = joint = threads.new_dummy([other, root])
             del left[other]
             left[joint] = None
-        del left[thread]
-    return [*left]
-
-
-def _first(thread: Node) -> Threadable:
-    """Return the message whose subject is the thread's (5.A)."""
-    first = thread if thread.message is not None else min(thread.children, key=_key)
-    assert first.message is not None, "dummies are at the top alone"
-    return first.message
+        del left[root]
+    threads.roots = [*left]
 
 
 # ---- dates ------------------------------------------------------------------------------------------------------
 
 
-def _sort_siblings(threads: Iterable[Node]) -> None:
-    """Sort all but the threads themselves by date (6)."""
-    left = [*threads]
+def _latest(threads: Threads, root: int) -> int:
+    """Return the highest rank in a thread."""
+    latest, left = threads.ranks[root], [root]
     while left:
-        node = left.pop()
-        if node.children:
-            node.children = in_order(node.children, key=_key)
-            left += node.children
-
-
-def _latest(thread: Node) -> tuple[int, int]:
-    latest, left = (0, 0), [thread]
-    while left:
-        node = left.pop()
-        if node.message is not None:
-            latest = max(latest, node.date_and_uid)
-        left += node.children
+        children = threads.children.get(left.pop(), ())
+        latest = max(latest, max(map(threads.ranks.__getitem__, children), default=0))
+        left += children
     return latest

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from replicator.imap.ordering.header_facts import SENT_MS, SUBJECT, display, mailbox
+from replicator.imap.ordering.order import Order
 from replicator.imap.ordering.parts import in_order
 from replicator.imap.rendering.header_columns import Column, Columns, ColumnValue
 from replicator.imap.wire.sort_keys import SortCriterion, SortKey
@@ -63,8 +64,8 @@ class Sortables:
         for values, criterion in zip(self._values, self._criteria, strict=True):
             values.extend(_values(criterion.key, messages, columns))
 
-    def places(self) -> list[int]:
-        """Return the places at which the messages were added, in order. Changes nothing: a thread may do it.
+    def order(self) -> Order:
+        """Return the order of the messages, as they were added. Changes nothing: a thread may do it.
 
         A stable sort by each criterion, the last one first, puts messages that are equal by all of them in the order
         of their UIDs, as sequence numbers do (RFC 5256 section 3).
@@ -75,7 +76,7 @@ class Sortables:
                 places = in_order(places[::-1], values.__getitem__)[::-1]
             else:
                 places = in_order(places, values.__getitem__)
-        return places
+        return Order(array("I", places))
 
     def rows(self, places: Iterable[int]) -> list[Row]:
         """Return the rows of the messages at these places."""

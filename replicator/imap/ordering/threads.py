@@ -3,70 +3,107 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
 
+from replicator.imap.ordering.order import Order
 from replicator.imap.ordering.parts import in_order
+from replicator.imap.ordering.threadables import Threadables
 
-NO_REFERENCES: Sequence[int] = array("I")
+PRINTED_AT_ONCE = 5000  # pieces of thread lists, joined in a millisecond
 
 
-class Threadable(NamedTuple):
-    """Facts of a message for threading. The date is that of the Date field, or else the internal one.
+class Threads:
+    """Trees of nodes: messages, by their places, and dummies, which have higher numbers.
 
-    Message ids are numbers, given by whoever reads them; None: the message has no id of its own.
+    A dummy is the root of messages whose parent is not in the mailbox, or is not known. `ranks`: of the nodes, by date
+    and then by UID; a dummy has that of its first child (RFC 5256 section 3).
     """
 
-    uid: int
-    date_ms: int
-    subject: str = ""
-    is_reply: bool = False
-    own_id: int | None = None
-    references: Sequence[int] = NO_REFERENCES
+    def __init__(self, ranks: Sequence[int]) -> None:
+        """`ranks`: of the messages. There are no threads yet."""
+        self._messages = len(ranks)
+        self.ranks = [*ranks]
+        self.roots: list[int] = []
+        self.children: dict[int, list[int]] = {}
+
+    def is_dummy(self, node: int) -> bool:
+        """Return True if the node is not a message."""
+        return node >= self._messages
+
+    def first(self, root: int) -> int:
+        """Return the message of a root, else its first child."""
+        return min(self.children[root], key=self.ranks.__getitem__) if self.is_dummy(root) else root
+
+    def new_dummy(self, children: list[int]) -> int:
+        """Return a dummy that has these children."""
+        self.ranks.append(min(map(self.ranks.__getitem__, children)))
+        self.children[len(self.ranks) - 1] = children
+        return len(self.ranks) - 1
+
+    def put_below(self, parent: int, nodes: Sequence[int]) -> None:
+        """Add children to a node."""
+        self.children.setdefault(parent, []).extend(nodes)
+        if self.is_dummy(parent):
+            self.ranks[parent] = min(self.ranks[parent], *map(self.ranks.__getitem__, nodes))
+
+    def sort_roots(self) -> None:
+        """Sort the threads by the ranks of their roots."""
+        self.roots = in_order(self.roots, self.ranks.__getitem__)
+
+    def sort_children(self) -> None:
+        """Sort all nodes but the roots among their siblings."""
+        for parent, children in self.children.items():
+            if len(children) > 1:
+                self.children[parent] = in_order(children, self.ranks.__getitem__)
 
 
-@dataclass(slots=True, eq=False)
-class Node:
-    """A place in a thread. Without a message it is a dummy: the message is not in the mailbox, or was not found."""
-
-    message: Threadable | None = None
-    children: list[Node] = field(default_factory=list)
-
-    @property
-    def date_and_uid(self) -> tuple[int, int]:
-        """The key by which siblings are sorted; a dummy has that of its first child (RFC 5256 section 3)."""
-        if self.message is not None:
-            return self.message.date_ms, self.message.uid
-        return min(child.date_and_uid for child in self.children)
-
-
-def by_ordered_subject(messages: Sequence[Threadable]) -> list[Node]:
+def by_ordered_subject(messages: Threadables) -> Threads:
     """Return the threads by ORDEREDSUBJECT: one for each subject, its first message above all others."""
-    ordered = in_order(messages, key=lambda message: (message.subject, message.date_ms, message.uid))
-    threads = []
-    for _, (first, *others) in groupby(ordered, key=lambda message: message.subject):
-        threads.append(Node(first, [Node(other) for other in others]))
-    return in_order(threads, key=lambda thread: thread.date_and_uid)
+    threads = Threads(messages.ranks())
+    subjects = [text for text, _ in messages.subjects]
+    by_date = in_order(range(len(messages)), threads.ranks.__getitem__)
+    for _, (first, *others) in groupby(in_order(by_date, subjects.__getitem__), subjects.__getitem__):
+        threads.roots.append(first)
+        if others:
+            threads.children[first] = others
+    threads.sort_roots()
+    return threads
 
 
-def printed(threads: Sequence[Node], number: Callable[[int], int | None]) -> Iterator[str]:
-    """Yield the thread lists of RFC 5256 section 4 in pieces, each message as the number of its UID.
+def printed(threads: Threads) -> Order:
+    """Return the order of the messages in the thread lists of RFC 5256 section 4, with the forms of the lists."""
+    places = array("I")
+    pieces, forms = _pieces(threads, places), list[bytes]()
+    while form := "".join(islice(pieces, PRINTED_AT_ONCE)):
+        forms.append(form.encode("ascii"))
+    return Order(places, forms)
+
+
+def _pieces(threads: Threads, places: array[int]) -> Iterator[str]:
+    """Yield the forms of the lists in pieces; add to `places` the messages that are to be told in them.
 
     Takes no recursion: threads may be as deep as the mailbox has messages.
     """
-    for thread in threads:
-        left: list[Node | None] = [thread]  # None: the end of a list
+    for root in threads.roots:
+        if root not in threads.children:
+            places.append(root)
+            yield "(%d)"
+            continue
+        left: list[int | None] = [root]  # None: the end of a list
         while left:
             node = left.pop()
             if node is None:
                 yield ")"
                 continue
             yield "("
-            while node.message is not None and len(node.children) == 1:
-                yield f"{number(node.message.uid)} "
-                node = node.children[0]
-            if node.message is not None:
-                yield f"{number(node.message.uid)}{' ' if node.children else ''}"
-            left += [None, *reversed(node.children)]
+            children = threads.children.get(node, ())
+            while len(children) == 1 and not threads.is_dummy(node):
+                places.append(node)
+                yield "%d "
+                node = children[0]
+                children = threads.children.get(node, ())
+            if not threads.is_dummy(node):
+                places.append(node)
+                yield "%d " if children else "%d"
+            left += [None, *reversed(children)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 
 from protocol.units import KIB
 from protocol.values import UidSet
@@ -194,12 +194,14 @@ def _numbers(numbers: Sequence[int]) -> Iterator[bytes]:
         yield (" " + " ".join(map(str, numbers[start : start + _JOINED_AT_ONCE]))).encode("ascii")
 
 
-def thread_response(lists: Iterator[str]) -> list[bytes]:
-    """Format a THREAD response (RFC 5256 section 4) of pieces of its lists; some are joined at a time."""
-    chunks = [b"* THREAD"]
-    while some := "".join(islice(lists, _JOINED_AT_ONCE)):
-        chunks += [some.encode("ascii")] if len(chunks) > 1 else [b" ", some.encode("ascii")]
-    return [*chunks, b"\r\n"]
+def thread_response(numbers: Sequence[int], forms: Iterable[bytes]) -> list[bytes]:
+    """Format a THREAD response (RFC 5256 section 4) by the forms of its lists, in which each number has a "%d"."""
+    lists, start = list[bytes](), 0
+    for form in forms:
+        end = start + form.count(b"%d")
+        lists.append(form % (*numbers[start:end],))
+        start = end
+    return [b"* THREAD", *([b" "] if lists else []), *lists, b"\r\n"]
 
 
 def esearch_response(

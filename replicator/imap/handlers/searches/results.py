@@ -46,7 +46,7 @@ _ALL_COUNT = frozenset({ReturnOption.ALL, ReturnOption.COUNT})
 class Found(NamedTuple):
     """UIDs of the messages that match, ascending, and of those that could not be read."""
 
-    uids: Sequence[int]
+    uids: array[int]
     unreadable: Sequence[int]
 
 

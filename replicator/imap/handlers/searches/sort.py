@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from replicator.imap.handlers.searches.kept_orders import keep_order, kept_order
 from replicator.imap.handlers.searches.results import (
     check_readable,
     check_sortable,
@@ -11,7 +14,7 @@ from replicator.imap.handlers.searches.results import (
     take_saved,
     tell,
 )
-from replicator.imap.handlers.searches.updates import keep_updated, sortables_of, watch
+from replicator.imap.handlers.searches.updates import keep_updated, sortables_of, wants_updates, watch
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.sort_keys import SortCriterion, SortKey
@@ -32,11 +35,17 @@ async def sort(session: Session, command: c.Sort) -> Completion:
     with limited_work(session, "SORT") as work:
         found = await find(session, command.program, take_saved(session, command.returns), work)
         check_sortable(session, found)
-        sortables, headless = await sortables_of(session, found.uids, criteria, work)
-    apart = session.services.parsing.apart
-    places = await apart(sortables.places) if len(sortables) > SORTED_HERE else sortables.places()
-    await tell(session, "SORT", sortables.uids, command, places)
-    await keep_updated(session, command, len(places), lambda: sortables.rows(places), criteria)
+        order = None if wants_updates(command) else await kept_order(session, found.uids, criteria)
+        uids, sortables, headless = found.uids, None, 0
+        if order is None:
+            sortables, headless = await sortables_of(session, uids, criteria, work)
+            uids, apart = sortables.uids, session.services.parsing.apart
+            order = await apart(sortables.order) if len(uids) > SORTED_HERE else sortables.order()
+            if not headless:
+                await keep_order(session, uids, criteria, order)
+    await tell(session, "SORT", uids, command, order.places)
+    if sortables is not None:
+        await keep_updated(session, command, len(uids), partial(sortables.rows, order.places), criteria)
     check_readable(found)
-    await save(session, found, sortables.uids, command.returns, places)
+    await save(session, found, uids, command.returns, order.places)
     return Completion(f"Sorted, without the headers of {headless} messages" if headless else "Sorted")

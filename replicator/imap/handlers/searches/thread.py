@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-import trio
-
 from replicator.imap.handlers.searches.header_reading import read_slice
-from replicator.imap.handlers.searches.results import check_readable, check_sortable, find, limited_work
+from replicator.imap.handlers.searches.kept_orders import keep_order, kept_order
+from replicator.imap.handlers.searches.results import (
+    check_readable,
+    check_sortable,
+    find,
+    limited_work,
+    sequence_numbers,
+    values_at,
+)
 from replicator.imap.header_cache import slices
-from replicator.imap.ordering.header_facts import MESSAGE_ID, REFERENCES, SENT_MS, SUBJECT
-from replicator.imap.ordering.references import MessageIds, by_references, by_refs
-from replicator.imap.ordering.sorting import sent_or_received
-from replicator.imap.ordering.threads import NO_REFERENCES, Node, Threadable, by_ordered_subject, printed
-from replicator.imap.rendering.header_columns import Column, ColumnValue
+from replicator.imap.ordering.header_facts import REFERENCES
+from replicator.imap.ordering.order import Order
+from replicator.imap.ordering.references import by_references, by_refs
+from replicator.imap.ordering.threadables import Threadables
+from replicator.imap.ordering.threads import by_ordered_subject, printed
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.responses import thread_response
 from replicator.imap.work_meter import WorkMeter
 
-NUMBERED_AT_ONCE = 1000  # message ids, in a millisecond
 THREADED_HERE = 200  # messages; more are threaded in a thread of execution
 
 _A = c.ThreadAlgorithm
-_NO_SUBJECT = ("", False)
 
 
 async def thread(session: Session, command: c.Thread) -> Completion:
@@ -36,51 +39,40 @@ async def thread(session: Session, command: c.Thread) -> Completion:
     with limited_work(session, "THREAD") as work:
         found = await find(session, command.program, session.selection.saved, work)
         check_sortable(session, found)
-        ids = MessageIds(work)
-        messages, headless = await _threadables(session, found.uids, command.algorithm, ids, work)
-        arrange = _arranger(command.algorithm, messages, len(ids), work)
-        number = session.selection.numbering.number
-
-        def response() -> list[bytes]:
-            return thread_response(printed(arrange(), int if command.by_uid else number))
-
-        # The numbering does not change meanwhile: nothing is announced while a command runs.
-        apart = session.services.parsing.apart
-        await session.write(await apart(response) if len(messages) > THREADED_HERE else response())
+        uids, headless = found.uids, 0
+        if (order := await kept_order(session, uids, command.algorithm)) is None:
+            messages, headless = await _threadables(session, uids, command.algorithm, work)
+            uids, arrange = messages.uids, partial(_arranged, command.algorithm, messages, work)
+            apart = session.services.parsing.apart
+            order = await apart(arrange) if len(messages) > THREADED_HERE else arrange()
+            if not headless:
+                await keep_order(session, uids, command.algorithm, order)
+    numbers = uids if command.by_uid else await sequence_numbers(session, uids)
+    respond = partial(thread_response, await values_at(numbers, order.places), order.forms)
+    await session.write(await session.services.parsing.apart_if_many(len(uids), respond))
     check_readable(found)
     return Completion(f"Threaded, without the headers of {headless} messages" if headless else "Threaded")
 
 
-def _arranger(
-    algorithm: c.ThreadAlgorithm, messages: Sequence[Threadable], ids: int, work: WorkMeter
-) -> Callable[[], list[Node]]:
-    if algorithm is _A.ORDEREDSUBJECT:
-        return partial(by_ordered_subject, messages)
-    return partial(by_references if algorithm is _A.REFERENCES else by_refs, messages, ids, work)
+def _arranged(algorithm: c.ThreadAlgorithm, messages: Threadables, work: WorkMeter) -> Order:
+    match algorithm:
+        case _A.ORDEREDSUBJECT:
+            return printed(by_ordered_subject(messages))
+        case _A.REFERENCES:
+            return printed(by_references(messages, work))
+    return printed(by_refs(messages, work))
 
 
 async def _threadables(
-    session: Session, uids: Sequence[int], algorithm: c.ThreadAlgorithm, ids: MessageIds, work: WorkMeter
-) -> tuple[list[Threadable], int]:
+    session: Session, uids: Sequence[int], algorithm: c.ThreadAlgorithm, work: WorkMeter
+) -> tuple[Threadables, int]:
     """Return what the algorithm needs to know of the messages, and the number of those without a readable header."""
-    with_subject, with_ids = algorithm is not _A.REFS, algorithm is not _A.ORDEREDSUBJECT
-    wanted: list[Column[ColumnValue]] = [SENT_MS]
-    wanted.extend((SUBJECT,) if with_subject else ())
-    wanted.extend((MESSAGE_ID, REFERENCES) if with_ids else ())
-    threadables, headless, numbered = list[Threadable](), 0, 0
+    with_subjects, with_ids = algorithm is not _A.REFS, algorithm is not _A.ORDEREDSUBJECT
+    threadables, headless = Threadables(work, with_subjects=with_subjects, with_ids=with_ids), 0
     for some in slices(uids):
-        messages, columns, unreadable, _ = await read_slice(session, some, wanted, work)
+        messages, columns, unreadable, _ = await read_slice(session, some, threadables.columns, work)
+        referred = sum(map(len, columns.of(REFERENCES))) if with_ids else 0
+        add = partial(threadables.add, messages, columns)
+        await session.services.parsing.apart_if_many(len(messages) + referred, add)
         headless += len(unreadable)
-        subjects: Sequence[tuple[str, bool]] = columns.of(SUBJECT) if with_subject else [_NO_SUBJECT] * len(messages)
-        own: Sequence[bytes | None] = columns.of(MESSAGE_ID) if with_ids else [None] * len(messages)
-        references: Sequence[tuple[bytes, ...]] = columns.of(REFERENCES) if with_ids else [()] * len(messages)
-        dates = sent_or_received(messages, columns)
-        for message, date_ms, subject, one, others in zip(messages, dates, subjects, own, references, strict=True):
-            own_id = None if one is None else ids.number(one)
-            referred = array("I", map(ids.number, others)) if others else NO_REFERENCES
-            threadables.append(Threadable(message.uid, date_ms, *subject, own_id, referred))
-            numbered += len(others)
-            if numbered > NUMBERED_AT_ONCE:
-                await trio.lowlevel.checkpoint()
-                numbered = 0
     return threadables, headless

@@ -168,12 +168,17 @@ async def sortables_of(
 # ---- asking for updates, and cancelling them --------------------------------------------------------------------
 
 
+def wants_updates(command: c.Search | c.Sort) -> bool:
+    """Return True if the client wants to hear how the results change."""
+    return command.returns is not None and ReturnOption.UPDATE in command.returns
+
+
 def watch(session: Session, command: c.Search | c.Sort) -> None:
     """Note what changes from now on, if the command asks for updates.
 
     Raises CommandFailedError for a tag in use, and for too many items that are wanted of new messages.
     """
-    if command.returns is None or ReturnOption.UPDATE not in command.returns:
+    if not wants_updates(command):
         return
     limit = session.limits.imap_fetch_items
     if (items := len(command.returns.update_items)) > limit:
@@ -196,7 +201,7 @@ async def keep_updated(
     `rows` is called only if they are kept.
     """
     updates = session.updates
-    if command.returns is None or ReturnOption.UPDATE not in command.returns or updates is None:
+    if updates is None or not wants_updates(command):
         return
     if len(updates.searches) >= MAX_SEARCHES:
         why = f"{MAX_SEARCHES} searches are kept up to date already"
