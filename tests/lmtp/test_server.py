@@ -67,6 +67,10 @@ async def services(
         yield replace(of_core, mail=apart)
 
 
+pieces_as_they_come = pytest.mark.parametrize("services", ["in the core"], indirect=True)
+"""For tests of when the store gets which piece: a door of its own hands on larger ones, later (`RemoteSink`)."""
+
+
 def stored(user: str, uid: int = 1) -> bytes:
     return f"250 2.0.0 <{user}> INBOX uid {uid} stored\r\n".encode()
 
@@ -422,6 +426,7 @@ DATA = b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nRCPT TO:<bob>\r\nDATA\r\n"
 LARGE = b"Subject: large\r\nMessage-ID: <1@x>\r\n\r\n" + b"0123456789.\r\n" * 30_000
 
 
+@pieces_as_they_come
 async def test_large_message_is_stored_piece_by_piece(
     services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
 ) -> None:
@@ -435,6 +440,7 @@ async def test_large_message_is_stored_piece_by_piece(
     assert (sinks.opened, sinks.open) == (1, 0)
 
 
+@pieces_as_they_come
 @pytest.mark.parametrize("at", [0, 1, 5, None])
 async def test_error_of_the_store_is_told_to_each_recipient(
     services: LmtpServices,
@@ -459,6 +465,7 @@ async def test_error_of_the_store_is_told_to_each_recipient(
     assert len(await mail.bodies("bob")) == 0
 
 
+@pieces_as_they_come
 async def test_too_large_message_is_dropped_from_the_store_at_once(
     services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
 ) -> None:
@@ -474,6 +481,7 @@ async def test_too_large_message_is_dropped_from_the_store_at_once(
     assert await mail.bodies("alice") == []
 
 
+@pieces_as_they_come
 async def test_client_that_leaves_within_a_large_message_stores_nothing(
     services: LmtpServices, mail: HookedMail
 ) -> None:
@@ -489,6 +497,7 @@ async def test_client_that_leaves_within_a_large_message_stores_nothing(
     assert await mail.bodies("alice") == []
 
 
+@pieces_as_they_come
 async def test_silence_within_a_message_ends_the_connection(
     services: LmtpServices, mail: HookedMail, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
