@@ -61,10 +61,6 @@ class RemotePlaces:
         if (place := self._places.get(number)) is not None:
             place.drop()
 
-    def log_in(self, place: Place, user: str) -> bool:
-        """See `Place.log_in`."""
-        raise NotImplementedError("no door with users runs in a process of its own")
-
     def keep(self, place: Place) -> None:
         """See `Place.busy`."""
         assert isinstance(place, RemotePlace)
