@@ -32,8 +32,8 @@ from resync.entry import Entry
 
 log = logging.getLogger(__name__)
 
-WAITING_BYTES = 16 << 20  # of entries that have arrived and are not yet on disk; beyond it the link is not read
-ENTRY_OVERHEAD_BYTES = 2560  # measured: the objects of an entry that adds a message
+WAITING_BYTES = 8 << 20  # of entries that have arrived and are not yet on disk; beyond it the link is not read
+ENTRY_OVERHEAD_BYTES = 2048  # measured: the objects of an entry that adds a message, 1.9 KB
 
 LinkTo = Callable[[str], PeerLink | None]
 """SID -> the link to that neighbour, if there is one."""
