@@ -18,7 +18,7 @@ from replicator.imap.ordering.order import Order
 from replicator.imap.ordering.references import by_references, by_refs
 from replicator.imap.ordering.threadables import MessageIds, Threadables
 from replicator.imap.ordering.threads import Threads, by_ordered_subject, printed
-from replicator.imap.rendering.header_columns import Columns
+from replicator.imap.rendering.header_columns import Column, Columns, ColumnValue
 from replicator.imap.wire.responses import thread_response
 from replicator.imap.work_meter import WorkExceededError, WorkMeter
 from replicator.view import Message
@@ -42,7 +42,7 @@ class Mail(NamedTuple):
 
 
 def threadables(mails: Sequence[Mail], work: WorkMeter | None = None) -> Threadables:
-    columns = {
+    columns: dict[Column[ColumnValue], Sequence[ColumnValue]] = {
         SENT_MS: [mail.date_ms for mail in mails],
         SUBJECT: [(mail.subject, mail.is_reply) for mail in mails],
         MESSAGE_ID: [None if mail.own_id is None else b"%d@x" % mail.own_id for mail in mails],

@@ -14,7 +14,7 @@ from replicator.imap.handlers.searches.results import (
     take_saved,
     tell,
 )
-from replicator.imap.handlers.searches.updates import keep_updated, sortables_of, wants_updates, watch
+from replicator.imap.handlers.searches.updates import keep_updated, sortables_of, wanted_updates, watch
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.sort_keys import SortCriterion, SortKey
@@ -35,7 +35,7 @@ async def sort(session: Session, command: c.Sort) -> Completion:
     with limited_work(session, "SORT") as work:
         found = await find(session, command.program, take_saved(session, command.returns), work)
         check_sortable(session, found)
-        order = None if wants_updates(command) else await kept_order(session, found.uids, criteria)
+        order = await kept_order(session, found.uids, criteria) if wanted_updates(command) is None else None
         uids, sortables, headless = found.uids, None, 0
         if order is None:
             sortables, headless = await sortables_of(session, uids, criteria, work)

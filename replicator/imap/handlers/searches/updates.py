@@ -22,7 +22,7 @@ from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.fetch_items import FetchItem
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import status_line
-from replicator.imap.wire.search_keys import ReturnOption, depends_on_message_alone
+from replicator.imap.wire.search_keys import ReturnOption, Returns, depends_on_message_alone
 from replicator.imap.wire.sort_keys import SortCriterion
 from replicator.imap.work_meter import WorkExceededError, WorkMeter
 
@@ -168,9 +168,10 @@ async def sortables_of(
 # ---- asking for updates, and cancelling them --------------------------------------------------------------------
 
 
-def wants_updates(command: c.Search | c.Sort) -> bool:
-    """Return True if the client wants to hear how the results change."""
-    return command.returns is not None and ReturnOption.UPDATE in command.returns
+def wanted_updates(command: c.Search | c.Sort) -> Returns | None:
+    """Return the options of a command whose client wants to hear how the results change, else None."""
+    returns = command.returns
+    return returns if returns is not None and ReturnOption.UPDATE in returns else None
 
 
 def watch(session: Session, command: c.Search | c.Sort) -> None:
@@ -178,10 +179,10 @@ def watch(session: Session, command: c.Search | c.Sort) -> None:
 
     Raises CommandFailedError for a tag in use, and for too many items that are wanted of new messages.
     """
-    if not wants_updates(command):
+    if (returns := wanted_updates(command)) is None:
         return
     limit = session.limits.imap_fetch_items
-    if (items := len(command.returns.update_items)) > limit:
+    if (items := len(returns.update_items)) > limit:
         raise session.refusal("imap_fetch_items", f"An UPDATE may have {limit} FETCH items, not {items}")
     if session.updates is None:
         session.updates = SearchUpdates(session.selection.view, session.selection.numbering.last)
@@ -200,8 +201,8 @@ async def keep_updated(
 
     `rows` is called only if they are kept.
     """
-    updates = session.updates
-    if updates is None or not wants_updates(command):
+    updates, returns = session.updates, wanted_updates(command)
+    if updates is None or returns is None:
         return
     if len(updates.searches) >= MAX_SEARCHES:
         why = f"{MAX_SEARCHES} searches are kept up to date already"
@@ -210,7 +211,7 @@ async def keep_updated(
     elif not depends_on_message_alone(command.program.key):
         why = "Searches by number, age or $ are not kept up to date; use UIDs"
     else:
-        items = command.returns.update_items
+        items = returns.update_items
         search = UpdatedSearch(session.tag, command.program, criteria, by_uid=command.by_uid, items=items)
         await session.services.parsing.apart_if_many(count, lambda: search.begin(rows()))
         updates.searches[session.tag] = search
