@@ -22,7 +22,7 @@ from replicator.mailstore import SearchTextSlice
 from replicator.runtime.disk_room import LookAt, shortage
 from replicator.runtime.file_modes import create_private
 from replicator.store.bodies.body_rows import COMPRESSION_LEVEL
-from replicator.store.db.schema import PAGE_BYTES, WAL_PAGES, is_full
+from replicator.store.db.schema import PAGE_BYTES, is_full, limit_wal
 
 SLICE_BYTES = 1 << 20
 """Search texts in memory at once, plus one more."""
@@ -191,7 +191,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, form: int) -> None:
     # An fsync for each checkpoint of the write-ahead log, and none for a commit: what a power failure takes is missed
     # at the next start. With OFF, it could leave half of a page.
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+    limit_wal(connection)
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
 
 

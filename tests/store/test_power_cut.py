@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from replicator.runtime.environment import Environment
+from replicator.store.db.schema import PAGE_BYTES
 from replicator.store.store import Store
 from tests.store.consistency import check_file
 from tests.store.harness import INBOX, connection_of, creating, expunging, flagging, guid, open_store, saving
@@ -59,7 +60,7 @@ async def test_acknowledged_changes_survive_a_power_cut(tmp_path: Path, seed: in
         folder.mkdir()
         shutil.copy(tmp_path / "start.db", folder / "node.db")
         cut = rng.randrange(len(wal))
-        torn = rng.choice([b"", rng.randbytes(10_000), bytes(10_000), wal[cut + 4096 :]])
+        torn = rng.choice([b"", rng.randbytes(10_000), bytes(10_000), wal[cut + PAGE_BYTES :]])
         (folder / "node.db-wal").write_bytes(wal[:cut] + torn)
         synced = max((item.seq for item in acknowledged if item.wal_bytes <= cut), default=0)
         async with open_store(folder, "dc1.b") as store:

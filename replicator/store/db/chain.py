@@ -88,10 +88,13 @@ class Chain:
         self.context[dot.origin] = dot.seq
 
 
-_COLUMNS = (
-    "id, user, uidvalidity, uidnext, highestmodseq, head_origin, head_seq, context,"
-    " messages, unseen, size_bytes, fingerprint, risen, history"
+_STATE = (
+    "uidvalidity, uidnext, highestmodseq, head_origin, head_seq, context, messages, unseen, size_bytes, fingerprint,"
+    " risen, history"
 )
+_COLUMNS = f"id, user, {_STATE}"
+_UPDATE = f"UPDATE chain SET ({_STATE}) = ({','.join('?' * len(_STATE.split(',')))}) WHERE id = ? AND user = ?"
+_REPLACE = f"INSERT OR REPLACE INTO chain ({_COLUMNS}) VALUES ({','.join('?' * len(_COLUMNS.split(',')))})"
 _NAME = "a mailbox's row"
 _NUMBER_MAX = 1 << 62  # far above what any counter reaches, and well below SQLite's largest integer
 SELECT = f"SELECT {_COLUMNS} FROM chain"
@@ -215,13 +218,11 @@ def _is_within(value: object, low: int, high: int) -> bool:
 
 
 def save(connection: sqlite3.Connection, chain: Chain) -> None:
-    """Write the chain's row."""
+    """Write the chain's row. Mostly it is there, and an update leaves the index of users alone."""
     origin, seq = chain.head or (None, None)
-    connection.execute(
-        f"INSERT OR REPLACE INTO chain ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-        (
-            chain.id, chain.user, chain.uidvalidity, chain.uidnext, chain.highestmodseq, origin, seq,
-            msgpack.packb(chain.context), chain.messages, chain.unseen, chain.size_bytes,
-            rows.to_bytes(chain.fingerprint), chain.risen, chain.history,
-        ),
+    state = (
+        chain.uidvalidity, chain.uidnext, chain.highestmodseq, origin, seq, msgpack.packb(chain.context),
+        chain.messages, chain.unseen, chain.size_bytes, rows.to_bytes(chain.fingerprint), chain.risen, chain.history,
     )  # fmt: skip
+    if connection.execute(_UPDATE, (*state, chain.id, chain.user)).rowcount == 0:
+        connection.execute(_REPLACE, (chain.id, chain.user, *state))

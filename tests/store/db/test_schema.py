@@ -104,6 +104,21 @@ async def test_messages_from_before_there_were_save_dates_stay_without_one(
         assert [message.saved_ms is None for message in view.messages.values()] == [True, False]
 
 
+@pytest.mark.parametrize("page_bytes", [4096, schema.PAGE_BYTES])
+async def test_database_keeps_the_size_of_its_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page_bytes: int
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "PAGE_BYTES", page_bytes)
+        async with open_store(tmp_path) as store:
+            await save(store, 1)
+    async with open_store(tmp_path) as store:
+        assert await save(store, 2) == 2
+        writer = connection_of(store)
+        assert writer.execute("PRAGMA page_size").fetchone() == (page_bytes,)
+        assert writer.execute("PRAGMA wal_autocheckpoint").fetchone() == (schema.WAL_BYTES // page_bytes,)
+
+
 async def test_database_of_another_program_is_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "node.db"
     connection = sqlite3.connect(path)
