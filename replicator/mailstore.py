@@ -297,7 +297,7 @@ class MailStore(Protocol):
         ...
 
     async def deliver(self, user: str, message: NewMessage) -> SavedMessage:
-        """Store one message in the user's INBOX. Raises as `save`."""
+        """Store one message in the user's INBOX, creating INBOX if needed. Raises as `save`."""
         ...
 
     async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:

@@ -174,6 +174,10 @@ class HookedMail(ClusterMailStore):
         await self.before_change(view.user)
         return await super().claim_recent(view)
 
+    async def _deliver_first(self, user: str, message: NewMessage) -> SavedMessage | None:
+        await self.before_change(user)
+        return await super()._deliver_first(user, message)
+
     async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
         await self.before_change(folder.user)
         return await super().save_all(folder, messages)

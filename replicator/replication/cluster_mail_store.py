@@ -6,7 +6,6 @@ Reads from this node; turns each change into a request and hands it to the coord
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
@@ -14,7 +13,7 @@ from itertools import chain, groupby, islice
 
 import trio
 
-from protocol.commands import Stored
+from protocol.commands import Saved, Stored
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.annotations import check_annotation_name
 from replicator.errors import (
@@ -42,6 +41,7 @@ from replicator.mailstore import (
 )
 from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
+from replicator.replication.folder_cache import FolderCache
 from replicator.replication.writes.quotas import Quotas
 from replicator.replication.writes.requests import (
     SAVE_ALL_BYTES,
@@ -62,13 +62,12 @@ from replicator.store.db import chain as chains
 from replicator.store.db import queries, recent
 from replicator.store.db.chain import Usage
 from replicator.store.db.queries import FolderRecord, MailboxKey
-from replicator.store.db.transaction import Commit, Transaction
+from replicator.store.db.transaction import Transaction
 from replicator.store.log.sequencer import NewMail
 from replicator.store.store import Store
 from replicator.view import MailboxView, Message
 from resync.entry import NOWHERE, tree_id
 
-FOLDERS_IN_MEMORY = 10_000
 AT_ONCE = 2000  # messages of one COPY, STORE or EXPUNGE; a client's command for more takes several, one after the other
 
 
@@ -87,9 +86,8 @@ class ClusterMailStore:
         self._uid_retry = UidRetry(
             store, coordinator.submit, timeout_s=timing.REQUEST_TIMEOUT_S + timing.ROUTER_SHOW_TIMEOUT_S
         )
-        self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
-        self._trees_changed = 0  # number of tree changes: a folder read before a change is not remembered after it
-        store.listeners.append(self._note_commit)
+        self._folders = FolderCache(store.origin)
+        store.listeners.append(self._folders.note)
 
     async def wait_ready(self) -> None:
         """See `MailStore`."""
@@ -110,19 +108,24 @@ class ClusterMailStore:
     async def folder(self, user: str, name: str) -> Folder:
         """See `MailStore`."""
         await self._coordinator.readiness.wait(_tree(user))
-        known = self._folders.get((user, name))
-        if known is not None:
-            self._folders.move_to_end((user, name))
-            return known
-        before = self._trees_changed
-        record = await self._store.read(lambda reader: queries.folder(reader, user, name))
-        if record is None and name == INBOX:
+        found = await self._find_folder(user, name)
+        if found is None and name == INBOX:
             return await self._create(user, INBOX)
-        if record is None:
+        if found is None:
             raise FolderNotFoundError(f"there is no folder {name!r}")
+        return found
+
+    async def _find_folder(self, user: str, name: str) -> Folder | None:
+        """Return the folder as this node shows it now."""
+        known = self._folders.get(user, name)
+        if known is not None:
+            return known
+        before = self._folders.changes
+        record = await self._store.read(lambda reader: queries.folder(reader, user, name))
+        if record is None:
+            return None
         folder = _folder(user, record)
-        if before == self._trees_changed:
-            self._remember(folder)
+        self._folders.remember(folder, before)
         return folder
 
     async def subscriptions(self, user: str) -> Sequence[str]:
@@ -195,11 +198,8 @@ class ClusterMailStore:
 
     async def _mailbox(self, user: str, name: str | None) -> list[MailboxKey]:
         """Return the mailbox of the folder of this name, if there is one."""
-        known = self._folders.get((user, name or ""))
-        if known is None and name is not None:
-            record = await self._store.read(lambda reader: queries.folder(reader, user, name))
-            known = None if record is None else _folder(user, record)
-        return [] if known is None else [MailboxKey.of(known)]
+        found = None if name is None else await self._find_folder(user, name)
+        return [] if found is None else [MailboxKey.of(found)]
 
     async def watch_folders(self, user: str) -> FolderSubscription:
         """See `MailStore`."""
@@ -221,10 +221,10 @@ class ClusterMailStore:
     async def _create(self, user: str, name: str, use: str | None = None) -> Folder:
         mailbox_id, new_id = self._environment.new_guid(), self._environment.new_guid
         await self._coordinator.submit(CreateRequest(user, name, mailbox_id, new_id, use))
-        record = await self._store.read(lambda reader: queries.folder(reader, user, name))
-        if record is None:
+        found = await self._find_folder(user, name)
+        if found is None:
             raise FolderNotFoundError(f"another client deleted the folder {name!r} as soon as it was created")
-        return _folder(user, record)
+        return found
 
     async def quota(self, user: str) -> Quota:
         """See `MailStore`."""
@@ -266,7 +266,29 @@ class ClusterMailStore:
 
     async def deliver(self, user: str, message: NewMessage) -> SavedMessage:
         """See `MailStore`."""
-        return await self.save(await self.folder(user, INBOX), message)
+        await self._coordinator.readiness.wait(_tree(user))
+        folder = await self._find_folder(user, INBOX)
+        saved = await self._deliver_first(user, message) if folder is None else None
+        return saved or await self.save(folder or await self.folder(user, INBOX), message)
+
+    async def _deliver_first(self, user: str, message: NewMessage) -> SavedMessage | None:
+        """Create the user's INBOX with a message in it; None if the message is still to be saved.
+
+        That is so if the user's tree has another master, if there is an INBOX by now, and for a large message, which
+        other nodes are offered first.
+        """
+        inbox = MailboxKey(user, self._environment.new_guid(), 0)
+        async with self._quotas.room(user, _room_of([message])), AsyncExitStack() as stack:
+            (mail,) = await self._prepared(stack, [message])
+            if mail.stored.parts is not None:
+                return None
+            await self._coordinator.router.claim_new(_tree(user), inbox)
+            create = CreateRequest(user, INBOX, inbox.mailbox_id, self._environment.new_guid, first=mail)
+            reply = await self._coordinator.submit(create)
+        if not isinstance(reply, Saved):
+            return None
+        folder = await self.folder(user, INBOX)
+        return SavedMessage(folder.uidvalidity, reply.uids[0])
 
     async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
         """See `MailStore`. After an error, the messages that are there already are removed."""
@@ -313,12 +335,12 @@ class ClusterMailStore:
         """
         with trio.move_on_after(timing.ROUTER_SHOW_TIMEOUT_S):
             while True:
-                self._folders.pop((folder.user, folder.name), None)
-                before = self._trees_changed
+                self._folders.forget(folder.user)
+                before = self._folders.changes
                 now = await self.folder(folder.user, folder.name)
                 if now != folder:
                     return now
-                if before == self._trees_changed:
+                if before == self._folders.changes:
                     await self._store.tail.grown()
         raise UnavailableError("the folder has been replaced, and this node does not have the new one yet; try again")
 
@@ -435,19 +457,6 @@ class ClusterMailStore:
         if len(found) <= AT_ONCE:
             return found
         return await self._environment.run_in_thread(partial(_among, view.snapshot(), uids))
-
-    def _remember(self, folder: Folder) -> None:
-        self._folders[folder.user, folder.name] = folder
-        while len(self._folders) > FOLDERS_IN_MEMORY:
-            self._folders.popitem(last=False)
-
-    def _note_commit(self, commit: Commit) -> None:
-        retired, users = set(commit.retired), {entry.user for entry in commit.applied if entry.is_tree}
-        if retired or users:
-            self._trees_changed += 1
-            # In one pass: there may be many folders, and many changes of trees in a commit.
-            for key in [k for k, folder in self._folders.items() if k[0] in users or folder.mailbox_id in retired]:
-                del self._folders[key]
 
 
 def _folder(user: str, record: FolderRecord) -> Folder:

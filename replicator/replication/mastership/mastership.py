@@ -150,6 +150,15 @@ class Mastership:
                     continue
             await trio.sleep(timing.MASTERSHIP_RETRY_S)
 
+    async def claim_new(self, key: MailboxKey) -> None:
+        """Have this node named as the master of a mailbox that no node has yet: so there is nothing to catch up with.
+
+        Waits as `find` does.
+        """
+        term = self.masters.term
+        if await self.find(key) == self.sid:
+            self.is_ready(key, term)
+
     async def root_names(self, key: MailboxKey) -> str | None:
         """Return the master that the root names, if this node remembers any; None otherwise, or without an answer.
 

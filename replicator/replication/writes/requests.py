@@ -274,13 +274,18 @@ def _ids(new_id: NewId) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """Request to create a folder and its missing parents."""
+    """Request to create a folder and its missing parents.
+
+    `first` is put into the folder in the transaction that creates it: no other node can have numbered anything there.
+    If another node creates it, or if it is there already, the message is left out.
+    """
 
     user: str
     name: str
     mailbox_id: bytes
     new_id: NewId = field(compare=False)
     use: str | None = None
+    first: NewMail | None = field(default=None, repr=False, compare=False)
     can_repeat: bool = True
 
     @property
@@ -293,10 +298,11 @@ class CreateRequest:
         return Create(self.user, self.name, self.mailbox_id, uidvalidity=0, use=self.use)
 
     def run(self, tx: Transaction) -> Reply:
-        """Number the change; the reply is Done."""
+        """Number the change; the reply is Done, or Saved if the first message is there, too."""
         spare = _ids(self.new_id)
         done = sequencer.create_folder(tx, self.user, self.name, self.mailbox_id, spare_ids=spare, use=self.use)
-        return Done(done)
+        placed = self.first and sequencer.save_first(tx, self.mailbox_id, self.first)
+        return _saved(placed) if placed else Done(done)
 
 
 @dataclass(frozen=True, slots=True)

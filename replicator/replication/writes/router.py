@@ -86,6 +86,17 @@ class Router:
             return reply
         raise UnavailableError("the change was not confirmed in time; it may or may not have been made; try again")
 
+    async def claim_new(self, tree: MailboxKey, mailbox: MailboxKey) -> None:
+        """Find the master of a tree and, at the same time, claim a mailbox that is to be created there.
+
+        Return without that if it takes too long: whoever numbers the first change there asks again.
+        """
+        with trio.move_on_after(timing.REQUEST_TIMEOUT_S):
+            await self._met_others.wait()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._mastership.find, tree)
+                nursery.start_soon(self._mastership.claim_new, mailbox)
+
     async def perform(self, operation: ChangeRequest, came_from: PeerLink | None = None) -> Reply:
         """Bring an operation to its master and return its reply. Raises MailError. Waits without a time limit."""
         key = operation.key

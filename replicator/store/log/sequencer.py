@@ -106,6 +106,15 @@ def save_all(tx: Transaction, key: MailboxKey, messages: Sequence[NewMail]) -> P
     return Placed(tuple(uids), dot, tuple(brought_by))
 
 
+def save_first(tx: Transaction, mailbox_id: bytes, mail: NewMail) -> Placed | None:
+    """Place a message in a mailbox that this transaction has just created; None if it has not."""
+    for last in tx.commit.logged[-1:]:
+        for change in last.entry.changes:
+            if isinstance(change, FolderCreate) and change.mailbox_id == mailbox_id:
+                return save_all(tx, MailboxKey(last.entry.user, mailbox_id, change.uidvalidity), [mail])
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class CopySource:
     """One message to copy: its UID as the client saw it, its GUID, and a spare GUID for a copy that must not keep it.
