@@ -262,7 +262,7 @@ class ForkScheduler:
             self._warn_of_history(entry)
         applied = {entry.dot for entry in commit.applied}
         for entry in commit.applied:
-            if any(isinstance(change, Merge | TreeMerge | FolderCreate | FolderRename) for change in entry.changes):
+            if _may_leave_strays(entry):
                 self._suspect_strays(entry.user)
         for item in commit.logged:
             entry = item.entry
@@ -291,3 +291,10 @@ class ForkScheduler:
     def _suspect_strays(self, user: str) -> None:
         self._users[user] = None
         self._found.set()
+
+
+def _may_leave_strays(entry: Entry) -> bool:
+    """Return True if a folder may have the name of a deleted one now. A user's first folders have nobody's."""
+    if not entry.predecessors and not entry.is_merge:
+        return False
+    return any(isinstance(change, Merge | TreeMerge | FolderCreate | FolderRename) for change in entry.changes)
