@@ -22,7 +22,19 @@ from replicator.replication.links.entry_codec import CHANGED_ON_THE_WAY, Arrived
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.entry_validation import HASH_BYTES, USER_MAX_BYTES
 from replicator.store.db.transaction import Logged
-from resync.entry import DIGEST_BYTES, ID_BYTES, Change, Entry, FlagAdd, FlagDel, MailAdd, MailDel, checked
+from resync.entry import (
+    DIGEST_BYTES,
+    ID_BYTES,
+    Change,
+    Entry,
+    FlagAdd,
+    FlagDel,
+    FolderCreate,
+    MailAdd,
+    MailDel,
+    checked,
+    tree_id,
+)
 
 BATCH_BYTES = 32 * KIB  # a request queues behind no more than behind commands (`link.OUTPUT_BYTES`)
 BATCH_ENTRIES = 128
@@ -31,7 +43,7 @@ CHANGES_MAX = 100  # of an entry; more are worth an object (`object_entries`)
 HEAVY_BYTES = 4 * KIB  # of a batch: to unpack so many takes some milliseconds at most
 
 _FRAME_BYTES = 64  # in a batch, beside the packed entry and its bodies: the origin, at most twice this, and lengths
-_CHANGES = MailAdd | MailDel | FlagAdd | FlagDel
+_CHANGES = MailAdd | MailDel | FlagAdd | FlagDel | FolderCreate
 _Packed = tuple[str, int, bytes, Sequence[bytes]]
 """An entry in a batch: its dot, itself as the log has it, and its bodies as the database has them."""
 
@@ -151,7 +163,9 @@ def _check(entry: Entry) -> None:
         raise ValueError(f"a user's name is longer than {USER_MAX_BYTES} bytes")
     _check_lengths(ID_BYTES, entry.mailbox_id)
     checked((entry.uidvalidity,), int)
-    _check_range(1, UID_MAX, entry.uidvalidity)
+    _check_range(0, UID_MAX, entry.uidvalidity)
+    if entry.is_tree and entry.mailbox_id != tree_id(entry.user):
+        raise ValueError("a folder tree has an id that does not belong to its user")
     for dot in entry.predecessors:
         _checked_dot(dot)
     if entry.histories is not None:
@@ -161,6 +175,8 @@ def _check(entry: Entry) -> None:
         raise ValueError(f"an entry has {len(entry.changes)} changes; in ENTRIES it must have 1 to {CHANGES_MAX}")
     for change in entry.changes:
         _check_change(change)
+        if isinstance(change, FolderCreate) != entry.is_tree:
+            raise ValueError(f"a {type(change).__name__} is out of place in a {'tree' if entry.is_tree else 'mailbox'}")
 
 
 def _check_change(change: Change) -> None:
@@ -179,6 +195,10 @@ def _check_change(change: Change) -> None:
             _check_uids(uids)
             checked((flags,), tuple)
             _check_flags(flags)
+        case FolderCreate(mailbox_id, name, uidvalidity):
+            checked((mailbox_id, name, uidvalidity), bytes, str, int)
+            _check_lengths(ID_BYTES, mailbox_id)
+            _check_range(0, UID_MAX, uidvalidity)
         case _:
             raise ValueError(f"ENTRIES cannot hold a {type(change).__name__}")
 

@@ -111,7 +111,9 @@ async def test_only_a_peer_that_takes_batches_gets_them(
         await stranger.send(Log(()), "log")
         if takes_batches:
             arrived = unpack_batch(await stranger.next_command(Entries))
-            assert [item.bodies[0].message for item in arrived] == [b"text %d" % number for number in range(5)]
+            assert [item.entry.is_tree for item in arrived] == [True] + 5 * [False]
+            bodies = [body.message for item in arrived for body in item.bodies]
+            assert bodies == [b"text %d" % number for number in range(5)]
         else:
             for number in range(5):
                 message = (await stranger.next_command(Save)).message
@@ -137,7 +139,7 @@ async def test_node_catches_up_by_batches_and_what_does_not_fit_them(
         await nodes.linked()
         for number in range(20):
             await nodes["dc1"].flag(await nodes["dc2"].save(f"{number} {'x' * 1000}"))
-        await nodes["dc1"].mail.create_folder(USER, "New")
+        await nodes["dc1"].mail.subscribe(USER, "New", subscribed=True)
         await nodes["dc2"].expunge(5, 6)
         monkeypatch.setattr(PeerLink, "post", noted)
         await nodes.start("dc3")

@@ -34,12 +34,14 @@ from resync.entry import (
     Entry,
     FlagAdd,
     FlagDel,
+    FolderCreate,
     FolderDelete,
     MailAdd,
     MailDel,
     Merge,
     TreeMerge,
     _check,
+    tree_id,
 )
 from tests.effort import examples
 from tests.replication.links.drawn_entries import logged_entries, over_the_wire
@@ -177,8 +179,12 @@ def packed_entry(**changes: object) -> list[Any]:
     return [*entry.dot, entry.pack(), [BODY.packed]]
 
 
-def entry_with(change: Change) -> list[Any]:
-    return [*packed_entry(changes=(change,))[:3], []]
+def entry_with(change: Change, **changes: object) -> list[Any]:
+    return [*packed_entry(changes=(change,), **changes)[:3], []]
+
+
+def tree_entry(change: Change, **changes: object) -> list[Any]:
+    return entry_with(change, **{"mailbox_id": tree_id("alice"), "uidvalidity": 0, **changes})
 
 
 def body_of(packed: bytes, size_bytes: int, content_hash: bytes = BODY.content_hash) -> list[Any]:
@@ -196,6 +202,7 @@ def frame(*, declares: int | None, content: bytes) -> bytes:
 
 BOMB = bytes(BODIES_BYTES)
 COPIED = ADD._replace(copied=True)
+INBOX = FolderCreate(b"m" * 16, "INBOX", 7)
 UIDS = UidSet.of([1])
 TWICE = UidSet(((1, 2), (2, 3)))
 UNCHECKED = ENTRY._message_pack()
@@ -234,7 +241,8 @@ def resealed(entry: list[Any]) -> bytes:
         ([packed_entry(user="a" * 321)], "longer than 320"),
         ([packed_entry(mailbox_id=b"m")], "not 16 bytes"),
         ([packed_entry(mailbox_id="m" * 16)], "not 16 bytes"),
-        ([packed_entry(uidvalidity=0)], "not between"),
+        ([packed_entry(uidvalidity=0)], "does not belong to its user"),
+        ([packed_entry(uidvalidity=-1)], "not between"),
         ([packed_entry(uidvalidity=1 << 32)], "not between"),
         ([packed_entry(uidvalidity=True)], "wrong types"),
         ([packed_entry(histories=(b"h",))], "not 16 bytes"),
@@ -243,6 +251,12 @@ def resealed(entry: list[Any]) -> bytes:
         ([packed_entry(changes=())], "must have 1 to 100"),
         ([packed_entry(changes=(COPIED,) * (CHANGES_MAX + 1))], "must have 1 to 100"),
         ([entry_with(FolderDelete(b"m" * 16))], "cannot hold a FolderDelete"),
+        ([entry_with(INBOX)], "a FolderCreate is out of place in a mailbox"),
+        ([tree_entry(ADD)], "a MailAdd is out of place in a tree"),
+        ([tree_entry(INBOX, mailbox_id=b"m" * 16)], "does not belong to its user"),
+        ([tree_entry(INBOX._replace(mailbox_id=b"m"))], "not 16 bytes"),
+        ([tree_entry(INBOX._replace(name=b"INBOX"))], "wrong types"),  # type: ignore[arg-type]
+        ([tree_entry(INBOX._replace(uidvalidity=1 << 32))], "not between"),
         ([entry_with(Merge(1, 0, (), (), ()))], "cannot hold a Merge"),
         ([entry_with(COPIED._replace(uid=0))], "not between"),
         ([entry_with(COPIED._replace(uid=1 << 32))], "not between"),
@@ -286,7 +300,12 @@ def test_what_no_command_could_say_is_refused(entries: object, error: str) -> No
 
 def test_table_of_refusals_changes_one_thing_at_a_time() -> None:
     assert frame(declares=4, content=b"text") != BODY.packed
-    good = [[packed_entry()], [entry_with(COPIED)], [body_of(frame(declares=4, content=b"text"), 4)]]
+    good = [
+        [packed_entry()],
+        [entry_with(COPIED)],
+        [tree_entry(INBOX)],
+        [body_of(frame(declares=4, content=b"text"), 4)],
+    ]
     for entries in good:
         assert len(unpack_batch(Entries(msgpack.packb(entries)))) == 1
     assert resealed(OTHER_FORM) == ENTRY.pack()

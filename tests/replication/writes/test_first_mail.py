@@ -16,7 +16,8 @@ from tests.replication.bodies.large_messages import message
 from tests.replication.cluster import TIMEOUT_S, Cluster, Node, cluster
 
 DELAY_S = 0.01  # of a line, one way
-MAIL = NewMessage(b"Subject: x\r\n\r\nfirst\r\n")
+BODY = b"Subject: x\r\n\r\nfirst\r\n"
+MAIL = NewMessage(BODY)
 
 
 def delay_lines(nodes: Cluster) -> None:
@@ -53,7 +54,18 @@ async def test_inbox_and_its_first_mail_share_a_transaction(tmp_path: Path, auto
         inbox = await node.inbox("bob")
         assert saved == SavedMessage(inbox.uidvalidity, 1)
         await nodes.converged()
-        assert await nodes["dc2"].bodies(user="bob") == {1: "Subject: x\r\n\r\nfirst\r\n"}
+        assert await nodes["dc2"].bodies(user="bob") == {1: BODY.decode()}
+
+
+async def test_inbox_and_its_first_mail_travel_together(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        road = nodes.network.road("dc1", "dc2")
+        before = [len(sent) for sent in road.sent]
+        await nodes["dc1"].mail.deliver("bob", MAIL)
+        sent = b"".join(bytes(sent[start:]) for sent, start in zip(road.sent, before, strict=True))
+        assert sent.count(b"ENTRIES") == 1
+        assert b"* CREATE" not in sent
+        assert b"* SAVE" not in sent
 
 
 async def test_first_mail_is_acknowledged_once_another_disk_has_it(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -71,14 +83,14 @@ async def test_first_mail_is_acknowledged_once_another_disk_has_it(tmp_path: Pat
 
         nursery.start_soon(deliver)
         await trio.sleep(TIMEOUT_S / 2)
-        assert await nodes["dc2"].bodies(user="bob") == {1: MAIL.body.decode()}
+        assert await nodes["dc2"].bodies(user="bob") == {1: BODY.decode()}
         assert not told
         back.release()
         await trio.sleep(0.1)
         assert [one.uid for one in told] == [1]
 
 
-@pytest.mark.parametrize("body", [MAIL.body, message(1)], ids=["small", "large"])
+@pytest.mark.parametrize("body", [BODY, message(1)], ids=["small", "large"])
 async def test_folders_with_another_master_get_the_mail_all_the_same(
     tmp_path: Path, autojump_clock: MockClock, body: bytes
 ) -> None:
