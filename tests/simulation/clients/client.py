@@ -51,8 +51,8 @@ class Client:
         self._values = 0
         self._pause_s = world.plan.pause_s * self._dice.choice((0.2, 1.0, 1.0, 1.0))
         habits = {
-            self._save: 7.0, self._flag: 4.0, self._flag_unchanged: 2.0, self._expunge: 3.0, self._copy: 3.0,
-            self._move: 1.0, self._change_folders: 1.5, self._annotate: 1.5,
+            self._save: 7.0, self._deliver: 2.0, self._flag: 4.0, self._flag_unchanged: 2.0, self._expunge: 3.0,
+            self._copy: 3.0, self._move: 1.0, self._change_folders: 1.5, self._annotate: 1.5,
         }  # fmt: skip
         if world.plan.undeletes:
             habits[self._undelete] = 1.0
@@ -192,6 +192,17 @@ class Client:
         uids = [one.uid for one in saved]
         assert not (is_same and all(one.shown for one in saved)) or uids == sorted(uids), "mails change their order"
         return f"saves mail {self._mails} of {self._name}: UIDs {uids} of {view.mailbox_id.hex()[:4]}"
+
+    async def _deliver(self, node: Node, view: MailboxView) -> str:  # noqa: ARG002 - as the other actions
+        """Deliver a mail as LMTP does, to the client's user or to one who has had no mail yet."""
+        mail = self._new_mail()
+        assert isinstance(mail.body, bytes)
+        user = self._dice.choice((self.user, f"{self.user}/{self._mails}/{self._name}"))
+        content_hash = self._ledger.asks_to_save(mail.body)
+        await node.mail.deliver(user, mail)
+        if self._hears_answer(node):
+            self._ledger.promised(None, [content_hash])
+        return f"delivers mail {self._mails} of {self._name} to {user}"
 
     def _new_mail(self) -> NewMessage:
         self._mails += 1
