@@ -301,8 +301,8 @@ class CreateRequest:
         """Number the change; the reply is Done, or Saved if the first message is there, too."""
         spare = _ids(self.new_id)
         done = sequencer.create_folder(tx, self.user, self.name, self.mailbox_id, spare_ids=spare, use=self.use)
-        placed = self.first and sequencer.save_first(tx, self.mailbox_id, self.first)
-        return _saved(placed) if placed else Done(done)
+        placed = None if self.first is None else sequencer.save_first(tx, self.mailbox_id, self.first)
+        return Done(done) if placed is None else _saved(placed)
 
 
 @dataclass(frozen=True, slots=True)
