@@ -54,7 +54,7 @@ SAVE_ALL_BYTES = MIB
 """Most octets of its messages together: they are hashed and compressed in a few milliseconds of a thread."""
 
 NewId = Callable[[], bytes]
-"""A source of new ids, of 16 random bytes each."""
+"""A source of new ids (`Environment.new_guid`)."""
 
 
 class NotHereYetError(MailError):
