@@ -13,6 +13,7 @@ import zstandard
 
 from protocol.blocks import BlockReader, BlockWriter
 from protocol.commands import Command, Reply
+from protocol.decompression import Decompressor
 from protocol.formatter import format_item
 from protocol.framing import ContinuationNeeded, Frame, FrameLimits, Framer, FramingError
 from protocol.parser import WIRE_LIMITS, ProtocolError, Request, Response, parse
@@ -40,10 +41,6 @@ CONTINUATION = b"+ OK\r\n"
 
 WINDOW_LOG = 20
 """zstd window of 1 MiB: memory that each direction of each link costs; most mails fit within it."""
-MAX_WINDOW_BYTES = 8 * MIB
-"""Bytes of zstd window: the size that RFC 8878 section 3.1.1.1.2 asks every decoder to accept, and no more."""
-DECOMPRESSION_STEP = 64
-"""Compressed bytes per step. Four of them may encode a block of 128 KiB, so a step yields at most 2 MiB."""
 PAUSE_BYTES = MIB
 """Decompressed bytes after which a reader should let others go on: they take half a millisecond."""
 LARGE_TEXT_BYTES, LARGE_BYTES = 16 * KIB, 64 * KIB
@@ -67,8 +64,7 @@ class Decoder:
     def __init__(self, limits: FrameLimits = WIRE_LIMITS) -> None:
         self._framer = Framer(limits)
         self._blocks: BlockReader | None = None
-        self._compressed = bytearray()
-        self._decompressor: zstandard.ZstdDecompressionObj | None = None
+        self._decompressor: Decompressor | None = None
         self._error: ProtocolError | None = None
 
     def feed(self, data: bytes) -> Iterator[Item]:
@@ -103,9 +99,8 @@ class Decoder:
     def start_decompression(self) -> None:
         """Treat all bytes after the last item as one zstd stream, including those that were fed already."""
         assert self._decompressor is None, "a stream is compressed once"
-        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
-        self._decompressor = decompressor.decompressobj()
-        self._compressed += self._framer.detach()
+        self._decompressor = Decompressor()
+        self._decompressor.receive(self._framer.detach())
 
     def _items(self, frames: Iterator[Frame | ContinuationNeeded | None]) -> Iterator[Item]:
         try:
@@ -138,10 +133,7 @@ class Decoder:
             raise
 
     def _receive(self, data: bytes) -> None:
-        if self._decompressor is None:
-            self._framer.receive(data)
-        else:
-            self._compressed += data
+        (self._framer if self._decompressor is None else self._decompressor).receive(data)
 
     def _next_block(self) -> bool:
         """Read the next block. Return False if there is none, or the stream has no blocks."""
@@ -153,16 +145,9 @@ class Decoder:
 
     def _decompress_step(self) -> int | None:
         """Decompress a little more for the framer. Return its size, or None if no compressed bytes are left."""
-        if not self._compressed or self._decompressor is None:
+        data = None if self._decompressor is None else self._decompressor.step()
+        if data is None:
             return None
-        step = bytes(self._compressed[:DECOMPRESSION_STEP])
-        del self._compressed[:DECOMPRESSION_STEP]
-        try:
-            data = self._decompressor.decompress(step)
-        except zstandard.ZstdError as error:
-            raise ProtocolError(f"the compressed stream is damaged: {error}") from None
-        if self._decompressor.eof:
-            raise ProtocolError("the compressed stream ended, but it must last as long as the connection")
         self._framer.receive(data)
         return len(data)
 
