@@ -251,3 +251,4 @@ async def test_sender_sends_entries_as_they_are_after_a_correction(tmp_path: Pat
         assert len(road.entries()) < 12, "the road is slow"
         await nodes.converged()
         assert (await nodes["dc2"].bodies())[12] == "first"
+        assert b"wrong" not in b"".join(road.sent)
