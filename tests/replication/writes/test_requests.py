@@ -271,6 +271,7 @@ async def test_folder_renamed_during_its_lookup_is_not_cached(
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         mail, store = nodes["dc1"].mail, nodes["dc1"].store
         created = await mail.create_folder(USER, "Work")
+        await mail.subscribe(USER, "Work", subscribed=True)  # so that the folder has to be read
         read = store.read
 
         async def read_while_renaming(query: Callable[[Connection], T]) -> T:
