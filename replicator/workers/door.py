@@ -68,6 +68,7 @@ class Door:
         self._nursery = nursery
         self._channel = Channel(stream)
         self._channel.calls["begin"] = self._begin
+        self._channel.quick_calls["ping"] = lambda: None
 
     async def run(self) -> None:
         """Do what the core orders until it ends the connection."""

@@ -10,7 +10,7 @@ import logging
 import socket
 import subprocess
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -38,6 +38,13 @@ END_S = 5.0
 
 RELOAD_S = 30.0
 """Seconds for reading certificates."""
+
+PING_EVERY_S = 5.0
+ANSWER_S = 10.0
+UNANSWERED_MAX = 3
+"""Pings in a row that a door may leave unanswered. The core may have paused during one; three in a row mean a door that
+hangs, or that was stopped: its process is ended, and another one takes its place.
+"""
 
 RESTART_FIRST_S = 0.1
 RESTART_MAX_S = 30.0
@@ -170,10 +177,24 @@ class Doors:
                     return
                 self._open[number] = channel
                 started()
+                with suppress(UnavailableError):  # it has ended
+                    await _until_silent(channel)
+                    log.error("door %d has left %d pings unanswered: its process is ended", number, UNANSWERED_MAX)
+                    nursery.cancel_scope.cancel()
 
             nursery.start_soon(begin)
             await channel.run()
             nursery.cancel_scope.cancel()
+
+
+async def _until_silent(channel: Channel) -> None:
+    """Return once the door answers no more. Raises UnavailableError if its connection ends."""
+    unanswered = 0
+    while unanswered < UNANSWERED_MAX:
+        await trio.sleep(PING_EVERY_S)
+        with trio.move_on_after(ANSWER_S) as patience:
+            await channel.call("ping")
+        unanswered = unanswered + 1 if patience.cancelled_caught else 0
 
 
 async def _end(process: trio.Process) -> None:

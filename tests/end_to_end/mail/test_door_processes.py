@@ -146,6 +146,15 @@ def test_a_door_that_is_killed_takes_its_connections_along_and_nothing_else(node
     wait_for("the new process serves clients, too", lambda: delivers_at(new, node))
 
 
+def test_a_door_that_hangs_is_replaced(node: Node) -> None:
+    hung, stays = doors_of(node)
+    hung.suspend()
+    wait_for("another process", lambda: has_ended(hung) and len(doors_of(node)) == 2)
+    assert stays in doors_of(node)
+    new = next(door for door in doors_of(node) if door != stays)
+    wait_for("the new process serves clients, too", lambda: delivers_at(new, node))
+
+
 def test_doors_end_with_a_core_that_is_killed(node: Node) -> None:
     senders, doors = senders_at_both(node), doors_of(node)
     for sender in senders:
