@@ -43,6 +43,10 @@ WINDOW_LOG = 20
 """zstd window of 1 MiB: memory that each direction of each link costs; most mails fit within it."""
 PAUSE_BYTES = MIB
 """Decompressed bytes after which a reader should let others go on: they take half a millisecond."""
+PAUSE_STEPS = 16
+"""Steps of decompression after which it should do so, too, however little they yield: to read the heads of their blocks
+takes a millisecond or two.
+"""
 LARGE_TEXT_BYTES, LARGE_BYTES = 16 * KIB, 64 * KIB
 """Bytes of a frame's text, and of all of it, that take 5 ms to parse; beyond them, parsing is worth a thread."""
 COMPRESSION_LEVEL = 1
@@ -78,8 +82,8 @@ class Decoder:
     def frames(self, data: bytes) -> Iterator[Frame | ContinuationNeeded | None]:
         """Do the same, but leave it to the caller to parse the frames: large ones are worth a thread.
 
-        After each `PAUSE_BYTES` that were decompressed it yields None: a few bytes may hold gigabytes, and the caller
-        may want to let others go on.
+        After each `PAUSE_BYTES` that were decompressed, and after `PAUSE_STEPS`, it yields None: a few bytes may hold
+        gigabytes, many may be empty blocks, and the caller may want to let others go on.
         """
         if self._error is not None:
             raise self._error
@@ -112,7 +116,7 @@ class Decoder:
             raise
 
     def _frames(self) -> Iterator[Frame | ContinuationNeeded | None]:
-        decompressed = 0
+        decompressed = steps = 0
         try:
             while True:
                 event = self._framer.next_event()
@@ -122,9 +126,11 @@ class Decoder:
                 elif (size := self._decompress_step()) is None:
                     if not self._next_block():
                         return
-                elif (decompressed := decompressed + size) >= PAUSE_BYTES:
-                    decompressed = 0
-                    yield None
+                else:
+                    decompressed, steps = decompressed + size, steps + 1
+                    if decompressed >= PAUSE_BYTES or steps == PAUSE_STEPS:
+                        decompressed = steps = 0
+                        yield None
         except FramingError as error:
             self._error = ProtocolError(f"after {error.text[:24]!r}: {error}")
             raise self._error from None

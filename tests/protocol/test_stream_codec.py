@@ -7,12 +7,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from protocol.commands import Ack, Content, Copy, Done, FetchGuid, Hello, Ping, Save, Saved, Subscribe, Text
+from protocol.decompression import STEP_BLOCKS
 from protocol.framing import Frame, FrameLimits
 from protocol.parser import LIST_MAX
 from protocol.stream_codec import (
     LARGE_BYTES,
     LARGE_TEXT_BYTES,
     PAUSE_BYTES,
+    PAUSE_STEPS,
     WIRE_LIMITS,
     ContinuationNeeded,
     Decoder,
@@ -270,6 +272,15 @@ def test_reader_of_a_decompression_bomb_may_let_others_go_on() -> None:
     decoder.start_decompression()
     pauses = sum(event is None for event in decoder.frames(bomb))
     assert pauses >= 32 * MIB // (PAUSE_BYTES + 2 * MIB)
+
+
+def test_reader_of_many_empty_blocks_may_let_others_go_on() -> None:
+    compressor = zstandard.ZstdCompressor().compressobj()
+    decoder = Decoder()
+    decoder.start_decompression()
+    assert not list(decoder.feed(compressor.compress(b"a") + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)))
+    blocks = 100 * PAUSE_STEPS * STEP_BLOCKS
+    assert list(decoder.frames(blocks * bytes(3))) == 100 * [None]
 
 
 def test_frames_are_large_by_text_or_by_literals() -> None:
