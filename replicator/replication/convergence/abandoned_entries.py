@@ -107,7 +107,8 @@ class AbandonedEntries:
         """Create a folder again and return True, or False if that failed. None: it was here already, or was deleted."""
         if await self._store.read(partial(queries.folder_name, mailbox_id=created.mailbox_id)) is not None:
             return None
-        for name in (created.name, f"{created.name} {created.mailbox_id.hex()[:8]}"):
+        another = f"{created.name} {created.mailbox_id.hex()[-8:]}"  # an id begins with the time, which others share
+        for name in (created.name, another):
             try:
                 await self._submit(CreateRequest(user, name, created.mailbox_id, self._new_id))
             except (FolderExistsError, InvalidNameError, MailboxFullError) as error:

@@ -98,13 +98,27 @@ async def test_folder_of_abandoned_entries_is_created_again_with_its_mail(
             assert await node.bodies("Lost") == {1: "in it"}
 
 
+async def test_folders_of_one_name_and_time_are_all_created_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        ids = [b"time" + letter * 12 for letter in (b"a", b"b", b"c")]
+        created = Entry(
+            Dot(LOST, 1), (Dot("dc8.lost", 7),), time(nodes), 9, USER, tree_id(USER), 0,
+            tuple(FolderCreate(folder_id, "Lost", 1_800_000_000) for folder_id in ids),
+        )  # fmt: skip
+        await take_in(nodes, (created, []))
+        await trio.sleep(BOUND_S)
+        await nodes.converged()
+        for node in nodes.all():
+            assert {*ids} <= {folder.mailbox_id for folder in await node.mail.folders(USER)}
+
+
 async def test_entries_wait_while_their_folder_cannot_be_created_again(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         folder_id = b"f" * 16
-        for name in ("Lost", f"Lost {folder_id.hex()[:8]}"):
+        for name in ("Lost", f"Lost {folder_id.hex()[-8:]}"):
             await nodes["dc1"].mail.create_folder(USER, name)
         created = Entry(
             Dot(LOST, 1), (Dot("dc8.lost", 7),), time(nodes), 9, USER, tree_id(USER), 0,
