@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Set as AbstractSet
 
 from replicator.mailstore import Folder
 from replicator.store.db.transaction import Commit
@@ -42,13 +43,14 @@ class FolderCache:
         self._size -= len(self._folders.pop(user, ()))
 
     def note(self, commit: Commit) -> None:
-        """Forget folders that a published commit may have changed, and remember those of new users of this node."""
+        """Forget folders that a published commit may have changed; remember those that this node made with mail."""
+        begun = {entry.mailbox_id for entry in commit.applied if not entry.predecessors and not entry.is_merge}
         for entry in commit.applied:
             if entry.is_tree:
                 self.changes += 1
                 self.forget(entry.user)
                 if entry.dot.origin == self._origin:
-                    for folder in _first_folders(entry):
+                    for folder in _first_folders(entry, begun):
                         self._put(folder)
         if commit.retired:
             self.changes += 1
@@ -73,9 +75,16 @@ class FolderCache:
             self._size -= len(gone)
 
 
-def _first_folders(entry: Entry) -> list[Folder]:
-    """Return all folders of a user whose tree begins with this entry; none if it does more than to create them."""
+def _first_folders(entry: Entry, begun: AbstractSet[bytes]) -> list[Folder]:
+    """Return those folders of a tree that begins with this entry whose mailboxes begin with it.
+
+    Merges may have raised the UIDVALIDITY of a mailbox that is older than its tree: nodes create lost folders again.
+    """
     created = [change for change in entry.changes if isinstance(change, FolderCreate)]
     if entry.predecessors or len(created) < len(entry.changes):
         return []
-    return [Folder(entry.user, change.name, change.mailbox_id, change.uidvalidity) for change in created]
+    return [
+        Folder(entry.user, change.name, change.mailbox_id, change.uidvalidity)
+        for change in created
+        if change.mailbox_id in begun
+    ]
