@@ -287,8 +287,8 @@ class ClusterMailStore:
             reply = await self._coordinator.submit(create)
         if not isinstance(reply, Saved):
             return None
-        folder = await self.folder(user, INBOX)
-        return SavedMessage(folder.uidvalidity, reply.uids[0])
+        folder = await self.folder(user, INBOX)  # another one, if a client or a merge has replaced it since
+        return SavedMessage(folder.uidvalidity, reply.uids[0], shown=folder.mailbox_id == inbox.mailbox_id)
 
     async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
         """See `MailStore`. After an error, the messages that are there already are removed."""

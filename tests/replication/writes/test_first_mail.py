@@ -90,6 +90,33 @@ async def test_first_mail_is_acknowledged_once_another_disk_has_it(tmp_path: Pat
         assert [one.uid for one in told] == [1]
 
 
+async def test_first_mail_is_not_said_to_be_in_an_inbox_that_replaced_its_own(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes, trio.open_nursery() as nursery:
+        told, node, back = list[SavedMessage](), nodes["dc1"], nodes.network.road("dc2", "dc1")
+
+        def hold(commit: Commit) -> None:
+            if commit.logged:
+                node.store.listeners.remove(hold)
+                back.hold()
+
+        node.store.listeners.append(hold)
+
+        async def deliver() -> None:
+            told.append(await node.mail.deliver("bob", MAIL))
+
+        nursery.start_soon(deliver)
+        await trio.sleep(TIMEOUT_S / 4)
+        nursery.start_soon(node.mail.rename_folder, "bob", "INBOX", "Old")
+        await trio.sleep(TIMEOUT_S / 4)
+        assert not told
+        back.release()
+        await trio.sleep(0.1)
+        assert await node.bodies("Old", user="bob") == {1: BODY.decode()}
+        assert [one.shown for one in told] == [False]
+
+
 @pytest.mark.parametrize("body", [BODY, message(1)], ids=["small", "large"])
 async def test_folders_with_another_master_get_the_mail_all_the_same(
     tmp_path: Path, autojump_clock: MockClock, body: bytes
