@@ -68,6 +68,7 @@ from replicator.store.store import Store
 from replicator.view import MailboxView, Message
 from resync.entry import NOWHERE, tree_id
 
+REFUSED_MAX = 10_000  # users
 AT_ONCE = 2000  # messages of one COPY, STORE or EXPUNGE; a client's command for more takes several, one after the other
 
 
@@ -86,6 +87,7 @@ class ClusterMailStore:
         self._uid_retry = UidRetry(
             store, coordinator.submit, timeout_s=timing.REQUEST_TIMEOUT_S + timing.ROUTER_SHOW_TIMEOUT_S
         )
+        self._refused: set[str] = set()  # new users whose first mail was refused: each attempt would claim a mailbox
         self._folders = FolderCache(store.origin)
         store.listeners.append(self._folders.note)
 
@@ -267,8 +269,13 @@ class ClusterMailStore:
     async def deliver(self, user: str, message: NewMessage) -> SavedMessage:
         """See `MailStore`."""
         await self._coordinator.readiness.wait(_tree(user))
-        folder = await self._find_folder(user, INBOX)
-        saved = await self._deliver_first(user, message) if folder is None else None
+        folder, saved = await self._find_folder(user, INBOX), None
+        if folder is None and user not in self._refused:
+            try:
+                saved = await self._deliver_first(user, message)
+            except MailError:
+                self._note_refused(user)
+                raise
         return saved or await self.save(folder or await self.folder(user, INBOX), message)
 
     async def _deliver_first(self, user: str, message: NewMessage) -> SavedMessage | None:
@@ -287,8 +294,15 @@ class ClusterMailStore:
             reply = await self._coordinator.submit(create)
         if not isinstance(reply, Saved):
             return None
-        folder = await self.folder(user, INBOX)  # another one, if a client or a merge has replaced it since
-        return SavedMessage(folder.uidvalidity, reply.uids[0], shown=folder.mailbox_id == inbox.mailbox_id)
+        folder = self._folders.get(user, INBOX)  # in memory since the commit, unless it has been replaced
+        if folder is None or folder.mailbox_id != inbox.mailbox_id:
+            return SavedMessage(0, reply.uids[0], shown=False)
+        return SavedMessage(folder.uidvalidity, reply.uids[0])
+
+    def _note_refused(self, user: str) -> None:
+        if len(self._refused) >= REFUSED_MAX:
+            self._refused.clear()
+        self._refused.add(user)
 
     async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
         """See `MailStore`. After an error, the messages that are there already are removed."""

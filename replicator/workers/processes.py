@@ -39,12 +39,11 @@ END_S = 5.0
 RELOAD_S = 30.0
 """Seconds for reading certificates."""
 
-PING_EVERY_S = 5.0
-ANSWER_S = 10.0
+PING_EVERY_S, ANSWER_S = 5.0, 10.0
+"""Seconds between two pings of a door, and for an answer."""
+
 UNANSWERED_MAX = 3
-"""Pings in a row that a door may leave unanswered. The core may have paused during one; three in a row mean a door that
-hangs, or that was stopped: its process is ended, and another one takes its place.
-"""
+"""Unanswered pings in a row that mean a door that hangs. During a single one, the core itself may have paused."""
 
 RESTART_FIRST_S = 0.1
 RESTART_MAX_S = 30.0

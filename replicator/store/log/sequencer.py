@@ -108,10 +108,12 @@ def save_all(tx: Transaction, key: MailboxKey, messages: Sequence[NewMail]) -> P
 
 def save_first(tx: Transaction, mailbox_id: bytes, mail: NewMail) -> Placed | None:
     """Place a message in a mailbox that this transaction has just created; None if it has not."""
-    for last in tx.commit.logged[-1:]:
-        for change in last.entry.changes:
-            if isinstance(change, FolderCreate) and change.mailbox_id == mailbox_id:
-                return save_all(tx, MailboxKey(last.entry.user, mailbox_id, change.uidvalidity), [mail])
+    if not tx.commit.logged:
+        return None
+    entry = tx.commit.logged[-1].entry
+    for change in entry.changes:
+        if isinstance(change, FolderCreate) and change.mailbox_id == mailbox_id:
+            return save_all(tx, MailboxKey(entry.user, mailbox_id, change.uidvalidity), [mail])
     return None
 
 

@@ -7,6 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from replicator.config import WhenShort
+from replicator.errors import DurabilityError
 from replicator.mailstore import NewMessage, SavedMessage
 from replicator.replication.writes.requests import CreateRequest
 from replicator.store.bodies.body_rows import StoredBody
@@ -115,6 +117,22 @@ async def test_first_mail_is_not_said_to_be_in_an_inbox_that_replaced_its_own(
         await trio.sleep(0.1)
         assert await node.bodies("Old", user="bob") == {1: BODY.decode()}
         assert [one.shown for one in told] == [False]
+
+
+async def test_refused_first_mails_claim_one_mailbox_for_each_user(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 3, copies=3, when_short=WhenShort.REFUSE) as nodes:
+        await nodes.stop("dc3")
+        await nodes.linked()
+        node = nodes["dc1"]
+        for user in ("bob", "carol"):
+            for _ in range(3):
+                with pytest.raises(DurabilityError):
+                    await node.mail.deliver(user, MAIL)
+        assert len(node.coordinator.mastership.masters.own) <= 4, "a tree and a mailbox for each"
+        await nodes.start("dc3")
+        await nodes.linked()
+        for user in ("bob", "carol"):
+            assert (await node.mail.deliver(user, MAIL)).uid == 1
 
 
 @pytest.mark.parametrize("body", [BODY, message(1)], ids=["small", "large"])
