@@ -87,7 +87,7 @@ class _Links:
 
 
 def _linked(messages: Threadables, work: WorkMeter) -> Threads:
-    work.spend(len(messages) + sum(map(len, messages.references.values())))
+    work.spend(messages.size)
     links = _Links(messages, work)
     for place in range(len(messages)):
         links.add(place, messages.references.get(place, ()))

@@ -77,16 +77,25 @@ async def test_message_without_a_readable_header_is_a_thread_of_its_own(served: 
         assert told == ["* THREAD (1 3)(2)", "t OK Threaded, without the headers of 1 messages"]
 
 
-@pytest.mark.parametrize(("messages", "in_threads"), [("1:5", 0), ("1:6", 1)])
-async def test_many_messages_are_threaded_in_a_thread(
-    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, messages: str, in_threads: int
+@pytest.mark.parametrize(
+    ("command", "in_threads"),
+    [
+        ("ORDEREDSUBJECT UTF-8 1:5", 0),
+        ("ORDEREDSUBJECT UTF-8 1:6", 1),
+        ("REFERENCES UTF-8 1:2,4,6", 0),  # one of them refers to another message
+        ("REFERENCES UTF-8 1:3,4", 1),  # one to two more
+    ],
+)
+async def test_many_messages_or_references_are_threaded_in_a_thread(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, command: str, in_threads: int
 ) -> None:
+    """To look for circles may take steps as many as the square of the references, however few the messages."""
     threads = CountedThreads()
     monkeypatch.setattr(thread, "THREADED_HERE", 5)
     await filled(mail)
     async with connected(replace(served, parsing=Parsing(run_in_thread=threads))) as client:
         await client.log_in("alice", "INBOX")
-        assert (await client.run(f"THREAD REFERENCES UTF-8 {messages}"))[-1] == "t OK Threaded"
+        assert (await client.run(f"THREAD {command}"))[-1] == "t OK Threaded"
     assert threads.count == in_threads
 
 
