@@ -158,10 +158,10 @@ def _join_by_subject(threads: Threads, subjects: Sequence[tuple[str, bool]]) -> 
 
 
 def _latest(threads: Threads, root: int) -> int:
-    """Return the highest rank in a thread."""
+    """Return the highest rank in a thread whose siblings are in order."""
     latest, left = threads.ranks[root], [root]
     while left:
-        children = threads.children.get(left.pop(), ())
-        latest = max(latest, max(map(threads.ranks.__getitem__, children), default=0))
-        left += children
+        if children := threads.children.get(left.pop()):
+            latest = max(latest, threads.ranks[children[-1]])
+            left += children
     return latest
