@@ -99,6 +99,27 @@ async def test_many_messages_or_references_are_threaded_in_a_thread(
     assert threads.count == in_threads
 
 
+@pytest.mark.parametrize(
+    ("command", "first", "again"),
+    [
+        ("ORDEREDSUBJECT UTF-8 1:5", 0, 0),
+        ("REFERENCES UTF-8 1:5", 1, 0),  # what they refer to is noted
+        ("REFERENCES UTF-8 1:6", 4, 2),  # the order is looked for, told and, the first time, kept, too
+    ],
+)
+async def test_many_messages_are_prepared_and_told_in_threads(
+    served: ImapServices, mail: HookedMail, command: str, first: int, again: int
+) -> None:
+    threads = CountedThreads()
+    await filled(mail)
+    async with connected(replace(served, parsing=Parsing(run_in_thread=threads, many_messages=5))) as client:
+        await client.log_in("alice", "INBOX")
+        for in_threads in (first, again):
+            threads.count = 0
+            assert (await client.run(f"THREAD {command}"))[-1] == "t OK Threaded"
+            assert threads.count == in_threads
+
+
 async def test_thread_beyond_a_limit_is_refused(served: ImapServices, mail: HookedMail) -> None:
     await filled(mail)
     await mail.save(
