@@ -284,6 +284,12 @@ def test_hostile_references_meet_the_limit_of_work() -> None:
     assert shown(by_references(threadables(mails[:deep]), WorkMeter(10_000)), mails)
 
 
+def test_links_cost_work() -> None:
+    work = WorkMeter(100)
+    by_references(threadables([reply(1), reply(2, 1), reply(4, 1, 3)]), work)
+    assert work.done == 3 + 3
+
+
 def test_message_ids_cost_work() -> None:
     work = WorkMeter(100)
     ids = MessageIds(work)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, pairwise
 from typing import Any, TypeVar
 
@@ -16,17 +16,25 @@ def in_order(values: Sequence[T], key: Callable[[T], Any]) -> list[T]:
     """Return the values in the order of their keys. Those with equal keys stay in the order in which they are given.
 
     Parts are sorted; then the keys of some of their values cut all parts into ranges of keys, and each range is sorted,
-    which has as many values as a part has, more or less. A range of one key alone may have more, and is in order.
+    which has as many values as a part has, more or less. A key that many values have is a range of its own: it may have
+    more, and is in order.
     """
     parts = [sorted(values[at : at + SORTED_AT_ONCE], key=key) for at in range(0, len(values), SORTED_AT_ONCE)]
-    if not any(key(after[0]) < key(before[-1]) for before, after in pairwise(parts)):
+    if _ascend(parts, key):
         return [*chain.from_iterable(parts)]  # dates and arrivals mostly ascend with UIDs
     step = max(1, SORTED_AT_ONCE // len(parts))
     samples = sorted(key(value) for part in parts for value in part[::step])
-    between = samples[:: max(1, len(samples) // len(parts))][1:]
-    cuts = [(0, *(bisect_left(part, least, key=key) for least in between), len(part)) for part in parts]
+    between = samples[:: max(1, len(samples) // len(parts))]
+    bounds = [(least, bisect_left if before < least else bisect_right) for before, least in pairwise(between)]
+    cuts = [(0, *(bisect(part, bound, key=key) for bound, bisect in bounds), len(part)) for part in parts]
     ordered: list[T] = []
     for ends in zip(*map(pairwise, cuts), strict=True):
-        some = [value for part, (start, end) in zip(parts, ends, strict=True) for value in part[start:end]]
-        ordered += sorted(some, key=key)
+        some = [part[start:end] for part, (start, end) in zip(parts, ends, strict=True) if start < end]
+        together = chain.from_iterable(some)
+        ordered += together if _ascend(some, key) else sorted(together, key=key)
     return ordered
+
+
+def _ascend(parts: Iterable[Sequence[T]], key: Callable[[T], Any]) -> bool:
+    """Return True if no value in a part has a lower key than those before the part, which are in order."""
+    return not any(key(after[0]) < key(before[-1]) for before, after in pairwise(parts))

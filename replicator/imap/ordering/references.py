@@ -87,7 +87,7 @@ class _Links:
 
 
 def _linked(messages: Threadables, work: WorkMeter) -> Threads:
-    work.spend(len(messages) + sum(map(len, messages.references.values())))
+    work.spend(messages.size)
     links = _Links(messages, work)
     for place in range(len(messages)):
         links.add(place, messages.references.get(place, ()))
@@ -158,10 +158,10 @@ def _join_by_subject(threads: Threads, subjects: Sequence[tuple[str, bool]]) -> 
 
 
 def _latest(threads: Threads, root: int) -> int:
-    """Return the highest rank in a thread."""
+    """Return the highest rank in a thread whose siblings are in order."""
     latest, left = threads.ranks[root], [root]
     while left:
-        children = threads.children.get(left.pop(), ())
-        latest = max(latest, max(map(threads.ranks.__getitem__, children), default=0))
-        left += children
+        if children := threads.children.get(left.pop()):
+            latest = max(latest, threads.ranks[children[-1]])
+            left += children
     return latest

@@ -34,6 +34,7 @@ class Threadables:
 
     `dates_ms`: of the Date fields, or else the internal ones. `subjects`: base subjects, and whether they are those of
     replies. `own_ids`: the messages' own ids; `references`: numbers of the ids that a message refers to, by its place.
+    `size`: the number of messages and of references.
     """
 
     def __init__(self, work: WorkMeter, *, with_subjects: bool = True, with_ids: bool = True) -> None:
@@ -43,6 +44,7 @@ class Threadables:
         self.own_ids: list[bytes | None] = []
         self.references: dict[int, Sequence[int]] = {}
         self.ids = MessageIds(work)
+        self.size = 0
         self._work = work
         self._with_subjects, self._with_ids = with_subjects, with_ids
         self.columns: list[Column[ColumnValue]] = [SENT_MS]
@@ -62,9 +64,11 @@ class Threadables:
             for place, references in enumerate(columns.of(REFERENCES), len(self)):
                 if references:
                     self._work.spend(len(references))
+                    self.size += len(references)
                     self.references[place] = array("I", map(self.ids.__getitem__, references))
         self.subjects += columns.of(SUBJECT) if self._with_subjects else ()
         self.dates_ms += sent_or_received(messages, columns)
+        self.size += len(messages)
         self.uids.extend(array("I", [message.uid for message in messages]))
 
     def ranks(self) -> list[int]:

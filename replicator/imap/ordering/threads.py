@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import groupby, islice
+from itertools import islice
 
 from replicator.imap.ordering.order import Order
 from replicator.imap.ordering.parts import in_order
@@ -60,14 +60,14 @@ class Threads:
 
 def by_ordered_subject(messages: Threadables) -> Threads:
     """Return the threads by ORDEREDSUBJECT: one for each subject, its first message above all others."""
-    threads = Threads(messages.ranks())
-    subjects = [text for text, _ in messages.subjects]
-    by_date = in_order(range(len(messages)), threads.ranks.__getitem__)
-    for _, (first, *others) in groupby(in_order(by_date, subjects.__getitem__), subjects.__getitem__):
-        threads.roots.append(first)
-        if others:
-            threads.children[first] = others
-    threads.sort_roots()
+    threads, root_of = Threads(messages.ranks()), dict[str, int]()
+    for place in in_order(range(len(messages)), threads.ranks.__getitem__):
+        subject, _ = messages.subjects[place]
+        root = root_of.setdefault(subject, place)
+        if root == place:
+            threads.roots.append(place)
+        else:
+            threads.children.setdefault(root, []).append(place)
     return threads
 
 

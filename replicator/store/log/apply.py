@@ -273,6 +273,8 @@ class _Work:
         put = [wanted[guid] for guid in differing if guid in wanted]
         self._put(put)
         note_lacking(self._connection, put)
+        if any(_differs_under_its_uid(row, wanted.get(row.guid)) for row in taken):
+            self._tx.commit.retired.append(chain.id)  # clients have read, and do not read again, what was wrong
         chain.uidnext, chain.risen = max(chain.uidnext, merge.uidnext), merge.risen
         chain.context = context_of(merge.context)
 
@@ -378,6 +380,17 @@ class _Work:
                 (self._chain.id, low, high),
             )
             yield from map(row_from, cursor)
+
+
+def _differs_under_its_uid(row: Row, other: Row | None) -> bool:
+    """Return True if the other node's row of this message has the same UID, but a body or date that is not the same."""
+    if other is None or other.uid != row.uid:
+        return False
+    return (row.content_hash, row.size_bytes, row.received_ms) != (
+        other.content_hash,
+        other.size_bytes,
+        other.received_ms,
+    )
 
 
 def _is_seen(row: Row) -> bool:

@@ -77,17 +77,47 @@ async def test_message_without_a_readable_header_is_a_thread_of_its_own(served: 
         assert told == ["* THREAD (1 3)(2)", "t OK Threaded, without the headers of 1 messages"]
 
 
-@pytest.mark.parametrize(("messages", "in_threads"), [("1:5", 0), ("1:6", 1)])
-async def test_many_messages_are_threaded_in_a_thread(
-    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, messages: str, in_threads: int
+@pytest.mark.parametrize(
+    ("command", "in_threads"),
+    [
+        ("ORDEREDSUBJECT UTF-8 1:5", 0),
+        ("ORDEREDSUBJECT UTF-8 1:6", 1),
+        ("REFERENCES UTF-8 1:2,4,6", 0),  # one of them refers to another message
+        ("REFERENCES UTF-8 1:3,4", 1),  # one to two more
+    ],
+)
+async def test_many_messages_or_references_are_threaded_in_a_thread(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, command: str, in_threads: int
 ) -> None:
+    """To look for circles may take steps as many as the square of the references, however few the messages."""
     threads = CountedThreads()
     monkeypatch.setattr(thread, "THREADED_HERE", 5)
     await filled(mail)
     async with connected(replace(served, parsing=Parsing(run_in_thread=threads))) as client:
         await client.log_in("alice", "INBOX")
-        assert (await client.run(f"THREAD REFERENCES UTF-8 {messages}"))[-1] == "t OK Threaded"
+        assert (await client.run(f"THREAD {command}"))[-1] == "t OK Threaded"
     assert threads.count == in_threads
+
+
+@pytest.mark.parametrize(
+    ("command", "first", "again"),
+    [
+        ("ORDEREDSUBJECT UTF-8 1:5", 0, 0),
+        ("REFERENCES UTF-8 1:5", 1, 0),  # what they refer to is noted
+        ("REFERENCES UTF-8 1:6", 4, 2),  # the order is looked for, told and, the first time, kept, too
+    ],
+)
+async def test_many_messages_are_prepared_and_told_in_threads(
+    served: ImapServices, mail: HookedMail, command: str, first: int, again: int
+) -> None:
+    threads = CountedThreads()
+    await filled(mail)
+    async with connected(replace(served, parsing=Parsing(run_in_thread=threads, many_messages=5))) as client:
+        await client.log_in("alice", "INBOX")
+        for in_threads in (first, again):
+            threads.count = 0
+            assert (await client.run(f"THREAD {command}"))[-1] == "t OK Threaded"
+            assert threads.count == in_threads
 
 
 async def test_thread_beyond_a_limit_is_refused(served: ImapServices, mail: HookedMail) -> None:

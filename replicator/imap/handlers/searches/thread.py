@@ -26,7 +26,7 @@ from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.responses import thread_response
 from replicator.imap.work_meter import WorkMeter
 
-THREADED_HERE = 200  # messages; more are threaded in a thread of execution
+THREADED_HERE = 300  # messages and references; more are threaded in a thread of execution
 
 _A = c.ThreadAlgorithm
 
@@ -44,7 +44,7 @@ async def thread(session: Session, command: c.Thread) -> Completion:
             messages, headless = await _threadables(session, uids, command.algorithm, work)
             uids, arrange = messages.uids, partial(_arranged, command.algorithm, messages, work)
             apart = session.services.parsing.apart
-            order = await apart(arrange) if len(messages) > THREADED_HERE else arrange()
+            order = await apart(arrange) if messages.size > THREADED_HERE else arrange()
             if not headless:
                 await keep_order(session, uids, command.algorithm, order)
     numbers = uids if command.by_uid else await sequence_numbers(session, uids)
