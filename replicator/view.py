@@ -125,8 +125,8 @@ class MailboxView:
     recent_from: int = 0
     r"""Messages from this UID on are `\Recent` in the next session; 0 if none has claimed since the view was built."""
     uids: array[int] | None = None
-    """The UIDs, ascending, for the next session that selects the mailbox; None if nobody has gathered them since a
-    message came or went."""
+    """The UIDs, ascending, which all sessions share that select the mailbox, so the array never changes; None if nobody
+    has gathered them since a message came or went."""
 
     @classmethod
     def build(

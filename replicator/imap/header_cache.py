@@ -91,9 +91,10 @@ class HeaderCache:
     def put(self, messages: bytes, kept: Kept, row: CachedRow) -> None:
         """Keep a row, unless it or its field's name is too large; let go of those not used for the longest time."""
         key, size_bytes = (messages, kept), row.size_bytes + ROW_BYTES
-        is_large = size_bytes > self._max_bytes // LARGEST_PART or _name_bytes(kept) > LONGEST_NAME_BYTES
-        if is_large or key in self._rows:
+        if size_bytes > self._max_bytes // LARGEST_PART or _name_bytes(kept) > LONGEST_NAME_BYTES:
             return
+        if (before := self._rows.pop(key, None)) is not None:
+            self._size_bytes -= before.size_bytes + ROW_BYTES
         self._rows[key] = row
         self._size_bytes += size_bytes
         while self._size_bytes > self._max_bytes:

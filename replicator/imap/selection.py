@@ -106,29 +106,12 @@ class Selection:
         selection = cls(mail, folder, view, read_only=read_only, aware=aware)
         with ExitStack() as undo:
             undo.callback(selection.close)
-            await selection._number_up_to(claimed - 1)
-            selection.numbering.mark_recent(recent_from)
-            await selection._number_up_to(None)
+            selection.numbering = Numbering(await _uids(view))
+            selection.numbering.mark_recent(recent_from, claimed - 1)
             selection._unclaimed = claimed
             selection._note_keywords()
             undo.pop_all()
         return selection
-
-    async def _number_up_to(self, last: int | None) -> None:
-        """Number the messages up to UID `last`, some at a time. What is expunged meanwhile is announced later."""
-        if (uids := self.view.uids) is not None:
-            end = len(uids) if last is None else bisect_right(uids, last)
-            self.numbering.append(uids[bisect_right(uids, self.numbering.last) : end])
-            return
-        messages, more = self.view.messages, True
-        while more:
-            start = messages.bisect_right(self.numbering.last)
-            some = messages.keys()[start : start + NUMBERED_AT_ONCE]  # a third of the time that `irange` takes
-            more = self.numbering.append(some if last is None else some[: bisect_right(some, last)])
-            if len(some) == NUMBERED_AT_ONCE:
-                await trio.lowlevel.checkpoint()
-        if len(self.numbering) == len(messages):
-            self.view.uids = array("I", self.numbering.uids)
 
     def close(self) -> None:
         """End the subscription to the mailbox."""
@@ -185,6 +168,8 @@ class Selection:
         return [] if are_heard else self._keyword_lines()
 
     def _keyword_lines(self) -> list[bytes]:
+        if self.view.by_flag.keys() == self._flags_in_use:
+            return []
         before = self._keywords
         self._note_keywords()
         return self.flag_lines() if self._keywords != before else []
@@ -237,7 +222,7 @@ class Selection:
                 yield self._expunge(some)
         lines = self._keyword_lines() if arrivals or flags else []
         known = self.numbering.last
-        if arrivals and self.numbering.append(self.view.messages.irange(known + 1, last)):
+        if arrivals and last > known and self.numbering.append(self.view.messages.irange(known + 1, last)):
             lines.append(self.exists_line())
         if lines:
             yield lines
@@ -289,9 +274,10 @@ class Selection:
         """
         if self._unclaimed > self.numbering.last:
             return []
-        first, self._unclaimed = self._unclaimed, self.numbering.last + 1
+        first, last = self._unclaimed, self.numbering.last
+        self._unclaimed = last + 1
         recent_from = await _recent_from(self._mail, self.folder, self.view, read_only=self.read_only)
-        self.numbering.mark_recent(max(first, recent_from))
+        self.numbering.mark_recent(max(first, recent_from), last)
         return self.recent_lines()
 
     def _changed_line(self, uid: int, *, with_uid: bool) -> list[bytes]:
@@ -366,6 +352,26 @@ class Selection:
 def shown_modseq(highestmodseq: int) -> int:
     """Return a mailbox's HIGHESTMODSEQ for a client, to whom 0 would mean that there is none (RFC 7162, 3.1.7)."""
     return max(1, highestmodseq)
+
+
+async def _uids(view: MailboxView) -> array[int]:
+    """Return the UIDs of all messages, gathered some at a time, and of those that are expunged meanwhile.
+
+    The array never changes: sessions share it, until a message comes or goes.
+    """
+    if view.uids is not None:
+        return view.uids
+    messages, uids = view.messages, array("I")
+    while True:
+        start = messages.bisect_right(uids[-1] if uids else 0)
+        some = messages.keys()[start : start + NUMBERED_AT_ONCE]  # a third of the time that `irange` takes
+        uids.extend(some)
+        if len(some) < NUMBERED_AT_ONCE:
+            break
+        await trio.lowlevel.checkpoint()
+    if len(uids) == len(messages):
+        view.uids = uids
+    return uids
 
 
 async def _recent_from(mail: MailStore, folder: Folder, view: MailboxView, *, read_only: bool) -> int:

@@ -17,8 +17,10 @@ from replicator.imap.wire.sequence_set import SequenceSet
 class Numbering:
     r"""The announced UIDs, ascending, and which of them are `\Recent` in this session."""
 
-    def __init__(self, uids: Iterable[int] = ()) -> None:
-        self._uids = array("I", uids)  # UIDs have 32 bits
+    def __init__(self, uids: array[int] | None = None) -> None:
+        """`uids`: those that are announced at first. Others may read the array, which stays as it is."""
+        self._uids = array("I") if uids is None else uids  # UIDs have 32 bits
+        self._is_own = uids is None
         self._recent = UidSet()
 
     def __len__(self) -> int:
@@ -105,7 +107,7 @@ class Numbering:
             for number in reversed(gone):
                 kept += self._uids[start : number - 1]
                 start = number
-            self._uids = kept + self._uids[start:]
+            self._uids, self._is_own = kept + self._uids[start:], True
         return gone
 
     def append(self, uids: Iterable[int]) -> bool:
@@ -114,10 +116,12 @@ class Numbering:
         if not new:
             return False
         assert new[0] > self.last, "a UID below one that was announced before it"  # design section 3
+        if not self._is_own:
+            self._uids, self._is_own = self._uids[:], True
         self._uids.extend(new)
         return True
 
-    def mark_recent(self, first: int) -> None:
-        r"""Mark the announced messages from UID `first` on as `\Recent`."""
-        if first <= self.last:
-            self._recent = UidSet.of_ranges((*self._recent.ranges, (first, self.last)))
+    def mark_recent(self, first: int, last: int) -> None:
+        r"""Mark the announced messages from UID `first` to UID `last` as `\Recent`."""
+        if first <= last:
+            self._recent = UidSet.of_ranges((*self._recent.ranges, (first, last)))

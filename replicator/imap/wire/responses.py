@@ -191,7 +191,8 @@ def search_response(verb: str, numbers: Sequence[int], modseq: int | None) -> li
 def _numbers(numbers: Sequence[int]) -> Iterator[bytes]:
     """Yield the numbers with a space before each, some at a time: other threads wait while they are joined."""
     for start in range(0, len(numbers), _JOINED_AT_ONCE):
-        yield (" " + " ".join(map(str, numbers[start : start + _JOINED_AT_ONCE]))).encode("ascii")
+        some = numbers[start : start + _JOINED_AT_ONCE]
+        yield b" %d" * len(some) % (*some,)
 
 
 def thread_response(numbers: Sequence[int], forms: Iterable[bytes]) -> list[bytes]:

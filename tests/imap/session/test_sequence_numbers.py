@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from array import array
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,13 +62,28 @@ def test_expunge_responses_lead_to_the_same_messages(uids: list[int], gone: set[
 
 def test_recent_counts_only_announced_messages_above_the_claim() -> None:
     numbering = numbering_of([3, 5, 8])
-    numbering.mark_recent(5)
+    numbering.mark_recent(5, 8)
     assert numbering.recent_count == 2
     numbering.append([9, 10])
-    numbering.mark_recent(11)  # claimed by another session
+    numbering.mark_recent(11, 10)  # claimed by another session
     assert numbering.recent_count == 2
     numbering.append([12])
-    numbering.mark_recent(11)
+    numbering.mark_recent(11, 12)
     numbering.expunge([5])
     assert [uid for uid in numbering.uids if uid in numbering.recent] == [8, 12]
     assert numbering.recent_count == 2
+
+
+@given(UIDS, st.sets(st.integers(1, 60)), st.permutations(["append", "expunge"]))
+def test_uids_that_sessions_share_stay_as_they_are(uids: list[int], gone: set[int], order: list[str]) -> None:
+    shared = array("I", uids)
+    numbering, other = Numbering(shared), Numbering(shared)
+    for change in order:
+        if change == "append":
+            numbering.append([70, 71])
+        else:
+            numbering.expunge(gone)
+    other.append([80])
+    assert list(numbering.uids) == [*(uid for uid in uids if uid not in gone), 70, 71]
+    assert list(other.uids) == [*uids, 80]
+    assert list(shared) == uids

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from functools import partial
 
 from replicator.imap.handlers.searches.kept_orders import keep_order, kept_order
+from replicator.imap.handlers.searches.order_insertion import inserted_order
 from replicator.imap.handlers.searches.results import (
     check_readable,
     check_sortable,
@@ -15,9 +17,11 @@ from replicator.imap.handlers.searches.results import (
     tell,
 )
 from replicator.imap.handlers.searches.updates import keep_updated, sortables_of, wanted_updates, watch
+from replicator.imap.ordering.order import Order
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.sort_keys import SortCriterion, SortKey
+from replicator.imap.work_meter import WorkMeter
 
 SORTED_HERE = 500  # messages; more are sorted in a thread
 
@@ -35,7 +39,7 @@ async def sort(session: Session, command: c.Sort) -> Completion:
     with limited_work(session, "SORT") as work:
         found = await find(session, command.program, take_saved(session, command.returns), work)
         check_sortable(session, found)
-        order = await kept_order(session, found.uids, criteria) if wanted_updates(command) is None else None
+        order = await _known_order(session, found.uids, criteria, work) if wanted_updates(command) is None else None
         uids, sortables, headless = found.uids, None, 0
         if order is None:
             sortables, headless = await sortables_of(session, uids, criteria, work)
@@ -49,3 +53,13 @@ async def sort(session: Session, command: c.Sort) -> Completion:
     check_readable(found)
     await save(session, found, uids, command.returns, order.places)
     return Completion(f"Sorted, without the headers of {headless} messages" if headless else "Sorted")
+
+
+async def _known_order(
+    session: Session, uids: array[int], criteria: tuple[SortCriterion, ...], work: WorkMeter
+) -> Order | None:
+    """Return the order of these messages if it, or that of most of them, is in memory. Raises WorkExceededError."""
+    order = await kept_order(session, uids, criteria)
+    if order is None and (order := await inserted_order(session, uids, criteria, work)) is not None:
+        await keep_order(session, uids, criteria, order)
+    return order

@@ -92,14 +92,15 @@ class CommandParser:
     """Parses one frame at a time in each thread. The constructor compiles the grammar: share it between connections."""
 
     def __init__(self) -> None:
-        self._builder = CommandBuilder()
+        builder = CommandBuilder()
+        self._begin = builder.begin  # once: the decorator of its class makes each look-up of a method expensive
         self._lark = Lark(
             files("replicator.imap.wire.commands").joinpath("imap.lark").read_text("utf-8"),
             start=["tagged", "section"],
             parser="lalr",
             lexer="contextual",
             maybe_placeholders=True,
-            transformer=self._builder,
+            transformer=builder,
             import_paths=[FromPackageLoader("protocol", ("",))],
         )
         after_tag = self._lark.parse_interactive("a ", start="tagged")
@@ -109,7 +110,7 @@ class CommandParser:
 
     def parse(self, frame: Frame, *, utf8: bool = False) -> Tagged:
         """Return the command of a frame. `utf8`: all mailbox names are UTF-8. Raises CommandSyntaxError."""
-        self._builder.begin(frame.literals, utf8=utf8)
+        self._begin(frame.literals, utf8=utf8)
         try:
             command = self._lark.parse(frame.text.decode("latin-1"), start="tagged")
         except (UnexpectedCharacters, UnexpectedEOF, UnexpectedToken) as error:
@@ -117,13 +118,13 @@ class CommandParser:
         except MeaninglessError as error:
             raise CommandSyntaxError(str(error), tag_of(frame.text)) from error
         finally:
-            self._builder.begin()
+            self._begin()
         assert isinstance(command, Tagged)  # guaranteed by the grammar's start rule
         return command
 
     def section(self, text: str) -> BodySection:
         """Return the section of this text, which is what FETCH has in `BODY[text]`. Raises CommandSyntaxError."""
-        self._builder.begin()
+        self._begin()
         try:
             section = self._lark.parse(text, start="section")
         except (UnexpectedCharacters, UnexpectedEOF, UnexpectedToken, MeaninglessError) as error:
