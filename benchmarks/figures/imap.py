@@ -29,9 +29,13 @@ from benchmarks.report.figure import Figure, quantiles_ms
 READER = "reader"
 MAIL_BYTES = 4096
 TIMES = 3
+SELECTS = 20
+"""Sessions that select the mailbox at each server: SELECT takes a millisecond, in which a machine has many hiccups."""
+
 BODIES = 5_000
 """Messages that are fetched whole."""
 
+NEW_SEED = 5  # of mails that come during the run
 CHANGES = 10
 ACTIVE_MESSAGES = 500
 """Messages in INBOX of each user who works at the same time as others."""
@@ -122,7 +126,7 @@ def _commands(servers: Sequence[Server], messages: int, peer: str) -> list[Figur
                 session.drain(command.text)
     of = f"of {messages:,} messages"
     rows = [
-        _compared(f"SELECT {of}", [_selecting(server) for server in servers], peer, TWICE),
+        _compared(f"SELECT {of}", _selecting(servers), peer, TWICE),
         _compared(
             f"SELECT {of} with QRESYNC, {CHANGES} changes", [_resuming(server) for server in servers], peer, NO_SLOWER
         ),
@@ -135,10 +139,11 @@ def _commands(servers: Sequence[Server], messages: int, peer: str) -> list[Figur
             timed: list[list[float]] = [[], []]
             for _ in range(TIMES):
                 for samples, session in zip(timed, sessions, strict=True):
-                    began = time.perf_counter()
-                    session.drain(command.text)
-                    samples.append(time.perf_counter() - began)
+                    samples.append(_seconds(session, command.text))
             rows.append(_compared(f"{command.name} {of}", timed, peer, command.aim))
+        for name in ("SORT (SUBJECT)", "SORT (DATE)"):
+            timed = _sorting_new_mail(sessions, f"{name} UTF-8 ALL")
+            rows.append(_compared(f"{name} {of}, one of them new", timed, peer, NO_SLOWER))
     return rows
 
 
@@ -149,15 +154,33 @@ def _phrase() -> str:
     return lines[1][:24].decode()
 
 
-def _selecting(server: Server) -> list[float]:
+def _selecting(servers: Sequence[Server]) -> list[list[float]]:
     """Return seconds of SELECT, each in a session of its own: few clients select a mailbox twice."""
-    samples: list[float] = []
+    timed: list[list[float]] = [[] for _ in servers]
+    for _ in range(SELECTS):
+        for samples, server in zip(timed, servers, strict=True):
+            with server.imap(READER) as session:
+                samples.append(_seconds(session, "SELECT INBOX"))
+    return timed
+
+
+def _sorting_new_mail(sessions: Sequence[ImapClient], command: str) -> list[list[float]]:
+    """Return seconds of a SORT that is the first one after a new message, in sessions which have sorted before."""
+    timed: list[list[float]] = [[] for _ in sessions]
+    texts = MailTexts(MAIL_BYTES, NEW_SEED)
     for _ in range(TIMES):
-        with server.imap(READER) as session:
-            began = time.perf_counter()
-            session.drain("SELECT INBOX")
-            samples.append(time.perf_counter() - began)
-    return samples
+        text = next(texts)
+        for samples, session in zip(timed, sessions, strict=True):
+            session.command(f"APPEND INBOX {{{len(text)}+}}\r\n{text.decode()}")
+            session.command("NOOP")
+            samples.append(_seconds(session, command))
+    return timed
+
+
+def _seconds(session: ImapClient, command: str) -> float:
+    began = time.perf_counter()
+    session.drain(command)
+    return time.perf_counter() - began
 
 
 def _resuming(server: Server) -> list[float]:
