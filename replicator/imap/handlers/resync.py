@@ -77,13 +77,21 @@ async def tell_vanished(session: Session, known: UidSet) -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def changed_since(session: Session, runs: Iterable[Iterable[int]], modseq: int) -> Sequence[int]:
+async def changed_since(session: Session, runs: Iterable[range], modseq: int) -> Sequence[int]:
     """Return the sequence numbers of the messages of these runs that have a MODSEQ above this one."""
-    selection = session.selection
-    messages, found = selection.view.messages, array("I")
-    for position, (number, uid) in enumerate(selection.numbering.pairs(runs)):
-        if (message := messages.get(uid)) is not None and message.modseq > modseq:
-            found.append(number)
-        if position % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
-            await trio.lowlevel.checkpoint()
+    numbering, message_of = session.selection.numbering, session.selection.view.messages.get
+    found, looked = array("I"), 0
+    for run in runs:
+        for first in run[::LOOKED_AT_ONCE]:
+            some = range(first, min(first + LOOKED_AT_ONCE, run.stop))
+            messages = map(message_of, numbering.uids_of([some]))
+            found.extend(
+                number
+                for number, message in zip(some, messages, strict=True)
+                if message is not None and message.modseq > modseq
+            )
+            looked += len(some)
+            if looked >= LOOKED_AT_ONCE:
+                looked = 0
+                await trio.lowlevel.checkpoint()
     return found
