@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 
 import trio
 
@@ -77,21 +78,13 @@ async def tell_vanished(session: Session, known: UidSet) -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def changed_since(session: Session, runs: Iterable[range], modseq: int) -> Sequence[int]:
+async def changed_since(session: Session, runs: Iterable[Iterable[int]], modseq: int) -> Sequence[int]:
     """Return the sequence numbers of the messages of these runs that have a MODSEQ above this one."""
-    numbering, message_of = session.selection.numbering, session.selection.view.messages.get
-    found, looked = array("I"), 0
-    for run in runs:
-        for first in run[::LOOKED_AT_ONCE]:
-            some = range(first, min(first + LOOKED_AT_ONCE, run.stop))
-            messages = map(message_of, numbering.uids_of([some]))
-            found.extend(
-                number
-                for number, message in zip(some, messages, strict=True)
-                if message is not None and message.modseq > modseq
-            )
-            looked += len(some)
-            if looked >= LOOKED_AT_ONCE:
-                looked = 0
-                await trio.lowlevel.checkpoint()
+    uids, message_of = session.selection.numbering.uids, session.selection.view.messages.get
+    numbers, found = chain.from_iterable(runs), array("I")
+    while some := [*islice(numbers, LOOKED_AT_ONCE)]:
+        found.extend(
+            [number for number in some if (message := message_of(uids[number - 1])) and message.modseq > modseq]
+        )
+        await trio.lowlevel.checkpoint()
     return found
