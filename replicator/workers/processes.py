@@ -162,7 +162,7 @@ class Doors:
         order = Order(number, self._config, level, self._lmtp)
         async with trio.open_nursery() as nursery:
 
-            async def begin() -> None:
+            async def open_and_watch() -> None:
                 try:
                     with trio.fail_after(START_S):
                         problem = await channel.call("begin", order.packed())
@@ -181,7 +181,7 @@ class Doors:
                     log.error("door %d has left %d pings unanswered: its process is ended", number, UNANSWERED_MAX)
                     nursery.cancel_scope.cancel()
 
-            nursery.start_soon(begin)
+            nursery.start_soon(open_and_watch)
             await channel.run()
             nursery.cancel_scope.cancel()
 
