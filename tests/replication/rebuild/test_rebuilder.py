@@ -420,7 +420,7 @@ async def test_interrupted_rebuild_goes_on(tmp_path: Path, autojump_clock: MockC
         await nodes.stop("dc3")
         nodes.rejoin("dc3")
         for road in (nodes.network.road("dc1", "dc3"), nodes.network.road("dc2", "dc3")):
-            road.bytes_per_s = 20_000
+            road.bytes_per_s = 10_000
         zero_middle(database(nodes, "dc3"), "by_uid")
         with trio.move_on_after(after_s) as scope:
             await rebuild_database(nodes, "dc3")
