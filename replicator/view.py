@@ -28,6 +28,7 @@ from resync.row import Placement
 SEEN = "\\Seen"
 
 STEP_WORK = 1000  # messages that change, and flags that they get or lose, shown in a step of some milliseconds
+CHANGES_KEPT = 1000  # for clients that come back and ask what has changed; few have missed more
 
 _NO_FLAGS: frozenset[str] = frozenset()
 
@@ -107,6 +108,31 @@ class Subscription:
         await self._wakeup.wait()
 
 
+class LatestChanges:
+    """The UIDs of the messages that changed last, with the MODSEQ of each change: all changes above some MODSEQ."""
+
+    def __init__(self, modseq: int) -> None:
+        """`modseq`: the changes up to this one are not kept."""
+        self._complete_above = modseq
+        self._modseqs = array("Q")
+        self._uids = array("I")
+
+    def note(self, modseq: int, uid: int) -> None:
+        """Note that a message came or changed."""
+        self._modseqs.append(modseq)
+        self._uids.append(uid)
+        if len(self._uids) > 2 * CHANGES_KEPT:
+            highest = max(self._modseqs[:CHANGES_KEPT])  # those of one entry need not ascend
+            self._complete_above = max(self._complete_above, highest)
+            del self._modseqs[:CHANGES_KEPT], self._uids[:CHANGES_KEPT]
+
+    def above(self, modseq: int) -> set[int] | None:
+        """Return the UIDs of the messages that changed above this MODSEQ; None if not all such changes are kept."""
+        if modseq < self._complete_above:
+            return None
+        return {uid for noted, uid in zip(self._modseqs, self._uids, strict=True) if noted > modseq}
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class MailboxView:
     """The live state of one mailbox at this node."""
@@ -127,6 +153,10 @@ class MailboxView:
     uids: array[int] | None = None
     """The UIDs, ascending, which all sessions share that select the mailbox, so the array never changes; None if nobody
     has gathered them since a message came or went."""
+    latest: LatestChanges = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.latest = LatestChanges(self.highestmodseq)
 
     @classmethod
     def build(
@@ -155,6 +185,12 @@ class MailboxView:
     def unseen(self) -> int:
         r"""Number of messages without `\Seen`."""
         return len(self.messages) - len(self.by_flag.get(SEEN, ()))
+
+    def changed_above(self, modseq: int) -> list[int] | None:
+        """Return the UIDs of the messages with a MODSEQ above this one, ascending; None if only a look at all tells."""
+        if (uids := self.latest.above(modseq)) is None:
+            return None
+        return sorted(uid for uid in uids if (message := self.messages.get(uid)) and message.modseq > modseq)
 
     def snapshot(self) -> list[Message]:
         """Return all messages, in any order, ten times as fast as in the order of their UIDs."""
@@ -198,6 +234,7 @@ class MailboxView:
                 before = self.messages.get(uid)
                 self.messages[uid] = after
                 self.uidnext = max(self.uidnext, uid + 1)
+                self.latest.note(after.modseq, uid)
             if before is None or after is None:
                 self.uids = None
             step.note(uid, before, after)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from protocol.values import Dot
-from replicator.view import STEP_WORK, MailboxView, Message, ViewChange
+from replicator.view import CHANGES_KEPT, STEP_WORK, MailboxView, Message, ViewChange
 from tests.store.harness import assert_same_view
 
 FLAGS = ("\\Seen", "\\Flagged", "$Later")
@@ -25,12 +25,32 @@ def view_of(messages: dict[int, Message]) -> MailboxView:
     )
 
 
-@pytest.mark.parametrize("step_work", [1, 100, 1000])
+def assert_tells_changes(view: MailboxView) -> None:
+    for since in range(view.highestmodseq + 2):
+        changed = [uid for uid, one in view.messages.items() if one.modseq > since]
+        assert view.changed_above(since) in (changed, None)
+
+
+def test_view_knows_its_latest_changes() -> None:
+    view = view_of({})
+    one = message(random.Random(1), 1, 1)
+    for modseq in range(2, 2 * CHANGES_KEPT + 3):
+        view.apply(ViewChange(b"m", modseq, SIZE, (one._replace(uid=modseq % 300 + 1, modseq=modseq),)))
+    assert view.changed_above(view.highestmodseq) == []
+    assert view.changed_above(view.highestmodseq - 2) == sorted(
+        modseq % 300 + 1 for modseq in range(view.highestmodseq - 1, view.highestmodseq + 1)
+    )
+    assert len(view.changed_above(view.highestmodseq - CHANGES_KEPT) or ()) == 300
+    assert view.changed_above(1) is None
+
+
+@pytest.mark.parametrize(("step_work", "changes_kept"), [(1, 1000), (100, 1), (1000, 200)])
 @pytest.mark.parametrize("seed", range(7))
 def test_bulk_changes_give_the_view_that_would_be_loaded(
-    seed: int, step_work: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, step_work: int, changes_kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replicator.view.STEP_WORK", step_work)
+    monkeypatch.setattr("replicator.view.CHANGES_KEPT", changes_kept)
     dice = random.Random(seed)
     model = {uid: message(dice, uid, 1) for uid in range(1, SIZE)}
     view = view_of(model)
@@ -50,6 +70,8 @@ def test_bulk_changes_give_the_view_that_would_be_loaded(
                 to_come = {one.uid for one in changed} - view.messages.keys()
                 assert max(view.messages, default=0) < view.uidnext <= max(uidnext, min(to_come, default=view.uidnext))
                 assert_same_view(view, [view.messages[uid] for uid in sorted(view.messages)])
+                assert_tells_changes(view)
+            assert_tells_changes(view)
             assert (view.uidnext, view.highestmodseq, view.changing) == (change.uidnext, modseq, False)
             assert_same_view(view, [model[uid] for uid in sorted(model)])
             told, gone = subscription.take()

@@ -32,6 +32,9 @@ TIMES = 3
 SELECTS = 20
 """Sessions that select the mailbox at each server: SELECT takes a millisecond, in which a machine has many hiccups."""
 
+RESUMPTIONS = 10
+"""Sessions that come back to the mailbox at each server."""
+
 BODIES = 5_000
 """Messages that are fetched whole."""
 
@@ -127,9 +130,7 @@ def _commands(servers: Sequence[Server], messages: int, peer: str) -> list[Figur
     of = f"of {messages:,} messages"
     rows = [
         _compared(f"SELECT {of}", _selecting(servers), peer, TWICE),
-        _compared(
-            f"SELECT {of} with QRESYNC, {CHANGES} changes", [_resuming(server) for server in servers], peer, NO_SLOWER
-        ),
+        _compared(f"SELECT {of} with QRESYNC, {CHANGES} changes", _resuming(servers), peer, NO_SLOWER),
     ]
     with ExitStack() as stack:
         sessions = [stack.enter_context(server.imap(READER)) for server in servers]
@@ -183,26 +184,32 @@ def _seconds(session: ImapClient, command: str) -> float:
     return time.perf_counter() - began
 
 
-def _resuming(server: Server) -> list[float]:
+def _resuming(servers: Sequence[Server]) -> list[list[float]]:
     """Return seconds until a client that left a moment ago knows what has changed since."""
-    samples: list[float] = []
+    timed: list[list[float]] = [[] for _ in servers]
     dice = random.Random(4)
-    for _ in range(TIMES):
-        with server.imap(READER) as session, server.imap(READER) as other:
-            session.command("ENABLE QRESYNC")
-            known = b"\n".join(session.command("SELECT INBOX"))
-            uidvalidity, modseq = (_number(name, known) for name in ("UIDVALIDITY", "HIGHESTMODSEQ"))
-            messages = int(re.findall(rb"(\d+) EXISTS", known)[0])
-            session.command("CLOSE")
-            other.command("SELECT INBOX")
-            changed = ",".join(str(number) for number in dice.sample(range(1, messages + 1), CHANGES))
-            other.command(f"STORE {changed} +FLAGS.SILENT (\\Flagged)")
-            began = time.perf_counter()
-            said = session.command(f"SELECT INBOX (QRESYNC ({uidvalidity} {modseq}))")
-            samples.append(time.perf_counter() - began)
-            if sum(b" FETCH (" in line for line in said) > CHANGES or b"FETCH (" not in b"".join(said):
-                raise MeasurementError("QRESYNC does not tell the changes")
-    return samples
+    for _ in range(RESUMPTIONS):
+        for samples, server in zip(timed, servers, strict=True):
+            samples.append(_resuming_once(server, dice))
+    return timed
+
+
+def _resuming_once(server: Server, dice: random.Random) -> float:
+    with server.imap(READER) as session, server.imap(READER) as other:
+        session.command("ENABLE QRESYNC")
+        known = b"\n".join(session.command("SELECT INBOX"))
+        uidvalidity, modseq = (_number(name, known) for name in ("UIDVALIDITY", "HIGHESTMODSEQ"))
+        messages = int(re.findall(rb"(\d+) EXISTS", known)[0])
+        session.command("CLOSE")
+        other.command("SELECT INBOX")
+        changed = ",".join(str(number) for number in dice.sample(range(1, messages + 1), CHANGES))
+        other.command(f"STORE {changed} +FLAGS.SILENT (\\Flagged)")
+        began = time.perf_counter()
+        said = session.command(f"SELECT INBOX (QRESYNC ({uidvalidity} {modseq}))")
+        took_s = time.perf_counter() - began
+        if sum(b" FETCH (" in line for line in said) > CHANGES or b"FETCH (" not in b"".join(said):
+            raise MeasurementError("QRESYNC does not tell the changes")
+        return took_s
 
 
 def _number(name: str, text: bytes) -> int:

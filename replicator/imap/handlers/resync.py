@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import chain, islice
 
 import trio
@@ -72,15 +73,19 @@ async def tell_vanished(session: Session, known: UidSet) -> None:
     for start in range(0, len(present) + 1, COMPARED_AT_ONCE):
         some = present[start : start + COMPARED_AT_ONCE]
         last = some[-1] if len(some) == COMPARED_AT_ONCE else UID_MAX
-        if gone := cache_update.vanished(cache_update.between(known, first, last), some):
+        has_gaps = last - first >= len(some)
+        if has_gaps and (gone := cache_update.vanished(cache_update.between(known, first, last), some)):
             await session.write([vanished_response(gone, earlier=True)])
         first = last + 1
         await trio.lowlevel.checkpoint()
 
 
-async def changed_since(session: Session, runs: Iterable[Iterable[int]], modseq: int) -> Sequence[int]:
-    """Return the sequence numbers of the messages of these runs that have a MODSEQ above this one."""
-    uids, message_of = session.selection.numbering.uids, session.selection.view.messages.get
+async def changed_since(session: Session, runs: Sequence[range], modseq: int) -> Sequence[int]:
+    """Return the sequence numbers of the messages of these runs, which ascend, that have a MODSEQ above this one."""
+    numbering, view = session.selection.numbering, session.selection.view
+    if (changed := view.changed_above(modseq)) is not None:
+        return [number for number in numbering.numbers(changed) if _is_in(runs, number)]
+    uids, message_of = numbering.uids, view.messages.get
     numbers, found = chain.from_iterable(runs), array("I")
     while some := [*islice(numbers, LOOKED_AT_ONCE)]:
         found.extend(
@@ -88,3 +93,8 @@ async def changed_since(session: Session, runs: Iterable[Iterable[int]], modseq:
         )
         await trio.lowlevel.checkpoint()
     return found
+
+
+def _is_in(runs: Sequence[range], number: int) -> bool:
+    position = bisect_right(runs, number, key=lambda run: run.start) - 1
+    return position >= 0 and number in runs[position]

@@ -138,6 +138,8 @@ class ViewMachine(RuleBasedStateMachine):
         assert {uid: message.modseq for uid, message in self.view.messages.items()} == {
             uid: self.changed_at[uid] for uid in self.model
         }
+        for since in range(self.view.highestmodseq + 1):
+            assert self.view.changed_above(since) == [uid for uid in sorted(self.model) if self.changed_at[uid] > since]
         assert self.view.unseen == sum(SEEN not in flags for flags in self.model.values())
 
     def teardown(self) -> None:

@@ -44,11 +44,12 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
             "imap_fetch_items", f"A FETCH may have {limit} items, not {items}; ask for fewer at a time"
         )
     selection, plan = session.selection, plan_of(_items(command))
-    runs: Sequence[Sequence[int]] = await resolved(session, command.numbers, by_uid=command.by_uid)
+    named = await resolved(session, command.numbers, by_uid=command.by_uid)
     if command.vanished:
         await _tell_vanished(session, command)
+    runs: Sequence[Sequence[int]] = named
     if command.changed_since is not None:
-        runs = [await changed_since(session, runs, heard_modseq(command.changed_since))]
+        runs = [await changed_since(session, named, heard_modseq(command.changed_since))]
     if plan.tells_modseq:
         session.become_aware()
     marks = not selection.read_only and any(sets_seen(item) for item in command.items)
