@@ -15,7 +15,6 @@ from pathlib import Path
 import trio
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
-from replicator.certificates import Certificates
 from replicator.config import Address, Config, PeerAddress, WhenFull
 from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
@@ -32,8 +31,10 @@ from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import host_name
+from replicator.network.certificates import Certificates
+from replicator.network.proxy_header import behind_proxies
+from replicator.network.streams import Handler, Tls, certified, guarded, https, listen, own_socket
 from replicator.oauth import AccessTokens, ProviderKeys, key_source
-from replicator.proxy_header import behind_proxies
 from replicator.reloading import Reloading
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
@@ -64,7 +65,6 @@ from replicator.store.db import schema
 from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
-from replicator.streams import Handler, Tls, certified, guarded, https, listen, own_socket
 from replicator.users import QuotaLimits, UserDirectory
 from replicator.workers.processes import Doors
 

@@ -14,9 +14,10 @@ from functools import partial
 
 import trio
 
-from replicator.certificates import Certificates
 from replicator.config import Config
 from replicator.errors import DataError, MailError
+from replicator.network.certificates import Certificates
+from replicator.network.streams import Tls, certified, guarded, listen
 from replicator.node import DATABASE, attachments_of, make_directory
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.handshake import REBUILDING
@@ -26,7 +27,6 @@ from replicator.runtime.environment import Environment
 from replicator.store.db import schema
 from replicator.store.repair import damaged_database, database_swap
 from replicator.store.store import Store
-from replicator.streams import Tls, certified, guarded, listen
 
 log = logging.getLogger(__name__)
 

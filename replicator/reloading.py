@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import trio
 
-from replicator.certificates import Certificates
 from replicator.errors import ConfigError
+from replicator.network.certificates import Certificates
 from replicator.oauth import ProviderKeys
 from replicator.runtime.environment import Environment
 from replicator.status import CertificateStatus

@@ -13,7 +13,7 @@ import trio
 from protocol.values import UidSet
 from replicator.config import LimitsConfig, default_config
 from replicator.errors import MailError
-from replicator.mailstore import (
+from replicator.mail.mailstore import (
     BodySink,
     CopiedMessages,
     Folder,
@@ -25,6 +25,7 @@ from replicator.mailstore import (
     StoreResult,
     read_all,
 )
+from replicator.mail.view import MailboxView, Message
 from replicator.replication.bodies.search_texts import SearchTexts
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
@@ -34,7 +35,6 @@ from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.environment import Environment
 from replicator.store.store import Store
 from replicator.users.names import candidates
-from replicator.view import MailboxView, Message
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ import trio
 import trio.testing
 import trustme
 
-from replicator.certificates import Certificates
 from replicator.config import OauthConfig, TlsConfig
 from replicator.errors import ConfigError
+from replicator.network.certificates import Certificates
 from replicator.oauth import ProviderKeys, key_source
 from replicator.reloading import Reloading
 from replicator.runtime.environment import Environment

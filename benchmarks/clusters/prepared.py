@@ -24,7 +24,7 @@ import trio
 
 from benchmarks.clients.mails import MailTexts
 from benchmarks.clients.wire import MeasurementError
-from replicator.mailstore import INBOX
+from replicator.mail.mailstore import INBOX
 from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries, schema

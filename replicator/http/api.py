@@ -37,12 +37,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from protocol.values import UID_MAX
 from replicator.errors import ConfigError, FolderExistsError, FolderNotFoundError
-from replicator.flags import settable_in
 from replicator.http.message import Caller, ProblemError, Request, Response, encode_list, json_response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.http.task_routes import TASK_ROUTES
-from replicator.mailstore import INBOX, Folder, NewMessage, SavedMessage, canonical_name
+from replicator.mail.flags import settable_in
+from replicator.mail.mailstore import INBOX, Folder, NewMessage, SavedMessage, canonical_name
 from replicator.runtime.metrics import exposition
 from replicator.status import CheckpointOutcome, CheckpointResult, CheckpointStatus, QuotaStatus, SearchTextStatus
 

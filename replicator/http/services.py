@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from replicator.config import LimitsConfig
 from replicator.http.destinations import Destinations
-from replicator.mailstore import Folder, MailStore
+from replicator.mail.mailstore import Folder, MailStore
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
 from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus, NodeStatus, SearchTextStatus

@@ -51,7 +51,7 @@ from replicator.http.options import Options
 from replicator.http.planned import planned_mailboxes
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
-from replicator.mailstore import canonical_name, check_folder_name
+from replicator.mail.mailstore import canonical_name, check_folder_name
 from replicator.tasks import (
     ApplyOptions,
     CheckOptions,

@@ -24,7 +24,7 @@ from protocol.units import KIB
 from replicator.imap.rendering.header_columns import Column, ColumnValue
 from replicator.imap.wire.commands.command_types import ThreadAlgorithm
 from replicator.imap.wire.sort_keys import SortCriterion
-from replicator.view import MailboxView, Message
+from replicator.mail.view import MailboxView, Message
 
 LARGEST_PART = 16
 """A row takes at most this part of the cache, so that a few unusual messages do not drive out everything else."""

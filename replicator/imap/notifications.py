@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from replicator.folder_watch import FolderSubscription
 from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.event_groups import OF_SELECTED, Event, EventGroup, MailboxFilter
 from replicator.imap.wire.fetch_items import FetchItem
-from replicator.mailstore import INBOX, SEPARATOR
-from replicator.watched_folders import ACCOUNT, AnnotationEvent, FolderEvent, FolderTree, WatchedFolder, parents
+from replicator.mail.folder_watch import FolderSubscription
+from replicator.mail.mailstore import INBOX, SEPARATOR
+from replicator.mail.watched_folders import ACCOUNT, AnnotationEvent, FolderEvent, FolderTree, WatchedFolder, parents
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from replicator.imap.wire.fetch_items import FetchItem
 from replicator.imap.wire.responses import update_response
 from replicator.imap.wire.search_keys import SearchProgram
 from replicator.imap.wire.sort_keys import SortCriterion
-from replicator.view import MailboxView
+from replicator.mail.view import MailboxView
 
 MAX_SEARCHES = 4
 """Limit of searches of a session that are kept up to date: each looks at every message that changes."""

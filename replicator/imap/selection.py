@@ -16,7 +16,6 @@ import trio
 
 from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, MailError
-from replicator.flags import MAX_KEYWORDS, RECENT, SYSTEM_FLAGS, keywords
 from replicator.imap.sequence_numbers import Numbering
 from replicator.imap.wire.fetch_items import Atom, Value
 from replicator.imap.wire.responses import (
@@ -27,8 +26,9 @@ from replicator.imap.wire.responses import (
     vanished_response,
     without_body,
 )
-from replicator.mailstore import Folder, MailStore
-from replicator.view import SEEN, MailboxView, Message
+from replicator.mail.flags import MAX_KEYWORDS, RECENT, SYSTEM_FLAGS, keywords
+from replicator.mail.mailstore import Folder, MailStore
+from replicator.mail.view import SEEN, MailboxView, Message
 
 NUMBERED_AT_ONCE = 50_000  # messages of a mailbox that is opened, in a millisecond
 LOOKED_AT_ONCE = 5000  # changed messages whose flags are compared, in a millisecond

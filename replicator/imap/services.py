@@ -15,7 +15,7 @@ from replicator.imap.header_cache import HeaderCache
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.wire.commands.command_parser import CommandParser
 from replicator.imap.wire.commands.command_types import Tagged
-from replicator.mailstore import MESSAGE_BYTES_MAX, MailStore
+from replicator.mail.mailstore import MESSAGE_BYTES_MAX, MailStore
 from replicator.oauth import AccessTokens
 from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.metrics import ImapMetrics, RefusalMetrics

@@ -23,7 +23,7 @@ from replicator.imap.services import ImapServices
 from replicator.imap.wire.commands.command_types import Tagged
 from replicator.imap.wire.connection import Connection
 from replicator.imap.wire.refusals import CommandFailedError, limit_named
-from replicator.mailstore import Folder, MailStore
+from replicator.mail.mailstore import Folder, MailStore
 from replicator.runtime.places import Place
 from replicator.users import Login
 

@@ -16,7 +16,7 @@ from replicator.lmtp.machine import Envelope
 from replicator.lmtp.replies import Reply, reply_for
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import Top, trace_headers
-from replicator.mailstore import BodySink, NewMessage, ReceivedBody, SavedMessage
+from replicator.mail.mailstore import BodySink, NewMessage, ReceivedBody, SavedMessage
 from replicator.runtime.log_fields import LogFields
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from replicator.lmtp import replies
 from replicator.lmtp.delivery import Delivery
 from replicator.lmtp.machine import Envelope, Event, LmtpMachine, MessageBegun, MessageData, MessageEnded, TlsAccepted
 from replicator.lmtp.services import LmtpServices, places_of
-from replicator.mailstore import sending_s
+from replicator.mail.mailstore import sending_s
 from replicator.runtime.addresses import client_address
 from replicator.runtime.log_fields import LogFields
 from replicator.runtime.loop_watch import doing

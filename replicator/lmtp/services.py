@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from replicator.config import LimitsConfig
-from replicator.mailstore import MESSAGE_BYTES_MAX, BodySink, NewMessage, SavedMessage
+from replicator.mail.mailstore import MESSAGE_BYTES_MAX, BodySink, NewMessage, SavedMessage
 from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.metrics import LmtpMetrics, RefusalMetrics
 from replicator.runtime.places import Doorkeeper, Limit, PlaceLimits, Places
@@ -27,7 +27,7 @@ def new_trace_id() -> str:
 
 
 class Inboxes(Protocol):
-    """The part of `replicator.mailstore.MailStore` that delivery uses."""
+    """The part of `replicator.mail.mailstore.MailStore` that delivery uses."""
 
     def receive(self) -> AbstractAsyncContextManager[BodySink]:
         """Receive one body. Whatever was not saved within the block is discarded on leaving it."""

@@ -1,4 +1,4 @@
-"""The mail store that the doors use: `replicator.mailstore.MailStore` over the cluster.
+"""The mail store that the doors use: `replicator.mail.mailstore.MailStore` over the cluster.
 
 Reads from this node; turns each change into a request and hands it to the coordinator.
 """
@@ -15,7 +15,6 @@ import trio
 
 from protocol.commands import Saved, Stored
 from protocol.values import UID_MAX, Dot, UidSet
-from replicator.annotations import check_annotation_name
 from replicator.errors import (
     ContentUnavailableError,
     FolderExistsError,
@@ -24,8 +23,9 @@ from replicator.errors import (
     MailError,
     UnavailableError,
 )
-from replicator.folder_watch import FolderSubscription
-from replicator.mailstore import (
+from replicator.mail.annotations import check_annotation_name
+from replicator.mail.folder_watch import FolderSubscription
+from replicator.mail.mailstore import (
     INBOX,
     BodyReader,
     BodySink,
@@ -39,6 +39,7 @@ from replicator.mailstore import (
     StoreResult,
     check_folder_name,
 )
+from replicator.mail.view import MailboxView, Message
 from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.folder_cache import FolderCache
@@ -65,7 +66,6 @@ from replicator.store.db.queries import FolderRecord, MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.sequencer import NewMail
 from replicator.store.store import Store
-from replicator.view import MailboxView, Message
 from resync.entry import NOWHERE, tree_id
 
 REFUSED_MAX = 10_000  # users

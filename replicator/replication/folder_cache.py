@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Set as AbstractSet
 
-from replicator.mailstore import Folder
+from replicator.mail.mailstore import Folder
 from replicator.store.db.transaction import Commit
 from resync.entry import Entry, FolderCreate
 

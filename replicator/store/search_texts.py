@@ -18,7 +18,7 @@ from pathlib import Path
 import zstandard
 
 from replicator.errors import DatabaseFailedError, DiskFullError, MailError
-from replicator.mailstore import SearchTextSlice
+from replicator.mail.mailstore import SearchTextSlice
 from replicator.runtime.disk_room import LookAt, shortage
 from replicator.runtime.file_modes import create_private
 from replicator.store.bodies.body_rows import COMPRESSION_LEVEL

@@ -16,6 +16,7 @@ import trio
 from protocol.values import Dot, sid_of
 from replicator.config import LimitsConfig
 from replicator.errors import MailError, UnavailableError
+from replicator.mail.view import MailboxView
 from replicator.runtime.environment import Environment, ThreadRunner
 from replicator.runtime.file_modes import create_private
 from replicator.runtime.signals import Signal
@@ -33,7 +34,6 @@ from replicator.store.db.usage_cache import UsageCache
 from replicator.store.db.view_cache import Views
 from replicator.store.db.writer import Writer
 from replicator.store.log import pending_resync
-from replicator.view import MailboxView
 
 log = logging.getLogger(__name__)
 

@@ -17,18 +17,18 @@ from functools import partial
 import trio
 from prometheus_client import CollectorRegistry
 
-from replicator.certificates import Certificates
 from replicator.config import Config
 from replicator.errors import ConfigError
 from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.trace import host_name
-from replicator.proxy_header import behind_proxies
+from replicator.network.certificates import Certificates
+from replicator.network.proxy_header import behind_proxies
+from replicator.network.streams import guarded
 from replicator.runtime.environment import run_in_thread
 from replicator.runtime.garbage import set_garbage_aside
 from replicator.runtime.log_lines import log_to_stderr
 from replicator.runtime.loop_watch import LoopWatch
 from replicator.runtime.metrics import LmtpMetrics, LoopMetrics, RefusalMetrics
-from replicator.streams import guarded
 from replicator.users import UserDirectory
 from replicator.workers.channel import Channel
 from replicator.workers.remote_mail import RemoteMail

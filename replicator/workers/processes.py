@@ -19,9 +19,9 @@ from replicator.config import Config
 from replicator.errors import ConfigError, DataError, UnavailableError
 from replicator.lmtp import places_of
 from replicator.lmtp.services import Inboxes
+from replicator.network.streams import listen
 from replicator.runtime.metrics import RefusalMetrics
 from replicator.runtime.own_program import command_of, environment
-from replicator.streams import listen
 from replicator.workers.channel import Channel, DefectError
 from replicator.workers.door import Order
 from replicator.workers.remote_mail import MailCalls

@@ -16,7 +16,7 @@ import trio
 
 from protocol.units import KIB
 from replicator.lmtp.services import Inboxes
-from replicator.mailstore import BodySink, NewMessage, ReceivedBody, SavedMessage
+from replicator.mail.mailstore import BodySink, NewMessage, ReceivedBody, SavedMessage
 from replicator.runtime.signals import Signal
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.workers.channel import Channel

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
-from replicator.view import Message
+from replicator.mail.view import Message
 from tests.http.fixed_report import FixedReport, FixedSearchTexts
 from tests.one_node import HookedMail, Names, one_node
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import trio
 import trio.testing
 
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from tests.fuzz.target import Target, piece_size, pieces
 from tests.imap.client import Client, connected, services
 from tests.one_node import HookedMail, one_node

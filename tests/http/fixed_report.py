@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from replicator.errors import UnavailableError
-from replicator.mailstore import INBOX, Folder
+from replicator.mail.mailstore import INBOX, Folder
 from replicator.status import (
     CertificateStatus,
     CheckpointStatus,

@@ -22,7 +22,7 @@ from replicator.http import api
 from replicator.http.message import encode_json, encode_list
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
-from replicator.mailstore import read_all
+from replicator.mail.mailstore import read_all
 from replicator.status import CheckpointStatus, SearchTextStatus
 from tests.http.conftest import NOW_MS
 from tests.http.conversation import Answer, Conversation, conversation

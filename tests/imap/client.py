@@ -15,7 +15,7 @@ from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.commands.command_parser import CommandParser
-from replicator.mailstore import Folder, MailStore, NewMessage
+from replicator.mail.mailstore import Folder, MailStore, NewMessage
 from replicator.users import Identity, Login, ScramAttempt, ScramKeys
 from replicator.users.schemes import parse_hash
 from tests.one_node import run_inline

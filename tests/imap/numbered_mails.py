@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from replicator.mailstore import NewMessage
-from replicator.view import Message
+from replicator.mail.mailstore import NewMessage
+from replicator.mail.view import Message
 from tests.one_node import HookedMail
 
 

@@ -25,7 +25,7 @@ from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.refusals import code_of
 from replicator.imap.wire.search_keys import BadCharsetError
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from tests.imap.client import LOOPBACK, Client, ReversedNameUsers, connected, fill
 from tests.one_node import HookedMail, failing
 

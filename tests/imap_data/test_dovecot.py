@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pytest
 
 from replicator.imap.services import ImapServices
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from tests.imap.client import connected, services
 from tests.imap_data.dovecot import needs_dovecot, said_by_dovecot
 from tests.imap_data.hard_mails import HARD_MAILS, file, parts, text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from tests.imap.client import connected, services
 from tests.imap.drawn_mails import mails
 from tests.imap_data.dovecot import needs_dovecot, said_by_dovecot

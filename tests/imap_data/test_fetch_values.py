@@ -22,8 +22,8 @@ from replicator.imap.wire.fetch_items import (
     response_name,
     sets_seen,
 )
+from replicator.mail.view import Message
 from replicator.mime.skeleton import Skeleton
-from replicator.view import Message
 
 MESSAGE = Message(
     uid=7,

@@ -15,8 +15,8 @@ from replicator.imap.rendering.outline import KEPT, MAX_FIELDS, VERSION, Outline
 from replicator.imap.rendering.thread_id import lone_thread
 from replicator.imap.wire.fetch_items import Attribute, BodySection, FetchItem, Partial, Printed, SectionText
 from replicator.imap.wire.responses import printed
+from replicator.mail.view import Message
 from replicator.mime.skeleton import Gap, Skeleton
-from replicator.view import Message
 from tests.imap_data.corpus import corpus
 from tests.imap_data.hard_mails import HARD_MAILS
 

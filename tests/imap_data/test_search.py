@@ -21,9 +21,9 @@ from replicator.imap.rendering.search_text import search_text_of
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.wire.sequence_set import SequenceSet
 from replicator.imap.work_meter import WorkExceededError, WorkMeter
+from replicator.mail.view import MailboxView, Message, ViewChange
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import Part
-from replicator.view import MailboxView, Message, ViewChange
 from tests.effort import examples
 
 FLAGS = ["\\Seen", "\\Deleted", "work", "WORK"]

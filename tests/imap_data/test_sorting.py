@@ -17,8 +17,8 @@ from replicator.imap.ordering.header_facts import MAX_COMPARED, display, mailbox
 from replicator.imap.ordering.sorting import Sortables, uid_of
 from replicator.imap.rendering.header_columns import Columns
 from replicator.imap.wire.sort_keys import SortCriterion, SortKey
+from replicator.mail.view import Message
 from replicator.mime.header import Header
-from replicator.view import Message
 
 
 class Mail(NamedTuple):

@@ -16,7 +16,7 @@ from replicator.imap.wire.fetch_items import (
     response_name,
 )
 from replicator.imap.wire.responses import FlagFormatter, fetch_response, without_body
-from replicator.view import Message
+from replicator.mail.view import Message
 from tests.effort import examples
 
 OUTLINED_ITEMS = [Attribute.ENVELOPE, Attribute.PREVIEW_LAZY, BodySection((), SectionText.HEADER_FIELDS, ("X%d",))]

@@ -10,9 +10,9 @@ from protocol.values import Dot
 from replicator.imap.rendering.fetch_answers import ParsedBody, fetch_value
 from replicator.imap.rendering.thread_id import named_thread, thread_id
 from replicator.imap.wire.fetch_items import Attribute
+from replicator.mail.view import Message
 from replicator.mime.header import MAX_FIELDS
 from replicator.mime.skeleton import Skeleton
-from replicator.view import Message
 from tests.imap_data.corpus import message_header
 from tests.imap_data.hard_mails import HARD_MAILS, lines
 

@@ -21,7 +21,7 @@ from replicator.imap.ordering.threads import Threads, by_ordered_subject, printe
 from replicator.imap.rendering.header_columns import Column, Columns, ColumnValue
 from replicator.imap.wire.responses import thread_response
 from replicator.imap.work_meter import WorkExceededError, WorkMeter
-from replicator.view import Message
+from replicator.mail.view import Message
 from tests.effort import examples
 
 IDS = 8

@@ -22,7 +22,7 @@ from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.machine import LmtpMachine
 from replicator.lmtp.server import COMMAND_BYTES, RECEIVE_BYTES
 from replicator.lmtp.trace import host_name
-from replicator.mailstore import MESSAGE_BYTES_MAX
+from replicator.mail.mailstore import MESSAGE_BYTES_MAX
 from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.metrics import LmtpMetrics, QuotaMetrics, RefusalMetrics
 from replicator.store.store import Store

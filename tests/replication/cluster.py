@@ -33,7 +33,8 @@ from replicator.config import (
     default_config,
 )
 from replicator.errors import RunsTwiceError, leaves
-from replicator.mailstore import Folder, NewMessage, read_all
+from replicator.mail.mailstore import Folder, NewMessage, read_all
+from replicator.mail.view import MailboxView, Message
 from replicator.node import archive_of
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
@@ -44,7 +45,6 @@ from replicator.runtime.metrics import AttachmentMetrics
 from replicator.store.db import queries, schema
 from replicator.store.store import Store
 from replicator.users import QuotaLimits
-from replicator.view import MailboxView, Message
 from tests.replication.network import Network
 from tests.store.consistency import check_file
 from tests.store.damaging import damage

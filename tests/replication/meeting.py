@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from replicator.mailstore import INBOX
+from replicator.mail.mailstore import INBOX
+from replicator.mail.view import MailboxView
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit
-from replicator.view import MailboxView
 from tests.replication.cluster import USER, Cluster, Node, until
 
 

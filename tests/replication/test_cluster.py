@@ -3,7 +3,7 @@ from pathlib import Path
 import trio
 
 from protocol.values import UidSet
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from tests.replication.cluster import cluster
 
 

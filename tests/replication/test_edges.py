@@ -11,7 +11,7 @@ from protocol.commands import Who
 from protocol.values import UidSet
 from replicator.config import ContentConfig
 from replicator.errors import FolderNotFoundError, InvalidNameError, UnavailableError
-from replicator.mailstore import INBOX
+from replicator.mail.mailstore import INBOX
 from replicator.replication import timing
 from replicator.replication.bodies.orphan_sweep import OrphanSweep
 from replicator.replication.mastership.elections import SCOPE_MAX_BYTES

@@ -19,7 +19,7 @@ from trio.testing import MockClock
 from protocol.commands import Done, Mbox, Mismatch, Reply
 from protocol.values import Dot, UidSet
 from replicator.config import LogConfig, MastershipConfig
-from replicator.mailstore import INBOX
+from replicator.mail.mailstore import INBOX
 from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
 from replicator.replication.node_metrics import NodeMetrics

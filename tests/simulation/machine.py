@@ -15,7 +15,8 @@ from protocol.commands import Reply
 from protocol.values import Dot
 from replicator.config import Config
 from replicator.errors import MailError, RunsTwiceError, leaves
-from replicator.mailstore import Folder
+from replicator.mail.mailstore import Folder
+from replicator.mail.view import MailboxView, Message
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.node_status import StatusReporter
@@ -30,7 +31,6 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Listener, Store
 from replicator.users import QuotaLimits
-from replicator.view import MailboxView, Message
 from tests.replication.cluster import EPOCH_MS, Node
 from tests.replication.network import Network
 from tests.simulation.records.story import Story

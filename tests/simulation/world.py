@@ -21,10 +21,10 @@ import trio
 from protocol.commands import Reply
 from protocol.values import Dot
 from replicator.config import Config, PeerConfig, WhenShort, default_config
+from replicator.mail.view import MailboxView, Message
 from replicator.replication import timing
 from replicator.replication.writes.requests import ChangeRequest, SaveAllRequest, SaveRequest, dots_of
 from replicator.store.db import chain as chains
-from replicator.view import MailboxView, Message
 from tests.replication.cluster import LOOPBACK
 from tests.replication.network import Network
 from tests.replication.sharing import shared

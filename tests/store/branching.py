@@ -10,13 +10,13 @@ from functools import partial
 from protocol.values import Dot
 from replicator.config import UidConflict
 from replicator.errors import MailError
+from replicator.mail.view import Message
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import forks, sequencer
-from replicator.view import Message
 from resync.entry import NOWHERE, Entry, anchor, tree_id
 from resync.state import MailboxState
 from tests.resync.replaying import replay

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from protocol.commands import Parts
 from protocol.values import Dot, covers
+from replicator.mail.view import SEEN
 from replicator.store.bodies.body_rows import read_body, size_of
 from replicator.store.db import queries, schema
 from replicator.store.db.message_rows import message_of
 from replicator.store.db.transaction import NONE_BEFORE
 from replicator.store.log.apply import APPLIED
-from replicator.view import SEEN
 from resync import row as rows
 from resync.entry import Entry, MailAdd
 from resync.folder_tree import GIVEN_UP, UNITED

@@ -15,13 +15,13 @@ from typing import Final
 import trio
 
 from protocol.values import UidSet
+from replicator.mail.view import MailboxView
 from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey, folders
 from replicator.store.log import sequencer
 from replicator.store.log.sequencer import CopySource
 from replicator.store.store import Store
-from replicator.view import MailboxView
 from tests.store.harness import connection_of
 
 USER: Final = "alice"

@@ -12,6 +12,7 @@ from typing import TypeVar
 import pytest
 
 from protocol.values import Dot, UidSet
+from replicator.mail.view import MailboxView, Message
 from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
@@ -20,7 +21,6 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.log import sequencer
 from replicator.store.log.sequencer import CopySource, Flagged, Placed
 from replicator.store.store import Store
-from replicator.view import MailboxView, Message
 from resync.entry import NOWHERE, Change, Entry
 from tests.store.consistency import check_file
 

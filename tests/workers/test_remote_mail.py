@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from replicator.errors import DiskFullError, QuotaExceededError
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from replicator.workers.remote_mail import RemoteMail
 from tests.one_door import remote_mail
 from tests.one_node import Gate, HookedMail, SinkLog, one_node

@@ -26,7 +26,7 @@ from replicator.cli.client import NodeClient, RefusedError, UnreachableError
 from replicator.cli.output import console, echo_json
 from replicator.cli.sources import MailSource, SourceError, SourceMessage, read_source
 from replicator.cli.target import NodeUrl, one_node, token_option
-from replicator.mailstore import INBOX, canonical_name
+from replicator.mail.mailstore import INBOX, canonical_name
 
 BATCH_MESSAGES, BATCH_BYTES = 64, MIB  # of one request; the node stores them by one entry
 FOLDERS_AT_ONCE = 8  # a node takes as many messages by HTTP at once; they share its fsyncs

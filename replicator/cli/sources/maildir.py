@@ -14,7 +14,7 @@ from pathlib import Path
 
 from replicator.cli.sources.message import MailSource, SourceMessage
 from replicator.imap.wire.mailbox_names import MailboxNameError, decode_name
-from replicator.mailstore import INBOX, SEPARATOR
+from replicator.mail.mailstore import INBOX, SEPARATOR
 
 FLAGS: Mapping[str, str] = {
     "D": "\\Draft",

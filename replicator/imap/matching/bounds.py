@@ -22,8 +22,8 @@ from replicator.imap.rendering.header_columns import Column, Columns, ColumnValu
 from replicator.imap.rendering.outline import Outline
 from replicator.imap.rendering.search_text import SearchText, compared_header, compared_texts, encoded
 from replicator.imap.work_meter import WorkMeter
+from replicator.mail.view import MailboxView, Message
 from replicator.mime.header import Header
-from replicator.view import MailboxView, Message
 
 V = TypeVar("V", bound=ColumnValue)
 

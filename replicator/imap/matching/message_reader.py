@@ -13,7 +13,7 @@ import trio
 from protocol.units import KIB
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.imap.rendering.search_text import hides_text
-from replicator.mailstore import BodyReader, needs_whole, read_all, read_begin
+from replicator.mail.mailstore import BodyReader, needs_whole, read_all, read_begin
 from replicator.mime.header import MAX_FIELDS
 from replicator.mime.skeleton import Gap, Skeleton
 from replicator.runtime.environment import ThreadRunner, run_in_thread

@@ -50,8 +50,8 @@ from replicator.imap.rendering.search_text import SearchText
 from replicator.imap.rendering.thread_id import lone_thread
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.work_meter import WorkMeter
+from replicator.mail.view import MailboxView, Message
 from replicator.mime.header import Header
-from replicator.view import MailboxView, Message
 
 V = TypeVar("V", bound=ColumnValue)
 

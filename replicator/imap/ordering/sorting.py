@@ -12,7 +12,7 @@ from replicator.imap.ordering.order import Order
 from replicator.imap.ordering.parts import in_order
 from replicator.imap.rendering.header_columns import Column, Columns, ColumnValue
 from replicator.imap.wire.sort_keys import SortCriterion, SortKey
-from replicator.view import Message
+from replicator.mail.view import Message
 
 _TEXTS = {
     SortKey.FROM: Column(mailbox, b"from"),

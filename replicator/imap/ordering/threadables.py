@@ -10,7 +10,7 @@ from replicator.imap.ordering.parts import in_order
 from replicator.imap.ordering.sorting import sent_or_received
 from replicator.imap.rendering.header_columns import Column, Columns, ColumnValue
 from replicator.imap.work_meter import WorkMeter
-from replicator.view import Message
+from replicator.mail.view import Message
 
 _NAME_WORK = 10  # steps for a message id that is kept in memory, and one for each
 _OCTETS_A_STEP = 4  # of its octets

@@ -31,10 +31,10 @@ from replicator.imap.wire.fetch_items import (
     is_preview,
     needs_body,
 )
+from replicator.mail.view import Message
 from replicator.mime.header import MAX_FIELDS, Header
 from replicator.mime.skeleton import Gap, Skeleton
 from replicator.mime.structure import Part, parse
-from replicator.view import Message
 
 _EPOCH = dt.date(1970, 1, 1)
 _EARLIEST_MS, _LATEST_MS = -62_135_596_800_000, 253_402_300_799_999  # years 1 to 9999: the grammar has four digits

@@ -27,7 +27,7 @@ from replicator.imap.wire.fetch_items import (
     is_preview,
 )
 from replicator.imap.wire.responses import printed
-from replicator.mailstore import Outliner
+from replicator.mail.mailstore import Outliner
 from replicator.mime.header import Field, Header
 from replicator.mime.skeleton import Gap, Skeleton
 from replicator.mime.structure import Part

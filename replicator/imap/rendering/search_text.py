@@ -18,7 +18,7 @@ from replicator.imap.rendering.casemap import casemap
 from replicator.imap.rendering.decoding import header_text, part_text
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.imap.rendering.outline import MAX_FIELDS, has_few_fields
-from replicator.mailstore import SearchTextMaker
+from replicator.mail.mailstore import SearchTextMaker
 from replicator.mime.header import Header
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import Part

@@ -14,7 +14,7 @@ from replicator.imap.rendering import outline
 from replicator.imap.rendering.fetch_answers import date_time, fetch_value
 from replicator.imap.wire.fetch_items import Attribute, FetchItem, needs_body
 from replicator.imap.wire.responses import printed, without_body
-from replicator.view import Message
+from replicator.mail.view import Message
 
 Told: TypeAlias = Sequence[bytes | None]
 """Values of one item that outlines tell, by message; None where the body must be read."""

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from hashlib import blake2b
 
+from replicator.mail.view import Message
 from replicator.mime.header import MAX_FIELDS, Header
-from replicator.view import Message
 
 _NAMING = (b"references", b"in-reply-to", b"message-id")
 _LOOKED_AT = 4096  # octets of a field, in which its first id is

@@ -13,11 +13,11 @@ import trio
 
 from protocol.framing import ContinuationNeeded, Event, Frame, FrameLimits, Framer, FramingError, LargeLiteral
 from protocol.units import KIB, MIB
-from replicator.certificates import ServerContext, identity_of
 from replicator.imap.wire.deflate_stream import DamagedStreamError, DeflateStream
 from replicator.imap.wire.responses import continuation
+from replicator.network.certificates import ServerContext, identity_of
+from replicator.network.tls_stream import send_alert
 from replicator.runtime.addresses import is_loopback
-from replicator.tls_stream import send_alert
 from replicator.users import Identity
 
 WRITE_TIMEOUT_S = 60.0  # for one block: the slowest of modems needs a tenth of it

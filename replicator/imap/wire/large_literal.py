@@ -12,7 +12,7 @@ import trio
 from protocol.framing import ContinuationNeeded, Event, Frame, LargeLiteral, LiteralChunk
 from replicator.imap.wire.connection import Connection
 from replicator.imap.wire.responses import continuation
-from replicator.mailstore import SLOWEST_BYTES_S, sending_s
+from replicator.mail.mailstore import SLOWEST_BYTES_S, sending_s
 
 
 class IncomingLiteral:

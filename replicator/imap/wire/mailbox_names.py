@@ -10,7 +10,7 @@ import binascii
 import re
 from base64 import b64decode, b64encode
 
-from replicator.mailstore import canonical_name
+from replicator.mail.mailstore import canonical_name
 
 _UNSAFE = re.compile(r"&|[^\x20-\x7e]+")
 _SHOWN_OCTETS = 100  # of a name in an error: enough to find it, short enough for a line

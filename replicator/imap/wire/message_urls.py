@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 from protocol.values import UID_MAX
 from replicator.imap.wire.fetch_items import Partial
-from replicator.mailstore import SEPARATOR, canonical_name
+from replicator.mail.mailstore import SEPARATOR, canonical_name
 
 # bchar = achar / ":" / "@" / "/"; achar = uchar / "&" / "="; uchar = unreserved / sub-delims-sh / pct-encoded.
 # A ";" or "?" is in no name, so no octet is looked at more than twice. Dot segments are names like any others.

@@ -25,7 +25,7 @@ from replicator.errors import (
     UsersUnavailableError,
 )
 from replicator.imap.wire.search_keys import CHARSETS, BadCharsetError
-from replicator.mailstore import check_folder_name
+from replicator.mail.mailstore import check_folder_name
 
 _CODES: tuple[tuple[type[MailError], str], ...] = (
     (FolderNotFoundError, "NONEXISTENT"),

@@ -12,11 +12,11 @@ from itertools import chain
 
 from protocol.units import KIB
 from protocol.values import UidSet
-from replicator.flags import RECENT, SYSTEM_FLAGS, shown_once
 from replicator.imap.wire.fetch_items import Adjacent, Atom, Chunk, Decoded, Printed, Span, Value
 from replicator.imap.wire.mailbox_names import encode_name
 from replicator.imap.wire.search_keys import ReturnOption, Returns
-from replicator.mailstore import SEPARATOR
+from replicator.mail.flags import RECENT, SYSTEM_FLAGS, shown_once
+from replicator.mail.mailstore import SEPARATOR
 
 _LARGE_CHUNK = 16 * KIB
 """Size from which a chunk is passed on as it is; smaller ones cost less to copy than to handle singly."""

@@ -17,7 +17,7 @@ import trio
 from protocol.commands import Parts, Reply
 from replicator.config.model import ContentConfig
 from replicator.errors import ContentUnavailableError, DatabaseFailedError, DiskFullError, MailError, UnavailableError
-from replicator.mailstore import BodyReader, Outliner, ReceivedBody, SearchTextMaker
+from replicator.mail.mailstore import BodyReader, Outliner, ReceivedBody, SearchTextMaker
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.attachments import NodeAttachments

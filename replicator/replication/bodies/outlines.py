@@ -14,7 +14,7 @@ from functools import partial
 import trio
 
 from replicator.errors import ContentUnavailableError, MailError
-from replicator.mailstore import Outliner, read_begin
+from replicator.mail.mailstore import Outliner, read_begin
 from replicator.mime.skeleton import Gap, Skeleton
 from replicator.replication import timing
 from replicator.replication.bodies.reader import OpenBody, skeleton_of

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Protocol, TypeAlias
 
 from protocol.commands import Parts
-from replicator.mailstore import BodyReader
+from replicator.mail.mailstore import BodyReader
 from replicator.mime.skeleton import Skeleton
 from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, Attached
@@ -24,7 +24,7 @@ OpenBody: TypeAlias = Callable[[bytes], Awaitable[BodyReader | None]]
 
 @dataclass(frozen=True, slots=True)
 class PlainBody:
-    """A body in memory. See `replicator.mailstore.BodyReader`."""
+    """A body in memory. See `replicator.mail.mailstore.BodyReader`."""
 
     raw: bytes = field(repr=False)
 

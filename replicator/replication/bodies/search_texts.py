@@ -18,7 +18,7 @@ import trio
 
 from protocol.units import MIB
 from replicator.errors import ContentUnavailableError, MailError, UnavailableError
-from replicator.mailstore import SearchTextMaker, SearchTextSlice, read_all
+from replicator.mail.mailstore import SearchTextMaker, SearchTextSlice, read_all
 from replicator.mime.skeleton import Skeleton
 from replicator.replication import timing
 from replicator.replication.bodies.reader import OpenBody, skeleton_of

@@ -37,7 +37,7 @@ class Room:
 
 
 class Sink:
-    """A body being received. See `replicator.mailstore.BodySink`. The caller that closes it releases `holdings`."""
+    """A body being received (`mailstore.BodySink`). The caller that closes it releases `holdings`."""
 
     def __init__(
         self, attachments: Attachments, room: Room, run_in_thread: ThreadRunner, inline_max_bytes: int

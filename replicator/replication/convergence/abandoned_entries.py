@@ -16,7 +16,7 @@ from typing import NamedTuple
 from protocol.commands import Reply
 from protocol.values import Context, Dot
 from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
-from replicator.mailstore import INBOX
+from replicator.mail.mailstore import INBOX
 from replicator.replication.bodies import Bodies
 from replicator.replication.writes.requests import ChangeRequest, CreateRequest, SaveRequest
 from replicator.store.db import chain as chains

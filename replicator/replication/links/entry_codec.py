@@ -28,7 +28,6 @@ from protocol.commands import (
 )
 from protocol.stream_codec import ProtocolError
 from protocol.values import Dot, UidSet
-from replicator.annotations import BYTES_AT_ONCE_MAX
 from replicator.errors import (
     ContentUnavailableError,
     DiskFullError,
@@ -40,6 +39,7 @@ from replicator.errors import (
     MailError,
     UnavailableError,
 )
+from replicator.mail.annotations import BYTES_AT_ONCE_MAX
 from replicator.store.bodies.body_rows import StoredBody, memory_of, size_of
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Logged

@@ -29,7 +29,7 @@ from protocol.commands import Master, MasterMove, Moved, RefusalCode, Refused, R
 from protocol.values import Dot
 from replicator.config import Config
 from replicator.errors import UnavailableError
-from replicator.mailstore import Folder
+from replicator.mail.mailstore import Folder
 from replicator.replication import timing
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.mastership.elections import Elections

@@ -11,7 +11,7 @@ from functools import partial
 
 from protocol.commands import Parts
 from replicator.errors import FolderNotFoundError, InvalidNameError, MailboxFullError, MailError
-from replicator.mailstore import INBOX, check_folder_name
+from replicator.mail.mailstore import INBOX, check_folder_name
 from replicator.replication.bodies import Keepers
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator

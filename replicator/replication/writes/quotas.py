@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 import trio
 
 from replicator.errors import QuotaExceededError, UnavailableError
-from replicator.mailstore import Quota
+from replicator.mail.mailstore import Quota
 from replicator.replication import timing
 from replicator.runtime.metrics import QuotaMetrics
 from replicator.store.db.chain import Usage

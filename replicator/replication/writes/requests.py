@@ -35,7 +35,7 @@ from protocol.stream_codec import ProtocolError
 from protocol.units import MIB
 from protocol.values import Dot, UidSet
 from replicator.errors import MailError
-from replicator.mailstore import SLOWEST_BYTES_S
+from replicator.mail.mailstore import SLOWEST_BYTES_S
 from replicator.replication import timing
 from replicator.replication.links.entry_codec import message_of, values_of
 from replicator.replication.links.link import PeerLink

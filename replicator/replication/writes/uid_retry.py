@@ -22,6 +22,7 @@ import trio
 from protocol.commands import Reply, Saved, Stored
 from protocol.values import Dot, UidSet
 from replicator.errors import UnavailableError
+from replicator.mail.view import Message
 from replicator.replication.writes.requests import (
     ChangeRequest,
     CopyRequest,
@@ -35,7 +36,6 @@ from replicator.store.db.transaction import Commit
 from replicator.store.log import placements
 from replicator.store.log.placements import MessageTarget
 from replicator.store.store import Store
-from replicator.view import Message
 from resync.row import Placement
 
 ROUNDS = 10  # a request can meet one merge for each branch, and clusters hardly ever have more than ten nodes

@@ -14,9 +14,9 @@ from itertools import pairwise, starmap
 from typing import NamedTuple
 
 from protocol.values import UID_MAX, Dot, Stamp, UidSet, context_of
-from replicator.annotations import AT_ONCE_MAX, BYTES_AT_ONCE_MAX, is_annotation
 from replicator.errors import HistoryError, InvalidNameError
-from replicator.mailstore import check_folder_name
+from replicator.mail.annotations import AT_ONCE_MAX, BYTES_AT_ONCE_MAX, is_annotation
+from replicator.mail.mailstore import check_folder_name
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.transaction import Transaction

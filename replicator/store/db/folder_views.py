@@ -10,10 +10,10 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from replicator.folder_watch import TOUCHED_MAX, FolderSubscription, FolderView, Touched
+from replicator.mail.folder_watch import TOUCHED_MAX, FolderSubscription, FolderView, Touched
+from replicator.mail.watched_folders import FolderTree, TreeUpdate, WatchedFolder, value_digest
 from replicator.store.db import queries
 from replicator.store.db.transaction import Commit
-from replicator.watched_folders import FolderTree, TreeUpdate, WatchedFolder, value_digest
 from resync.entry import Entry, FolderAnnotate, FolderCreate, FolderDelete, FolderRename, FolderSubscribe
 
 Read = Callable[[Callable[[sqlite3.Connection], TreeUpdate]], Awaitable[TreeUpdate]]

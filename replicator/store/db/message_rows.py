@@ -7,8 +7,8 @@ from typing import cast
 import msgpack
 
 from protocol.values import Dot
+from replicator.mail.view import Message
 from replicator.store.db.damage import DatabaseDamagedError
-from replicator.view import Message
 from resync import entry as entries
 from resync.entry import ID_BYTES
 from resync.row import FINGERPRINT_BYTES, FlagStates, Placement, Row, to_bytes

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from protocol.values import Context, Dot, UidSet
+from replicator.mail.view import MailboxView, Message
+from replicator.mail.watched_folders import WatchedFolder
 from replicator.store.bodies.body_rows import read_stored
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
 from replicator.store.db.message_rows import ROW_COLUMNS, DamagedRowError, key_from, message_of, row_from
 from replicator.store.db.transaction import Logged
-from replicator.view import MailboxView, Message
-from replicator.watched_folders import WatchedFolder
 from resync.entry import AnnotationState, Entry, FolderState, MailAdd, SubscriptionState, TreeRow
 from resync.folder_tree import TreeState
 from resync.row import Row

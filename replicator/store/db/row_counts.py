@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from replicator.mail.view import SEEN
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
-from replicator.view import SEEN
 from resync import bulk
 from resync import row as rows
 from resync.row import Row

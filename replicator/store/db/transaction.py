@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 from protocol.values import Context, Dot
 from replicator.config import LimitsConfig
+from replicator.mail.view import ViewChange
 from replicator.store.bodies.body_rows import StoredBody, write_body
 from replicator.store.bodies.deletion_candidates import spare_bodies_of
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain, Usage
 from replicator.store.db.damage import WrongCountError
-from replicator.view import ViewChange
 from resync.clock import HybridClock, is_believed
 from resync.entry import Change, Entry
 from resync.folder_tree import TreeState

@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 
 import trio
 
+from replicator.mail.view import MailboxView, ViewChange
 from replicator.store.db.queries import MailboxKey
-from replicator.view import MailboxView, ViewChange
 
 MAX_IDLE_MESSAGES = 100_000  # in views that no session uses; about 0.5 KiB each
 VIEW_COST = 8  # cost of an empty view, in messages

@@ -12,6 +12,7 @@ from contextlib import suppress
 import msgpack
 
 from protocol.values import Dot, UidSet, context_of, covers
+from replicator.mail.view import SEEN, Message, ViewChange
 from replicator.store.bodies.body_rows import StoredBody, note_lacking
 from replicator.store.db import chain as chains
 from replicator.store.db import entry_validation, queries
@@ -28,7 +29,6 @@ from replicator.store.db.message_rows import (
 from replicator.store.db.transaction import Transaction
 from replicator.store.gc import expunged
 from replicator.store.log.apply_tree import apply_to_tree
-from replicator.view import SEEN, Message, ViewChange
 from resync import row as rows
 from resync.clock import COUNTER_BITS
 from resync.entry import (

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from protocol.values import UID_MAX, Dot, UidSet
-from replicator.annotations import SPECIAL_USE
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
-from replicator.mailstore import INBOX, SEPARATOR, check_folder_name
+from replicator.mail.annotations import SPECIAL_USE
+from replicator.mail.mailstore import INBOX, SEPARATOR, check_folder_name
 from replicator.store.bodies.body_rows import StoredBody, write_body
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from replicator.certificates import Certificates
 from replicator.config import Address, PeerConfig
+from replicator.network.certificates import Certificates
+from replicator.network.streams import Tls
 from replicator.runtime.log_lines import OneLineFormatter
-from replicator.streams import Tls
 from tests.cli.conftest import Invoke
 
 

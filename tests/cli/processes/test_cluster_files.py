@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from replicator.certificates import Certificates
 from replicator.cli.processes.cluster_files import FIRST_PORTS, FIRST_USERS, HOST, check_directory, logins, prepare
 from replicator.cli.target import CommandError, ConfigurationError
 from replicator.config import Address, config_text
+from replicator.network.certificates import Certificates
 from replicator.users import add_user, delete_user, set_password
 
 

@@ -13,8 +13,8 @@ import pytest
 import trio
 import trustme
 
-from replicator.certificates import Certificate
 from replicator.config import Address, Config, ListenConfig, PeerConfig, default_config
+from replicator.network.certificates import Certificate
 from tests.end_to_end.helpers.certificates import certificate
 from tests.end_to_end.helpers.in_process import free_ports, running
 

@@ -12,7 +12,7 @@ import trio
 import trustme
 
 from replicator.config import Address, Config, ListenConfig, PeerConfig, SocketPath, default_config
-from replicator.streams import listen
+from replicator.network.streams import listen
 from tests.end_to_end.helpers.certificates import certificate
 from tests.end_to_end.helpers.in_process import free_ports, running
 from tests.end_to_end.helpers.mail_clients import log_in

@@ -17,7 +17,7 @@ from protocol.units import KIB, MIB
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import BLOCK_BYTES, WHOLE_LITERAL_BYTES
 from replicator.imap.wire.deflate_stream import RECEIVED_BYTES, DamagedStreamError, DeflateStream
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from tests.imap.client import Client, connected, fill
 from tests.mime.messages import cuts
 from tests.one_node import HookedMail

@@ -17,11 +17,11 @@ import trio.testing
 import trustme
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from replicator.certificates import Certificates, identity_of
 from replicator.config import CertificateConfig, ClientCertificatesConfig
 from replicator.errors import ConfigError
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
+from replicator.network.certificates import Certificates, identity_of
 from replicator.users import UserDirectory, delete_user
 from tests.client_authority import DAY, NOW, ClientAuthority
 from tests.imap.access.farewells import EXPIRED

@@ -13,7 +13,7 @@ import trio.testing
 from replicator.config import LimitsConfig
 from replicator.imap.handlers.telling import LOGIN_CHECK_S
 from replicator.imap.services import ImapServices
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from replicator.users import UserDirectory, add_user, delete_user, set_password
 from tests.imap.access.farewells import PASSWORD_CHANGED
 from tests.imap.client import Client, connected, services

@@ -15,10 +15,10 @@ import trio
 import trio.testing
 import trustme
 
-from replicator.certificates import Certificates
 from replicator.config import CertificateConfig
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
+from replicator.network.certificates import Certificates
 from replicator.users import UserDirectory, add_user, delete_user
 from tests.imap.client import Client, connected, services
 from tests.one_node import HookedMail

@@ -11,9 +11,9 @@ import trio.testing
 
 from replicator.imap.rendering.outline import OUTLINER
 from replicator.imap.services import ImapServices
-from replicator.mailstore import BodyReader, Outliner
+from replicator.mail.mailstore import BodyReader, Outliner
+from replicator.mail.view import Message
 from replicator.replication import timing
-from replicator.view import Message
 from tests.imap.client import connected
 from tests.one_node import HookedMail
 

@@ -13,7 +13,7 @@ from protocol.units import KIB
 from replicator.imap.rendering.transfer_encodings import DECODERS
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import WHOLE_LITERAL_BYTES
-from replicator.view import SEEN
+from replicator.mail.view import SEEN
 from tests.imap.client import Client, connected, fill
 from tests.one_node import HookedMail
 

@@ -15,7 +15,7 @@ from replicator.imap.handlers.messages.append import MAX_STORED_PARTS
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import WHOLE_LITERAL_BYTES
 from replicator.imap.wire.message_urls import MAX_URL
-from replicator.mailstore import Folder, NewMessage
+from replicator.mail.mailstore import Folder, NewMessage
 from tests.imap.client import Client, connected, fill
 from tests.imap_data.dovecot import needs_dovecot, said_by_dovecot
 from tests.imap_data.hard_mails import HARD_MAILS

@@ -19,10 +19,10 @@ from replicator.imap.rendering.outline import OUTLINER
 from replicator.imap.rendering.summaries import Summaries
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.fetch_items import Attribute, BodySection, Partial, SectionText
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
+from replicator.mail.view import MailboxView, Message
 from replicator.mime.skeleton import Skeleton
 from replicator.store.bodies.outline_rows import write_outlines
-from replicator.view import MailboxView, Message
 from tests.imap.bodies.outlining import answers, counted, outlining
 from tests.imap.client import connected
 from tests.imap.numbered_mails import Reads, fill_inbox, mail_of

@@ -10,7 +10,7 @@ from protocol.framing import LiteralChunk
 from replicator.errors import DiskFullError, MailError, MessageTooLargeError, UnavailableError
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import BLOCK_BYTES, WHOLE_LITERAL_BYTES, Connection
-from replicator.mailstore import INBOX
+from replicator.mail.mailstore import INBOX
 from replicator.users import Login
 from tests.imap.client import LOOPBACK, Client, ReversedNameUsers, connected
 from tests.one_node import HookedMail, SinkLog

@@ -16,7 +16,7 @@ from replicator.imap.matching import message_reader
 from replicator.imap.matching.message_reader import LARGE_BODY_BYTES, Parsing
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import Connection
-from replicator.mailstore import BodyReader, NewMessage, read_all
+from replicator.mail.mailstore import BodyReader, NewMessage, read_all
 from replicator.mime.skeleton import Gap, Skeleton
 from tests.imap.client import connected, fill
 from tests.imap.counted_threads import CountedThreads

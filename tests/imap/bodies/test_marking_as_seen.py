@@ -15,8 +15,8 @@ from replicator.errors import DiskFullError
 from replicator.imap.handlers.messages.fetch_reading import SLICE_BYTES, SLICE_MESSAGES
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
-from replicator.mailstore import BodyReader, Folder, NewMessage
-from replicator.view import SEEN, MailboxView, Message
+from replicator.mail.mailstore import BodyReader, Folder, NewMessage
+from replicator.mail.view import SEEN, MailboxView, Message
 from tests.imap.client import LOOPBACK, Client, connected, fill
 from tests.one_node import HookedMail, nothing
 

@@ -12,7 +12,7 @@ import trio.testing
 from replicator.errors import DiskFullError
 from replicator.imap.rendering.outline import OUTLINER, VERSION
 from replicator.imap.services import ImapServices
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from replicator.replication import timing
 from replicator.replication.bodies.outlines import BODIES_AT_ONCE
 from tests.imap.bodies.outlining import answers, counted, outlining

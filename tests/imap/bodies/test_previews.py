@@ -13,7 +13,7 @@ import trio.testing
 from protocol.units import KIB
 from replicator.imap.rendering.outline import VERSION
 from replicator.imap.services import ImapServices
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from replicator.mime.skeleton import BEGIN_BYTES
 from replicator.replication.bodies.reader import LargeBody
 from tests.imap.bodies.outlining import answers, counted, outlining

@@ -19,7 +19,8 @@ from protocol.units import KIB, MIB
 from replicator.errors import DiskFullError
 from replicator.imap.rendering.search_text import SEARCH_TEXTS
 from replicator.imap.services import ImapServices
-from replicator.mailstore import BodyReader, NewMessage, SearchTextMaker
+from replicator.mail.mailstore import BodyReader, NewMessage, SearchTextMaker
+from replicator.mail.view import Message
 from replicator.mime.skeleton import Skeleton
 from replicator.replication import timing
 from replicator.replication.bodies.search_texts import BODIES_AT_ONCE
@@ -27,7 +28,6 @@ from replicator.runtime.disk_room import Shortage
 from replicator.status import SearchTextStatus
 from replicator.store import search_texts as file_module
 from replicator.store.search_texts import SearchTextFile
-from replicator.view import Message
 from tests.imap.client import connected
 from tests.imap_data.hard_mails import HARD_MAILS
 from tests.one_node import HookedMail, one_node

@@ -14,9 +14,9 @@ from trio.testing import MockClock
 from replicator.errors import ContentUnavailableError
 from replicator.imap.handlers.searches.updates import READING_S
 from replicator.imap.services import ImapServices
-from replicator.mailstore import BodyReader, Folder, NewMessage
+from replicator.mail.mailstore import BodyReader, Folder, NewMessage
+from replicator.mail.view import Message
 from replicator.mime.skeleton import Skeleton
-from replicator.view import Message
 from tests.imap.client import connected
 from tests.one_node import HookedMail
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import UidSet
-from replicator.mailstore import MailStore, NewMessage
-from replicator.view import MailboxView
+from replicator.mail.mailstore import MailStore, NewMessage
+from replicator.mail.view import MailboxView
 from tests.effort import examples
 from tests.imap.client import Client, connected, services
 from tests.one_node import one_node

@@ -15,8 +15,8 @@ from replicator.imap.handlers.searches import header_reading, results
 from replicator.imap.handlers.searches.header_reading import LARGEST_VALUES_BYTES, HeaderSlice
 from replicator.imap.header_cache import SLICE_MESSAGES, HeaderCache, slices
 from replicator.imap.services import ImapServices
-from replicator.mailstore import BodyReader, NewMessage
-from replicator.view import Message
+from replicator.mail.mailstore import BodyReader, NewMessage
+from replicator.mail.view import Message
 from tests.imap.bodies.outlining import outlining
 from tests.imap.client import connected
 from tests.imap.numbered_mails import Reads, fill_inbox, mail_of

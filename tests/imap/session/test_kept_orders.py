@@ -16,12 +16,12 @@ from replicator.imap.header_cache import HeaderCache, OrderedBy
 from replicator.imap.ordering.order import Order
 from replicator.imap.services import ImapServices
 from replicator.imap.session import Session
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
+from replicator.mail.view import Message
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.repair.row_repair import OtherBody, put_right
-from replicator.view import Message
 from tests.effort import examples
 from tests.imap.client import connected
 from tests.imap.drawn_mails import mails

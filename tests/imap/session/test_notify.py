@@ -12,17 +12,17 @@ from prometheus_client import CollectorRegistry
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from protocol.values import UidSet
-from replicator import folder_watch
 from replicator.config import LimitsConfig
 from replicator.errors import DatabaseFailedError
-from replicator.folder_watch import Touched
 from replicator.imap.handlers.telling import LOGIN_CHECK_S
 from replicator.imap.services import ImapServices
-from replicator.mailstore import Folder, NewMessage
+from replicator.mail import folder_watch
+from replicator.mail.folder_watch import Touched
+from replicator.mail.mailstore import Folder, NewMessage
+from replicator.mail.watched_folders import FolderTree, TreeUpdate, WatchedFolder
 from replicator.runtime.metrics import RefusalMetrics
 from replicator.store.db import folder_views
 from replicator.users import Login
-from replicator.watched_folders import FolderTree, TreeUpdate, WatchedFolder
 from tests.imap.client import Client, ReversedNameUsers, connected, fill
 from tests.one_node import HookedMail
 

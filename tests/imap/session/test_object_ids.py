@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from replicator.imap.services import ImapServices
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from tests.imap.client import Client, connected
 from tests.one_node import HookedMail
 

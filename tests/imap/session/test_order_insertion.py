@@ -14,8 +14,8 @@ from replicator.imap.header_cache import HeaderCache
 from replicator.imap.ordering.order import Order
 from replicator.imap.ordering.sorting import Sortables
 from replicator.imap.services import ImapServices
-from replicator.mailstore import NewMessage
-from replicator.view import Message
+from replicator.mail.mailstore import NewMessage
+from replicator.mail.view import Message
 from tests.effort import examples
 from tests.imap.client import connected, fill
 from tests.one_node import HookedMail

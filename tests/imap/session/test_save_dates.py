@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from replicator.imap.services import ImapServices
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from tests.imap.client import connected
 from tests.one_node import HookedMail
 from tests.store.harness import without_histories

@@ -11,7 +11,7 @@ from replicator.imap.handlers.messages import named_messages
 from replicator.imap.handlers.searches import results
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from tests.imap.client import connected, fill
 from tests.imap.counted_threads import CountedThreads
 from tests.one_node import HookedMail

@@ -19,7 +19,7 @@ from replicator.imap.search_updates import UpdatedSearch
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.search_keys import All, SearchProgram
 from replicator.imap.wire.sort_keys import SortCriterion, SortKey
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from tests.imap.client import connected, fill
 from tests.one_node import HookedMail, run_inline
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.values import Dot, UidSet
-from replicator.flags import MAX_KEYWORDS
 from replicator.imap.selection import MailboxGoneError, Selection
 from replicator.imap.services import ImapServices
-from replicator.mailstore import Folder, MailStore, NewMessage
+from replicator.mail.flags import MAX_KEYWORDS
+from replicator.mail.mailstore import Folder, MailStore, NewMessage
+from replicator.mail.view import MailboxView, Message, ViewChange
 from replicator.store.db.transaction import Transaction
-from replicator.view import MailboxView, Message, ViewChange
 from tests.imap.client import connected, fill
 from tests.one_node import HookedMail
 
@@ -257,7 +257,7 @@ def test_announcement_ends_when_the_uids_lose_their_meaning() -> None:
 async def test_mailbox_opened_while_many_messages_come_gets_none_below_its_uidnext(
     mail: HookedMail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.view.STEP_WORK", 5)
+    monkeypatch.setattr("replicator.mail.view.STEP_WORK", 5)
     source = await open_selection(mail, 50)
     other = await mail.create_folder("alice", "Other")
     opened = 0

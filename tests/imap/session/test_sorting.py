@@ -11,7 +11,7 @@ from replicator.config import LimitsConfig
 from replicator.imap.handlers.searches import sort
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from replicator.runtime.metrics import RefusalMetrics
 from tests.imap.client import connected, fill
 from tests.imap.counted_threads import CountedThreads

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.imap.wire.mailbox_names import _SHIFTED, MailboxNameError, decode_name, encode_name
-from replicator.mailstore import canonical_name
+from replicator.mail.mailstore import canonical_name
 
 ANY_NAME = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 

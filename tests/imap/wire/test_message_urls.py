@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from replicator.imap.wire.fetch_items import Partial
 from replicator.imap.wire.message_urls import URL_SHOWN, MessageUrl, MessageUrlError, printed_url
-from replicator.mailstore import canonical_name
+from replicator.mail.mailstore import canonical_name
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 

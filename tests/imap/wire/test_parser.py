@@ -21,7 +21,7 @@ from replicator.imap.wire.mailbox_names import encode_name
 from replicator.imap.wire.responses import mailbox, quoted_or_literal
 from replicator.imap.wire.sequence_set import SavedResult, SequenceSet
 from replicator.imap.wire.sort_keys import SortCriterion, SortKey
-from replicator.mailstore import canonical_name
+from replicator.mail.mailstore import canonical_name
 from tests.fuzz.target import counted_calls
 
 PARSER = CommandParser()

@@ -17,7 +17,7 @@ from replicator.imap.rendering import outline
 from replicator.imap.rendering.outline import OUTLINER, Outline, Teller
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.fetch_items import FetchItem
-from replicator.mailstore import Folder
+from replicator.mail.mailstore import Folder
 from replicator.mime.skeleton import Skeleton
 from replicator.store.bodies.outline_rows import write_outlines
 from tests.imap.client import connected, fill

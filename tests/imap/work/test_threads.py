@@ -10,7 +10,7 @@ from protocol.values import UidSet
 from replicator.imap import selection
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from tests.imap.client import connected, fill
 from tests.imap.counted_threads import CountedThreads
 from tests.one_node import HookedMail

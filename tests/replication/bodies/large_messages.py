@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from protocol.commands import FetchPart, Reply
-from replicator.mailstore import NewMessage, read_all
+from replicator.mail.mailstore import NewMessage, read_all
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.links.link import PeerLink

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from protocol.commands import Content, FetchPart, Reply
 from replicator.errors import ContentUnavailableError
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.checkpoints.checkpoint_reader import LogAlone

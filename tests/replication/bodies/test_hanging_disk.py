@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from replicator.mailstore import read_all
+from replicator.mail.mailstore import read_all
 from replicator.replication import timing
 from tests.replication.bodies.large_messages import contents, message, save
 from tests.replication.cluster import cluster

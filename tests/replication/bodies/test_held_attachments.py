@@ -17,7 +17,7 @@ from trio.testing import MockClock
 from protocol.commands import FetchPart, RefusalCode, Refused
 from replicator.config import ContentConfig, WhenShort
 from replicator.errors import MailError
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from replicator.replication import timing
 from replicator.replication.links import link
 from replicator.store.attachments.construction import Holding, Replacement

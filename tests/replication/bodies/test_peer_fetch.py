@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from protocol.commands import Reply
 from replicator.errors import ContentUnavailableError
-from replicator.mailstore import read_all
+from replicator.mail.mailstore import read_all
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk

@@ -8,7 +8,7 @@ import pytest
 from trio.testing import MockClock
 
 from replicator.errors import DiskFullError
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from tests.replication.bodies.large_messages import contents, message, save
 from tests.replication.cluster import USER, cluster
 

@@ -9,9 +9,9 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import UidSet
-from replicator.annotations import SPECIAL_USE
 from replicator.errors import InvalidNameError
-from replicator.mailstore import INBOX, SEPARATOR, Folder
+from replicator.mail.annotations import SPECIAL_USE
+from replicator.mail.mailstore import INBOX, SEPARATOR, Folder
 from replicator.replication.convergence.fork_scheduler import ForkScheduler
 from replicator.replication.writes.requests import CopyRequest, CreateRequest, SaveRequest
 from replicator.store.bodies.body_rows import StoredBody

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from replicator.config import UidConflict
 from replicator.imap.selection import MailboxGoneError, Selection
-from replicator.mailstore import INBOX
+from replicator.mail.mailstore import INBOX
 from tests.imap.client import Client, connected, services
 from tests.replication.cluster import Cluster, Node, cluster
 
@@ -119,7 +119,7 @@ async def test_two_mails_of_one_uid_both_get_new_uids(
 async def test_large_merge_shows_no_new_uids_before_sessions_end(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.view.STEP_WORK", 5)
+    monkeypatch.setattr("replicator.mail.view.STEP_WORK", 5)
     async with parted(tmp_path, autojump_clock, UidConflict.UIDVALIDITY) as nodes:
         here = nodes["dc1"]
         for number in range(30):

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from tests.one_node import one_node
 
 

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from protocol.values import Dot, UidSet
 from replicator.config import UidConflict
 from replicator.errors import UnavailableError
+from replicator.mail.view import SEEN
 from replicator.replication.convergence import fork_merge, sync_client
 from replicator.replication.convergence.reconciliation import Outcome
 from replicator.replication.log.sender import Sender
@@ -20,7 +21,6 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Logged, Transaction
 from replicator.store.log import forks
 from replicator.store.log.apply import receive
-from replicator.view import SEEN
 from resync.entry import tree_id
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 from tests.replication.idle_parts import never, stop_the_log

@@ -15,7 +15,8 @@ from trio.testing import MockClock
 
 from protocol.commands import EntryCommand, Rename, Save
 from protocol.values import UID_MAX, Dot
-from replicator.mailstore import INBOX
+from replicator.mail.mailstore import INBOX
+from replicator.mail.view import MailboxView
 from replicator.replication.convergence import fork_merge
 from replicator.replication.convergence.fork_merge import PLANS_MAX
 from replicator.replication.links import entry_codec
@@ -26,7 +27,6 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit, Logged
 from replicator.store.log import forks
 from replicator.store.log.apply import receive
-from replicator.view import MailboxView
 from resync.clock import COUNTER_BITS
 from resync.entry import Entry, MailAdd, Merge
 from resync.merge import merge

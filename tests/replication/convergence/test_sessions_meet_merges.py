@@ -12,8 +12,8 @@ import trio
 from trio.testing import MockClock
 
 from replicator.config import UidConflict
-from replicator.mailstore import INBOX, BodyReader
-from replicator.view import Message
+from replicator.mail.mailstore import INBOX, BodyReader
+from replicator.mail.view import Message
 from tests.effort import examples
 from tests.imap.client import Client, connected, services
 from tests.replication.cluster import USER, Cluster, Node, cluster

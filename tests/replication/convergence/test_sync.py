@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from protocol.commands import Command, Content, Ranges, RefusalCode, Refused, Reply, Rows, Snapshot, SyncMailbox
 from protocol.values import Dot, UidSet
 from replicator.errors import UnavailableError
-from replicator.mailstore import INBOX
+from replicator.mail.mailstore import INBOX
 from replicator.replication.convergence import sync_client, sync_server
 from replicator.replication.convergence.fork_merge import ForkMerger
 from replicator.replication.convergence.reconciliation import Reconciliation

@@ -16,7 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from protocol.values import UidSet
 from replicator.config import UidConflict
 from replicator.errors import MailError
-from replicator.mailstore import INBOX, NewMessage
+from replicator.mail.mailstore import INBOX, NewMessage
 from tests.effort import examples
 from tests.imap.client import connected, services
 from tests.replication.cluster import USER, Cluster, Node, cluster

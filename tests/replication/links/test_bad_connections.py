@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from replicator.errors import UnavailableError
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from replicator.replication.convergence import fork_merge
 from tests.effort import first
 from tests.replication.cluster import USER, Cluster, cluster, until

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from protocol.commands import Command, RefusalCode, Refused, Reply, Saved, Snapshot, SyncNode
 from protocol.values import UidSet
 from replicator.errors import UnavailableError
-from replicator.mailstore import INBOX
+from replicator.mail.mailstore import INBOX
 from replicator.replication import timing
 from replicator.replication.links import link as link_module
 from replicator.replication.links.link import OUTPUT_BYTES, PeerLink

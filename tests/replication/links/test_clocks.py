@@ -5,7 +5,7 @@ from pathlib import Path
 from trio.testing import MockClock
 
 from protocol.values import UidSet
-from replicator.view import SEEN
+from replicator.mail.view import SEEN
 from tests.replication.cluster import cluster
 
 DAY_S = 86_400

@@ -23,7 +23,6 @@ from protocol.commands import (
 )
 from protocol.stream_codec import Decoder, Encoder, ProtocolError, Request
 from protocol.values import UID_MAX, Dot, UidSet
-from replicator.annotations import AT_ONCE_MAX, BYTES_AT_ONCE_MAX, NAME_MAX
 from replicator.errors import (
     ContentUnavailableError,
     DiskFullError,
@@ -35,6 +34,7 @@ from replicator.errors import (
     MessageTooLargeError,
     UnavailableError,
 )
+from replicator.mail.annotations import AT_ONCE_MAX, BYTES_AT_ONCE_MAX, NAME_MAX
 from replicator.replication.cluster_mail_store import AT_ONCE
 from replicator.replication.links.entry_codec import (
     ANNOTATE_BYTES_MAX,

@@ -1,6 +1,6 @@
 """Masters of mailboxes, as the nodes know them."""
 
-from replicator.mailstore import INBOX
+from replicator.mail.mailstore import INBOX
 from replicator.store.db.queries import MailboxKey
 from tests.replication.cluster import USER, Cluster, Node
 

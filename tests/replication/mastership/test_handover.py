@@ -14,7 +14,7 @@ from master_election.scope_usage import ASK_AFTER, JOIN_AFTER_S, QUIET_S, STAY_S
 from protocol.values import UidSet
 from replicator.config import MastershipConfig, Scope
 from replicator.errors import DiskFullError, UnavailableError
-from replicator.mailstore import INBOX
+from replicator.mail.mailstore import INBOX
 from replicator.replication import timing
 from replicator.replication.convergence import reconciliation
 from replicator.replication.writes.requests import CopyRequest

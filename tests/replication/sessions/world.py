@@ -13,11 +13,11 @@ import trio
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from replicator import view
 from replicator.config import UidConflict
 from replicator.errors import MailError
 from replicator.imap import selection
-from replicator.mailstore import NewMessage
+from replicator.mail import view
+from replicator.mail.mailstore import NewMessage
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 from tests.replication.sessions.conversation import Around, LeftError, Step
 from tests.replication.sessions.facts import Facts

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from protocol.commands import Links
 from replicator.errors import NotReadyError, UnavailableError
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from replicator.replication import timing
 from replicator.replication.startup.node_admission import NEW
 from replicator.replication.writes.requests import CreateRequest

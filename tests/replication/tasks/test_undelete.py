@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from protocol.commands import FetchHash, FetchPart, RefusalCode, Refused, Reply
 from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, UnavailableError
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk

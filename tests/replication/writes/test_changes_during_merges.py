@@ -13,7 +13,8 @@ from protocol.commands import Reply
 from protocol.values import Dot, UidSet
 from replicator.config import UidConflict
 from replicator.errors import FolderNotFoundError, UnavailableError
-from replicator.mailstore import CopiedMessages, NewMessage, SavedMessage, StoreResult
+from replicator.mail.mailstore import CopiedMessages, NewMessage, SavedMessage, StoreResult
+from replicator.mail.view import MailboxView
 from replicator.replication import timing
 from replicator.replication.writes.requests import ChangeRequest, CopyRequest, SaveRequest
 from replicator.replication.writes.uid_retry import ROUNDS, UidRetry
@@ -23,7 +24,6 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import receive
 from replicator.store.log.forks import Branch, branch_heads, merge_branch, replay_branch
 from replicator.store.store import Store
-from replicator.view import MailboxView
 from resync.entry import anchor
 from resync.state import MailboxState
 from tests.one_node import run_inline

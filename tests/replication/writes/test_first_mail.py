@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from replicator.config import WhenShort
 from replicator.errors import DurabilityError
-from replicator.mailstore import NewMessage, SavedMessage
+from replicator.mail.mailstore import NewMessage, SavedMessage
 from replicator.replication.writes.requests import CreateRequest
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.transaction import Commit

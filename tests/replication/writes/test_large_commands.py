@@ -10,10 +10,10 @@ from typing import TypeVar
 import pytest
 
 from protocol.values import Dot, UidSet
-from replicator.mailstore import Folder
+from replicator.mail.mailstore import Folder
+from replicator.mail.view import Message, ViewChange
 from replicator.replication import cluster_mail_store
 from replicator.store.db.queries import FolderRecord
-from replicator.view import Message, ViewChange
 from tests.imap.client import fill
 from tests.one_node import one_node
 

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from protocol.commands import Reply
 from protocol.values import UidSet
 from replicator.errors import UnavailableError
-from replicator.mailstore import INBOX
+from replicator.mail.mailstore import INBOX
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 
 FLAGGED = frozenset({"\\Flagged"})

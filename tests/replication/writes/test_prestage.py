@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from protocol.commands import FetchPart, Reply
 from replicator.config import MastershipConfig, Scope, WhenShort
 from replicator.errors import DiskFullError, DurabilityError, UnavailableError
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from replicator.replication import timing
 from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from protocol.values import UidSet
 from replicator.errors import QuotaExceededError, UnavailableError
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from replicator.replication import timing
 from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.metrics import QuotaMetrics

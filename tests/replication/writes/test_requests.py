@@ -12,9 +12,9 @@ from trio.testing import MockClock
 
 from protocol.commands import Stored
 from protocol.values import UID_MAX, UidSet
-from replicator.annotations import SPECIAL_USE
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, UnavailableError
-from replicator.mailstore import INBOX, CopiedMessages, FolderStatus
+from replicator.mail.annotations import SPECIAL_USE
+from replicator.mail.mailstore import INBOX, CopiedMessages, FolderStatus
 from replicator.replication import timing
 from replicator.replication.writes.requests import CopyRequest, ExpungeRequest, NotHereYetError, StoreRequest
 from replicator.store.db.queries import MailboxKey

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from replicator.mailstore import NewMessage
+from replicator.mail.mailstore import NewMessage
 from replicator.replication.writes.requests import SaveAllRequest
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey

@@ -10,7 +10,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from replicator.view import MailboxView, Message
+from replicator.mail.view import MailboxView, Message
 
 Shown = set[tuple[bytes, bytes]]
 """Mailbox id and GUID of each message."""

@@ -17,7 +17,7 @@ import trio
 from protocol.stream_codec import Request, Response
 from protocol.values import Dot, Stamp
 from replicator.errors import ContentUnavailableError
-from replicator.mailstore import Folder, read_all
+from replicator.mail.mailstore import Folder, read_all
 from replicator.store.attachments.sweep import sweep
 from replicator.store.bodies.attachment_references import RecordedHolders
 from replicator.store.db import queries

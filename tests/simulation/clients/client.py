@@ -10,13 +10,13 @@ import trio
 
 from protocol.values import UidSet, covers
 from replicator.errors import FolderExistsError, FolderNotFoundError, MailError
-from replicator.mailstore import INBOX, Folder, NewMessage
+from replicator.mail.mailstore import INBOX, Folder, NewMessage
+from replicator.mail.view import MailboxView, Message
 from replicator.replication import timing
 from replicator.replication.tasks.runner import TaskError
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.tasks import UndeleteOptions
-from replicator.view import MailboxView, Message
 from resync.entry import NOWHERE
 from tests.replication.cluster import Node
 from tests.simulation.checks.retention import LedgerUndelete

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from protocol.values import UID_MAX, UidSet
 from replicator.imap.cache_update import believed_modseq, between, known_up_to, vanished
 from replicator.imap.wire.commands.command_types import MatchData
-from replicator.view import MailboxView, Message
+from replicator.mail.view import MailboxView, Message
 
 
 class Known(NamedTuple):

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from hashlib import sha256
 from typing import NamedTuple
 
-from replicator.view import Message
+from replicator.mail.view import Message
 from resync.row import Row
 from tests.simulation.records.history import Placement
 

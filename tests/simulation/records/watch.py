@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from protocol.values import Dot
+from replicator.mail.view import Message, ViewChange
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.message_rows import message_of
 from replicator.store.db.transaction import Commit
-from replicator.view import Message, ViewChange
 from resync.entry import Entry, MailAdd, Merge
 from tests.simulation.records.history import History, Placement
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from replicator import view
+from replicator.mail import view
 from replicator.replication import timing
 from replicator.replication.bodies import retention
 from replicator.replication.writes import prestage

@@ -7,11 +7,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from replicator.mail.view import SEEN, MailboxView
 from replicator.store.db import queries, view_cache
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.db.view_cache import Views
-from replicator.view import SEEN, MailboxView
 from tests.store.harness import (
     ALICE,
     INBOX,
@@ -141,7 +141,7 @@ async def test_view_is_made_in_the_thread_that_reads(tmp_path: Path, monkeypatch
 
 
 async def test_others_go_on_while_a_large_change_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicator.view.STEP_WORK", 10)
+    monkeypatch.setattr("replicator.mail.view.STEP_WORK", 10)
     async with open_store(tmp_path) as store, trio.open_nursery() as nursery:
         for number in range(100):
             await save(store, number)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import UID_MAX, Dot, UidSet
-from replicator.annotations import VALUE_BYTES_MAX
 from replicator.config import UidConflict
 from replicator.errors import HistoryError
+from replicator.mail.annotations import VALUE_BYTES_MAX
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey

@@ -5,7 +5,7 @@ import pytest
 from protocol.values import Dot
 from replicator.config import LimitsConfig
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
-from replicator.mailstore import INBOX as INBOX_NAME
+from replicator.mail.mailstore import INBOX as INBOX_NAME
 from replicator.store.db import queries
 from replicator.store.db.queries import FolderRecord, MailboxKey
 from resync.entry import tree_id

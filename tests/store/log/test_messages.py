@@ -6,13 +6,13 @@ import pytest
 
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import MailboxFullError
+from replicator.mail.view import SEEN
 from replicator.runtime.environment import Environment
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import forks
 from replicator.store.log.sequencer import Placed
-from replicator.view import SEEN
 from resync.row import Row
 from tests.store import consistency
 from tests.store.harness import INBOX, WORK, copying, expunging, flagging, guid, open_store, save, saving, source

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import HistoryError
+from replicator.mail.view import SEEN
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.log.apply import receive
-from replicator.view import SEEN
 from resync.entry import (
     NOWHERE,
     Change,

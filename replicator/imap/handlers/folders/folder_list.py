@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from replicator.mailstore import INBOX, SEPARATOR
+from replicator.mail.mailstore import INBOX, SEPARATOR
 
 NOSELECT = "\\Noselect"
 NONEXISTENT = "\\NonExistent"  # RFC 5258 section 3; implies the former

@@ -17,7 +17,7 @@ from replicator.imap.special_uses import checked_uses
 from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import list_line, status_line, status_response, untagged
-from replicator.mailstore import INBOX, SEPARATOR, Folder, FolderStatus
+from replicator.mail.mailstore import INBOX, SEPARATOR, Folder, FolderStatus
 
 _OF_DELETED = frozenset({c.StatusItem.DELETED, c.StatusItem.DELETED_STORAGE})
 _NAMES_BETWEEN_CHECKPOINTS = 10  # a millisecond or two where names are as long as they may be

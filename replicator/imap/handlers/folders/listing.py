@@ -24,7 +24,7 @@ from replicator.imap.session import Completion, Session
 from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import list_line
-from replicator.mailstore import Folder
+from replicator.mail.mailstore import Folder
 
 _NAMES_BETWEEN_CHECKPOINTS = 10  # a millisecond or two where names are as long as they may be
 

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from math import inf
 
-from replicator.annotations import SPECIAL_USE
 from replicator.errors import MailboxFullError
 from replicator.imap.session import Completion, Session
 from replicator.imap.special_uses import checked_uses, special_uses, uses_of
 from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import metadata_response
-from replicator.mailstore import SEPARATOR, Folder
-from replicator.watched_folders import AnnotationEvent, value_digest
+from replicator.mail.annotations import SPECIAL_USE
+from replicator.mail.mailstore import SEPARATOR, Folder
+from replicator.mail.watched_folders import AnnotationEvent, value_digest
 
 ADMIN = "/shared/admin"  # RFC 5464 section 3.2.1.1: clients cannot change it
 TOO_MANY = "METADATA TOOMANY"  # RFC 5464 section 4.3

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import trio
 
 from replicator.errors import MailError
-from replicator.folder_watch import FolderChanges
 from replicator.imap.handlers.folders.folder_list import NONEXISTENT, SUBSCRIBED
 from replicator.imap.handlers.folders.folders import counted
 from replicator.imap.handlers.folders.metadata import annotations_set_by, shown_uses
@@ -26,8 +25,9 @@ from replicator.imap.wire.event_groups import Event
 from replicator.imap.wire.fetch_items import Attribute
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import list_line, metadata_names_response, status_line, status_response
-from replicator.mailstore import Folder
-from replicator.watched_folders import FolderEvent, FolderTree
+from replicator.mail.folder_watch import FolderChanges
+from replicator.mail.mailstore import Folder
+from replicator.mail.watched_folders import FolderEvent, FolderTree
 
 _NAMES_BETWEEN_CHECKPOINTS = 20  # a millisecond or two where names are as long as they may be
 

@@ -10,7 +10,7 @@ from replicator.imap.session import Completion, Session
 from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import quota_response, quota_root_response
-from replicator.mailstore import Quota
+from replicator.mail.mailstore import Quota
 
 ROOT = "User quota"  # clients show it to people
 

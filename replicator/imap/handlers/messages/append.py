@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from protocol.framing import ContinuationNeeded, Frame, LargeLiteral
 from replicator.errors import MessageTooLargeError
-from replicator.flags import settable_in
 from replicator.imap.handlers.messages.catenate import stored_part
 from replicator.imap.session import Completion, Session
 from replicator.imap.wire.commands import command_types as c
@@ -20,7 +19,8 @@ from replicator.imap.wire.connection import WHOLE_LITERAL_BYTES
 from replicator.imap.wire.large_literal import IncomingLiteral
 from replicator.imap.wire.refusals import CommandFailedError, offering_to_create
 from replicator.imap.wire.responses import appenduid
-from replicator.mailstore import BodySink, Folder, NewMessage
+from replicator.mail.flags import settable_in
+from replicator.mail.mailstore import BodySink, Folder, NewMessage
 
 MAX_STORED_PARTS = 300
 """URLs of an APPEND. Each may have to read a whole message to find its part."""

@@ -12,7 +12,7 @@ import trio
 
 from replicator.imap.rendering.transfer_encodings import DECODERS
 from replicator.imap.wire.fetch_items import Chunk, Decoded, Printed
-from replicator.mailstore import BodyReader
+from replicator.mail.mailstore import BodyReader
 
 
 async def measured(value: Printed, body: BodyReader) -> Printed:

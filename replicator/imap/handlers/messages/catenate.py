@@ -17,8 +17,8 @@ from replicator.imap.wire.commands.command_parser import CommandSyntaxError
 from replicator.imap.wire.fetch_items import BodySection, Span
 from replicator.imap.wire.message_urls import MAX_URL, MessageUrl, MessageUrlError, printed_reason, printed_url
 from replicator.imap.wire.refusals import CommandFailedError
-from replicator.mailstore import BodyReader
-from replicator.view import Message
+from replicator.mail.mailstore import BodyReader
+from replicator.mail.view import Message
 
 _PIECE_BYTES = 64 * KIB
 

@@ -25,7 +25,7 @@ from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.fetch_items import Attribute, FetchItem, sets_seen
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.sequence_set import SavedResult
-from replicator.view import SEEN
+from replicator.mail.view import SEEN
 
 RANGES_NAMED = 10  # of UIDs, in a one-line answer
 

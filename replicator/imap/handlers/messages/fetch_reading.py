@@ -22,8 +22,8 @@ from replicator.imap.rendering.fetch_answers import ParsedBody, fetch_value
 from replicator.imap.session import Session
 from replicator.imap.wire.fetch_items import Attribute, Chunk, FetchItem, Printed, Span, Value
 from replicator.imap.wire.responses import printed
-from replicator.mailstore import BodyReader
-from replicator.view import Message
+from replicator.mail.mailstore import BodyReader
+from replicator.mail.view import Message
 
 # A slice is marked as seen by one change, so it is also the most that is marked for a client that disconnects.
 SLICE_MESSAGES = MESSAGES_BETWEEN_CHECKPOINTS

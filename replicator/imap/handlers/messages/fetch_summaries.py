@@ -26,7 +26,7 @@ from replicator.imap.rendering.summaries import Summaries, Told
 from replicator.imap.rendering.thread_id import lone_thread
 from replicator.imap.session import Session
 from replicator.imap.wire.fetch_items import Attribute, BodySection, FetchItem, needs_body, response_name
-from replicator.view import Message
+from replicator.mail.view import Message
 
 ROWS_AT_ONCE = 500
 """Messages that are told at once by their rows alone: about a millisecond."""

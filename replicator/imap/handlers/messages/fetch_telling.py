@@ -17,7 +17,7 @@ from replicator.imap.session import Session
 from replicator.imap.wire.connection import ConnectionEndedError
 from replicator.imap.wire.fetch_items import Chunk, Decoded, Value
 from replicator.imap.wire.responses import fetch_response, without_nul
-from replicator.mailstore import BodyReader
+from replicator.mail.mailstore import BodyReader
 
 log = logging.getLogger(__name__)
 

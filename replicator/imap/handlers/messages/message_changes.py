@@ -9,7 +9,6 @@ from functools import partial
 import trio
 
 from protocol.values import UidSet
-from replicator.flags import keywords, other_flags, removable_flags, settable_flags
 from replicator.imap.handlers.messages.named_messages import (
     MANY_RANGES,
     MESSAGES_BETWEEN_CHECKPOINTS,
@@ -23,7 +22,8 @@ from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError, offering_to_create
 from replicator.imap.wire.responses import copyuid, status_line
 from replicator.imap.wire.sequence_set import MessageSet, SavedResult
-from replicator.view import MailboxView, Message
+from replicator.mail.flags import keywords, other_flags, removable_flags, settable_flags
+from replicator.mail.view import MailboxView, Message
 
 _DELETED = "\\Deleted"
 

@@ -21,8 +21,8 @@ from replicator.imap.rendering.header_columns import Column, Columns, ColumnValu
 from replicator.imap.rendering.outline import Outline
 from replicator.imap.session import Session
 from replicator.imap.work_meter import WorkMeter
+from replicator.mail.view import Message
 from replicator.mime.header import Header
-from replicator.view import Message
 
 LARGEST_VALUES_BYTES = 128 * KIB
 """Memory that texts of one message, which SEARCH compares, may take in a slice."""

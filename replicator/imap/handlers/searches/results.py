@@ -34,7 +34,7 @@ from replicator.imap.wire.search_keys import (
     has_modseq,
 )
 from replicator.imap.work_meter import WorkExceededError, WorkMeter
-from replicator.view import Message
+from replicator.mail.view import Message
 
 NUMBERED_AT_ONCE = 5000  # messages, whose sequence numbers are looked up in some milliseconds
 SEARCHED_HERE_BYTES = 128 * KIB  # of values times keys, a few milliseconds at worst; more are searched in a thread

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from lark import Token, v_args
 
-from replicator.flags import RECENT
 from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.commands.builders.fetch_items import FetchItemBuilder
 from replicator.imap.wire.commands.builders.text_values import MeaninglessError, modseq_number
 from replicator.imap.wire.fetch_items import FetchItem
 from replicator.imap.wire.sequence_set import MessageSet
+from replicator.mail.flags import RECENT
 
 
 @v_args(inline=True)

@@ -13,7 +13,7 @@ from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.commands.builders.text_values import MeaninglessError, message_range, octets
 from replicator.imap.wire.mailbox_names import MailboxNameError, decode_pattern
 from replicator.imap.wire.sequence_set import SavedResult, SequenceSet
-from replicator.mailstore import SEPARATOR, canonical_name
+from replicator.mail.mailstore import SEPARATOR, canonical_name
 
 _OF_NO_NAME = 2 * SEPARATOR  # no folder's name has an empty level
 

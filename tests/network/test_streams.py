@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from replicator.config import Address
-from replicator.streams import KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, listen
+from replicator.network.streams import KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, listen
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system's own times count elsewhere")
 

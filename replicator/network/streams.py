@@ -14,10 +14,10 @@ from pathlib import Path
 
 import trio
 
-from replicator.certificates import Certificates
 from replicator.config import PeerAddress, PeerConfig, SocketPath
+from replicator.network.certificates import Certificates
+from replicator.network.tls_stream import TlsStream
 from replicator.runtime.file_modes import PRIVATE_FILE
-from replicator.tls_stream import TlsStream
 
 log = logging.getLogger(__name__)
 

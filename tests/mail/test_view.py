@@ -7,7 +7,7 @@ import random
 import pytest
 
 from protocol.values import Dot
-from replicator.view import CHANGES_KEPT, STEP_WORK, MailboxView, Message, ViewChange
+from replicator.mail.view import CHANGES_KEPT, STEP_WORK, MailboxView, Message, ViewChange
 from tests.store.harness import assert_same_view
 
 FLAGS = ("\\Seen", "\\Flagged", "$Later")
@@ -49,8 +49,8 @@ def test_view_knows_its_latest_changes() -> None:
 def test_bulk_changes_give_the_view_that_would_be_loaded(
     seed: int, step_work: int, changes_kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.view.STEP_WORK", step_work)
-    monkeypatch.setattr("replicator.view.CHANGES_KEPT", changes_kept)
+    monkeypatch.setattr("replicator.mail.view.STEP_WORK", step_work)
+    monkeypatch.setattr("replicator.mail.view.CHANGES_KEPT", changes_kept)
     dice = random.Random(seed)
     model = {uid: message(dice, uid, 1) for uid in range(1, SIZE)}
     view = view_of(model)

@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeAlias
 
 import trio
 
+from replicator.mail.watched_folders import Event, FolderTree, TreeUpdate
 from replicator.runtime.signals import Signal
-from replicator.watched_folders import Event, FolderTree, TreeUpdate
 
 EVENTS_KEPT = 100_000
 """Limit of changes of names, subscriptions and annotations kept for sessions that lag; about 150 bytes each. All

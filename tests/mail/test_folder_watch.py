@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 import trio
 
-from replicator import folder_watch
 from replicator.errors import DatabaseFailedError
-from replicator.folder_watch import FolderChanges, FolderSubscription, FolderView, Touched
-from replicator.watched_folders import (
+from replicator.mail import folder_watch
+from replicator.mail.folder_watch import FolderChanges, FolderSubscription, FolderView, Touched
+from replicator.mail.watched_folders import (
     ACCOUNT,
     AnnotationEvent,
     Event,

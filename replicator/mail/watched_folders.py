@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from resync.entry import NOWHERE
 from resync.folder_tree import SEPARATOR
 
-_INBOX = "INBOX"  # as in `replicator.mailstore`, which stands above this module
+_INBOX = "INBOX"  # as in `replicator.mail.mailstore`, which stands above this module
 
 ACCOUNT = ""
 """Name that stands for the user's account where annotations are told (RFC 5464 section 4.1)."""

@@ -21,10 +21,10 @@ from typing import NamedTuple, Protocol
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.errors import InvalidNameError
-from replicator.folder_watch import FolderSubscription
+from replicator.mail.folder_watch import FolderSubscription
+from replicator.mail.view import MailboxView, Message
 from replicator.mime.skeleton import BEGIN_BYTES, Gap, Skeleton
 from replicator.users import QuotaLimits
-from replicator.view import MailboxView, Message
 
 INBOX = "INBOX"
 SEPARATOR = "/"

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
-from replicator.certificates import Certificate, Certificates, ServerContext
 from replicator.config import CertificateConfig, OauthConfig
 from replicator.errors import ConfigError
+from replicator.network.certificates import Certificate, Certificates, ServerContext
 from tests.end_to_end.helpers.certificates import certificate
 
 

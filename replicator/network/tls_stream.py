@@ -9,7 +9,7 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from replicator.certificates import Certificate
+from replicator.network.certificates import Certificate
 
 S = TypeVar("S", bound=trio.abc.Stream)
 T = TypeVar("T")

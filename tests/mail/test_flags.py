@@ -4,8 +4,8 @@ import pytest
 
 from protocol.values import Dot, UidSet
 from replicator.errors import FlagLimitError, InvalidFlagError, MailError
-from replicator.flags import MAX_KEYWORDS, keywords, other_flags, removable_flags, settable_flags, shown_once
-from replicator.view import MailboxView, Message
+from replicator.mail.flags import MAX_KEYWORDS, keywords, other_flags, removable_flags, settable_flags, shown_once
+from replicator.mail.view import MailboxView, Message
 
 
 def test_flags_get_the_spelling_of_the_rfc_and_the_mailbox() -> None:

@@ -16,7 +16,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.proxy_header import (
+from replicator.network.proxy_header import (
     FIXED,
     HEADER_S,
     REST_BYTES_MAX,

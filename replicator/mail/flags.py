@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from protocol.values import UidSet
 from replicator.errors import FlagLimitError, InvalidFlagError
-from replicator.mailstore import Folder, MailStore
-from replicator.view import MailboxView
+from replicator.mail.mailstore import Folder, MailStore
+from replicator.mail.view import MailboxView
 
 RECENT = "\\Recent"
 

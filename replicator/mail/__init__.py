@@ -1,0 +1,6 @@
+"""Mail as doors see it: what they may ask of the node, mailboxes and folders in memory, and names that clients give.
+
+`mailstore` is the one interface between the doors and all below them. `view` is a mailbox in memory, `watched_folders`
+a user's folders, `folder_watch` tells sessions of changes in these. `flags` and `annotations` check the names and sizes
+of what clients set.
+"""

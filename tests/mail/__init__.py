@@ -1,0 +1,1 @@
+"""Tests of what doors share: the view of a mailbox, watches of folders, names of flags."""

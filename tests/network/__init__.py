@@ -1,0 +1,1 @@
+"""Tests of connections: listening, certificates, headers of proxies."""
