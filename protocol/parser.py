@@ -332,7 +332,8 @@ class _Meaning(Transformer[Token, object]):
     offer, expunge, store, merge, remote = c.Offer, c.Expunge, c.Store, c.Merge, c.Remote
     create, rename, delete = c.Create, c.Rename, c.Delete
     sync_node, sync_end, ranges = c.SyncNode, c.SyncEnd, c.Ranges
-    fetch_uid, fetch_guid, fetch_hash, fetch_part = c.FetchUid, c.FetchGuid, c.FetchHash, c.FetchPart
+    fetch_uid, fetch_guid, fetch_hash = c.FetchUid, c.FetchGuid, c.FetchHash
+    fetch_bodies, fetch_part = c.FetchBodies, c.FetchPart
     entries, settled, text, parts, new_message = c.Entries, c.Settled, c.Text, c.Parts, c.NewMessage
     done, master, moved, saved, stored = c.Done, c.Master, c.Moved, c.Saved, c.Stored
     mismatch, snapshot, content, refused = c.Mismatch, c.Snapshot, c.Content, c.Refused

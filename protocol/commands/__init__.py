@@ -13,6 +13,7 @@ from __future__ import annotations
 from protocol.commands.catching_up import (
     Ack,
     Entries,
+    FetchBodies,
     FetchGuid,
     FetchHash,
     FetchPart,
@@ -75,6 +76,7 @@ __all__ = [
     "EntryCommand",
     "EntryHeader",
     "Expunge",
+    "FetchBodies",
     "FetchGuid",
     "FetchHash",
     "FetchPart",
@@ -123,8 +125,8 @@ EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscr
 
 Command = (
     Hello | Ping | Links | Root | Dropped | Who | MasterMove | Mbox | Offer | SaveAll | EntryCommand | Remote
-    | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | FetchPart | Log
-    | Entries | Ack | Settled
+    | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | FetchBodies
+    | FetchPart | Log | Entries | Ack | Settled
 )  # fmt: skip
 
 Reply = Hello | Done | Master | Moved | Saved | Stored | Mismatch | Snapshot | Content | Parts | Refused

@@ -81,6 +81,13 @@ class FetchHash:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchBodies:
+    """Fetch small bodies by their hashes, which follow each other. Answered by `Content`, in MessagePack."""
+
+    hashes: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class FetchPart:
     """Fetch a chunk of a part of messages, by the part's hash, from this octet on. Answered by `Content`.
 

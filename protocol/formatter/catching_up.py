@@ -50,6 +50,11 @@ def _(fetch: c.FetchHash) -> list[v.Field]:
 
 
 @v.form.register
+def _(fetch: c.FetchBodies) -> list[v.Field]:
+    return ["FETCH", "BODIES", fetch.hashes]
+
+
+@v.form.register
 def _(fetch: c.FetchPart) -> list[v.Field]:
     return ["FETCH", "PART", v.content_hash(fetch.content_hash), v.number(fetch.start)]
 

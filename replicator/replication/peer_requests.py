@@ -10,6 +10,7 @@ import trio
 
 from protocol.commands import (
     Command,
+    FetchBodies,
     FetchGuid,
     FetchHash,
     FetchPart,
@@ -116,7 +117,7 @@ class PeerRequests:
                 return await head_exchange.compare(self._store, self._mastership, link, command, self._lacks)
             case SyncNode() | SyncMailbox() | Ranges() | Rows() | SyncEnd():
                 return await sync_server.answer(self._sync_server, self._mastership, link, command)
-            case FetchHash() | FetchGuid() | FetchUid() | FetchPart():
+            case FetchHash() | FetchBodies() | FetchGuid() | FetchUid() | FetchPart():
                 return await self._bodies.answer(link, command)
             case Offer():
                 return await self._prestage.answer(link, command)

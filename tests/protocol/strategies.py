@@ -83,6 +83,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "highestmodseq": numbers,
     "inline": st.booleans(),
     "anew": st.booleans(),
+    "hashes": literals,
     "keys": literals,
     "mailbox": numbers_32,
     "mailbox_id": ids,

@@ -55,6 +55,7 @@ VERBS: list[tuple[str, type]] = [
     ("a FETCH UID 1 1", c.FetchUid),
     (f"a FETCH GUID {'0' * 32}", c.FetchGuid),
     (f"a FETCH HASH {'0' * 64}", c.FetchHash),
+    ("a FETCH BODIES {0+}\r\n", c.FetchBodies),
     (f"a FETCH PART {'0' * 64} 0", c.FetchPart),
     ("a LOG ()", c.Log),
     ("a LOG () INLINE", c.Log),

@@ -1,5 +1,6 @@
 """Backfills bodies of messages whose rows arrived without log entries, newest first, from neighbours.
 
+Small bodies are fetched many at a time; then the others, and those that did not come so, one by one.
 A body that is still missing when a client reads it is fetched then. The list of missing bodies is on disk, so the
 backfill resumes after a restart. Bodies that could not be fetched are retried at intervals, not whenever a new one is
 noted: a node may lack many bodies that are lost, and its users copy messages all the time.
@@ -8,7 +9,7 @@ noted: a node may lack many bodies that are lost, and its users copy messages al
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
@@ -17,6 +18,7 @@ import trio
 
 from replicator.errors import MailError
 from replicator.replication import timing
+from replicator.replication.bodies.peer_fetch import TOGETHER, Keep
 from replicator.replication.parallel import in_turns
 from replicator.runtime.signals import Signal
 from replicator.store.bodies.body_rows import (
@@ -30,15 +32,23 @@ from replicator.store.bodies.body_rows import (
     lacking_count,
     lacking_in_vain,
     still_lacking,
+    those_here,
     write_body,
 )
 from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Store
 from resync.entry import Entry, MailAdd, Merge
 
-AT_ONCE = 16  # bodies fetched in parallel
-SLICE = 256  # bodies per read of the list
+AT_ONCE = 16  # bodies fetched in parallel, one by one
+TOGETHER_AT_ONCE = 4  # fetches of many small bodies in parallel
+SLICE = 1024  # bodies per read of the list
 NOTED = 100_000  # bodies noted between two looks, some 20 MB; a full look finds any more
+
+Lacking: TypeAlias = tuple[int, bytes]
+"""A missing body: the date of its message, in ms, and its hash."""
+
+FetchSmall: TypeAlias = Callable[[Sequence[bytes], Keep], Awaitable[None]]
+"""A function that fetches those bodies of these hashes that are small, and has them kept as they come."""
 
 WriteBody: TypeAlias = Callable[[StoredBody, Transaction], None]
 """A function that writes a fetched body in the writer's transaction."""
@@ -47,11 +57,14 @@ WriteBody: TypeAlias = Callable[[StoredBody, Transaction], None]
 class Backfill:
     """A background fetch of missing bodies. Belongs to the event loop. For `fetch`, see `Bodies.fetch`."""
 
-    def __init__(self, store: Store, fetch: Callable[[bytes, WriteBody], Awaitable[bool]]) -> None:
+    def __init__(
+        self, store: Store, fetch: Callable[[bytes, WriteBody], Awaitable[bool]], fetch_small: FetchSmall
+    ) -> None:
         self._store = store
         self._fetch = fetch
+        self._fetch_small = fetch_small
         self._wanted = Signal()
-        self._noted = set[tuple[int, bytes]]()  # (date in ms, hash) of bodies that became missing since the last look
+        self._noted = set[Lacking]()  # bodies that became missing since the last look
         self._all_at = -math.inf  # time of the next full look; math.inf: nothing was missing
         self.lacking = 0  # missing bodies as of the last look; one of several messages may count more than once
         store.listeners.append(self._note_commit)
@@ -80,14 +93,14 @@ class Backfill:
         await self._forget_in_vain()  # scans all messages, hence only after a full look
         self._all_at = trio.current_time() + timing.BACKFILL_RETRY_S
 
-    async def _look_for_noted(self, noted: list[tuple[int, bytes]]) -> None:
+    async def _look_for_noted(self, noted: list[Lacking]) -> None:
         for start in range(0, len(noted), SLICE):
             some = noted[start : start + SLICE]
             await self._forget(await self._fetched(await self._store.read(partial(still_lacking, noted=some))))
 
     async def _look_for_all(self) -> None:
         self.lacking = await self._store.read(lacking_count)
-        after: tuple[int, bytes] | None = None
+        after: Lacking | None = None
         while some := await self._store.read(partial(lacking, before=after, count=SLICE)):
             after = some[-1]
             await self._forget(await self._fetched(some))
@@ -104,22 +117,37 @@ class Backfill:
         doubted = [item for item in await self._store.read(lacking_in_vain) if item[0] == DOUBTED_MS]
         await self._forget(doubted)
 
-    async def _forget(self, found: list[tuple[int, bytes]]) -> None:
+    async def _forget(self, found: list[Lacking]) -> None:
         if found:
             await self._store.write(lambda tx: forget_lacking(tx.connection, found))
         self.lacking = await self._store.read(lacking_count)
 
-    async def _fetched(self, some: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        found = list[tuple[int, bytes]]()
+    async def _fetched(self, some: list[Lacking]) -> list[Lacking]:
+        """Fetch these bodies; return those that are here now."""
+        await in_turns(
+            self._fetch_together, [some[at : at + TOGETHER] for at in range(0, len(some), TOGETHER)], TOGETHER_AT_ONCE
+        )
+        here = await self._store.read(partial(those_here, hashes=[content_hash for _, content_hash in some]))
+        found = [item for item in some if item[1] in here]
 
-        async def fetch(item: tuple[int, bytes]) -> None:
+        async def fetch(item: Lacking) -> None:
             if await self._is_here_now(item):
                 found.append(item)
 
-        await in_turns(fetch, some, AT_ONCE)
+        await in_turns(fetch, [item for item in some if item[1] not in here], AT_ONCE)
         return found
 
-    async def _is_here_now(self, item: tuple[int, bytes]) -> bool:
+    async def _fetch_together(self, some: list[Lacking]) -> None:
+        items = {item[1]: item for item in some}
+        here = await self._store.read(partial(those_here, hashes=items))
+
+        async def keep(bodies: list[StoredBody]) -> None:
+            await self._store.write(partial(_keep_all, bodies, items=items))
+
+        with suppress(MailError):
+            await self._fetch_small([content_hash for content_hash in items if content_hash not in here], keep)
+
+    async def _is_here_now(self, item: Lacking) -> bool:
         content_hash = item[1]
         try:
             if await self._store.read(partial(is_here, content_hash=content_hash)):
@@ -137,7 +165,13 @@ class Backfill:
             self._wanted.set()
 
 
-def _keep(stored: StoredBody, tx: Transaction, item: tuple[int, bytes]) -> None:
+def _keep_all(bodies: list[StoredBody], tx: Transaction, items: dict[bytes, Lacking]) -> None:
+    """Write fetched bodies. What more is noted of the same bodies is forgotten with the next look."""
+    for stored in bodies:
+        _keep(stored, tx, items[stored.content_hash])
+
+
+def _keep(stored: StoredBody, tx: Transaction, item: Lacking) -> None:
     """Write a fetched body, and count it in the same transaction.
 
     Counting at once shows progress while other bodies of the same look take long. The body is not kept if its message

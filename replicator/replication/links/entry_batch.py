@@ -6,7 +6,6 @@ as commands (`entry_codec`). What comes is held to what commands can express, si
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from typing import cast
 
@@ -145,14 +144,10 @@ class _Unpacking:
         self._bodies_bytes += size_bytes
         if not 0 < size_bytes <= BODIES_BYTES or self._bodies_bytes > BODIES_BYTES:
             raise ValueError(f"a body is empty, or bodies have more than {BODIES_BYTES} bytes together")
-        try:
-            is_size = zstandard.frame_content_size(packed) == size_bytes  # so much memory is taken at once
-            body = self._decompressor.decompress(packed, allow_extra_data=False) if is_size else None
-        except zstandard.ZstdError as error:
-            raise ProtocolError(f"a message in ENTRIES is no zstd frame: {error}") from None
-        if body is None or hashlib.sha256(body).digest() != content_hash:
-            raise ProtocolError(f"a message in ENTRIES does not match its hash: {CHANGED_ON_THE_WAY}")
-        return StoredBody(content_hash, size_bytes, packed)
+        body = StoredBody.of_packed(content_hash, packed, size_bytes, self._decompressor)
+        if body is None or body.size_bytes != size_bytes:
+            raise ProtocolError(f"a message in ENTRIES does not match its hash or size: {CHANGED_ON_THE_WAY}")
+        return body
 
 
 def _check(entry: Entry) -> None:

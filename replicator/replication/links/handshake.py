@@ -21,6 +21,8 @@ from replicator.runtime.environment import Environment
 ZSTD = "ZSTD"
 ENTRIES = "ENTRIES"
 """The capability of a node that takes in entries in batches."""
+BODIES = "BODIES"
+"""The capability of a node that answers requests for many bodies at once."""
 BLOCKS = "BLOCKS"
 """The capability of a node whose end of a connection has no TLS: it reads and writes blocks with checksums there."""
 REBUILDING = "REBUILDING"
@@ -87,7 +89,7 @@ class Handshake:
             f"SCOPE={self._config.mastership.scope}",
             f"CONFLICT={self._config.conflict.uid}",
         )
-        abilities = (*policies, ENTRIES, *capability(self._config.checkpoint), *self._capabilities())
+        abilities = (*policies, ENTRIES, BODIES, *capability(self._config.checkpoint), *self._capabilities())
         if stream is not None and self._certify(stream) is None:
             abilities = (*abilities, BLOCKS)
         capabilities = abilities if self._is_local() else (*abilities, ZSTD)

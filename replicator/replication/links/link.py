@@ -21,6 +21,7 @@ import trio
 from protocol.commands import (
     Command,
     Done,
+    FetchBodies,
     FetchGuid,
     FetchHash,
     FetchPart,
@@ -76,11 +77,12 @@ MAX_REQUESTS = 1024  # of the peer that are being answered; more are refused
 
 _PATIENCE_S: Mapping[type, float] = {
     **dict.fromkeys(
-        (FetchHash, FetchGuid, FetchUid, FetchPart, SyncNode, SyncMailbox, Ranges, Rows), timing.LINK_REPLY_LARGE_S
+        (FetchHash, FetchBodies, FetchGuid, FetchUid, FetchPart, SyncNode, SyncMailbox, Ranges, Rows),
+        timing.LINK_REPLY_LARGE_S,
     ),
     **dict.fromkeys((Save, Offer), timing.LINK_REPLY_LONG_S),
 }
-_CONTENT = FetchHash | FetchGuid | FetchUid | FetchPart | Ranges | Rows
+_CONTENT = FetchHash | FetchBodies | FetchGuid | FetchUid | FetchPart | Ranges | Rows
 
 
 def _patience_s(command: Command) -> float:

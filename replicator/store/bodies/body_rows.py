@@ -44,6 +44,23 @@ class StoredBody:
         return cls(hashlib.sha256(body).digest(), len(body), compressor.compress(body))
 
     @classmethod
+    def of_packed(
+        cls, content_hash: bytes, packed: bytes, max_bytes: int, decompressor: zstandard.ZstdDecompressor
+    ) -> StoredBody | None:
+        """Return a small body as another node has it packed, to be stored as it came.
+
+        None: it does not unpack to a body of this hash, of 1 to `max_bytes` octets.
+        """
+        try:
+            size_bytes = zstandard.frame_content_size(packed)  # so much memory is taken at once
+            if not 0 < size_bytes <= max_bytes:
+                return None
+            body = decompressor.decompress(packed, allow_extra_data=False)
+        except zstandard.ZstdError:
+            return None
+        return cls(content_hash, size_bytes, packed) if hashlib.sha256(body).digest() == content_hash else None
+
+    @classmethod
     def of_recipe(cls, parts: Parts, holdings: Iterable[Holding]) -> StoredBody:
         """Prepare a body whose attachments are all referenced by `holdings`."""
         compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True)
@@ -136,6 +153,25 @@ def read_small_bodies(connection: sqlite3.Connection, hashes: Iterable[bytes], m
         if body is not None and hashlib.sha256(body).digest() == content_hash:
             found[content_hash] = body
             max_bytes -= len(body)
+    return found
+
+
+def read_packed(
+    connection: sqlite3.Connection, hashes: Iterable[bytes], *, max_packed_bytes: int, max_body_bytes: int
+) -> list[bytes | None]:
+    """Return small bodies as they are packed, as many of the first as fit into so many octets, but one at least.
+
+    None stands for a body that is missing, large, or of more than `max_body_bytes`. Nothing is unpacked or checked.
+    """
+    found: list[bytes | None] = []
+    query = "SELECT body FROM content WHERE hash = ? AND NOT parted AND size_bytes <= ?"
+    for content_hash in hashes:
+        row = connection.execute(query, (content_hash, max_body_bytes)).fetchone()
+        packed = row[0] if row is not None and isinstance(row[0], bytes) else None
+        max_packed_bytes -= len(packed or b"")
+        if found and max_packed_bytes < 0:
+            break
+        found.append(packed)
     return found
 
 
@@ -255,6 +291,11 @@ def body_count(connection: sqlite3.Connection) -> int:
     """Return the number of bodies that are here."""
     found: int = connection.execute("SELECT COUNT(*) FROM content").fetchone()[0]
     return found
+
+
+def those_here(connection: sqlite3.Connection, hashes: Iterable[bytes]) -> set[bytes]:
+    """Return those of the hashes of which a body is here, whole or not."""
+    return {content_hash for content_hash in hashes if is_here(connection, content_hash)}
 
 
 def is_here(connection: sqlite3.Connection, content_hash: bytes) -> bool:

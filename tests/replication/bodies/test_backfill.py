@@ -1,7 +1,7 @@
 """Backfill: which bodies a node asks for, how long it does so, and when it gives up."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from replicator.errors import DatabaseFailedError
 from replicator.replication import timing
 from replicator.replication.bodies import backfill as backfill_module
 from replicator.replication.bodies.backfill import Backfill, WriteBody
+from replicator.replication.bodies.peer_fetch import Keep
 from replicator.store.bodies.body_rows import StoredBody, is_here, lacking_count, lacking_in_vain, read_body, write_body
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
@@ -36,12 +37,14 @@ class Neighbours:
     """The nodes that are asked for bodies.
 
     `bodies`: those that they have; `delay_s`: how long an answer takes; `asked`: the hashes that they were asked for.
+    `small`: those that they send together with others, and `small_delay_s` how long that takes.
     """
 
     def __init__(self) -> None:
         self.store: Store | None = None
         self.bodies: dict[bytes, StoredBody] = {}
-        self.delay_s = 0.0
+        self.small: dict[bytes, StoredBody] = {}
+        self.delay_s = self.small_delay_s = 0.0
         self.asked: list[bytes] = []
 
     async def fetch(self, content_hash: bytes, write: WriteBody) -> bool:
@@ -51,6 +54,11 @@ class Neighbours:
         if stored is not None:
             await written(self.store, write, stored)
         return stored is not None
+
+    async def fetch_small(self, hashes: Sequence[bytes], keep: Keep) -> None:
+        await trio.sleep(self.small_delay_s)
+        if found := [self.small[content_hash] for content_hash in hashes if content_hash in self.small]:
+            await keep(found)
 
     def have_it(self) -> None:
         self.have(BODY)
@@ -104,7 +112,7 @@ async def has_body(store: Store) -> bool:
 @asynccontextmanager
 async def backfilling(store: Store, neighbours: Neighbours) -> AsyncIterator[Backfill]:
     neighbours.store = store
-    backfill = Backfill(store, neighbours.fetch)
+    backfill = Backfill(store, neighbours.fetch, neighbours.fetch_small)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(backfill.run)
         yield backfill
@@ -302,12 +310,40 @@ async def test_arrived_body_is_counted_while_others_are_awaited(tmp_path: Path, 
     async with opened(tmp_path, autojump_clock) as store, trio.open_nursery() as nursery:
         await store.write(arriving(copied("dc1.a", INBOX), copied("dc2.a", WORK, slow)))
         assert await store.read(lacking_count) == 2
-        nursery.start_soon(Backfill(store, fetch).run)
+        nursery.start_soon(Backfill(store, fetch, Neighbours().fetch_small).run)
         await trio.sleep(50)
         assert await store.read(lacking_count) == 1
         await trio.sleep(100)
         assert await store.read(lacking_count) == 0
         nursery.cancel_scope.cancel()
+
+
+async def test_small_body_is_not_asked_for_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
+    neighbours = Neighbours()
+    other = StoredBody.of(b"another body")
+    neighbours.small[BODY.content_hash] = BODY
+    neighbours.have(other)
+    async with opened(tmp_path, autojump_clock) as store, backfilling(store, neighbours):
+        await store.write(arriving(copied("dc1.a", INBOX), copied("dc2.a", WORK, other)))
+        await trio.sleep(LOOK_S)
+        assert neighbours.asked == [other.content_hash]
+        assert await has_body(store)
+        assert not await store.read(lacking_count)
+
+
+async def test_small_body_of_a_message_that_is_expunged_meanwhile_is_not_kept(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    neighbours = Neighbours()
+    neighbours.small[BODY.content_hash] = BODY
+    neighbours.small_delay_s = 5
+    async with opened(tmp_path, autojump_clock) as store:
+        await store.write(arriving(copied("dc1.a", INBOX)))
+        async with backfilling(store, neighbours):
+            await trio.sleep(timing.BACKFILL_PATIENCE_S + 1)
+            await store.write(lambda tx: tx.connection.execute("DELETE FROM lacking").rowcount)
+            await trio.sleep(LOOK_S)
+        assert not await has_body(store)
 
 
 async def test_failed_first_look_is_repeated(tmp_path: Path, autojump_clock: MockClock) -> None:
