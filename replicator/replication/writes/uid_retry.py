@@ -51,10 +51,15 @@ Named = Callable[[UidSet, Dot | None], ChangeRequest]
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """New mail. Clients may be told the UIDs only if `shown`: then this node shows the mail under them."""
+    """New mail. Clients may be told the UIDs only if `shown`: then this node shows the mail under them.
+
+    `dots`: the entries on which the reply rests. If the request was repeated, one of them is the mailbox's head, which
+    may have brought other mail: only that with one of the `guids` is the request's.
+    """
 
     uids: tuple[int, ...]
     dots: tuple[Dot, ...]
+    guids: frozenset[bytes]
     shown: bool
 
 
@@ -114,17 +119,18 @@ class UidRetry:
 
     async def add(self, operation: AddRequest) -> Added:
         """Submit a request that puts messages into a mailbox. Raises MailError."""
-        merges = self._merges
+        merges, guids = self._merges, _guids_of(operation)
         reply = await self._submit(operation)
         assert isinstance(reply, Saved)
         if merges == self._merges and all(map(self._shows, reply.dots)):
-            return Added(reply.uids, reply.dots, shown=True)
+            return Added(reply.uids, reply.dots, guids, shown=True)
         uids = await self._uids_now(operation, reply)
-        return Added(uids or reply.uids, reply.dots, shown=uids is not None)
+        return Added(uids or reply.uids, reply.dots, guids, shown=uids is not None)
 
     async def take_back(self, key: MailboxKey, added: Added) -> None:
         """Remove the messages that `add` has put there, as far as this node knows of them. Raises MailError."""
-        targets = await self._store.read(partial(placements.added_by, dots=added.dots))
+        brought = await self._store.read(partial(placements.added_by, dots=added.dots))
+        targets = [target for target in brought if target.guid in added.guids]
         if targets:
             await self.expunge(key, targets[-1].dot, targets)
 
@@ -163,6 +169,17 @@ class UidRetry:
 
     def _note_commit(self, commit: Commit) -> None:
         self._merges += sum(entry.is_merge for entry in commit.applied)
+
+
+def _guids_of(operation: AddRequest) -> frozenset[bytes]:
+    """Return the GUIDs that the request may give."""
+    match operation:
+        case SaveRequest(guid=guid):
+            return frozenset([guid])
+        case SaveAllRequest(messages=messages):
+            return frozenset(message.guid for message in messages)
+        case CopyRequest(guids=guids, spare_guids=spare_guids):
+            return frozenset([*guids, *spare_guids])
 
 
 def _of_placements(

@@ -299,6 +299,19 @@ async def test_copy_is_taken_back_under_its_new_uid(tmp_path: Path) -> None:
         assert {message.guid for message in view.messages.values()} == {*map(guid, range(3)), guid(9)}
 
 
+async def test_mail_that_another_client_saved_since_is_not_taken_back(tmp_path: Path) -> None:
+    """A repeated save rests on the newest entry of the mailbox, too, which the request has not made."""
+    async with open_store(tmp_path, environment=Environment(run_in_thread=run_inline)) as store:
+        uid_retry = UidRetry(store, lambda operation: store.write(operation.run), timeout_s=60)
+        await uid_retry.add(SAVE)
+        await uid_retry.add(SaveRequest(STORED, guid(5), 1_000, (), StoredBody.of(b"another client's")))
+        again = await uid_retry.add(SAVE)
+        assert again.uids == (1,)
+        await uid_retry.take_back(STORED, again)
+        view = await store.view(STORED)
+        assert [message.guid for message in view.messages.values()] == [guid(5)]
+
+
 # ---- one merge after another -------------------------------------------------------------------------------------
 
 
