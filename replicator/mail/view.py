@@ -12,6 +12,7 @@ section 7.4.1).
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from resync.row import Placement
 SEEN = "\\Seen"
 
 STEP_WORK = 1000  # messages that change, and flags that they get or lose, shown in a step of some milliseconds
-CHANGES_KEPT = 1000  # for clients that come back and ask what has changed; few have missed more
+CHANGES_KEPT = 250  # at least, for clients that come back and ask what has changed; in 6 KiB
 
 _NO_FLAGS: frozenset[str] = frozenset()
 
@@ -109,12 +110,12 @@ class Subscription:
 
 
 class LatestChanges:
-    """The UIDs of the messages that changed last, with the MODSEQ of each change: all changes above some MODSEQ."""
+    """The UIDs of the messages that changed last, by the HIGHESTMODSEQ that each change made."""
 
     def __init__(self, modseq: int) -> None:
-        """`modseq`: the changes up to this one are not kept."""
+        """`modseq`: changes up to this one are not kept."""
         self._complete_above = modseq
-        self._modseqs = array("Q")
+        self._modseqs = array("Q")  # ascending
         self._uids = array("I")
 
     def note(self, modseq: int, uid: int) -> None:
@@ -122,15 +123,14 @@ class LatestChanges:
         self._modseqs.append(modseq)
         self._uids.append(uid)
         if len(self._uids) > 2 * CHANGES_KEPT:
-            highest = max(self._modseqs[:CHANGES_KEPT])  # those of one entry need not ascend
-            self._complete_above = max(self._complete_above, highest)
+            self._complete_above = self._modseqs[CHANGES_KEPT - 1]
             del self._modseqs[:CHANGES_KEPT], self._uids[:CHANGES_KEPT]
 
     def above(self, modseq: int) -> set[int] | None:
         """Return the UIDs of the messages that changed above this MODSEQ; None if not all such changes are kept."""
         if modseq < self._complete_above:
             return None
-        return {uid for noted, uid in zip(self._modseqs, self._uids, strict=True) if noted > modseq}
+        return {*self._uids[bisect_right(self._modseqs, modseq) :]}
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -153,10 +153,10 @@ class MailboxView:
     uids: array[int] | None = None
     """The UIDs, ascending, which all sessions share that select the mailbox, so the array never changes; None if nobody
     has gathered them since a message came or went."""
-    latest: LatestChanges = field(init=False)
+    _latest: LatestChanges = field(init=False)
 
     def __post_init__(self) -> None:
-        self.latest = LatestChanges(self.highestmodseq)
+        self._latest = LatestChanges(self.highestmodseq)
 
     @classmethod
     def build(
@@ -186,11 +186,12 @@ class MailboxView:
         r"""Number of messages without `\Seen`."""
         return len(self.messages) - len(self.by_flag.get(SEEN, ()))
 
-    def changed_above(self, modseq: int) -> list[int] | None:
-        """Return the UIDs of the messages with a MODSEQ above this one, ascending; None if only a look at all tells."""
-        if (uids := self.latest.above(modseq)) is None:
-            return None
-        return sorted(uid for uid in uids if (message := self.messages.get(uid)) and message.modseq > modseq)
+    def changed_above(self, modseq: int) -> set[int] | None:
+        """Return the UIDs of some messages, among them all that are here and have a MODSEQ above this one.
+
+        At most 2 * CHANGES_KEPT; None if only a look at all messages tells.
+        """
+        return self._latest.above(modseq)
 
     def snapshot(self) -> list[Message]:
         """Return all messages, in any order, ten times as fast as in the order of their UIDs."""
@@ -234,7 +235,7 @@ class MailboxView:
                 before = self.messages.get(uid)
                 self.messages[uid] = after
                 self.uidnext = max(self.uidnext, uid + 1)
-                self.latest.note(after.modseq, uid)
+                self._latest.note(change.modseq, uid)
             if before is None or after is None:
                 self.uids = None
             step.note(uid, before, after)

@@ -27,20 +27,19 @@ def view_of(messages: dict[int, Message]) -> MailboxView:
 
 def assert_tells_changes(view: MailboxView) -> None:
     for since in range(view.highestmodseq + 2):
-        changed = [uid for uid, one in view.messages.items() if one.modseq > since]
-        assert view.changed_above(since) in (changed, None)
+        some = view.changed_above(since)
+        assert some is None or {uid for uid, one in view.messages.items() if one.modseq > since} <= some
 
 
 def test_view_knows_its_latest_changes() -> None:
     view = view_of({})
     one = message(random.Random(1), 1, 1)
     for modseq in range(2, 2 * CHANGES_KEPT + 3):
-        view.apply(ViewChange(b"m", modseq, SIZE, (one._replace(uid=modseq % 300 + 1, modseq=modseq),)))
-    assert view.changed_above(view.highestmodseq) == []
-    assert view.changed_above(view.highestmodseq - 2) == sorted(
-        modseq % 300 + 1 for modseq in range(view.highestmodseq - 1, view.highestmodseq + 1)
-    )
-    assert len(view.changed_above(view.highestmodseq - CHANGES_KEPT) or ()) == 300
+        view.apply(ViewChange(b"m", modseq, SIZE, (one._replace(uid=modseq % 100 + 1, modseq=modseq),)))
+    highest = view.highestmodseq
+    assert view.changed_above(highest) == set()
+    assert view.changed_above(highest - 2) == {modseq % 100 + 1 for modseq in (highest - 1, highest)}
+    assert len(view.changed_above(highest - CHANGES_KEPT) or ()) == 100
     assert view.changed_above(1) is None
 
 
@@ -62,7 +61,9 @@ def test_bulk_changes_give_the_view_that_would_be_loaded(
             for uid in expunged:
                 del model[uid]
             wanted = dice.choice([0, 1, SIZE // 2])
-            changed = [message(dice, uid, modseq) for uid in sorted(dice.sample(range(1, 2 * SIZE), wanted))]
+            changed = [
+                message(dice, uid, dice.randint(1, modseq)) for uid in sorted(dice.sample(range(1, 2 * SIZE), wanted))
+            ]
             model.update((one.uid, one) for one in changed)  # a merge may expunge a UID and give it to another mail
             change = ViewChange(b"m", modseq, 2 * SIZE, tuple(changed), tuple(expunged), Dot("dc1.a", modseq))
             for _ in view.apply_in_steps(change):

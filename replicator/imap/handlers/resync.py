@@ -83,9 +83,11 @@ async def tell_vanished(session: Session, known: UidSet) -> None:
 async def changed_since(session: Session, runs: Sequence[range], modseq: int) -> Sequence[int]:
     """Return the sequence numbers of the messages of these runs, which ascend, that have a MODSEQ above this one."""
     numbering, view = session.selection.numbering, session.selection.view
-    if (changed := view.changed_above(modseq)) is not None:
-        return [number for number in numbering.numbers(changed) if _is_in(runs, number)]
     uids, message_of = numbering.uids, view.messages.get
+    changed = view.changed_above(modseq)
+    if changed is not None and len(changed) < sum(map(len, runs)):
+        above = [uid for uid in changed if (message := message_of(uid)) and message.modseq > modseq]
+        return [number for number in numbering.numbers(above) if _is_in(runs, number)]
     numbers, found = chain.from_iterable(runs), array("I")
     while some := [*islice(numbers, LOOKED_AT_ONCE)]:
         found.extend(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from protocol.values import context_of
+from replicator.mail.mailstore import INBOX
 from replicator.store.db.chain import Chain
 from replicator.store.db.transaction import Transaction
 from resync import row as rows
@@ -85,7 +86,8 @@ def _write_folder(tx: Transaction, chain: Chain, after: FolderRow) -> None:
         _remove_annotations(tx, chain, after[1], mailbox_id)
     mailbox = tx.chain(mailbox_id)
     is_gone = deleted and not (mailbox and mailbox.messages)
-    if before is not None and (before[3] != uidvalidity or is_gone):
+    is_no_inbox_now = before is not None and before[2] == INBOX != after[2]  # whoever has selected INBOX leaves it
+    if before is not None and (before[3] != uidvalidity or is_gone or is_no_inbox_now):
         tx.commit.retired.append(mailbox_id)
 
 

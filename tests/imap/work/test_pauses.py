@@ -102,6 +102,22 @@ async def test_update_of_a_cache_pauses(
         assert sum("FETCH" in line for line in told) == 100
 
 
+@pytest.mark.parametrize("gone", [[], [1], [10], [5, 33, 60], [*range(11, 21)], [9, 10, 11, 60]])
+async def test_cache_learns_of_each_gap_between_the_pauses(
+    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, gone: list[int]
+) -> None:
+    monkeypatch.setattr(resync, "COMPARED_AT_ONCE", 10)
+    view = await mail.open_mailbox(await fill(mail, messages=60))
+    await mail.expunge(view, UidSet.of(gone))
+    async with connected(served) as client:
+        await client.log_in("alice")
+        await client.run("ENABLE QRESYNC")
+        told = await client.run(f"SELECT INBOX (QRESYNC ({view.uidvalidity} 60))")
+        vanished = [line.removeprefix("* VANISHED (EARLIER) ") for line in told if "VANISHED" in line]
+        ends = [part.split(":") for some in vanished for part in some.split(",")]
+        assert [uid for some in ends for uid in range(int(some[0]), int(some[-1]) + 1)] == gone
+
+
 async def test_search_of_many_keys_pauses_between_messages(served: ImapServices, mail: HookedMail) -> None:
     await fill(mail, messages=300)
     keys = " ".join(f"SMALLER {1000 + number}" for number in range(400))

@@ -75,6 +75,36 @@ async def test_folders_that_were_made_elsewhere_are_there(tmp_path: Path, autoju
         assert '* LSUB () "/" "Work"' in await lines_of(nodes["dc3"], 'LSUB "" *')
 
 
+@pytest.mark.parametrize(
+    ("changes", "command", "answer"),
+    [
+        (["CREATE Work"], "COPY 1 Work", "t OK [COPYUID"),
+        (["CREATE Work"], "MOVE 1 Work", "t OK Moved"),
+        (["CREATE Work"], "APPEND Work {4+}\r\ntext", "t OK [APPENDUID"),
+        (["CREATE Work"], 'SETMETADATA Work (/private/comment "x")', "t OK"),
+        (["CREATE Work"], "RENAME Work Done", "t OK"),
+        (["CREATE Work"], "DELETE Work", "t OK"),
+        (["RENAME Old New"], "DELETE Old", "t NO [NONEXISTENT]"),
+        (["RENAME Old New"], "RENAME Old Other", "t NO [NONEXISTENT]"),
+        (["RENAME Old New"], "COPY 1 Old", "t NO [TRYCREATE]"),
+        (["RENAME Old New"], "APPEND Old {4+}\r\ntext", "t NO [TRYCREATE]"),
+        (["RENAME Old New"], 'SETMETADATA Old (/private/comment "x")', "t NO [NONEXISTENT]"),
+    ],
+)
+async def test_command_means_the_folder_that_has_the_name_since_an_ok_elsewhere(
+    tmp_path: Path, autojump_clock: MockClock, changes: list[str], command: str, answer: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes["dc1"].mail.create_folder(USER, "Old")
+        await nodes.converged()
+        async with connected(services(nodes["dc3"].mail)) as client:
+            await client.log_in(USER, "INBOX")
+            await slow_lines(nodes, "dc1")
+            await lines_of(nodes["dc1"], *changes)
+            assert (await client.run(command))[-1].startswith(answer)
+
+
 async def test_annotations_that_were_set_elsewhere_are_there(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
         await nodes["dc1"].save("first")

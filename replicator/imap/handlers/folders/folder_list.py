@@ -19,6 +19,7 @@ NONEXISTENT = "\\NonExistent"  # RFC 5258 section 3; implies the former
 SUBSCRIBED = "\\Subscribed"
 
 WILDCARDS = "*%"
+_BELOW_INBOX = INBOX + SEPARATOR
 MAX_PATTERN = 1024  # characters of all patterns of a command: longer than any name
 
 
@@ -70,7 +71,7 @@ def list_entries(
         if selection.recursive and all(name in those for those in selection.criteria):
             above.update(_parents(name))
         yield None
-    matching, matching_inbox = Pattern(*patterns), Pattern(*(pattern.upper() for pattern in patterns))
+    matching, matching_inbox = Pattern(*patterns), Pattern(*map(_inbox_in_capitals, patterns))
     for name in _with_missing_parents(names, selection.unknown):
         meets = all(name in those for those in selection.criteria)
         if not (meets or name in above) or not _matches(name, matching, matching_inbox):
@@ -88,7 +89,7 @@ def lsub_entries(pattern: str, names: Sequence[str]) -> Iterator[Entry | None]:
     A parent that is not subscribed is shown only where `%` stops at it (RFC 3501 section 6.3.9).
     """
     subscribed = set(names)
-    matching, matching_inbox = Pattern(pattern), Pattern(pattern.upper())
+    matching, matching_inbox = Pattern(pattern), Pattern(_inbox_in_capitals(pattern))
     for name in _with_missing_parents(names):
         is_shown = name in subscribed or "%" in pattern
         is_entry = is_shown and _matches(name, matching, matching_inbox)
@@ -108,7 +109,14 @@ def _with_missing_parents(names: Sequence[str], others: Sequence[str] = ()) -> I
 
 
 def _matches(name: str, matching: Pattern, matching_inbox: Pattern) -> bool:
-    return matching.matches(name) or (name == INBOX and matching_inbox.matches(name))
+    is_inbox = name == INBOX or name.startswith(_BELOW_INBOX)
+    return matching.matches(name) or (is_inbox and matching_inbox.matches(name))
+
+
+def _inbox_in_capitals(pattern: str) -> str:
+    """Return the pattern with its first level as INBOX is written, of which clients may write any letter small."""
+    begin, separator, rest = pattern.partition(SEPARATOR)
+    return begin.upper() + separator + rest
 
 
 class Pattern:

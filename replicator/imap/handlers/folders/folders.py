@@ -46,6 +46,7 @@ async def delete(session: Session, command: c.Delete) -> Completion:
     if command.mailbox == INBOX:
         raise InvalidNameError("INBOX cannot be deleted")
     selection = session.selection_or_none
+    await session.mail.catch_up(session.user, command.mailbox)  # another folder may have this name by now
     folder = await session.folder(command.mailbox)
     await session.mail.delete_folder(session.user, command.mailbox)
     if selection is not None and selection.folder.mailbox_id == folder.mailbox_id:
@@ -54,13 +55,17 @@ async def delete(session: Session, command: c.Delete) -> Completion:
 
 
 async def rename(session: Session, command: c.Rename) -> Completion:
-    """Run RENAME."""
+    """Run RENAME. If INBOX is selected and renamed, none is selected afterwards: its mail is in another folder."""
     _check_net_unicode(command.new_name)
     name = command.new_name.removesuffix(SEPARATOR)
+    await session.mail.catch_up(session.user)
     try:
         await session.mail.rename_folder(session.user, command.mailbox, name)
     except MailboxFullError as error:
         raise session.refusal_of(error) from error
+    selection = session.selection_or_none
+    if selection is not None and command.mailbox == selection.folder.name == INBOX:
+        session.select(None)
     return Completion("Renamed")
 
 

@@ -58,6 +58,7 @@ def _answer(command: c.GetMetadata, known: Mapping[str, bytes], *, utf8: bool) -
 
 async def set_metadata(session: Session, command: c.SetMetadata) -> Completion:
     """Run SETMETADATA."""
+    await session.mail.catch_up(session.user)
     folder = await _home(session, command.mailbox)
     values = dict(command.values)
     for value in values.values():

@@ -37,6 +37,7 @@ _EXPECTED = {
 async def append(session: Session, command: c.Append) -> Completion:
     """Run APPEND, with APPENDUID (RFC 4315 section 3). A bad command is refused before the message is read."""
     _check_complete(command)
+    await session.mail.catch_up(session.user)
     with offering_to_create(command.mailbox):
         folder = await session.folder(command.mailbox)
         async with AsyncExitStack() as sinks:

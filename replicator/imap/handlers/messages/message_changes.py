@@ -144,6 +144,7 @@ async def _tell_flags(
 async def copy(session: Session, command: c.Copy) -> Completion:
     """Run COPY and MOVE, with COPYUID (RFC 4315 section 3), on all of the messages or none."""
     selection = _writable(session) if command.remove else session.selection
+    await session.mail.catch_up(session.user)
     runs = await resolved(session, command.numbers, by_uid=command.by_uid)
     with offering_to_create(command.mailbox):
         destination = await session.folder(command.mailbox)

@@ -65,8 +65,11 @@ async def announce(
         is_news = is_news or bool(lines)
         await session.write(lines)
         await trio.lowlevel.checkpoint()
+    new = selection.news(known)
+    if new and wishes.items:
+        await session.write(await selection.claim_recent())  # FETCH tells it
     with session.reading_within(READING_S):
-        results = await _tell_new(session, selection.news(known), wishes.items)
+        results = await _tell_new(session, new, wishes.items)
     return is_news or results
 
 
