@@ -66,7 +66,7 @@ async def announce(
         await session.write(lines)
         await trio.lowlevel.checkpoint()
     new = selection.news(known)
-    if new and wishes.items:
+    if new and (wishes.items or updates is not None):
         await session.write(await selection.claim_recent())  # FETCH tells it
     with session.reading_within(READING_S):
         results = await _tell_new(session, new, wishes.items)

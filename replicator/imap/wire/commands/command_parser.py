@@ -29,6 +29,8 @@ _WORDS = {
     "DATE_TIME": "a date and time",
     "DOLLAR": "a sequence set",
     "DOT": "a full stop",
+    "ENTRY_NAME": 'the name of a flag, such as "/flags/\\\\draft",',
+    "ENTRY_TYPE": "all or priv or shared",
     "FETCH_MACRO": "a macro",
     "FLAG": "a flag",
     "INITIAL_RESPONSE": "base64",
@@ -44,7 +46,7 @@ _WORDS = {
     "METADATA_DEPTH": "0 or 1 or infinity",
     "NAMING_FILTER": "a kind of mailboxes",
     "NUMBER": "a number",
-    "NZ_NUMBER": "a number",
+    "NZ_NUMBER": "a number above 0",
     "PART": "a part number",
     "QUOTED": "a quoted string",
     "COLON": ":",
@@ -170,10 +172,19 @@ def _explain(error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken, text
                 return f"Expected {'an argument' if b' ' in text else 'the name of a command'} {where}"
     if _is_outside_ascii(error, text, expected):
         where += _OUTSIDE_ASCII
+    if "QUOTED" in expected and _is_open_quote(error, text):
+        return f"The quoted string {where} has no end"
     for terminal, words in _ALTERNATIVES.items():
         if terminal in expected:
             return f"Expected {words} {where}"
     return f"Expected {' or '.join(sorted({_WORDS.get(name, name) for name in expected}))} {where}"
+
+
+def _is_open_quote(error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken, text: bytes) -> bool:
+    """Return True if the error is at a quotation mark, and none ends the string."""
+    if isinstance(error, UnexpectedEOF) or error.pos_in_stream is None:
+        return False
+    return re.match(rb'"(?:[^"\\]|\\.)*\Z', text[error.pos_in_stream :], re.DOTALL) is not None
 
 
 def _is_outside_ascii(
