@@ -62,6 +62,13 @@ BODIES_PATIENCE_S = 25.0
 PEER_FETCH_NEXT_AFTER_S = 8.0
 """Until the next neighbour is asked as well; a slow link has had its time."""
 
+# ---- bodies/small_fetch.py
+
+SMALL_FETCH_PATIENCE_S = 8.0
+"""For a reply with many small bodies; then the next neighbour is asked."""
+SMALL_FETCH_SLOW_S = 60.0
+"""Until a neighbour that was slow is asked for many bodies again; meanwhile each is asked for alone."""
+
 # ---- bodies/download.py
 
 DOWNLOAD_FLUSH_TIMEOUT_S = 30.0

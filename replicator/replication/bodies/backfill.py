@@ -9,7 +9,7 @@ noted: a node may lack many bodies that are lost, and its users copy messages al
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
@@ -18,7 +18,7 @@ import trio
 
 from replicator.errors import MailError
 from replicator.replication import timing
-from replicator.replication.bodies.peer_fetch import TOGETHER, Keep
+from replicator.replication.bodies.small_fetch import TOGETHER, Keep
 from replicator.replication.parallel import in_turns
 from replicator.runtime.signals import Signal
 from replicator.store.bodies.body_rows import (
@@ -115,11 +115,13 @@ class Backfill:
             return
         await self._store.write(lambda tx: doubt_lacking(tx.connection, in_vain))
         doubted = [item for item in await self._store.read(lacking_in_vain) if item[0] == DOUBTED_MS]
-        await self._forget(doubted)
+        await self._store.write(lambda tx: forget_lacking(tx.connection, doubted))
+        self.lacking = await self._store.read(lacking_count)
 
     async def _forget(self, found: list[Lacking]) -> None:
+        """Forget those of these bodies that are still here: one may have been removed, and noted anew."""
         if found:
-            await self._store.write(lambda tx: forget_lacking(tx.connection, found))
+            await self._store.write(partial(_forget_those_here, items=found))
         self.lacking = await self._store.read(lacking_count)
 
     async def _fetched(self, some: list[Lacking]) -> list[Lacking]:
@@ -127,7 +129,7 @@ class Backfill:
         await in_turns(
             self._fetch_together, [some[at : at + TOGETHER] for at in range(0, len(some), TOGETHER)], TOGETHER_AT_ONCE
         )
-        here = await self._store.read(partial(those_here, hashes=[content_hash for _, content_hash in some]))
+        here = await self._here([content_hash for _, content_hash in some])
         found = [item for item in some if item[1] in here]
 
         async def fetch(item: Lacking) -> None:
@@ -139,13 +141,19 @@ class Backfill:
 
     async def _fetch_together(self, some: list[Lacking]) -> None:
         items = {item[1]: item for item in some}
-        here = await self._store.read(partial(those_here, hashes=items))
+        here = await self._here(items)
 
         async def keep(bodies: list[StoredBody]) -> None:
             await self._store.write(partial(_keep_all, bodies, items=items))
 
         with suppress(MailError):
             await self._fetch_small([content_hash for content_hash in items if content_hash not in here], keep)
+
+    async def _here(self, hashes: Iterable[bytes]) -> set[bytes]:
+        """Return those of these bodies that are here; none if the database cannot tell of one: each is tried alone."""
+        with suppress(MailError):
+            return await self._store.read(partial(those_here, hashes=hashes))
+        return set()
 
     async def _is_here_now(self, item: Lacking) -> bool:
         content_hash = item[1]
@@ -163,6 +171,10 @@ class Backfill:
                 self._noted.update(_without_bodies(entry))
         if self._noted:
             self._wanted.set()
+
+
+def _forget_those_here(tx: Transaction, items: list[Lacking]) -> None:
+    forget_lacking(tx.connection, [item for item in items if is_here(tx.connection, item[1])])
 
 
 def _keep_all(bodies: list[StoredBody], tx: Transaction, items: dict[bytes, Lacking]) -> None:

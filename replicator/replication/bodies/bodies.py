@@ -25,10 +25,11 @@ from replicator.replication.bodies.backfill import Backfill, WriteBody
 from replicator.replication.bodies.download import Downloader, Keepers
 from replicator.replication.bodies.orphan_sweep import AttachmentTotals, OrphanSweep
 from replicator.replication.bodies.outlines import Outlines
-from replicator.replication.bodies.peer_fetch import AnyFetch, Fetched, Keep, Links, fetch, fetch_chunk, fetch_small
+from replicator.replication.bodies.peer_fetch import AnyFetch, Fetched, Links, fetch, fetch_chunk
 from replicator.replication.bodies.reader import LargeBody, PlainBody, recipe_of
 from replicator.replication.bodies.retention import Retention
 from replicator.replication.bodies.search_texts import SearchTexts
+from replicator.replication.bodies.small_fetch import SmallFetch
 from replicator.replication.bodies.spare_time import SpareTime
 from replicator.replication.bodies.upload import Room, Sink
 from replicator.replication.links.link import PeerLink
@@ -62,11 +63,10 @@ class Bodies:
         self._run_in_thread = environment.run_in_thread
         self._inline_max_bytes = content.inline_max_bytes
         self._links = links
-        self._asked_together = 0
         self._attachments = NodeAttachments(store.attachments, environment, self._elsewhere, metrics)
         self._downloader = Downloader(store, self._attachments, environment.run_in_thread, links)
         self._room = Room(store.attachments)
-        self._backfill = Backfill(store, self.fetch, self._fetch_small)
+        self._backfill = Backfill(store, self.fetch, SmallFetch(lambda: [*links()]).fetch)
         self._retention = Retention(
             store, content.keep_expunged_s, environment.clock_ms, let_go=self._downloader.let_go_removed
         )
@@ -139,13 +139,6 @@ class Bodies:
     async def fetch(self, content_hash: bytes, write: WriteBody) -> bool:
         """Fetch a body from a neighbour and write it; return False if no neighbour has it. Raises MailError."""
         return await self._fetch(content_hash, write, timing.BODIES_FETCH_PATIENCE_S)
-
-    async def _fetch_small(self, hashes: Sequence[bytes], keep: Keep) -> None:
-        """Fetch bodies as `peer_fetch.fetch_small` does, each time from another neighbour first."""
-        self._asked_together += 1
-        links = [*self._links()]
-        first = self._asked_together % max(1, len(links))
-        await fetch_small([*links[first:], *links[:first]], hashes, keep)
 
     async def heal(self, content_hash: bytes) -> bool:
         """Try `bring_back` once; return False also if the body is unavailable now. Raises MailError."""

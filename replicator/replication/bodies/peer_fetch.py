@@ -6,14 +6,11 @@ A body with attachments travels as its recipe; a node that lacks attachments req
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import NamedTuple, TypeAlias, TypeVar, assert_never, cast
+from typing import NamedTuple, TypeAlias, TypeVar, assert_never
 
-import msgpack
 import trio
-import zstandard
 
 from protocol.commands import (
     Content,
@@ -27,24 +24,17 @@ from protocol.commands import (
     Refused,
     Reply,
 )
-from protocol.stream_codec import ProtocolError
-from protocol.units import KIB
 from replicator.errors import UnavailableError
 from replicator.replication import timing
-from replicator.replication.links.handshake import BODIES
+from replicator.replication.bodies import small_fetch
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, Attached
-from replicator.store.bodies.body_rows import StoredBody, read_body, read_packed
+from replicator.store.bodies.body_rows import read_body
 from replicator.store.db import queries
-from replicator.store.db.entry_validation import HASH_BYTES
 from replicator.store.db.queries import Connection
 from replicator.store.store import Store
 
 T = TypeVar("T")
-
-TOGETHER = 64  # bodies in one request
-TOGETHER_BYTES = 64 * KIB  # of them, packed: other replies queue behind no more (`link.OUTPUT_BYTES`)
-SMALL_BYTES = 64 * KIB  # of a body that is fetched with others, unpacked
 
 AnyFetch: TypeAlias = FetchHash | FetchBodies | FetchGuid | FetchUid | FetchPart
 
@@ -54,9 +44,6 @@ ReadChunk: TypeAlias = Callable[[bytes, int], Awaitable[bytes | None]]
 
 Links: TypeAlias = Callable[[], Iterable[PeerLink]]
 """A function that returns the current links to the neighbours."""
-
-Keep: TypeAlias = Callable[[list[StoredBody]], Awaitable[None]]
-"""A function that writes bodies that have come."""
 
 
 class Fetched(NamedTuple):
@@ -72,56 +59,6 @@ async def fetch(links: Iterable[PeerLink], content_hash: bytes) -> Fetched | Non
     None: no reachable neighbour has it. Raises UnavailableError if that cannot be known now.
     """
     return await _first(links, partial(_fetch, content_hash=content_hash))
-
-
-async def fetch_small(links: Iterable[PeerLink], hashes: Sequence[bytes], keep: Keep) -> None:
-    """Fetch bodies from neighbours, many in a reply, and have `keep` write those of each reply. Raises what it raises.
-
-    Left out are large bodies, and those that no neighbour sent: whether one of them has these, `fetch` tells.
-    """
-    wanted = hashes
-    for link in links:
-        if wanted and BODIES in link.hello.capabilities:
-            wanted = await _fetch_small(link, wanted, keep)
-
-
-async def _fetch_small(link: PeerLink, hashes: Sequence[bytes], keep: Keep) -> Sequence[bytes]:
-    """Fetch what this neighbour sends of these bodies; return the hashes of the others."""
-    others: list[bytes] = []
-    with suppress(LinkDownError):
-        while hashes:
-            some = hashes[:TOGETHER]
-            reply = await link.request(FetchBodies(b"".join(some)))
-            if not isinstance(reply, Content):
-                break
-            answered, bodies = await link.run_in_thread(partial(_unpacked, reply.message, some))
-            if not answered:
-                break
-            await keep(bodies)
-            came = {body.content_hash for body in bodies}
-            others += [content_hash for content_hash in some[:answered] if content_hash not in came]
-            hashes = hashes[answered:]
-    return [*others, *hashes]
-
-
-def _unpacked(packed: bytes, hashes: Sequence[bytes]) -> tuple[int, list[StoredBody]]:
-    """Return how many of the first hashes a reply answers, and the bodies in it that match theirs.
-
-    (0, []) if it cannot be read.
-    """
-    try:
-        answers = msgpack.unpackb(packed, use_list=False)
-    except (msgpack.UnpackException, ValueError):
-        return 0, []
-    if not isinstance(answers, tuple) or len(answers) > len(hashes):
-        return 0, []
-    decompressor = zstandard.ZstdDecompressor()
-    bodies = (
-        StoredBody.of_packed(content_hash, answer, SMALL_BYTES, decompressor)
-        for content_hash, answer in zip(hashes, answers, strict=False)
-        if type(answer) is bytes
-    )
-    return len(answers), [body for body in bodies if body is not None]
 
 
 async def fetch_chunk(links: Iterable[PeerLink], attached: Attached, number: int) -> bytes | None:
@@ -197,7 +134,7 @@ async def answer_fetch(store: Store, link: PeerLink, command: AnyFetch, read_chu
     found: bytes | Parts | None = None
     match command:
         case FetchBodies(hashes):
-            return await _small_bodies(store, hashes)
+            return await small_fetch.answer(store, hashes)
         case FetchPart(part, start):
             found = await read_chunk(part, start)
         case FetchHash(content_hash):
@@ -212,16 +149,6 @@ async def answer_fetch(store: Store, link: PeerLink, command: AnyFetch, read_chu
     if found is None:
         return Refused(RefusalCode.NO_CONTENT, "this node does not have this content")
     return Content(found) if isinstance(found, bytes) else found
-
-
-async def _small_bodies(store: Store, joined: bytes) -> Content:
-    """Return the answer to FETCH BODIES: the first of the bodies, packed; nil for each that is not here, or large."""
-    if len(joined) % HASH_BYTES:
-        raise ProtocolError(f"FETCH BODIES with {len(joined)} bytes, which are not whole hashes")
-    end = min(len(joined), TOGETHER * HASH_BYTES)
-    hashes = [joined[start : start + HASH_BYTES] for start in range(0, end, HASH_BYTES)]
-    read = partial(read_packed, hashes=hashes, max_packed_bytes=TOGETHER_BYTES, max_body_bytes=SMALL_BYTES)
-    return Content(cast("bytes", msgpack.packb(await store.read(read))))
 
 
 async def _read(store: Store, find: Callable[[Connection], bytes | None]) -> bytes | Parts | None:

@@ -53,13 +53,14 @@ Named = Callable[[UidSet, Dot | None], ChangeRequest]
 class Added:
     """New mail. Clients may be told the UIDs only if `shown`: then this node shows the mail under them.
 
-    `dots`: the entries on which the reply rests. If the request was repeated, one of them is the mailbox's head, which
-    may have brought other mail: only that with one of the `guids` is the request's.
+    `dots`: the entries on which the reply rests. If a save was repeated, one of them is the mailbox's head, which may
+    have brought other mail: only that with one of the `guids` is the request's. None for a copy, which clients never
+    repeat: all that its entry has brought.
     """
 
     uids: tuple[int, ...]
     dots: tuple[Dot, ...]
-    guids: frozenset[bytes]
+    guids: frozenset[bytes] | None
     shown: bool
 
 
@@ -130,7 +131,7 @@ class UidRetry:
     async def take_back(self, key: MailboxKey, added: Added) -> None:
         """Remove the messages that `add` has put there, as far as this node knows of them. Raises MailError."""
         brought = await self._store.read(partial(placements.added_by, dots=added.dots))
-        targets = [target for target in brought if target.guid in added.guids]
+        targets = [target for target in brought if added.guids is None or target.guid in added.guids]
         if targets:
             await self.expunge(key, targets[-1].dot, targets)
 
@@ -171,15 +172,15 @@ class UidRetry:
         self._merges += sum(entry.is_merge for entry in commit.applied)
 
 
-def _guids_of(operation: AddRequest) -> frozenset[bytes]:
-    """Return the GUIDs that the request may give."""
+def _guids_of(operation: AddRequest) -> frozenset[bytes] | None:
+    """Return the GUIDs that a save gives; None for a copy, whose master may make GUIDs of its own."""
     match operation:
         case SaveRequest(guid=guid):
             return frozenset([guid])
         case SaveAllRequest(messages=messages):
             return frozenset(message.guid for message in messages)
-        case CopyRequest(guids=guids, spare_guids=spare_guids):
-            return frozenset([*guids, *spare_guids])
+        case CopyRequest():
+            return None
 
 
 def _of_placements(

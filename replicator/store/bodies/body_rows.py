@@ -49,11 +49,11 @@ class StoredBody:
     ) -> StoredBody | None:
         """Return a small body as another node has it packed, to be stored as it came.
 
-        None: it does not unpack to a body of this hash, of 1 to `max_bytes` octets.
+        None: it does not unpack to a body of this hash, of 1 to `max_bytes` octets, or no node packs a body so badly.
         """
         try:
             size_bytes = zstandard.frame_content_size(packed)  # so much memory is taken at once
-            if not 0 < size_bytes <= max_bytes:
+            if not 0 < size_bytes <= max_bytes or len(packed) > most_packed_bytes(size_bytes):
                 return None
             body = decompressor.decompress(packed, allow_extra_data=False)
         except zstandard.ZstdError:
@@ -77,6 +77,11 @@ class StoredBody:
     def memory_bytes(self) -> int:
         """Memory that the body takes, in octets: a small one is kept packed."""
         return len(self.packed) + (0 if self.parts is None else len(self.parts.recipe))
+
+
+def most_packed_bytes(size_bytes: int) -> int:
+    """Return the octets that a body of this size takes at most when it is packed: more than zstd's own bound."""
+    return size_bytes + size_bytes // 128 + 128
 
 
 def size_of(message: bytes | Parts) -> int:
@@ -168,6 +173,8 @@ def read_packed(
     for content_hash in hashes:
         row = connection.execute(query, (content_hash, max_body_bytes)).fetchone()
         packed = row[0] if row is not None and isinstance(row[0], bytes) else None
+        if packed is not None and len(packed) > most_packed_bytes(max_body_bytes):
+            packed = None
         max_packed_bytes -= len(packed or b"")
         if found and max_packed_bytes < 0:
             break

@@ -16,8 +16,16 @@ from replicator.errors import DatabaseFailedError
 from replicator.replication import timing
 from replicator.replication.bodies import backfill as backfill_module
 from replicator.replication.bodies.backfill import Backfill, WriteBody
-from replicator.replication.bodies.peer_fetch import Keep
-from replicator.store.bodies.body_rows import StoredBody, is_here, lacking_count, lacking_in_vain, read_body, write_body
+from replicator.replication.bodies.small_fetch import Keep
+from replicator.store.bodies.body_rows import (
+    StoredBody,
+    is_here,
+    is_lacking,
+    lacking_count,
+    lacking_in_vain,
+    read_body,
+    write_body,
+)
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import apply, receive
@@ -46,6 +54,7 @@ class Neighbours:
         self.small: dict[bytes, StoredBody] = {}
         self.delay_s = self.small_delay_s = 0.0
         self.asked: list[bytes] = []
+        self.asked_together: list[bytes] = []
 
     async def fetch(self, content_hash: bytes, write: WriteBody) -> bool:
         self.asked.append(content_hash)
@@ -56,6 +65,7 @@ class Neighbours:
         return stored is not None
 
     async def fetch_small(self, hashes: Sequence[bytes], keep: Keep) -> None:
+        self.asked_together += hashes
         await trio.sleep(self.small_delay_s)
         if found := [self.small[content_hash] for content_hash in hashes if content_hash in self.small]:
             await keep(found)
@@ -344,6 +354,59 @@ async def test_small_body_of_a_message_that_is_expunged_meanwhile_is_not_kept(
             await store.write(lambda tx: tx.connection.execute("DELETE FROM lacking").rowcount)
             await trio.sleep(LOOK_S)
         assert not await has_body(store)
+
+
+async def test_body_that_is_here_is_not_asked_for(tmp_path: Path, autojump_clock: MockClock) -> None:
+    neighbours = Neighbours()
+    async with opened(tmp_path, autojump_clock) as store:
+        await store.write(arriving(copied("dc1.a", INBOX)))
+        await store.write(lambda tx: write_body(tx.connection, BODY))
+        async with backfilling(store, neighbours):
+            await trio.sleep(LOOK_S)
+        assert neighbours.asked == neighbours.asked_together == []
+        assert not await store.read(lacking_count)
+
+
+async def test_body_that_is_removed_during_a_look_stays_noted(tmp_path: Path, autojump_clock: MockClock) -> None:
+    neighbours = Neighbours()
+    slow = StoredBody.of(b"a large body")
+    neighbours.small[BODY.content_hash] = BODY
+    neighbours.have(slow)
+    neighbours.delay_s = 50
+    async with opened(tmp_path, autojump_clock) as store:
+        await store.write(arriving(copied("dc1.a", INBOX), copied("dc2.a", WORK, slow)))
+        async with backfilling(store, neighbours):
+            await trio.sleep(timing.BACKFILL_PATIENCE_S + 10)
+            assert await has_body(store)
+            neighbours.small.clear()
+
+            def remove(tx: Transaction) -> None:
+                tx.connection.execute("DELETE FROM content WHERE hash = ?", (BODY.content_hash,))
+                tx.connection.execute("INSERT INTO lacking VALUES (1000, ?)", (BODY.content_hash,))
+
+            await store.write(remove)
+            await trio.sleep(60)
+            assert await store.read(lambda reader: is_lacking(reader, BODY.content_hash))
+
+
+async def test_bodies_whose_rows_cannot_be_read_hold_up_no_other(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_here_or_damaged(connection: sqlite3.Connection, content_hash: bytes) -> bool:
+        if content_hash == BODY.content_hash:
+            raise sqlite3.DatabaseError("database disk image is malformed")
+        return is_here(connection, content_hash)
+
+    monkeypatch.setattr("replicator.store.bodies.body_rows.is_here", is_here_or_damaged)
+    monkeypatch.setattr(backfill_module, "is_here", is_here_or_damaged)
+    neighbours = Neighbours()
+    other = StoredBody.of(b"another body")
+    neighbours.have(other)
+    async with opened(tmp_path, autojump_clock) as store:
+        await store.write(arriving(copied("dc1.a", INBOX), copied("dc2.a", WORK, other)))
+        async with backfilling(store, neighbours):
+            await trio.sleep(LOOK_S)
+        assert await store.read(partial(is_here, content_hash=other.content_hash))
 
 
 async def test_failed_first_look_is_repeated(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -19,8 +20,9 @@ from trio.testing import MockClock
 from protocol.commands import Content, FetchBodies, FetchHash, RefusalCode, Refused, Reply
 from protocol.stream_codec import ProtocolError
 from replicator.replication import timing
-from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.peer_fetch import SMALL_BYTES, TOGETHER, TOGETHER_BYTES, AnyFetch, ReadChunk
+from replicator.replication.bodies import peer_fetch, small_fetch
+from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
+from replicator.replication.bodies.small_fetch import SMALL_BYTES, TOGETHER, TOGETHER_BYTES, SmallFetch
 from replicator.replication.links import handshake
 from replicator.replication.links.link import PeerLink
 from replicator.store.bodies.body_rows import StoredBody, lacking_count, replace_body
@@ -45,7 +47,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, answer: Answer = lambda _store, _comm
     return asked
 
 
-async def come_with_a_new_disk(nodes: Cluster, sid: str) -> Node:
+async def come_with_a_new_disk(nodes: Cluster, sid: str, within_s: float = 120.0) -> Node:
     """Start the node anew, without its mail and without entries that bring it; return it when it has all bodies."""
     await nodes.converged()
     await nodes.stop(sid)
@@ -56,7 +58,7 @@ async def come_with_a_new_disk(nodes: Cluster, sid: str) -> Node:
     await nodes.linked()
     await nodes.converged()
     await trio.sleep(timing.BACKFILL_PATIENCE_S)
-    await until(lambda: not nodes[sid].coordinator.bodies._backfill.lacking)
+    await until(lambda: not nodes[sid].coordinator.bodies._backfill.lacking, within_s)
     assert not await nodes[sid].store.read(lacking_count)
     return nodes[sid]
 
@@ -130,11 +132,54 @@ async def test_bodies_that_do_not_come_together_are_fetched_one_by_one(
         )  # else each of two neighbours sends what the other cannot
 
 
+@pytest.mark.parametrize("silent", ["dc1", "dc2"])
+async def test_silent_neighbour_holds_up_small_bodies_once(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
+    usual = peer_fetch.answer_fetch
+    texts = [f"text {number}" for number in range(3 * TOGETHER)]
+    async with cluster(tmp_path, autojump_clock, 3) as nodes:
+        for text in texts:
+            await nodes["dc1"].save(text)
+        await nodes.converged()
+        store = nodes[silent].store
+
+        async def answering(asked: Store, link: PeerLink, command: AnyFetch, read_chunk: ReadChunk) -> Reply:
+            if isinstance(command, FetchBodies) and asked is store:
+                await trio.sleep_forever()
+            return await usual(asked, link, command, read_chunk)
+
+        monkeypatch.setattr(peer_fetch, "answer_fetch", answering)
+        await assert_has(await come_with_a_new_disk(nodes, "dc3", 2 * timing.SMALL_FETCH_PATIENCE_S), texts)
+
+
+async def test_link_that_breaks_between_replies_leaves_the_rest_to_others(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links: list[PeerLink] = []
+
+    texts = [random.Random(number).randbytes(SMALL_BYTES // 3).hex() for number in range(6)]
+    usual = SmallFetch._ask
+
+    async def ask(self: SmallFetch, link: PeerLink, hashes: Sequence[bytes]) -> tuple[int, list[StoredBody]]:
+        links.append(link)
+        if len(links) == 2:
+            link.scope.cancel()
+        return await usual(self, link, hashes)
+
+    monkeypatch.setattr(SmallFetch, "_ask", ask)
+    async with cluster(tmp_path, autojump_clock, 3) as nodes:
+        for text in texts:
+            await nodes["dc1"].save(text)
+        await assert_has(await come_with_a_new_disk(nodes, "dc3"), texts)
+        assert len(links) > 2
+
+
 async def test_hashes_that_are_none_are_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         with pytest.raises(ProtocolError, match="33 bytes, which are not whole hashes"):
-            await peer_fetch._small_bodies(nodes["dc1"].store, bytes(33))
-        none = await peer_fetch._small_bodies(nodes["dc1"].store, bytes(32 * (TOGETHER + 1)))
+            await small_fetch.answer(nodes["dc1"].store, bytes(33))
+        none = await small_fetch.answer(nodes["dc1"].store, bytes(32 * (TOGETHER + 1)))
         assert msgpack.unpackb(none.message) == [None] * TOGETHER
 
 
@@ -145,9 +190,31 @@ ANSWERS = st.lists(st.sampled_from([None, b"", 7, *(body.packed for body in BODI
 
 @given(st.binary() | ANSWERS.map(lambda answers: cast("bytes", msgpack.packb(answers))))
 def test_any_reply_is_read_or_passed_over(reply: bytes) -> None:
-    answered, bodies = peer_fetch._unpacked(reply, HASHES)
+    answered, bodies = small_fetch.unpacked(reply, HASHES)
     assert 0 <= answered <= len(HASHES)
     assert all(body in BODIES[:answered] for body in bodies)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"\xdd\x01\x00\x00\x00" + bytes(1 << 24),  # an array of 16 million zeros
+        b"\xdc\x00\x04" + 4 * b"\xc0",  # one answer more than was asked for
+        b"\x91\x81\xc0\xc0",
+    ],
+)
+def test_reply_that_no_node_sends_is_passed_over(reply: bytes) -> None:
+    assert small_fetch.unpacked(reply, HASHES) == (0, [])
+
+
+def test_body_that_is_packed_badly_is_not_taken() -> None:
+    """What a peer sends is stored as it came, and sent on."""
+    empty_block, last_block = b"\x00\x00\x00", b"\x09\x00\x00x"
+    frame = b"\x28\xb5\x2f\xfd\x20\x01"  # of one octet
+    name = hashlib.sha256(b"x").digest()
+    for blocks, taken in ((1, True), (1000, False)):
+        packed = cast("bytes", msgpack.packb([frame + blocks * empty_block + last_block]))
+        assert bool(small_fetch.unpacked(packed, [name])[1]) == taken
 
 
 def test_reply_is_held_to_sizes() -> None:
@@ -155,4 +222,4 @@ def test_reply_is_held_to_sizes() -> None:
     fits = StoredBody.of(bytes(SMALL_BYTES))
     packed = cast("bytes", msgpack.packb([large.packed, fits.packed, b"", fits.packed]))
     hashes = [large.content_hash, fits.content_hash, HASHES[0], HASHES[1]]
-    assert peer_fetch._unpacked(packed, hashes) == (4, [fits])
+    assert small_fetch.unpacked(packed, hashes) == (4, [fits])

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -297,6 +298,22 @@ async def test_copy_is_taken_back_under_its_new_uid(tmp_path: Path) -> None:
         await here.take_back(STORED, done)
         view = await store.view(STORED)
         assert {message.guid for message in view.messages.values()} == {*map(guid, range(3)), guid(9)}
+
+
+async def test_copy_under_a_guid_that_its_master_made_is_taken_back(tmp_path: Path) -> None:
+    """COPY carries no spare GUIDs: the master makes some where the destination has a message's GUID already."""
+    async with open_store(tmp_path, environment=Environment(run_in_thread=run_inline)) as store:
+
+        async def submit(operation: ChangeRequest) -> Reply:
+            assert isinstance(operation, CopyRequest)
+            return await store.write(replace(operation, spare_guids=(guid(77),)).run)
+
+        await store.write(saving(b"source", guid(8), WORK))
+        await store.write(saving(b"source", guid(8), STORED))
+        done = await UidRetry(store, submit, timeout_s=60).add(COPY)
+        assert done.uids == (2,)
+        await UidRetry(store, lambda operation: store.write(operation.run), timeout_s=60).take_back(STORED, done)
+        assert [*(await store.view(STORED)).messages] == [1]
 
 
 async def test_mail_that_another_client_saved_since_is_not_taken_back(tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ async def announce(
         await session.write(lines)
         await trio.lowlevel.checkpoint()
     new = selection.news(known)
-    if new and (wishes.items or updates is not None):
+    searches = [] if updates is None else updates.searches.values()
+    if new and (wishes.items or any(search.items for search in searches)):
         await session.write(await selection.claim_recent())  # FETCH tells it
     with session.reading_within(READING_S):
         results = await _tell_new(session, new, wishes.items)
