@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import cast
 
@@ -20,7 +20,7 @@ from trio.testing import MockClock
 from protocol.commands import Content, FetchBodies, FetchHash, RefusalCode, Refused, Reply
 from protocol.stream_codec import ProtocolError
 from replicator.replication import timing
-from replicator.replication.bodies import peer_fetch, small_fetch
+from replicator.replication.bodies import backfill, peer_fetch, small_fetch
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.bodies.small_fetch import SMALL_BYTES, TOGETHER, TOGETHER_BYTES, SmallFetch
 from replicator.replication.links import handshake
@@ -136,8 +136,11 @@ async def test_bodies_that_do_not_come_together_are_fetched_one_by_one(
 async def test_silent_neighbour_holds_up_small_bodies_once(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, silent: str
 ) -> None:
+    for module in (small_fetch, backfill):
+        monkeypatch.setattr(module, "TOGETHER", 4)
+    monkeypatch.setattr(backfill, "TOGETHER_AT_ONCE", 1)
     usual = peer_fetch.answer_fetch
-    texts = [f"text {number}" for number in range(3 * TOGETHER)]
+    texts = [f"text {number}" for number in range(40)]
     async with cluster(tmp_path, autojump_clock, 3) as nodes:
         for text in texts:
             await nodes["dc1"].save(text)
@@ -195,12 +198,16 @@ def test_any_reply_is_read_or_passed_over(reply: bytes) -> None:
     assert all(body in BODIES[:answered] for body in bodies)
 
 
+NESTED = reduce(lambda inner, _: b"\x93" + 3 * inner, range(12), b"\xc0")  # arrays of three arrays each
+
+
 @pytest.mark.parametrize(
     "reply",
     [
         b"\xdd\x01\x00\x00\x00" + bytes(1 << 24),  # an array of 16 million zeros
         b"\xdc\x00\x04" + 4 * b"\xc0",  # one answer more than was asked for
         b"\x91\x81\xc0\xc0",
+        NESTED,
     ],
 )
 def test_reply_that_no_node_sends_is_passed_over(reply: bytes) -> None:
