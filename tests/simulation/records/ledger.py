@@ -76,6 +76,10 @@ class Ledger:
         for message in messages:
             self._unwanted[message.content_hash][mailbox_id] = self._notes
 
+    def is_unwanted(self, body: bytes) -> bool:
+        """Return True if a client has asked to remove the mail from any mailbox."""
+        return body in self._unwanted
+
     def removed(self, mailbox_id: bytes, messages: Iterable[Message]) -> None:
         """Note OK: the messages are gone."""
         for message in messages:
