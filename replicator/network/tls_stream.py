@@ -109,7 +109,7 @@ class TlsStream(trio.abc.Stream):
             return "a client without a certificate has connected; nodes need one, see [tls]"
         if name in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}:
             return "the other side does not speak TLS; if it is a node, it needs [tls] too"
-        if isinstance(error, ssl.SSLEOFError):
+        if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # versions of Python differ
             if self._is_trusted:
                 return "the connection broke"
             return "the other side closed the connection before TLS began: either it has no [tls], or its log says why"
