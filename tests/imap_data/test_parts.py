@@ -1,4 +1,4 @@
-"""Sorting in parts: the order, and how many values are sorted at once."""
+"""Sorting and searching in parts: what comes of it, and how many values are looked at at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.imap.ordering import parts
-from replicator.imap.ordering.parts import SORTED_AT_ONCE, in_order
+from replicator.imap.ordering.parts import SORTED_AT_ONCE, in_order, lowest
 
 
 @given(st.lists(st.integers(0, 9) | st.integers(), max_size=60), st.integers(1, 9))
@@ -37,3 +37,25 @@ def test_few_values_are_sorted_at_once_however_often_one_occurs(monkeypatch: pyt
     monkeypatch.setattr(parts, "sorted", counted, raising=False)
     assert in_order(range(len(keys)), keys.__getitem__) == sorted(range(len(keys)), key=keys.__getitem__)
     assert most <= 3 * SORTED_AT_ONCE
+
+
+@given(st.lists(st.integers(0, 9) | st.integers(), min_size=1, max_size=60), st.integers(1, 9))
+def test_lowest_is_the_first_of_the_lowest(keys: list[int], at_once: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "SORTED_AT_ONCE", at_once)
+        assert lowest(range(len(keys)), keys.__getitem__) == min(range(len(keys)), key=keys.__getitem__)
+
+
+def test_few_values_are_searched_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 0
+
+    def counted(values: Iterable[int], key: Callable[[int], int]) -> int:
+        nonlocal most
+        values = [*values]
+        most = max(most, len(values))
+        return min(values, key=key)
+
+    monkeypatch.setattr(parts, "min", counted, raising=False)
+    keys = [*range(100 * SORTED_AT_ONCE, 0, -1)]
+    assert lowest(range(len(keys)), keys.__getitem__) == len(keys) - 1
+    assert most == SORTED_AT_ONCE

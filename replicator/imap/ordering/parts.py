@@ -1,4 +1,4 @@
-"""Sorting in parts, for threads: no other thread goes on while Python sorts a list, however long that takes."""
+"""Sorting and searching in parts, for threads: Python lets no other thread go on while it sorts or searches a list."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ def in_order(values: Sequence[T], key: Callable[[T], Any]) -> list[T]:
         together = chain.from_iterable(some)
         ordered += together if _ascend(some, key) else sorted(together, key=key)
     return ordered
+
+
+def lowest(values: Sequence[T], key: Callable[[T], Any]) -> T:
+    """Return the first of the values that have the lowest key."""
+    parts = (values[at : at + SORTED_AT_ONCE] for at in range(0, len(values), SORTED_AT_ONCE))
+    return min((min(part, key=key) for part in parts), key=key)
 
 
 def _ascend(parts: Iterable[Sequence[T]], key: Callable[[T], Any]) -> bool:

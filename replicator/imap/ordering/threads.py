@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from replicator.imap.ordering.order import Order
-from replicator.imap.ordering.parts import in_order
+from replicator.imap.ordering.parts import in_order, lowest
 from replicator.imap.ordering.threadables import Threadables
 
 PRINTED_AT_ONCE = 5000  # pieces of thread lists, joined in a millisecond
@@ -33,11 +33,11 @@ class Threads:
 
     def first(self, root: int) -> int:
         """Return the message of a root, else its first child."""
-        return min(self.children[root], key=self.ranks.__getitem__) if self.is_dummy(root) else root
+        return lowest(self.children[root], self.ranks.__getitem__) if self.is_dummy(root) else root
 
     def new_dummy(self, children: list[int]) -> int:
         """Return a dummy that has these children."""
-        self.ranks.append(min(map(self.ranks.__getitem__, children)))
+        self.ranks.append(self.ranks[lowest(children, self.ranks.__getitem__)])
         self.children[len(self.ranks) - 1] = children
         return len(self.ranks) - 1
 
@@ -45,7 +45,7 @@ class Threads:
         """Add children to a node."""
         self.children.setdefault(parent, []).extend(nodes)
         if self.is_dummy(parent):
-            self.ranks[parent] = min(self.ranks[parent], *map(self.ranks.__getitem__, nodes))
+            self.ranks[parent] = min(self.ranks[parent], self.ranks[lowest(nodes, self.ranks.__getitem__)])
 
     def sort_roots(self) -> None:
         """Sort the threads by the ranks of their roots."""
