@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from protocol.values import Dot
 from replicator.replication import timing
 from replicator.replication.bodies import Bodies
+from replicator.replication.bodies.small_fetch import SmallFetch
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import ForkMerger
 from replicator.replication.convergence.fork_scheduler import ForkScheduler
@@ -619,7 +620,11 @@ async def test_missing_bodies_are_counted(
         lost.set()
         return await fetch(bodies, content_hash, write)  # type: ignore[arg-type]  # passed through
 
+    async def fetch_none(_small_fetch: SmallFetch, _hashes: object, _keep: object) -> None:
+        await trio.lowlevel.checkpoint()
+
     monkeypatch.setattr(Bodies, "fetch", fetch_one)
+    monkeypatch.setattr(SmallFetch, "fetch", fetch_none)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await nodes["dc1"].save("common")
         await nodes.converged()
