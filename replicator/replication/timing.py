@@ -67,7 +67,7 @@ PEER_FETCH_NEXT_AFTER_S = 8.0
 SMALL_FETCH_PATIENCE_S = 8.0
 """For a reply with many small bodies; then the next neighbour is asked."""
 SMALL_FETCH_SLOW_S = 60.0
-"""Until a neighbour that was slow is asked for many bodies again; meanwhile each is asked for alone."""
+"""Until a neighbour that was slow is asked for many bodies again."""
 
 # ---- bodies/download.py
 
