@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from replicator.cli.commands.cluster import _node_table
+from replicator.cli.commands.nodes.cluster import _node_table
 from replicator.cli.processes.cluster_files import prepare
 from replicator.cli.processes.cluster_processes import NodeProcess
 

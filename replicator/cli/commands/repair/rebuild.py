@@ -27,6 +27,6 @@ def rebuild(config_file: Path, *, from_peers: bool, as_json: bool) -> None:
             "confirm by --from-peers: data that only this node has and that is unreadable will be lost"
         )
     config = config_argument(config_file, serving=True)
-    from replicator.cli.commands.rebuild_process import run_rebuild  # noqa: PLC0415  takes long
+    from replicator.cli.commands.repair.rebuild_process import run_rebuild  # noqa: PLC0415  takes long
 
     run_rebuild(config, config_file, as_json=as_json)

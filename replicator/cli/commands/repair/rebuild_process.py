@@ -14,7 +14,7 @@ import trio
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from replicator.cli.commands.check import findings_table
+from replicator.cli.commands.repair.check import findings_table
 from replicator.cli.output import console, echo, echo_json, own_name
 from replicator.cli.processes.node_process import STOP_SIGNALS, ending_in_one_line
 from replicator.cli.target import CommandError

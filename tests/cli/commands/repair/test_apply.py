@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 
 from replicator.cli.client import APPLY, RESYNC, NodeClient, TaskKind
-from replicator.cli.commands import apply as command
+from replicator.cli.commands.repair import apply as command
 from replicator.cli.plans import apply_report
 from replicator.cli.plans.plan_files import Plan
 from replicator.cli.target import parse_url

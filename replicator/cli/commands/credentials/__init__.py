@@ -1,0 +1,1 @@
+"""Certificates, tokens and passwords: commands that write files, and ask no node."""
