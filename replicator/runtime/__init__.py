@@ -1,5 +1,8 @@
 """Helpers that any part of a node may use, independent of replication.
 
 `environment` gives time, randomness, threads and the disk, so that a simulation can replace them; `signals` wakes
-tasks; `objects` keeps files in a directory or an S3 bucket; `addresses`, `log_fields` and `metrics` are small helpers.
+tasks. On disk: `objects` keeps files in a directory or an S3 bucket, `line_files` edits what people edit, too,
+`file_modes` says who can read what, `disk_room` what stays free. Of connections: `addresses`, and `places` at a door.
+For operators: `metrics`, `loop_watch`, `log_fields`, `log_lines`. Of the process: `own_program`, `garbage`. `sizes`
+reads what people write.
 """
