@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.imap.rendering import casemap as module
-from replicator.imap.rendering.casemap import casemap
+from replicator.imap.text import casemap as module
+from replicator.imap.text.casemap import casemap
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from protocol.units import KIB
 from replicator.imap.matching.bounds import ReadableText
-from replicator.imap.rendering.casemap import casemap
-from replicator.imap.rendering.decoding import (
+from replicator.imap.rendering.fetch_answers import ParsedBody
+from replicator.imap.rendering.header_columns import Column, texts
+from replicator.imap.text.casemap import casemap
+from replicator.imap.text.decoding import (
     _decoded,
     _transfer_decoded,
     decode_text,
@@ -27,8 +29,6 @@ from replicator.imap.rendering.decoding import (
     sent_date,
     value_text,
 )
-from replicator.imap.rendering.fetch_answers import ParsedBody
-from replicator.imap.rendering.header_columns import Column, texts
 from replicator.imap.work_meter import WorkMeter
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import parse
@@ -146,7 +146,7 @@ def test_transfer_encodings_are_decoded_in_pieces(piece_bytes: int, octets: byte
         b"base64": (junk.join(re.findall(rb"(?s).{1,5}", base64.b64encode(octets))) + behind, octets),
         b"quoted-printable": (printable, quopri.decodestring(printable)),
     }
-    with patch("replicator.imap.rendering.decoding._PIECE_BYTES", piece_bytes):
+    with patch("replicator.imap.text.decoding._PIECE_BYTES", piece_bytes):
         for name, (text, expected) in encoded.items():
             part = parse(b"Content-Type: text/plain\nContent-Transfer-Encoding: " + name + b"\n\n" + text)
             assert b"".join(_transfer_decoded(part)) == expected
@@ -155,7 +155,7 @@ def test_transfer_encodings_are_decoded_in_pieces(piece_bytes: int, octets: byte
 @given(st.binary(max_size=60) | st.text("QUJD=*\n", max_size=40).map(str.encode), st.integers(1, 10))
 def test_broken_encodings_are_decoded_in_pieces_as_at_once(text: bytes, piece_bytes: int) -> None:
     part = parse(b"Content-Type: text/plain\nContent-Transfer-Encoding: base64\n\n" + text)
-    with patch("replicator.imap.rendering.decoding._PIECE_BYTES", piece_bytes):
+    with patch("replicator.imap.text.decoding._PIECE_BYTES", piece_bytes):
         decoded = b"".join(_transfer_decoded(part))
     with contextlib.suppress(binascii.Error):
         assert decoded == binascii.a2b_base64(text)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.imap.rendering.address_lists import GROUP_END, MAX_ADDRESSES, Address, parse_addresses
 from replicator.imap.rendering.envelope import envelope
+from replicator.imap.text.address_lists import GROUP_END, MAX_ADDRESSES, Address, parse_addresses
 from replicator.imap.wire.fetch_items import Adjacent, Value
 from tests.imap_data.corpus import corpus, message_header
 

@@ -16,8 +16,8 @@ from replicator.imap.ordering.header_facts import (
     subject,
 )
 from replicator.imap.rendering.bodystructure import body_structure
-from replicator.imap.rendering.decoding import header_text, part_text, sent_date
 from replicator.imap.rendering.envelope import envelope
+from replicator.imap.text.decoding import header_text, part_text, sent_date
 from replicator.mime.header import MAX_FIELDS, MAX_PARAMETERS
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import MAX_BOUNDARY, MAX_DEPTH, MAX_PARTS, MESSAGE_COST, Part, parse

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.units import KIB
-from replicator.imap.rendering.html_text import MAX_TAGS, html_lines
 from replicator.imap.rendering.preview import MAX_CHARACTERS, preview
+from replicator.imap.text.html_text import MAX_TAGS, html_lines
 from replicator.mime.skeleton import BEGIN_BYTES, Gap, Skeleton
 from replicator.mime.structure import parse
 from tests.imap_data.corpus import corpus

@@ -12,7 +12,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from replicator.imap.matching.bounds import KeptText, ReadableText
-from replicator.imap.rendering.casemap import casemap
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.imap.rendering.outline import MAX_FIELDS
 from replicator.imap.rendering.search_text import (
@@ -23,6 +22,7 @@ from replicator.imap.rendering.search_text import (
     encoded,
     search_text_of,
 )
+from replicator.imap.text.casemap import casemap
 from replicator.imap.work_meter import WorkMeter
 from replicator.mime.skeleton import Gap, Skeleton
 from tests.effort import examples

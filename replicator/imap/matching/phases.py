@@ -34,7 +34,6 @@ from replicator.imap.matching.bounds import (
     Within,
     has_text,
 )
-from replicator.imap.rendering.casemap import casemap
 from replicator.imap.rendering.fetch_answers import ParsedBody, email_id
 from replicator.imap.rendering.header_columns import (
     SENT_DAY,
@@ -48,6 +47,7 @@ from replicator.imap.rendering.header_columns import (
 from replicator.imap.rendering.outline import Outline
 from replicator.imap.rendering.search_text import SearchText
 from replicator.imap.rendering.thread_id import lone_thread
+from replicator.imap.text.casemap import casemap
 from replicator.imap.wire import search_keys as keys
 from replicator.imap.work_meter import WorkMeter
 from replicator.mail.view import MailboxView, Message

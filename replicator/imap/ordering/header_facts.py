@@ -6,12 +6,12 @@ from itertools import islice
 
 from protocol.units import KIB
 from replicator.imap.ordering.base_subject import base_subject
-from replicator.imap.rendering import decoding
-from replicator.imap.rendering.address_lists import parse_addresses
-from replicator.imap.rendering.casemap import casemap
-from replicator.imap.rendering.decoding import value_text
 from replicator.imap.rendering.header_columns import Column
 from replicator.imap.rendering.thread_id import message_ids
+from replicator.imap.text import decoding
+from replicator.imap.text.address_lists import parse_addresses
+from replicator.imap.text.casemap import casemap
+from replicator.imap.text.decoding import value_text
 from replicator.mime.header import Header
 
 MAX_COMPARED = 500

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replicator.imap.rendering.address_lists import parse_addresses
+from replicator.imap.text.address_lists import parse_addresses
 from replicator.imap.wire.fetch_items import Adjacent, Value
 from replicator.mime.header import Header
 

@@ -17,7 +17,7 @@ from replicator.imap.rendering.bodystructure import body_structure
 from replicator.imap.rendering.envelope import envelope
 from replicator.imap.rendering.preview import preview
 from replicator.imap.rendering.thread_id import thread_id
-from replicator.imap.rendering.transfer_encodings import DECODERS, transfer_encoding
+from replicator.imap.text.transfer_encodings import DECODERS, transfer_encoding
 from replicator.imap.wire.fetch_items import (
     Atom,
     Attribute,

@@ -11,10 +11,10 @@ from itertools import chain
 from typing import Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from protocol.units import KIB
-from replicator.imap.rendering.address_lists import parse_addresses
-from replicator.imap.rendering.casemap import casemap
-from replicator.imap.rendering.decoding import address_text, sent_date, value_text
 from replicator.imap.rendering.thread_id import named_thread
+from replicator.imap.text.address_lists import parse_addresses
+from replicator.imap.text.casemap import casemap
+from replicator.imap.text.decoding import address_text, sent_date, value_text
 from replicator.imap.work_meter import WorkMeter
 from replicator.mime.header import Header
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice, tee
 
-from replicator.imap.rendering.decoding import beginning_text
-from replicator.imap.rendering.html_text import html_lines
-from replicator.imap.rendering.transfer_encodings import DECODERS, transfer_encoding
+from replicator.imap.text.decoding import beginning_text
+from replicator.imap.text.html_text import html_lines
+from replicator.imap.text.transfer_encodings import DECODERS, transfer_encoding
 from replicator.mime.header import Parameterised
 from replicator.mime.skeleton import BEGIN_BYTES, Gap, Skeleton
 from replicator.mime.structure import Part

@@ -14,10 +14,10 @@ from typing import NamedTuple, cast
 import msgpack
 
 from protocol.units import MIB
-from replicator.imap.rendering.casemap import casemap
-from replicator.imap.rendering.decoding import header_text, part_text
 from replicator.imap.rendering.fetch_answers import ParsedBody
 from replicator.imap.rendering.outline import MAX_FIELDS, has_few_fields
+from replicator.imap.text.casemap import casemap
+from replicator.imap.text.decoding import header_text, part_text
 from replicator.mail.mailstore import SearchTextMaker
 from replicator.mime.header import Header
 from replicator.mime.skeleton import Skeleton

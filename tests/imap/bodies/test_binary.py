@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from protocol.units import KIB
-from replicator.imap.rendering.transfer_encodings import DECODERS
 from replicator.imap.services import ImapServices
+from replicator.imap.text.transfer_encodings import DECODERS
 from replicator.imap.wire.connection import WHOLE_LITERAL_BYTES
 from replicator.mail.view import SEEN
 from tests.imap.client import Client, connected, fill

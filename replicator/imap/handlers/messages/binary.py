@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 import trio
 
-from replicator.imap.rendering.transfer_encodings import DECODERS
+from replicator.imap.text.transfer_encodings import DECODERS
 from replicator.imap.wire.fetch_items import Chunk, Decoded, Printed
 from replicator.mail.mailstore import BodyReader
 

@@ -17,8 +17,8 @@ from encodings import normalize_encoding
 from encodings.aliases import aliases
 
 from protocol.units import KIB
-from replicator.imap.rendering.address_lists import Address
-from replicator.imap.rendering.transfer_encodings import DECODERS, transfer_encoding
+from replicator.imap.text.address_lists import Address
+from replicator.imap.text.transfer_encodings import DECODERS, transfer_encoding
 from replicator.mime.header import Header
 from replicator.mime.structure import Part
 
