@@ -160,7 +160,7 @@ HANDOVER_JOIN_INTERVAL_S = 10.0
 READ_YOUR_WRITES_PATIENCE_S = 0.25
 """For other nodes to say which heads they show, and for these to come: a client waits that long to see a mailbox."""
 
-# ---- writes/requests.py
+# ---- writes/requests/messages.py
 
 TRANSFER_MAX_S = 480.0
 """For the transfer of a large message's attachments. RFC 5321 section 4.5.3.2.6: a client waits ten minutes for the

@@ -17,7 +17,7 @@ from replicator.errors import DurabilityError, UnavailableError
 from replicator.replication import timing
 from replicator.replication.convergence.reconciliation import Outcome
 from replicator.replication.log.sender import Sender
-from replicator.replication.writes import head_exchange, requests
+from replicator.replication.writes import head_exchange
 from replicator.replication.writes.durability import Durability
 from replicator.replication.writes.lagging_peers import LaggingPeers
 from replicator.store.bodies.body_rows import StoredBody, is_here, read_body
@@ -306,7 +306,7 @@ async def test_log_limits_wait_longer_for_clients_of_large_messages(
     """Such a client waits for longer, because the message may cross a slow link."""
     monkeypatch.setattr(timing, "LOG_TRUNCATION_LOOK_EVERY_S", 1.0)
     monkeypatch.setattr(timing, "BACKFILL_PATIENCE_S", 1000.0)
-    monkeypatch.setattr(requests, "SLOWEST_BYTES_S", 2_000)
+    monkeypatch.setattr("replicator.replication.writes.requests.messages.SLOWEST_BYTES_S", 2_000)
     body, limits = message(1, random.Random(1).randbytes(200_000)), LogConfig(max_size_bytes=200)
     async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE, log=limits) as nodes:
         one, two = nodes["dc1"], nodes["dc2"]

@@ -19,7 +19,7 @@ from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.links import link as links
 from replicator.replication.links.link import PeerLink
-from replicator.replication.writes import prestage, requests
+from replicator.replication.writes import prestage
 from replicator.replication.writes.requests import ChangeRequest
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
@@ -175,7 +175,7 @@ async def test_slow_third_node_does_not_stop_a_large_delivery(
     """Prestaging must not break what works without it. This is 64 MiB at 512 KiB/s, for which 30 s and 256 s are
     allowed, at a smaller scale.
     """
-    monkeypatch.setattr(requests, "SLOWEST_BYTES_S", 16_000)
+    monkeypatch.setattr("replicator.replication.writes.requests.messages.SLOWEST_BYTES_S", 16_000)
     monkeypatch.setattr(timing, "ATTACHMENTS_CHUNK_TIMEOUT_S", 1000.0)
     if not offers:
         monkeypatch.setattr(prestage, "OFFERED_BYTES", 1 << 30)
@@ -201,7 +201,7 @@ async def test_prestaged_attachments_are_kept_until_the_slowest_offer_ends(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This is a message of more than 30 MiB at a smaller scale."""
-    monkeypatch.setattr(requests, "SLOWEST_BYTES_S", 16_000)
+    monkeypatch.setattr("replicator.replication.writes.requests.messages.SLOWEST_BYTES_S", 16_000)
     asked = dict[str, list[int]]()
     answer = peer_fetch.answer_fetch
 
