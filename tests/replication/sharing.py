@@ -14,7 +14,6 @@ import pytest
 
 from protocol import stream_codec
 from protocol.parser import parse
-from replicator.store.db import queries
 from replicator.store.db.message_rows import row_from
 
 FRAMES = 2_000
@@ -27,5 +26,5 @@ def shared() -> Iterator[None]:
     """Cache the work within the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_codec, "parse", lru_cache(FRAMES)(parse))
-        patch.setattr(queries, "row_from", lru_cache(ROWS)(row_from))
+        patch.setattr("replicator.store.db.queries.message_queries.row_from", lru_cache(ROWS)(row_from))
         yield

@@ -1,0 +1,106 @@
+"""Read queries on the database, for the writer's thread and for the readers beside it.
+
+`chain_queries`, `folder_queries`, `message_queries` and `log_queries` have them by what is asked for. Other modules use
+them from here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TypeAlias
+
+from replicator.store.db.queries.chain_queries import chain_or_empty, chains_of, empty_chain, key_of, users
+from replicator.store.db.queries.folder_queries import (
+    FolderRecord,
+    annotated,
+    annotations_of,
+    folder,
+    folder_name,
+    folders,
+    folders_in_sight,
+    is_subscribed,
+    subscriptions,
+    tree_rows,
+    tree_state,
+    uidvalidity,
+    watched_folder,
+    watched_folders,
+)
+from replicator.store.db.queries.log_queries import (
+    Lag,
+    entry_at,
+    entry_of,
+    lag,
+    log_after,
+    log_collected,
+    log_context,
+    log_counts,
+    log_end,
+    log_settled,
+    log_start,
+    log_waiting,
+)
+from replicator.store.db.queries.mailbox_key import MailboxKey
+from replicator.store.db.queries.message_queries import (
+    content_hash_of_guid,
+    content_hash_of_uid,
+    fingerprints,
+    mailbox_rows,
+    messages,
+    row_of_guid,
+    rows,
+    shows_whole,
+    uid_of_guid,
+    uids_between,
+    view,
+)
+
+Connection: TypeAlias = sqlite3.Connection
+"""Source of a query. Code above `store/` only hands it from one query to the next, to read both from one snapshot."""
+
+__all__ = [
+    "Connection",
+    "FolderRecord",
+    "Lag",
+    "MailboxKey",
+    "annotated",
+    "annotations_of",
+    "chain_or_empty",
+    "chains_of",
+    "content_hash_of_guid",
+    "content_hash_of_uid",
+    "empty_chain",
+    "entry_at",
+    "entry_of",
+    "fingerprints",
+    "folder",
+    "folder_name",
+    "folders",
+    "folders_in_sight",
+    "is_subscribed",
+    "key_of",
+    "lag",
+    "log_after",
+    "log_collected",
+    "log_context",
+    "log_counts",
+    "log_end",
+    "log_settled",
+    "log_start",
+    "log_waiting",
+    "mailbox_rows",
+    "messages",
+    "row_of_guid",
+    "rows",
+    "shows_whole",
+    "subscriptions",
+    "tree_rows",
+    "tree_state",
+    "uid_of_guid",
+    "uids_between",
+    "uidvalidity",
+    "users",
+    "view",
+    "watched_folder",
+    "watched_folders",
+]

@@ -1,0 +1,137 @@
+"""Queries on a user's folders, subscriptions and annotations."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import NamedTuple
+
+from replicator.mail.watched_folders import WatchedFolder
+from replicator.store.db.chain import Chain
+from replicator.store.db.queries.mailbox_key import MailboxKey
+from resync.entry import AnnotationState, FolderState, SubscriptionState, TreeRow
+from resync.folder_tree import TreeState
+
+
+class FolderRecord(NamedTuple):
+    """A visible folder: one that is not deleted, or that received mail while it was being deleted."""
+
+    mailbox_id: bytes
+    name: str
+    uidvalidity: int  # as clients see it
+
+    def key(self, user: str) -> MailboxKey:
+        """Return the key of the folder's mailbox."""
+        return MailboxKey(user, self.mailbox_id, self.uidvalidity)
+
+
+_OF_FOLDERS = (
+    " FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ? AND (f.deleted = 0 OR c.messages > 0)"
+)
+_FOLDERS = "SELECT f.mailbox_id, f.name, f.uidvalidity + COALESCE(c.risen, 0)" + _OF_FOLDERS
+_WATCHED = (
+    "SELECT f.name, f.mailbox_id, f.uidvalidity + COALESCE(c.risen, 0), COALESCE(c.messages, 0),"
+    " COALESCE(c.unseen, 0), COALESCE(c.uidnext, 1), COALESCE(c.highestmodseq, 0)" + _OF_FOLDERS
+)
+# Two visible folders share a name only if one of them is deleted; the one not deleted sorts last and counts.
+_ORDER = " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id"
+
+
+def folders(connection: sqlite3.Connection, user: str) -> dict[str, FolderRecord]:
+    """Return the user's visible folders by name."""
+    return {record.name: record for record in folders_in_sight(connection, user)}
+
+
+def folders_in_sight(connection: sqlite3.Connection, user: str) -> list[FolderRecord]:
+    """Return the user's visible folders.
+
+    Of several with one name the last counts, and the others' mail belongs there.
+    """
+    return [FolderRecord(*row) for row in connection.execute(_FOLDERS + _ORDER, (user,))]
+
+
+def folder(connection: sqlite3.Connection, user: str, name: str) -> FolderRecord | None:
+    """Return the visible folder of that name, if any."""
+    found = connection.execute(_FOLDERS + " AND f.name = ?" + _ORDER, (user, name)).fetchall()
+    return FolderRecord(*found[-1]) if found else None
+
+
+def watched_folders(connection: sqlite3.Connection, user: str) -> dict[str, WatchedFolder]:
+    """Return the user's visible folders with their counters, by name."""
+    rows = connection.execute(_WATCHED + _ORDER, (user,))
+    return {name: WatchedFolder(*columns) for name, *columns in rows}
+
+
+def watched_folder(connection: sqlite3.Connection, user: str, name: str) -> WatchedFolder | None:
+    """Return the visible folder of that name with its counters, if any."""
+    found = connection.execute(_WATCHED + " AND f.name = ?" + _ORDER, (user, name)).fetchall()
+    return WatchedFolder(*found[-1][1:]) if found else None
+
+
+def is_subscribed(connection: sqlite3.Connection, user: str, name: str) -> bool:
+    """Return True if the user subscribes to this name."""
+    query = "SELECT 1 FROM subscription WHERE user = ? AND name = ? AND subscribed = 1"
+    return connection.execute(query, (user, name)).fetchone() is not None
+
+
+def folder_name(connection: sqlite3.Connection, mailbox_id: bytes) -> str | None:
+    """Return the name of a folder, deleted or not."""
+    row = connection.execute("SELECT name FROM folder WHERE mailbox_id = ?", (mailbox_id,)).fetchone()
+    return row[0] if row else None
+
+
+def uidvalidity(connection: sqlite3.Connection, mailbox_id: bytes) -> int | None:
+    """Return a folder's UIDVALIDITY as clients see it, or None if the user's tree is not here."""
+    row = connection.execute(
+        "SELECT f.uidvalidity + COALESCE(c.risen, 0) FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
+        " WHERE f.mailbox_id = ?",
+        (mailbox_id,),
+    ).fetchone()
+    return row[0] if row else None
+
+
+def annotations_of(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> dict[str, bytes]:
+    """Return the annotations of a folder or, with `NOWHERE`, of the account: value by name, in the order of names."""
+    return dict(
+        connection.execute(
+            "SELECT name, value FROM annotation WHERE user = ? AND mailbox_id = ? AND value IS NOT NULL ORDER BY name",
+            (user, mailbox_id),
+        )
+    )
+
+
+def annotated(connection: sqlite3.Connection, user: str, name: str) -> dict[bytes, bytes]:
+    """Return the values of one annotation of all folders that have it, by mailbox id."""
+    return dict(
+        connection.execute(
+            "SELECT mailbox_id, value FROM annotation WHERE user = ? AND name = ? AND value IS NOT NULL", (user, name)
+        )
+    )
+
+
+def subscriptions(connection: sqlite3.Connection, user: str) -> frozenset[str]:
+    """Return the names that the user subscribes to."""
+    rows = connection.execute("SELECT name FROM subscription WHERE user = ? AND subscribed = 1", (user,))
+    return frozenset(name for (name,) in rows)
+
+
+def tree_state(connection: sqlite3.Connection, user: str, chain: Chain) -> TreeState:
+    """Return a user's whole folder tree; `chain` is its head."""
+    return TreeState.of(chain.highestmodseq, chain.context, tree_rows(connection, user))
+
+
+def tree_rows(connection: sqlite3.Connection, user: str) -> list[TreeRow]:
+    """Return all folders, subscriptions and annotations of a user's tree, including deleted ones."""
+    folders = connection.execute(
+        "SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder WHERE user = ?", (user,)
+    )
+    subscriptions = connection.execute(
+        "SELECT user, name, subscribed, time, sid FROM subscription WHERE user = ?", (user,)
+    )
+    annotations = connection.execute(
+        "SELECT user, mailbox_id, name, value, time, sid FROM annotation WHERE user = ?", (user,)
+    )
+    return [
+        *(FolderState(*row)._replace(deleted=bool(row[4])) for row in folders),
+        *(SubscriptionState(*row)._replace(subscribed=bool(row[2])) for row in subscriptions),
+        *(AnnotationState(*row) for row in annotations),
+    ]
