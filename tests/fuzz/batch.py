@@ -11,7 +11,8 @@ from protocol.values import Dot, UidSet
 from replicator.replication.links.entry_batch import BODIES_BYTES, pack_batch, unpack_batch
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.transaction import Logged
-from resync.entry import _CHECK_END, _CHECKED, Change, Entry, FlagAdd, FlagDel, MailAdd, MailDel, _check
+from resync.entry import Change, Entry, FlagAdd, FlagDel, MailAdd, MailDel
+from resync.entry.entry import _CHECK_END, _CHECKED, _check
 from tests.fuzz.target import Target
 from tests.fuzz.wire import assert_is_clear
 

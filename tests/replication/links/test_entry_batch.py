@@ -29,7 +29,6 @@ from replicator.replication.links.entry_codec import Arrived
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.transaction import Logged
 from resync.entry import (
-    _CHECKED,
     Change,
     Entry,
     FlagAdd,
@@ -40,9 +39,9 @@ from resync.entry import (
     MailDel,
     Merge,
     TreeMerge,
-    _check,
     tree_id,
 )
+from resync.entry.entry import _CHECKED, _check
 from tests.effort import examples
 from tests.replication.links.drawn_entries import logged_entries, over_the_wire
 
