@@ -18,7 +18,7 @@ from replicator.config import Config
 from replicator.errors import DataError, MailError
 from replicator.network.certificates import Certificates
 from replicator.network.streams import Tls, certified, guarded, listen
-from replicator.node import DATABASE, attachments_of, make_directory
+from replicator.node import attachments_of, make_directory
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.handshake import REBUILDING
 from replicator.replication.rebuild.rebuilder import Progress, Rebuild, RebuildError, Rebuilt
@@ -41,7 +41,7 @@ async def rebuild_node(
     """
     environment = environment or Environment()
     make_directory(config.node.data)
-    path = config.node.data / DATABASE
+    path = config.node.database
     with schema.exclusive(path):
         with ExitStack() as failing:
             failing.callback(database_swap.give_up, path)
@@ -65,7 +65,7 @@ async def rebuild_node(
 
 async def _filled(config: Config, environment: Environment, tell: Callable[[Progress], None]) -> Rebuilt:
     """Build the new database beside the old one and close it."""
-    path = config.node.data / DATABASE
+    path = config.node.database
     new = database_swap.replacement_of(path)
     origin = environment.new_origin(config.node.id)
     with ExitStack() as ended:

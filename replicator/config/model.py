@@ -91,6 +91,11 @@ class NodeConfig:
         """The socket in the file system by which commands reach the node that runs with this configuration."""
         return self.data / "http.sock"
 
+    @property
+    def database(self) -> Path:
+        """The file of the node's database."""
+        return self.data / "node.db"
+
 
 @dataclass(frozen=True, slots=True)
 class ListenConfig:

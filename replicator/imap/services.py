@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -16,10 +16,9 @@ from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.wire.commands.command_parser import CommandParser
 from replicator.imap.wire.commands.command_types import Tagged
 from replicator.mail.mailstore import MESSAGE_BYTES_MAX, MailStore
-from replicator.oauth import AccessTokens
 from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.metrics import ImapMetrics, RefusalMetrics
-from replicator.runtime.places import Limit, PlaceLimits, Places
+from replicator.runtime.places import Doorkeeper, Limit, PlaceLimits, Places
 from replicator.users import Identity, Login, ScramAttempt, ScramKeys
 
 LONG_COMMAND_BYTES = 2 * KIB
@@ -65,6 +64,26 @@ class Users(Protocol):
         ...
 
 
+class Tokens(Protocol):
+    """The access tokens of an identity provider."""
+
+    @property
+    def scopes(self) -> Sequence[str]:
+        """The scopes that a token must have."""
+        ...
+
+    async def claimed_name(self, token: str) -> str | None:
+        """Return whom a token names, whoever made it; None if it names nobody."""
+        ...
+
+    async def check(self, token: str) -> Identity:
+        """Return the identity for which the token vouches.
+
+        Raises TokenRefusedError, and UnavailableError while there are no keys. May wait for keys to be fetched.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ImapServices:
     """Services shared by all connections, created once.
@@ -77,7 +96,7 @@ class ImapServices:
     users: Users
     sid: str
     tls: Callable[[], ssl.SSLContext | None] = lambda: None
-    tokens: AccessTokens | None = None
+    tokens: Tokens | None = None
     max_message_bytes: int = MESSAGE_BYTES_MAX
     name: str = "mail-replicator"
     version: str | None = None
@@ -88,7 +107,8 @@ class ImapServices:
     refusals: RefusalMetrics = field(default_factory=RefusalMetrics)
     headers: HeaderCache = field(default_factory=lambda: HeaderCache(LimitsConfig().imap_header_cache_bytes))
     clock_ms: Callable[[], int] = wall_clock_ms
-    places: Places = field(init=False)
+    doorkeeper: Doorkeeper | None = None  # None: the limits hold for this door alone
+    places: Doorkeeper = field(init=False)
 
     async def parsed(self, frame: Frame, *, utf8: bool = False) -> Tagged:
         """Return the command of a frame; a long one is parsed in a thread. Raises as `CommandParser.parse`."""
@@ -96,15 +116,17 @@ class ImapServices:
         return await self.parsing.apart(parse) if len(frame.text) > LONG_COMMAND_BYTES else parse()
 
     def __post_init__(self) -> None:
-        """Make the door's places by its limits."""
-        object.__setattr__(self, "places", Places(_place_limits(self.limits), partial(self.refusals.refused, "imap")))
+        """Make the door's places by its limits, unless somebody else gives them."""
+        object.__setattr__(self, "places", self.doorkeeper or places_of(self.limits, self.refusals))
 
 
-def _place_limits(limits: LimitsConfig) -> PlaceLimits:
-    return PlaceLimits(
+def places_of(limits: LimitsConfig, refusals: RefusalMetrics) -> Places:
+    """Return the places of an IMAP door."""
+    most = PlaceLimits(
         total=Limit(limits.imap_connections, "imap_connections"),
         strangers=Limit(limits.imap_unauthenticated, "imap_unauthenticated"),
         strangers_per_address=Limit(limits.imap_unauthenticated_per_address, "imap_unauthenticated_per_address"),
         strangers_on_loopback=Limit(limits.imap_unauthenticated_on_loopback, "imap_unauthenticated_on_loopback"),
         per_user=Limit(limits.imap_connections_per_user, "imap_connections_per_user"),
     )
+    return Places(most, partial(refusals.refused, "imap"))

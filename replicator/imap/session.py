@@ -191,9 +191,9 @@ class Session:
             return mechanism == "SCRAM-SHA-256" or self.connection.end_point is not None
         return mechanism in self.mechanisms()
 
-    def log_in(self, login: Login) -> Completion:
+    async def log_in(self, login: Login) -> Completion:
         """Log the client in as this user. Raises CommandFailedError if the user has too many connections."""
-        if not self.services.places.log_in(self._place, login.user):
+        if not await self.services.places.log_in(self._place, login.user):
             limit = self.services.limits.imap_connections_per_user
             raise CommandFailedError(f"You have {limit} connections open, which is the limit", "LIMIT")
         self._login = login

@@ -5,11 +5,10 @@ Reads from this node; turns each change into a request and hands it to the coord
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
-from itertools import chain, groupby, islice
+from itertools import groupby
 
 import trio
 
@@ -25,6 +24,7 @@ from replicator.errors import (
 )
 from replicator.mail.annotations import check_annotation_name
 from replicator.mail.folder_watch import FolderSubscription
+from replicator.mail.lookup import present
 from replicator.mail.mailstore import (
     INBOX,
     BodyReader,
@@ -62,7 +62,7 @@ from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import chain as chains
 from replicator.store.db import queries, recent
 from replicator.store.db.chain import Usage
-from replicator.store.db.queries import FolderRecord, MailboxKey
+from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.sequencer import NewMail
 from replicator.store.store import Store
@@ -101,11 +101,7 @@ class ClusterMailStore:
         """See `MailStore`."""
         await self.folder(user, INBOX)
 
-        def ordered(reader: queries.Connection) -> list[Folder]:  # in the thread that reads, because it takes long
-            found = [_folder(user, record) for record in queries.folders(reader, user).values()]
-            return sorted(found, key=lambda folder: (folder.name != INBOX, folder.name))
-
-        return await self._store.read(ordered)
+        return await self._store.read(partial(queries.ordered_folders, user=user))
 
     async def folder(self, user: str, name: str) -> Folder:
         """See `MailStore`."""
@@ -126,7 +122,7 @@ class ClusterMailStore:
         record = await self._store.read(lambda reader: queries.folder(reader, user, name))
         if record is None:
             return None
-        folder = _folder(user, record)
+        folder = record.folder_of(user)
         self._folders.remember(folder, before)
         return folder
 
@@ -240,8 +236,12 @@ class ClusterMailStore:
 
     async def open_mailbox(self, folder: Folder) -> MailboxView:
         """See `MailStore`."""
-        await self._coordinator.readiness.wait(MailboxKey.of(folder))
+        await self.wait_mailbox(folder)
         return await self._store.view(MailboxKey.of(folder))
+
+    async def wait_mailbox(self, folder: Folder) -> None:
+        """Return once this node may show the mailbox. Raises NotReadyError."""
+        await self._coordinator.readiness.wait(MailboxKey.of(folder))
 
     async def claim_recent(self, view: MailboxView) -> int:
         """See `MailStore`. Writes only if a message has come since the last session claimed: most SELECTs need not."""
@@ -441,6 +441,9 @@ class ClusterMailStore:
         for some in _used_up(wanted, AT_ONCE):
             await self._uid_retry.expunge(key, head, some)
 
+    async def _present(self, view: MailboxView, uids: UidSet) -> list[Message]:
+        return await present(view, uids, self._environment.run_in_thread)
+
     async def read_body(self, message: Message) -> BodyReader:
         """See `MailStore`. A body that is missing or damaged here is fetched from another node and kept."""
         body = await self._bodies.open(message.content_hash)
@@ -463,35 +466,9 @@ class ClusterMailStore:
         """See `MailStore`."""
         return await self._bodies.search_texts.of([message.content_hash for message in messages])
 
-    # ---- helpers
-
-    async def _present(self, view: MailboxView, uids: UidSet) -> list[Message]:
-        """Return the messages that the view has as this is called, in UID order; many of them are found in a thread."""
-        found = [*islice(_found(view, uids), AT_ONCE + 1)]
-        if len(found) <= AT_ONCE:
-            return found
-        return await self._environment.run_in_thread(partial(_among, view.snapshot(), uids))
-
-
-def _folder(user: str, record: FolderRecord) -> Folder:
-    return Folder(user, record.name, record.mailbox_id, record.uidvalidity)
-
 
 def _tree(user: str) -> MailboxKey:
     return MailboxKey(user, tree_id(user), 0)
-
-
-def _found(view: MailboxView, uids: UidSet) -> Iterator[Message]:
-    """Yield the messages that the view has, in UID order, in time O(found) however wide the ranges are."""
-    return (view.messages[uid] for low, high in uids.ranges for uid in view.messages.irange(low, high))
-
-
-def _among(messages: list[Message], uids: UidSet) -> list[Message]:
-    """Return those of all messages of a view, in any order, that have these UIDs, in UID order."""
-    ordered = sorted(messages)
-    held = [message.uid for message in ordered]
-    some = (ordered[bisect_left(held, low) : bisect_right(held, high)] for low, high in uids.ranges)
-    return [*chain.from_iterable(some)]
 
 
 def _room_of(messages: Sequence[NewMessage]) -> Usage:

@@ -50,6 +50,10 @@ class Doorkeeper(Protocol):
         """
         ...
 
+    async def log_in(self, place: Place, user: str) -> bool:
+        """Keep the place for a user until the end. Return False if the user has too many connections."""
+        ...
+
 
 class Keeper(Protocol):
     """Whoever knows what the holder of a place does."""
@@ -131,8 +135,13 @@ class Places:
         """The numbers of open connections, of strangers among them, and of those that have logged in."""
         return self._open, len(self._strangers), len(self._users)
 
-    def log_in(self, place: Place, user: str) -> bool:
-        """Keep the place for a user until the end. Returns False if the user has too many connections."""
+    async def log_in(self, place: Place, user: str) -> bool:
+        """See `Doorkeeper`."""
+        await trio.lowlevel.checkpoint()
+        return self.give(place, user)
+
+    def give(self, place: Place, user: str) -> bool:
+        """Do as `log_in`, at once."""
         limit = self._limits.per_user
         if limit is not None and self._of_user[user] >= limit.most:
             self._refused(limit.key)

@@ -29,6 +29,7 @@ from replicator.store.db.chain import Usage
 from replicator.store.db.damage import Damage
 from replicator.store.db.folder_views import FolderViews
 from replicator.store.db.queries import MailboxKey
+from replicator.store.db.readers import Readers
 from replicator.store.db.transaction import Commit, Logged, Transaction
 from replicator.store.db.usage_cache import UsageCache
 from replicator.store.db.view_cache import Views
@@ -124,7 +125,8 @@ class Store:
             opened.enter_context(schema.exclusive(path))
             create_private(path)  # SQLite gives the files beside it the same mode
             self._connection = opened.enter_context(closing(schema.open_writer(path, open_file)))
-            self._idle_readers = [opened.enter_context(closing(self._open_reader())) for _ in range(READERS)]
+            shared = [opened.enter_context(closing(self._open_reader())) for _ in range(READERS)]
+            self._readers = Readers(shared, environment.run_in_thread, self.damage)
             self._writer = Writer(
                 self._connection,
                 origin=origin,
@@ -141,7 +143,6 @@ class Store:
             self._waiting_in = Counter(self._waiting.values())
             self._unsettled_after = pending_resync.unsettled_after(self._connection)
             self._opened = opened.pop_all()
-        self._reader_room = trio.Semaphore(READERS)
         self._writing = trio.CancelScope(shield=True)
         self.views = Views(lambda key: self.read(partial(queries.view, key=key)))
         self.folder_views = FolderViews(self.read)
@@ -212,13 +213,7 @@ class Store:
 
         Raises what the query raises, and DatabaseFailedError.
         """
-        async with self._reader_room:
-            reader = self._idle_readers.pop()
-            try:
-                with self.damage.noticed():
-                    return await self._environment.run_in_thread(partial(query, reader))
-            finally:
-                self._idle_readers.append(reader)
+        return await self._readers.read(query)
 
     @asynccontextmanager
     async def reader(self) -> AsyncIterator[Reader]:

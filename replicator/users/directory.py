@@ -104,8 +104,9 @@ class UserDirectory:
         quota: QuotaLimits = NO_LIMITS,
         run_in_thread: ThreadRunner = run_in_thread,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        key: bytes | None = None,
     ) -> None:
-        """`quota`: the limits of users whose lines set none."""
+        """`quota`: the limits of users whose lines set none. `key`: of another process whose decoys are to be alike."""
         self._path = path
         self._quota = quota
         self._run_in_thread = run_in_thread
@@ -116,8 +117,8 @@ class UserDirectory:
         self._unreadable: str | None = None
         self._decoy = parse_hash(DECOY)
         self._hashing = trio.CapacityLimiter(HASHES_AT_ONCE)
-        self._key = secrets.token_bytes(32)
-        self._scram = ScramDecoys(UserTable(), self._key)
+        self.key = key or secrets.token_bytes(32)
+        self._scram = ScramDecoys(UserTable(), self.key)
         self._remembered: dict[str, _Remembered] = {}
         self._throttle = Throttle()
         self._pair_turns: Turns[tuple[str, str]] = Turns()
@@ -298,7 +299,7 @@ class UserDirectory:
         return known.login if hmac.compare_digest(known.digest, self._digest(user, secret)) else None
 
     def _digest(self, user: str, secret: bytes) -> bytes:
-        return hmac.digest(self._key, user.encode("utf-8", "surrogateescape") + b"\0" + secret, hashlib.sha256)
+        return hmac.digest(self.key, user.encode("utf-8", "surrogateescape") + b"\0" + secret, hashlib.sha256)
 
     def refresh(self) -> None:
         """Read the file again if it has changed, and log changes. While it cannot be read, the last contents hold."""
@@ -318,7 +319,7 @@ class UserDirectory:
         self._unreadable = None
         self._remembered.clear()
         self._decoy = _decoy(table)
-        self._scram = ScramDecoys(table, self._key)
+        self._scram = ScramDecoys(table, self.key)
         log.info("users read %s", LogFields({"users": len(table.users), "file": self._path}))
         for problem in table.problems:
             log.warning("%s", problem)

@@ -254,12 +254,12 @@ async def test_digests_are_computed_without_reading_messages(tmp_path: Path, aut
                 tables.add(table)
             return sqlite3.SQLITE_OK
 
-        for reader in node.store._idle_readers:
+        for reader in node.store._readers._idle:
             reader.set_authorizer(note)
         digest = await inbox_digest(node)
         assert await answer_to_mbox(node, nodes["dc2"], link_between(node, nodes["dc2"])) == Done()
         await node.report.node_status()
-        for reader in node.store._idle_readers:
+        for reader in node.store._readers._idle:
             reader.set_authorizer(None)
         assert digest == await inbox_digest(nodes["dc2"])
         assert "chain" in tables

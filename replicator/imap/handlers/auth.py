@@ -73,15 +73,15 @@ async def conclude(
     if login is None:
         note_failure(session, mechanism, name, reason or "wrong user name or password")
         raise await failed(session, "Wrong user name or password")
-    return admitted(session, mechanism, login)
+    return await admitted(session, mechanism, login)
 
 
-def admitted(session: Session, mechanism: str, login: Login) -> Completion:
+async def admitted(session: Session, mechanism: str, login: Login) -> Completion:
     """Log the client in. Raises CommandFailedError if the user has too many connections."""
     who = {"user": login.user, "client": session.connection.address, "mechanism": mechanism}
     session.services.metrics.login(ok=True)
     try:
-        completion = session.log_in(login)
+        completion = await session.log_in(login)
     except CommandFailedError as error:
         _log.info("login refused %s", LogFields({**who, "reason": str(error)}))
         raise

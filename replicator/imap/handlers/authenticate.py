@@ -136,7 +136,7 @@ async def _bearer(session: Session, dialogue: Dialogue, form: _BearerForm) -> Co
         raise CommandFailedError(str(error), condition="BAD") from error
     if len(token) > limit:
         raise session.refusal("imap_token_bytes", f"The access token is longer than {limit} bytes")
-    name, identity, reason, fault = user or tokens.claimed_name(token), None, None, TokenFault.INVALID_TOKEN
+    name, identity, reason, fault = user or await tokens.claimed_name(token), None, None, TokenFault.INVALID_TOKEN
     try:
         identity = await tokens.check(token)
     except TokenRefusedError as error:
@@ -144,7 +144,7 @@ async def _bearer(session: Session, dialogue: Dialogue, form: _BearerForm) -> Co
     if name and token:  # else nobody was to be logged in
         login = await session.services.users.admit(name, identity, address=session.connection.address)
         if login is not None:
-            return admitted(session, dialogue.mechanism, login)
+            return await admitted(session, dialogue.mechanism, login)
     note_failure(session, dialogue.mechanism, name, reason or _another("token", identity))
     await dialogue.ask(form.challenge(fault, tokens.scopes))  # the answer says nothing (RFC 7628 section 3.2.3)
     raise await failed(session, "The access token is not accepted; the server's log says why")
@@ -160,7 +160,7 @@ async def _external(session: Session, dialogue: Dialogue) -> Completion:
         raise CommandFailedError("Expected base64 of a user name in UTF-8, or of nothing", condition="BAD") from error
     login = await session.services.users.admit(name, identity, address=session.connection.address)
     if login is not None:
-        return admitted(session, dialogue.mechanism, login)
+        return await admitted(session, dialogue.mechanism, login)
     note_failure(session, dialogue.mechanism, name, _another("certificate", identity))
     raise await failed(session, "The certificate is not accepted; the server's log says why")
 

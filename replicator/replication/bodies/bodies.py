@@ -26,7 +26,6 @@ from replicator.replication.bodies.download import Downloader, Keepers
 from replicator.replication.bodies.orphan_sweep import AttachmentTotals, OrphanSweep
 from replicator.replication.bodies.outlines import Outlines
 from replicator.replication.bodies.peer_fetch import AnyFetch, Fetched, Links, fetch, fetch_chunk
-from replicator.replication.bodies.reader import LargeBody, PlainBody, recipe_of
 from replicator.replication.bodies.retention import Retention
 from replicator.replication.bodies.search_texts import SearchTexts
 from replicator.replication.bodies.small_fetch import SmallFetch
@@ -38,6 +37,7 @@ from replicator.runtime.metrics import AttachmentMetrics
 from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.sweep import SweepSlice
 from replicator.store.bodies.attachment_ranges import Attached
+from replicator.store.bodies.body_reader import LargeBody, PlainBody, recipe_of
 from replicator.store.bodies.body_rows import (
     StoredBody,
     holdings_of,

@@ -21,11 +21,11 @@ from replicator.errors import ContentUnavailableError, MailError, UnavailableErr
 from replicator.replication import timing
 from replicator.replication.bodies.attachments import ChunkSource, NodeAttachments
 from replicator.replication.bodies.peer_fetch import Links, chunk_from, fetch_chunk
-from replicator.replication.bodies.reader import LargeBody, recipe_of
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.runtime.environment import ThreadRunner
 from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.attachment_ranges import Attached
+from replicator.store.bodies.body_reader import LargeBody, recipe_of
 from replicator.store.bodies.body_rows import StoredBody, holdings_of, keepers_of, replace_body, unrecorded
 from replicator.store.bodies.recipe import Recipe
 from replicator.store.db.damage import DatabaseDamagedError

@@ -21,12 +21,12 @@ from replicator.errors import ContentUnavailableError, MailError, UnavailableErr
 from replicator.mail.mailstore import SearchTextMaker, SearchTextSlice, read_all
 from replicator.mime.skeleton import Skeleton
 from replicator.replication import timing
-from replicator.replication.bodies.reader import OpenBody, skeleton_of
 from replicator.replication.bodies.spare_time import SpareTime
 from replicator.runtime.environment import Environment
 from replicator.status import SearchTextStatus
 from replicator.store.bodies import body_lists
 from replicator.store.bodies.body_lists import ListedBody
+from replicator.store.bodies.body_reader import OpenBody, skeleton_of
 from replicator.store.search_texts import SearchFileDamagedError, SearchTextFile, remove_file
 from replicator.store.store import Store
 

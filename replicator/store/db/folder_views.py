@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
 from functools import partial
 
 from replicator.mail.folder_watch import TOUCHED_MAX, FolderSubscription, FolderView, Touched
@@ -40,18 +41,19 @@ class FolderViews:
             raise
         return subscription
 
+    def __contains__(self, user: str) -> bool:
+        """Return True if somebody watches the user's folders."""
+        return user in self._views
+
     def note(self, commit: Commit) -> None:
         """Note what a published commit may have changed."""
-        if not self._views:
-            return
-        for user in commit.mended & self._views.keys():
-            self._views[user].touch(Touched(everything=True))
-        touched: dict[str, Touched] = {}
-        for entry in commit.applied:
-            if entry.user in self._views:
-                touched.setdefault(entry.user, Touched()).add(_touched_by(entry))
-        for user, by_commit in touched.items():
-            self._views[user].touch(by_commit)
+        for user, touched in touched_by(commit, self._views.keys()).items():
+            self.touch(user, touched)
+
+    def touch(self, user: str, touched: Touched) -> None:
+        """Note what may have changed of a user's folders, if somebody watches them."""
+        if (view := self._views.get(user)) is not None:
+            view.touch(touched)
 
     async def _look(self, user: str, before: FolderTree, touched: Touched) -> TreeUpdate:
         return await self._read(partial(_update, user=user, before=before, touched=touched))
@@ -59,6 +61,15 @@ class FolderViews:
     def _closed(self, user: str, view: FolderView) -> None:
         if not view.subscribers and self._views.get(user) is view:
             del self._views[user]
+
+
+def touched_by(commit: Commit, users: AbstractSet[str]) -> dict[str, Touched]:
+    """Return what a commit may have changed of the folders of these users, of whom it has changed any."""
+    touched = {user: Touched(everything=True) for user in commit.mended & users}
+    for entry in commit.applied if users else ():
+        if entry.user in users:
+            touched.setdefault(entry.user, Touched()).add(_touched_by(entry))
+    return touched
 
 
 def _touched_by(entry: Entry) -> Touched:

@@ -32,6 +32,10 @@ class Views:
         self._loading: dict[bytes, list[ViewChange]] = {}
         self._loaded = trio.Condition()
 
+    def __contains__(self, mailbox_id: bytes) -> bool:
+        """Return True if the mailbox has a view here, or is being loaded."""
+        return mailbox_id in self._views or mailbox_id in self._loading
+
     async def get(self, key: MailboxKey) -> MailboxView:
         """Return the live view of a mailbox; an empty one if no message was ever stored in it."""
         while key.mailbox_id in self._loading:

@@ -10,7 +10,6 @@ from pathlib import Path
 import trio
 
 from replicator.config import Config
-from replicator.node import DATABASE
 from tests.end_to_end.helpers.in_process import running
 from tests.end_to_end.helpers.two_nodes import client_of, configs
 
@@ -22,7 +21,7 @@ def damage_once_outlined(config: Config) -> None:
     """Damage the two bodies at a running node, once they are there and have outlines."""
     query = "UPDATE content SET body = x'00' WHERE body <> x'00' AND id IN (SELECT id FROM outline WHERE packed <> x'')"
     damaged = 0
-    with closing(sqlite3.connect(config.node.data / DATABASE, isolation_level=None)) as database:
+    with closing(sqlite3.connect(config.node.database, isolation_level=None)) as database:
         for _ in range(300):
             if (damaged := damaged + database.execute(query).rowcount) == 2:
                 return

@@ -10,7 +10,6 @@ from pathlib import Path
 import trio
 
 from replicator.config import Config
-from replicator.node import DATABASE
 from tests.end_to_end.helpers.in_process import running
 from tests.end_to_end.helpers.two_nodes import client_of, configs
 
@@ -32,7 +31,7 @@ def damage_once_kept(config: Config) -> None:
         time.sleep(0.1)
     else:
         raise AssertionError(f"{config.node.id} makes no search text")
-    with closing(sqlite3.connect(config.node.data / DATABASE, isolation_level=None)) as database:
+    with closing(sqlite3.connect(config.node.database, isolation_level=None)) as database:
         assert database.execute("UPDATE content SET body = x'00'").rowcount == 1
 
 

@@ -13,6 +13,7 @@ from replicator.config import LimitsConfig
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.runtime.metrics import RefusalMetrics
+from replicator.runtime.places import Places
 from replicator.users import Login
 from tests.imap.client import LOOPBACK, Client, ReversedNameUsers, connected
 
@@ -151,6 +152,7 @@ async def test_silent_connections_do_not_keep_users_out(served: ImapServices) ->
         for number in range(270):
             address = f"192.0.2.{2 + number % 3}"
             await open_ones.enter_async_context(connected(served, address=address, secure=True))
+        assert isinstance(served.places, Places)
         assert served.places.counts == (31, 30, 1)
         newcomer = await open_ones.enter_async_context(connected(served, address="192.0.2.1", secure=True))
         await newcomer.log_in("alice")

@@ -19,7 +19,7 @@ from replicator.cli.output import console, echo, echo_json, own_name
 from replicator.cli.processes.node_process import STOP_SIGNALS, ending_in_one_line
 from replicator.cli.target import CommandError
 from replicator.config import Config
-from replicator.node import DATABASE, umask_of
+from replicator.node import umask_of
 from replicator.rebuild import rebuild_node
 from replicator.replication.rebuild.rebuilder import Progress, Rebuilt
 from replicator.runtime.log_lines import log_to_stderr
@@ -48,7 +48,7 @@ def run_rebuild(config: Config, file: Path, *, as_json: bool) -> None:
 
 def _state(config: Config) -> str:
     """Return the consequence of an early end for the node."""
-    if replacement_of(config.node.data / DATABASE).exists():
+    if replacement_of(config.node.database).exists():
         return "; the node cannot run until a rebuild has finished"
     return "; the node is unchanged"
 

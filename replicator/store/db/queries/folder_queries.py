@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import NamedTuple
 
+from replicator.mail.mailstore import INBOX, Folder
 from replicator.mail.watched_folders import WatchedFolder
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries.mailbox_key import MailboxKey
@@ -23,6 +24,10 @@ class FolderRecord(NamedTuple):
         """Return the key of the folder's mailbox."""
         return MailboxKey(user, self.mailbox_id, self.uidvalidity)
 
+    def folder_of(self, user: str) -> Folder:
+        """Return it as the user's folder."""
+        return Folder(user, self.name, self.mailbox_id, self.uidvalidity)
+
 
 _OF_FOLDERS = (
     " FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ? AND (f.deleted = 0 OR c.messages > 0)"
@@ -39,6 +44,12 @@ _ORDER = " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id"
 def folders(connection: sqlite3.Connection, user: str) -> dict[str, FolderRecord]:
     """Return the user's visible folders by name."""
     return {record.name: record for record in folders_in_sight(connection, user)}
+
+
+def ordered_folders(connection: sqlite3.Connection, user: str) -> list[Folder]:
+    """Return the user's visible folders: INBOX first, the rest by name."""
+    found = [record.folder_of(user) for record in folders(connection, user).values()]
+    return sorted(found, key=lambda folder: (folder.name != INBOX, folder.name))
 
 
 def folders_in_sight(connection: sqlite3.Connection, user: str) -> list[FolderRecord]:

@@ -1,0 +1,35 @@
+"""Finding the messages of a view by their UIDs."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain, islice
+
+from protocol.values import UidSet
+from replicator.mail.view import MailboxView, Message
+from replicator.runtime.environment import ThreadRunner
+
+FOUND_AT_ONCE = 2000  # messages that the event loop finds; more are found in a thread
+
+
+async def present(view: MailboxView, uids: UidSet, run_in_thread: ThreadRunner) -> list[Message]:
+    """Return the messages that the view has as this is called, in UID order."""
+    found = [*islice(_found(view, uids), FOUND_AT_ONCE + 1)]
+    if len(found) <= FOUND_AT_ONCE:
+        return found
+    return await run_in_thread(partial(_among, view.snapshot(), uids))
+
+
+def _found(view: MailboxView, uids: UidSet) -> Iterator[Message]:
+    """Yield the messages that the view has, in UID order, in time O(found) however wide the ranges are."""
+    return (view.messages[uid] for low, high in uids.ranges for uid in view.messages.irange(low, high))
+
+
+def _among(messages: list[Message], uids: UidSet) -> list[Message]:
+    """Return those of all messages of a view, in any order, that have these UIDs, in UID order."""
+    ordered = sorted(messages)
+    held = [message.uid for message in ordered]
+    some = (ordered[bisect_left(held, low) : bisect_right(held, high)] for low, high in uids.ranges)
+    return [*chain.from_iterable(some)]
