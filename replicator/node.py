@@ -66,11 +66,10 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
 from replicator.users import QuotaLimits, UserDirectory
-from replicator.workers.processes import Doors
+from replicator.workers.processes import CoreServices, Doors
 
 log = logging.getLogger(__name__)
 
-DATABASE = "node.db"
 INVENTORIES = "inventories"
 
 
@@ -94,10 +93,8 @@ async def run_node(
     environment = environment or Environment()
     make_directory(config.node.data)
     origin = environment.new_origin(config.node.id)
-    check_none(config.node.data / DATABASE)
-    async with Store.open(
-        config.node.data / DATABASE, origin, environment, attachments_of(config), config.limits
-    ) as store:
+    check_none(config.node.database)
+    async with Store.open(config.node.database, origin, environment, attachments_of(config), config.limits) as store:
         certificates, archive = _certificates_of(config), archive_of(config, environment)
         _warn_of_exposed(config, certificates)
         has_begun = await _claim(store, config, new_cluster=new_cluster)
@@ -116,21 +113,16 @@ async def run_node(
             refusals=refusals,
             is_new=not has_begun,
         )
-        quota = config.quota
-        users = UserDirectory(
-            config.users.passwd_file,
-            quota=QuotaLimits(quota.storage_bytes, quota.messages),
-            clock_ms=environment.clock_ms,
-        )
-        users.refresh()  # warn of a missing file now, not when the first mail arrives
+        users = _users_of(config, environment)
         quotas = Quotas(
             store.usage,
             users.quota_limits,
-            defer=quota.when_full is WhenFull.DEFER,
+            defer=config.quota.when_full is WhenFull.DEFER,
             metrics=QuotaMetrics(registry),
         )
         mail = ClusterMailStore(store, coordinator, environment, quotas)
-        doors = Doors(config, mail, registry, refusals)
+        tokens = AccessTokens(config.oauth, keys, environment.clock_ms) if config.oauth and keys else None
+        doors = Doors(config, CoreServices(mail, store, users, tokens, refusals), registry)
         reloading = Reloading(certificates, environment, _file_of(keys, config), doors.reload)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
@@ -150,7 +142,7 @@ async def run_node(
             environment=environment,
             mail=mail,
             users=users,
-            tokens=AccessTokens(config.oauth, keys, environment.clock_ms) if config.oauth and keys else None,
+            tokens=tokens,
             report=report,
             tasks=tasks,
             registry=registry,
@@ -183,6 +175,13 @@ async def run_node(
             if config.plain_links:
                 log.warning('links are not encrypted, and any node that can connect is believed: [tls] mode is "none"')
             ready()
+
+
+def _users_of(config: Config, environment: Environment) -> UserDirectory:
+    quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
+    users = UserDirectory(config.users.passwd_file, quota=quota, clock_ms=environment.clock_ms)
+    users.refresh()  # warn of a missing file now, not when the first mail arrives
+    return users
 
 
 def _certificates_of(config: Config) -> Certificates:
@@ -330,11 +329,12 @@ def _doors(
     if doors.peer:
         yield doors.peer, lambda stream: coordinator.connections.accept(tls.accept(stream), client_address(stream))
     proxied = partial(behind_proxies, trusted=config.proxy.trusted)
-    if doors.imap:
+    own = not config.workers.doors
+    if own and doors.imap:
         yield doors.imap, proxied(lambda stream, address: serve_imap(stream, imap, address=address))
-    if doors.imaps:
+    if own and doors.imaps:
         yield doors.imaps, proxied(lambda stream, address: serve_imap(stream, imap, address=address, tls_first=True))
-    if doors.lmtp and not config.workers.doors:
+    if own and doors.lmtp:
         yield doors.lmtp, proxied(lmtp.serve)
     if doors.http:
         yield doors.http, _http_door(doors.http, HttpServer(http, Access(_tokens_of(config))), certificates)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import trio
 import trio.testing
 
-from replicator.lmtp.services import Inboxes
+from replicator.oauth import AccessTokens
 from replicator.runtime.places import Places
+from replicator.store.db.readers import Readers
+from replicator.store.db.schema import open_reader
+from replicator.users import UserDirectory
 from replicator.workers.channel import Channel
-from replicator.workers.remote_mail import MailCalls, RemoteMail
+from replicator.workers.mail_calls import MailCalls
+from replicator.workers.remote_mail import RemoteMail
 from replicator.workers.remote_places import PlaceCalls, RemotePlaces
+from replicator.workers.remote_users import RemoteTokens, RemoteUsers, UserCalls
+from tests.one_node import HookedMail, run_inline
+
+INLINE_MAX_BYTES = 64 << 10  # as configured by default
 
 
 @asynccontextmanager
@@ -27,19 +35,42 @@ async def channels() -> AsyncIterator[tuple[Channel, Channel]]:
 
 
 @asynccontextmanager
-async def remote_mail(mail: Inboxes, inline_max_bytes: int = 64 << 10) -> AsyncIterator[RemoteMail]:
+async def remote_mail(mail: HookedMail) -> AsyncIterator[RemoteMail]:
     """Yield the mail as a door has it."""
-    async with channels() as (core, door):
-        calls = MailCalls(core, mail)
-        yield RemoteMail(door, inline_max_bytes)
-    with trio.CancelScope(shield=True):
-        await calls.close()
+    async with mail_ends(mail) as (_, apart):
+        yield apart
 
 
 @asynccontextmanager
-async def remote_places(places: Places) -> AsyncIterator[RemotePlaces]:
-    """Yield the places as a door has them."""
+async def mail_ends(mail: HookedMail) -> AsyncIterator[tuple[MailCalls, RemoteMail]]:
+    """Yield the core's end of the mail, and the door's."""
+    store = mail.store
+    with closing(open_reader(store.path)) as connection:
+        async with channels() as (core, door), trio.open_nursery() as nursery:
+            calls = MailCalls(core, mail, store, run_inline)
+            apart = RemoteMail(door, Readers([connection], run_inline, store.damage), INLINE_MAX_BYTES, run_inline)
+            nursery.start_soon(calls.run)
+            nursery.start_soon(apart.run)
+            yield calls, apart
+            nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            await calls.close()
+
+
+@asynccontextmanager
+async def remote_users(
+    users: UserDirectory, here: UserDirectory, tokens: AccessTokens | None = None
+) -> AsyncIterator[tuple[RemoteUsers, RemoteTokens]]:
+    """Yield the users and the access tokens as a door has them. `here`: what it reads of the users itself."""
     async with channels() as (core, door):
-        calls = PlaceCalls(core, places)
-        yield RemotePlaces(door)
+        UserCalls(core, users, tokens)
+        yield RemoteUsers(door, here), RemoteTokens(door, tokens.scopes if tokens is not None else ())
+
+
+@asynccontextmanager
+async def remote_places(places: Places, door: str = "imap") -> AsyncIterator[RemotePlaces]:
+    """Yield the places as a door has them."""
+    async with channels() as (core, apart):
+        calls = PlaceCalls(core, door, places)
+        yield RemotePlaces(apart, door)
     calls.close()

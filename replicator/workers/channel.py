@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import cast
 
-import msgpack
 import trio
 
 from protocol.units import KIB, MIB
@@ -21,6 +20,7 @@ from replicator import errors
 from replicator.errors import MailError, QuotaExceededError, UnavailableError
 from replicator.runtime.loop_watch import doing
 from replicator.runtime.signals import Signal
+from replicator.workers.packing import Unpacker, packed
 
 RECEIVE_BYTES = 256 * KIB
 FRAME_BYTES_MAX = 16 * MIB  # many times what any call has
@@ -111,7 +111,7 @@ class Channel:
 
     def _send(self, frame: tuple[object, ...]) -> None:
         if not self._ended:
-            self._outgoing.append(cast("bytes", msgpack.packb(frame, unicode_errors="surrogatepass")))
+            self._outgoing.append(packed(frame))
             self._has_outgoing.set()
 
     async def _write(self) -> None:
@@ -122,12 +122,9 @@ class Channel:
             await self._stream.send_all(data)
 
     async def _read(self, nursery: trio.Nursery) -> None:
-        unpacker = msgpack.Unpacker(
-            use_list=False, unicode_errors="surrogatepass", max_buffer_size=FRAME_BYTES_MAX, strict_map_key=False
-        )
+        unpacker = Unpacker(FRAME_BYTES_MAX)
         while data := await self._stream.receive_some(RECEIVE_BYTES):
-            unpacker.feed(data)
-            for frame in unpacker:
+            for frame in unpacker.values(data):
                 self._take(nursery, *frame)
 
     def _take(self, nursery: trio.Nursery, kind: int, number: int, *rest: object) -> None:

@@ -11,43 +11,63 @@ import os
 import pickle
 import signal
 import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal, TypeAlias
 
 import trio
 from prometheus_client import CollectorRegistry
 
 from replicator.config import Config
-from replicator.errors import ConfigError
+from replicator.errors import ConfigError, DatabaseFailedError, DataError
+from replicator.imap.header_cache import HeaderCache
+from replicator.imap.matching.message_reader import Parsing
+from replicator.imap.server import serve_imap
+from replicator.imap.services import ImapServices
 from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.trace import host_name
 from replicator.network.certificates import Certificates
 from replicator.network.proxy_header import behind_proxies
 from replicator.network.streams import guarded
-from replicator.runtime.environment import run_in_thread
+from replicator.runtime.environment import run_in_thread, wall_clock_ms
 from replicator.runtime.garbage import set_garbage_aside
 from replicator.runtime.log_lines import log_to_stderr
 from replicator.runtime.loop_watch import LoopWatch
-from replicator.runtime.metrics import LmtpMetrics, LoopMetrics, RefusalMetrics
+from replicator.runtime.metrics import ImapMetrics, LmtpMetrics, LoopMetrics, RefusalMetrics
+from replicator.store.db.damage import Damage
+from replicator.store.db.readers import Readers
+from replicator.store.db.schema import open_reader
 from replicator.users import UserDirectory
 from replicator.workers.channel import Channel
 from replicator.workers.remote_mail import RemoteMail
 from replicator.workers.remote_metrics import tell_metrics
 from replicator.workers.remote_places import RemotePlaces
+from replicator.workers.remote_users import RemoteTokens, RemoteUsers
 
 log = logging.getLogger(__name__)
+
+Protocol: TypeAlias = Literal["lmtp", "imap", "imaps"]
+"""What a door speaks on a listening socket."""
+
+READERS = 2  # connections to the database, and so threads, that read at once
 
 CORE = 0  # file descriptor of the connection to the core
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a door is to do. `lmtp`: file descriptors of the listening sockets that it has inherited."""
+    """What a door is to do. `sockets`: file descriptors of the listening sockets that it has inherited.
+
+    `users_key`: see `UserDirectory`.
+    """
 
     number: int
     config: Config
     log_level: str
-    lmtp: tuple[int, ...]
+    sockets: Mapping[Protocol, tuple[int, ...]]
+    users_key: bytes
 
     def packed(self) -> bytes:
         """Return the order as `unpacked` takes it."""
@@ -66,14 +86,16 @@ class Door:
 
     def __init__(self, stream: trio.abc.Stream, nursery: trio.Nursery) -> None:
         self._nursery = nursery
+        self._opened = ExitStack()
         self._channel = Channel(stream)
         self._channel.calls["begin"] = self._begin
         self._channel.quick_calls["ping"] = lambda: None
 
     async def run(self) -> None:
         """Do what the core orders until it ends the connection."""
-        await self._channel.run()
-        self._nursery.cancel_scope.cancel()
+        with self._opened:
+            await self._channel.run()
+            self._nursery.cancel_scope.cancel()
 
     async def _begin(self, packed: bytes) -> str | None:
         """Open the door. Return why that is not possible."""
@@ -82,30 +104,68 @@ class Door:
         log_to_stderr(order.log_level, f"door {order.number}")
         registry = CollectorRegistry()
         try:
-            certificates = Certificates(config.tls, config.certificates)
-        except ConfigError as error:
+            certificates = Certificates(config.tls, config.certificates, of_clients=config.client_certificates)
+            readers = self._readers(config)
+        except (ConfigError, DataError, DatabaseFailedError) as error:
             return str(error)
-        users = UserDirectory(config.users.passwd_file)
-        users.refresh()
-        lmtp = LmtpServer(
-            LmtpServices(
-                mail=RemoteMail(channel, config.content.inline_max_bytes),
-                users=users,
-                node_name=host_name(config.node.id, config.node.cluster),
-                tls=certificates.for_clients,
-                metrics=LmtpMetrics(registry),
-                limits=config.limits,
-                refusals=RefusalMetrics(registry),
-                doorkeeper=RemotePlaces(channel),
-            )
-        )
+        mail = RemoteMail(channel, readers, config.content.inline_max_bytes)
+        self._nursery.start_soon(mail.run)
+        handlers = _handlers(order, channel, mail, certificates, registry)
         channel.calls["reload"] = partial(_reload, certificates)
         self._nursery.start_soon(tell_metrics, registry, channel)
-        handler = guarded(behind_proxies(lmtp.serve, config.proxy.trusted))
         set_garbage_aside()
-        await self._nursery.start(partial(trio.serve_listeners, handler, [_listener(number) for number in order.lmtp]))
+        for protocol, numbers in order.sockets.items():
+            handler = guarded(behind_proxies(handlers[protocol], config.proxy.trusted))
+            await self._nursery.start(trio.serve_listeners, handler, [_listener(number) for number in numbers])
         self._nursery.start_soon(LoopWatch(LoopMetrics(registry)).run)
         return None
+
+    def _readers(self, config: Config) -> Readers:
+        """Open the database for reading, until the process ends."""
+        path = config.node.database
+        damage = Damage(path, wall_clock_ms)
+        with damage.noticed():
+            connections = [self._opened.enter_context(closing(open_reader(path))) for _ in range(READERS)]
+        return Readers(connections, run_in_thread, damage)
+
+
+def _handlers(
+    order: Order, channel: Channel, mail: RemoteMail, certificates: Certificates, registry: CollectorRegistry
+) -> Mapping[Protocol, Callable[[trio.abc.Stream, str], Awaitable[None]]]:
+    """Return what serves a connection of each protocol, given the client's address."""
+    config, refusals = order.config, RefusalMetrics(registry)
+    users = UserDirectory(config.users.passwd_file, key=order.users_key)
+    users.refresh()
+    lmtp = LmtpServer(
+        LmtpServices(
+            mail=mail,
+            users=users,
+            node_name=host_name(config.node.id, config.node.cluster),
+            tls=certificates.for_clients,
+            metrics=LmtpMetrics(registry),
+            limits=config.limits,
+            refusals=refusals,
+            doorkeeper=RemotePlaces(channel, "lmtp"),
+        )
+    )
+    imap = ImapServices(
+        mail=mail,
+        users=RemoteUsers(channel, users),
+        sid=config.node.id,
+        tls=certificates.for_imap,
+        tokens=RemoteTokens(channel, config.oauth.scopes) if config.oauth is not None else None,
+        parsing=Parsing(max_fields=config.limits.imap_header_fields),
+        metrics=ImapMetrics(registry),
+        limits=config.limits,
+        refusals=refusals,
+        headers=HeaderCache(config.limits.imap_header_cache_bytes // config.workers.doors, registry),
+        doorkeeper=RemotePlaces(channel, "imap"),
+    )
+    return {
+        "lmtp": lmtp.serve,
+        "imap": lambda stream, address: serve_imap(stream, imap, address=address),
+        "imaps": lambda stream, address: serve_imap(stream, imap, address=address, tls_first=True),
+    }
 
 
 async def _reload(certificates: Certificates) -> str | None:

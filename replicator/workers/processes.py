@@ -11,22 +11,29 @@ import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
 
 import trio
 from prometheus_client import CollectorRegistry
 
-from replicator.config import Config
+from replicator.config import Address, Config
 from replicator.errors import ConfigError, DataError, UnavailableError
-from replicator.lmtp import places_of
-from replicator.lmtp.services import Inboxes
+from replicator.imap.services import places_of as imap_places_of
+from replicator.lmtp import places_of as lmtp_places_of
 from replicator.network.streams import listen
+from replicator.oauth import AccessTokens
 from replicator.runtime.metrics import RefusalMetrics
 from replicator.runtime.own_program import command_of, environment
+from replicator.runtime.places import Places
+from replicator.users import UserDirectory
 from replicator.workers.channel import Channel, DefectError
-from replicator.workers.door import Order
-from replicator.workers.remote_mail import MailCalls
+from replicator.workers.door import Order, Protocol
+from replicator.workers.mail_calls import CoreMail, MailCalls
+from replicator.workers.mail_feed import Published
 from replicator.workers.remote_metrics import DoorMetrics
 from replicator.workers.remote_places import PlaceCalls
+from replicator.workers.remote_users import UserCalls
 
 COMMAND = command_of("replicator.workers")
 
@@ -53,19 +60,34 @@ STEADY_S = 60.0
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class CoreServices:
+    """What the core has for its doors. `tokens`: if there is a provider of them."""
+
+    mail: CoreMail
+    store: Published
+    users: UserDirectory
+    tokens: AccessTokens | None
+    refusals: RefusalMetrics
+
+
 class Doors:
-    """The processes of the LMTP door, as many as configured. Belongs to the event loop.
+    """The processes of the doors, as many as configured. Belongs to the event loop.
 
     `metrics`: those of `registry`, with what the doors count.
     """
 
-    def __init__(self, config: Config, mail: Inboxes, registry: CollectorRegistry, refusals: RefusalMetrics) -> None:
+    def __init__(self, config: Config, core: CoreServices, registry: CollectorRegistry) -> None:
         self.metrics = DoorMetrics(registry)
         self._config = config
-        self._numbers = range(1, config.workers.doors + 1) if config.listen.lmtp is not None else range(0)
-        self._lmtp: tuple[int, ...] = ()  # the listening sockets
-        self._mail = mail
-        self._places = places_of(config.limits, refusals)
+        self._core = core
+        self._addresses = _addresses_of(config)
+        self._numbers = range(1, config.workers.doors + 1) if self._addresses else range(0)
+        self._sockets: dict[Protocol, tuple[int, ...]] = {}  # that listen
+        self._places: dict[str, Places] = {
+            "lmtp": lmtp_places_of(config.limits, core.refusals),
+            "imap": imap_places_of(config.limits, core.refusals),
+        }
         self._open: dict[int, Channel] = {}  # doors that accept, by number
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -73,21 +95,21 @@ class Doors:
 
         Raises OSError if the address cannot be listened on, or a process cannot be started, and DataError if one ends.
         """
-        address = self._config.listen.lmtp
-        if not self._numbers or address is None:
+        if not self._numbers:
             task_status.started()
             return
         async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
-            listeners = [await stack.enter_async_context(listener) for listener in await listen(address)]
-            self._lmtp = tuple(listener.socket.fileno() for listener in listeners)
+            for protocol, address in self._addresses.items():
+                listeners = [await stack.enter_async_context(listener) for listener in await listen(address)]
+                self._sockets[protocol] = tuple(listener.socket.fileno() for listener in listeners)
             async with trio.open_nursery() as starting:
                 for number in self._numbers:
                     starting.start_soon(nursery.start, self._keep_open, number)
             task_status.started()
 
     def problems(self) -> list[str]:
-        """Return why no mail is accepted, if no door is open."""
-        return ["no process of the LMTP door runs: see the log"] if self._numbers and not self._open else []
+        """Return why no client is served, if no door is open."""
+        return ["no process of a door runs: see the log"] if self._numbers and not self._open else []
 
     async def reload(self) -> None:
         """Have all doors read their certificates again. Raises ConfigError if one cannot use them."""
@@ -137,20 +159,27 @@ class Doors:
                     COMMAND,
                     stdin=theirs,
                     stdout=subprocess.DEVNULL,
-                    pass_fds=self._lmtp,
+                    pass_fds=[number for numbers in self._sockets.values() for number in numbers],
                     env=environment(),
                     start_new_session=True,
                 )
             channel = Channel(core)
-            mail, places = MailCalls(channel, self._mail), PlaceCalls(channel, self._places)
-            channel.quick_calls["metrics"] = self.metrics.add
+            mail = MailCalls(channel, self._core.mail, self._core.store)
+            UserCalls(channel, self._core.users, self._core.tokens)
+            places = [PlaceCalls(channel, door, of_door) for door, of_door in self._places.items()]
+            channel.quick_calls["metrics"] = partial(self.metrics.add, number)
             try:
                 self.metrics.pids[number] = process.pid
-                await self._serve(number, channel, started)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(mail.run)
+                    await self._serve(number, channel, started)
+                    nursery.cancel_scope.cancel()
             finally:
                 self._open.pop(number, None)
                 self.metrics.pids.pop(number, None)
-                places.close()
+                self.metrics.forget(number)
+                for of_door in places:
+                    of_door.close()
                 with trio.CancelScope(shield=True):
                     await mail.close()
                     await _end(process)
@@ -159,7 +188,7 @@ class Doors:
     async def _serve(self, number: int, channel: Channel, started: Callable[[], None]) -> None:
         """Answer a door until its connection ends."""
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-        order = Order(number, self._config, level, self._lmtp)
+        order = Order(number, self._config, level, self._sockets, self._core.users.key)
         async with trio.open_nursery() as nursery:
 
             async def open_and_watch() -> None:
@@ -184,6 +213,16 @@ class Doors:
             nursery.start_soon(open_and_watch)
             await channel.run()
             nursery.cancel_scope.cancel()
+
+
+def _addresses_of(config: Config) -> dict[Protocol, Address]:
+    """Return where the doors listen, by what they speak there."""
+    found: dict[Protocol, Address | None] = {
+        "lmtp": config.listen.lmtp,
+        "imap": config.listen.imap,
+        "imaps": config.listen.imaps,
+    }
+    return {protocol: address for protocol, address in found.items() if address is not None}
 
 
 async def _until_silent(channel: Channel) -> None:

@@ -1,180 +1,289 @@
-"""The mail of the node as the process of a door has it: both ends.
+"""The mail of the node as the process of a door has it: the door's end, see `mail_calls` for the core's.
 
-In the door, `RemoteMail` hashes and compresses small bodies, and hands the core what its database will have. A larger
-body goes to the core in pieces, as it comes: the core alone knows which attachments are in flight. In the core, each
-door has one `MailCalls`, which ends with the door, and whatever that was sending.
+A door asks the core for each change, and for whatever must be as new as at the cluster's other nodes. It reads bodies,
+outlines and lists of folders from the database itself, and has views of its own (`mail_feed`).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from itertools import count
-from typing import cast
+from typing import Any, NamedTuple, cast
 
-import trio
-
-from protocol.units import KIB
-from replicator.lmtp.services import Inboxes
-from replicator.mail.mailstore import BodySink, NewMessage, ReceivedBody, SavedMessage
-from replicator.runtime.signals import Signal
-from replicator.store.bodies.body_rows import StoredBody
+from protocol.commands import Parts
+from protocol.values import UidSet
+from replicator.errors import ContentUnavailableError
+from replicator.mail.folder_watch import FolderSubscription
+from replicator.mail.lookup import present
+from replicator.mail.mailstore import (
+    INBOX,
+    BodyReader,
+    BodySink,
+    CopiedMessages,
+    Folder,
+    FolderStatus,
+    NewMessage,
+    Quota,
+    SavedMessage,
+    SearchTextSlice,
+    StoreResult,
+)
+from replicator.mail.view import MailboxView, Message
+from replicator.runtime.environment import ThreadRunner, run_in_thread
+from replicator.store.attachments.construction import Holding
+from replicator.store.bodies.attachment_ranges import Attached
+from replicator.store.bodies.body_reader import LargeBody, PlainBody, recipe_of
+from replicator.store.bodies.body_rows import read_body, read_small_bodies
+from replicator.store.bodies.outline_rows import outlines
+from replicator.store.db.folder_views import FolderViews
+from replicator.store.db.queries import ordered_folders, view
+from replicator.store.db.readers import Readers
+from replicator.store.db.view_cache import Views
+from replicator.users import QuotaLimits
 from replicator.workers.channel import Channel
+from replicator.workers.mail_feed import FollowedViews
+from replicator.workers.uploads import RemoteUploads
 
-PIECE_BYTES = 128 * KIB
-
-
-class RemoteUpload:
-    """A body that is in the core, or on its way there; see `ReceivedBody`."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.size_bytes = 0
+SLICE_MESSAGES = 500
+"""Messages that one call names."""
 
 
-class RemoteSink:
-    """A body being received by a door; see `BodySink`."""
+class Named(NamedTuple):
+    """Messages that a call names as a view shows them. Those of the slice `number` have gone ahead."""
 
-    def __init__(self, channel: Channel, number: int, inline_max_bytes: int) -> None:
-        self._channel = channel
-        self._upload = RemoteUpload(number)
-        self._inline_max_bytes = inline_max_bytes
-        self._waiting = bytearray()
-        self._has_begun = False
-
-    async def write(self, data: bytes) -> None:
-        """See `BodySink`."""
-        self._waiting += data
-        if len(self._waiting) > max(self._inline_max_bytes, PIECE_BYTES):
-            await self._pass_on()
-
-    async def finish(self) -> ReceivedBody:
-        """See `BodySink`."""
-        if not self._has_begun and len(self._waiting) <= self._inline_max_bytes:
-            return StoredBody.of(bytes(self._waiting))
-        await self._pass_on()
-        self._upload.size_bytes = cast("int", await self._channel.call("finish", self._upload.number))
-        return self._upload
-
-    def close(self) -> None:
-        """Discard what the core has not saved."""
-        if self._has_begun:
-            self._channel.tell("discard", self._upload.number)
-
-    async def _pass_on(self) -> None:
-        data, self._waiting, self._has_begun = bytes(self._waiting), bytearray(), True
-        await self._channel.call("write", self._upload.number, data)
+    user: str
+    mailbox_id: bytes
+    uidvalidity: int
+    head: tuple[str, int] | None
+    number: int
+    messages: Sequence[Message]
 
 
 class RemoteMail:
-    """The node's mail, as a door's process has it; see `MailStore`."""
+    """The node's mail, as a door's process has it; see `MailStore`. `run` has to run. Belongs to the event loop."""
 
-    def __init__(self, channel: Channel, inline_max_bytes: int) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        readers: Readers,
+        inline_max_bytes: int,
+        run_in_thread: ThreadRunner = run_in_thread,
+    ) -> None:
         self._channel = channel
-        self._inline_max_bytes = inline_max_bytes
+        self._read = readers.read
+        self._run_in_thread = run_in_thread
+        self._uploads = RemoteUploads(channel, inline_max_bytes)
+        self._views = FollowedViews(
+            channel, Views(lambda key: readers.read(partial(view, key=key))), FolderViews(readers.read)
+        )
         self._numbers = count(1)
 
-    @asynccontextmanager
-    async def receive(self) -> AsyncIterator[BodySink]:
+    async def run(self) -> None:
+        """Keep the views up to date, until cancelled."""
+        await self._views.run()
+
+    async def wait_ready(self) -> None:
         """See `MailStore`."""
-        sink = RemoteSink(self._channel, next(self._numbers), self._inline_max_bytes)
-        try:
-            yield sink
-        finally:
-            sink.close()
+        await self._ask("wait_ready")
+
+    # ---- folders
+
+    async def folders(self, user: str) -> Sequence[Folder]:
+        """See `MailStore`."""
+        await self.folder(user, INBOX)
+        return await self._read(partial(ordered_folders, user=user))
+
+    async def folder(self, user: str, name: str) -> Folder:
+        """See `MailStore`."""
+        return cast("Folder", await self._ask("folder", user, name))
+
+    async def subscriptions(self, user: str) -> Sequence[str]:
+        """See `MailStore`."""
+        return cast("Sequence[str]", await self._ask("subscriptions", user))
+
+    async def annotations(self, user: str, folder: Folder | None) -> Mapping[str, bytes]:
+        """See `MailStore`."""
+        return cast("Mapping[str, bytes]", await self._ask("annotations", user, folder))
+
+    async def annotated(self, user: str, name: str) -> Mapping[bytes, bytes]:
+        """See `MailStore`."""
+        return cast("Mapping[bytes, bytes]", await self._ask("annotated", user, name))
+
+    async def annotate(self, user: str, folder: Folder | None, values: Mapping[str, bytes | None]) -> None:
+        """See `MailStore`."""
+        await self._ask("annotate", user, folder, values)
+
+    async def create_folder(self, user: str, name: str, use: str | None = None) -> Folder:
+        """See `MailStore`."""
+        return cast("Folder", await self._ask("create_folder", user, name, use))
+
+    async def rename_folder(self, user: str, old: str, new: str) -> None:
+        """See `MailStore`."""
+        await self._ask("rename_folder", user, old, new)
+
+    async def delete_folder(self, user: str, name: str) -> None:
+        """See `MailStore`."""
+        await self._ask("delete_folder", user, name)
+
+    async def subscribe(self, user: str, name: str, *, subscribed: bool) -> None:
+        """See `MailStore`."""
+        await self._ask("subscribe", user, name, subscribed)
+
+    async def catch_up(self, user: str, name: str | None = None) -> bool:
+        """See `MailStore`."""
+        return cast("bool", await self._ask("catch_up", user, name))
+
+    async def watch_folders(self, user: str) -> FolderSubscription:
+        """See `MailStore`."""
+        await self.folder(user, INBOX)
+        return await self._views.watch(user)
+
+    async def status(self, folder: Folder) -> FolderStatus:
+        """See `MailStore`."""
+        return cast("FolderStatus", await self._ask("status", folder))
+
+    async def quota(self, user: str) -> Quota:
+        """See `MailStore`."""
+        quota = cast("Quota", await self._ask("quota", user))
+        return replace(quota, limits=QuotaLimits(*quota.limits))
+
+    async def check_quota(self, user: str, messages: int, size_bytes: int) -> None:
+        """See `MailStore`."""
+        await self._ask("check_quota", user, messages, size_bytes)
+
+    # ---- mailboxes
+
+    async def open_mailbox(self, folder: Folder) -> MailboxView:
+        """See `MailStore`."""
+        return await self._views.open(folder)
+
+    async def claim_recent(self, view: MailboxView) -> int:
+        """See `MailStore`. Asks only if a message has come since the last session of this door claimed."""
+        if view.uidnext <= view.recent_from:
+            return view.recent_from
+        where = Folder(view.user, "", view.mailbox_id, view.uidvalidity)
+        first, claimed = cast("tuple[int, int]", await self._ask("claim_recent", where))
+        view.recent_from = max(view.recent_from, claimed)
+        return first
+
+    def receive(self) -> AbstractAsyncContextManager[BodySink]:
+        """See `MailStore`."""
+        return self._uploads.receive()
+
+    async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
+        """See `MailStore`."""
+        [saved] = await self.save_all(folder, [message])
+        return saved
 
     async def deliver(self, user: str, message: NewMessage) -> SavedMessage:
         """See `MailStore`."""
-        body = message.body
-        if isinstance(body, RemoteUpload):
-            brought: object = body.number
-        else:
-            stored = StoredBody.of(body) if isinstance(body, bytes) else body
-            assert isinstance(stored, StoredBody), "what `receive` has given"
-            brought = stored.content_hash, stored.size_bytes, stored.packed
-        flags = tuple(sorted(message.flags))
-        saved = await self._channel.call("deliver", user, brought, flags, message.received_ms)
-        return SavedMessage(*cast("tuple[int, int, bool]", saved))
+        async with self._uploads.brought([message]) as brought:
+            return cast("SavedMessage", await self._ask("deliver", user, *brought))
 
+    async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
+        """See `MailStore`."""
+        async with self._uploads.brought(messages) as brought:
+            return cast("Sequence[SavedMessage]", await self._ask("save_all", folder, brought))
 
-class _Upload:
-    """A body that a door sends. `close` waits for what uses it: the door may have given that up in the middle."""
+    async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
+        """See `MailStore`."""
+        async with self._named(source, uids) as named:
+            return cast("CopiedMessages", await self._ask("copy", named, destination))
 
-    def __init__(self, mail: Inboxes) -> None:
-        self._stack = AsyncExitStack()
-        self._mail = mail
-        self._users = 0
-        self._left = Signal()
-        self.sink: BodySink | None = None
-        self.body: ReceivedBody | None = None
+    async def move(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
+        """See `MailStore`."""
+        async with self._named(source, uids) as named:
+            return cast("CopiedMessages", await self._ask("move", named, destination))
+
+    async def store_flags(
+        self,
+        mailbox: MailboxView,
+        uids: UidSet,
+        *,
+        added: frozenset[str] = frozenset(),
+        removed: frozenset[str] = frozenset(),
+        unchanged_since: int | None = None,
+    ) -> StoreResult:
+        """See `MailStore`."""
+        async with self._named(mailbox, uids) as named:
+            return cast("StoreResult", await self._ask("store_flags", named, added, removed, unchanged_since))
+
+    async def expunge(self, mailbox: MailboxView, uids: UidSet) -> None:
+        """See `MailStore`."""
+        async with self._named(mailbox, uids) as named:
+            await self._ask("expunge", named)
+
+    # ---- bodies
+
+    async def read_body(self, message: Message) -> BodyReader:
+        """See `MailStore`. A body that is missing or damaged here is brought back by the core."""
+        body = await self._opened(message)
+        if body is None:
+            is_large, packed = cast("tuple[bool, bytes]", await self._ask("body", message))
+            found = Parts(message.content_hash, message.size_bytes, packed) if is_large else packed
+            body = self._reader_of(message, found)
+        if body is None:
+            raise ContentUnavailableError("the body of this message is damaged at every reachable node")
+        return body
+
+    async def _opened(self, message: Message) -> BodyReader | None:
+        return self._reader_of(message, await self._read(partial(read_body, content_hash=message.content_hash)))
+
+    def _reader_of(self, message: Message, found: bytes | Parts | None) -> BodyReader | None:
+        if not isinstance(found, Parts):
+            return None if found is None else PlainBody(found)
+        recipe = recipe_of(found)
+        return None if recipe is None else LargeBody(recipe, _RemoteChunks(self._channel, message), {})
+
+    async def read_bodies(self, messages: Iterable[Message], max_bytes: int) -> Mapping[bytes, BodyReader]:
+        """See `MailStore`."""
+        hashes = [message.content_hash for message in messages]
+        found = await self._read(partial(read_small_bodies, hashes=hashes, max_bytes=max_bytes))
+        return {content_hash: PlainBody(body) for content_hash, body in found.items()}
+
+    async def outlines(self, messages: Iterable[Message], version: int) -> Mapping[bytes, bytes]:
+        """See `MailStore`."""
+        return await self._read(partial(outlines, hashes=[one.content_hash for one in messages], version=version))
+
+    async def search_texts(self, messages: Sequence[Message]) -> SearchTextSlice:
+        """See `MailStore`. From the core, which has the file open, and begins it anew when it is damaged."""
+        return SearchTextSlice(*cast("tuple[Any, int]", await self._ask("search_texts", messages)))
+
+    # ---- helpers
+
+    async def _ask(self, name: str, *arguments: object) -> object:
+        """Call the core. On return, the views show what the call has changed. Raises MailError."""
+        answer = await self._channel.call(name, *arguments)
+        await self._views.caught_up()
+        return answer
 
     @asynccontextmanager
-    async def used(self) -> AsyncIterator[BodySink]:
-        """Keep it from being discarded while the block runs."""
-        self._users += 1
+    async def _named(self, view: MailboxView, uids: UidSet) -> AsyncIterator[Named]:
+        """Yield those of these messages that the view has, for one call, which is to be made in the block."""
+        head, number = view.head, 0
+        found = await present(view, uids, self._run_in_thread)
+        slices = [found[start : start + SLICE_MESSAGES] for start in range(0, len(found), SLICE_MESSAGES)] or [[]]
+        if len(slices) > 1:
+            number = next(self._numbers)
         try:
-            if self.sink is None:
-                self.sink = await self._stack.enter_async_context(self._mail.receive())
-            yield self.sink
+            for ahead in slices[:-1]:
+                await self._channel.call("name", number, ahead)
+            yield Named(view.user, view.mailbox_id, view.uidvalidity, head, number, slices[-1])
         finally:
-            self._users -= 1
-            self._left.notify()
-
-    async def close(self) -> None:
-        """Discard what was not saved."""
-        while self._users:
-            await self._left.wait()
-        await self._stack.aclose()
+            if number:
+                self._channel.tell("forget", number)
 
 
-class MailCalls:
-    """What the process of one door asks of the node's mail, in the core."""
+class _RemoteChunks:
+    """The attachments of a message, read by the core, which has them healed where they are damaged. See `Chunks`."""
 
-    def __init__(self, channel: Channel, mail: Inboxes) -> None:
-        self._mail = mail
-        self._uploads: dict[int, _Upload] = {}
-        channel.calls |= {
-            "write": self._write,
-            "finish": self._finish,
-            "discard": self._discard,
-            "deliver": self._deliver,
-        }
+    def __init__(self, channel: Channel, message: Message) -> None:
+        self._channel = channel
+        self._message = message
 
-    async def close(self) -> None:
-        """Discard what the door was sending."""
-        for number in [*self._uploads]:
-            await self._discard(number)
-
-    async def _write(self, number: int, data: bytes) -> None:
-        await trio.lowlevel.checkpoint_if_cancelled()  # nobody would discard what begins after that
-        async with self._uploads.setdefault(number, _Upload(self._mail)).used() as sink:
-            await sink.write(data)
-
-    async def _finish(self, number: int) -> int:
-        upload = self._uploads[number]
-        async with upload.used() as sink:
-            upload.body = await sink.finish()
-            return upload.body.size_bytes
-
-    async def _discard(self, number: int) -> None:
-        if (upload := self._uploads.pop(number, None)) is not None:
-            with trio.CancelScope(shield=True):
-                await upload.close()
-
-    async def _deliver(
-        self,
-        user: str,
-        brought: int | tuple[bytes, int, bytes],
-        flags: tuple[str, ...],
-        received_ms: int | None,
-    ) -> tuple[int, int, bool]:
-        async with AsyncExitStack() as stack:
-            if isinstance(brought, tuple):
-                body: ReceivedBody = StoredBody(*brought)
-            else:
-                upload = self._uploads[brought]
-                await stack.enter_async_context(upload.used())
-                assert upload.body is not None, "a door delivers what it has finished"
-                body = upload.body
-            saved = await self._mail.deliver(user, NewMessage(body, frozenset(flags), received_ms))
-        return saved.uidvalidity, saved.uid, saved.shown
+    async def chunk(self, attached: Attached, _holding: Holding | None, number: int) -> bytes:
+        """See `Chunks`."""
+        return cast("bytes", await self._channel.call("chunk", self._message, attached.hash, number))

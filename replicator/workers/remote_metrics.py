@@ -1,7 +1,7 @@
 """The metrics of doors' processes, added to those of the core: both ends.
 
 A door counts in a registry of its own, and tells the core every second what has changed. What a door had counted
-stays in the sums when it ends. All of a door's metrics are counters and histograms.
+stays in the sums when it ends, but for gauges, which tell what there is now.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from replicator.workers.channel import Channel
 
 EVERY_S = 1.0
 
-SampleName: TypeAlias = tuple[str, str, tuple[tuple[str, str], ...]]
-"""The names of a family and of a sample in it, and the sample's labels."""
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+SampleName: TypeAlias = tuple[str, str, Labels, bool]
+"""The names of a family and of a sample in it, the sample's labels, and whether it is a gauge."""
 
 
 async def tell_metrics(registry: CollectorRegistry, channel: Channel) -> None:
@@ -29,7 +30,7 @@ async def tell_metrics(registry: CollectorRegistry, channel: Channel) -> None:
     while True:
         await trio.sleep(EVERY_S)
         counted = {
-            (family.name, sample.name, tuple(sample.labels.items())): sample.value
+            (family.name, sample.name, tuple(sample.labels.items()), family.type == "gauge"): sample.value
             for family in registry.collect()
             for sample in family.samples
             if not sample.name.endswith("_created")
@@ -46,15 +47,27 @@ class DoorMetrics(CollectorRegistry):
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__()
         self._core = registry
-        self._counted: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+        self._counted: dict[str, dict[tuple[str, Labels], float]] = {}
+        self._gauges: dict[int, dict[tuple[str, str, Labels], float]] = {}  # of each door that runs
         self.pids: dict[int, int] = {}  # of the doors that run, by number
         self.restarts = 0  # starts of a process after one that had ended by itself
 
-    def add(self, rises: tuple[tuple[str, str, tuple[tuple[str, str], ...], float], ...]) -> None:
+    def add(self, number: int, rises: tuple[tuple[str, str, Labels, bool, float], ...]) -> None:
         """Add what a door tells."""
-        for family, sample, labels, rise in rises:
-            counted = self._counted.setdefault(family, {})
-            counted[sample, labels] = counted.get((sample, labels), 0.0) + rise
+        for family, sample, labels, is_gauge, rise in rises:
+            self._rise(family, sample, labels, rise)
+            if is_gauge:
+                gauges, key = self._gauges.setdefault(number, {}), (family, sample, labels)
+                gauges[key] = gauges.get(key, 0.0) + rise
+
+    def forget(self, number: int) -> None:
+        """Take away the gauges of a door that has ended."""
+        for (family, sample, labels), value in self._gauges.pop(number, {}).items():
+            self._rise(family, sample, labels, -value)
+
+    def _rise(self, family: str, sample: str, labels: Labels, rise: float) -> None:
+        counted = self._counted.setdefault(family, {})
+        counted[sample, labels] = counted.get((sample, labels), 0.0) + rise
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families, and those of the doors' processes."""

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from replicator.imap.services import ImapServices
+from tests.imap.arrangements import ARRANGEMENTS
 from tests.imap.client import services
+from tests.one_door import remote_mail
 from tests.one_node import HookedMail, one_node
 
 
@@ -16,6 +18,11 @@ async def mail(tmp_path: Path) -> AsyncIterator[HookedMail]:
         yield mail
 
 
-@pytest.fixture
-def served(mail: HookedMail) -> ImapServices:
-    return services(mail)
+@pytest.fixture(params=ARRANGEMENTS)
+async def served(mail: HookedMail, request: pytest.FixtureRequest) -> AsyncIterator[ImapServices]:
+    """The services of a door in the core's process, and of one in a process of its own."""
+    if request.param == "in the core":
+        yield services(mail)
+        return
+    async with remote_mail(mail) as apart:
+        yield services(apart)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from replicator.mail.mailstore import NewMessage
+from replicator.mail.mailstore import MailStore, NewMessage
 from replicator.mail.view import Message
 from tests.one_node import HookedMail
 
@@ -23,7 +23,7 @@ def mail_of(number: int) -> bytes:
 class Reads:
     """The messages of which outlines and bodies are asked for."""
 
-    def __init__(self, mail: HookedMail, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, mail: MailStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.uids: list[int] = []
         outlines = mail.outlines
 

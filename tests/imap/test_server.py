@@ -260,10 +260,10 @@ async def test_defect_ends_only_its_connection(
 
 async def test_message_expunged_elsewhere_is_left_out_of_a_fetch(mail: HookedMail, served: ImapServices) -> None:
     await fill(mail, 3)
-    view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
+    view = await served.mail.open_mailbox(await mail.folder("alice", "INBOX"))
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
-        await mail.expunge(view, UidSet.of([2]))
+        await served.mail.expunge(view, UidSet.of([2]))
         assert await client.run("UID FETCH 1:* FLAGS") == [
             "* 1 FETCH (UID 1 FLAGS (\\Recent))",
             "* 3 FETCH (UID 3 FLAGS (\\Recent))",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from replicator.runtime.metrics import LmtpMetrics, RefusalMetrics, exposition
+from replicator.runtime.metrics import ImapMetrics, LmtpMetrics, RefusalMetrics, exposition
 from replicator.workers.remote_metrics import EVERY_S, DoorMetrics, tell_metrics
 from tests.one_door import channels
 
@@ -26,10 +27,10 @@ async def test_doors_add_to_what_the_core_counts_and_leave_it_when_they_end(
     RefusalMetrics(registry).refused("http", "http_connections")
     LmtpMetrics(registry).delivered([250], 0.003)
     metrics = DoorMetrics(registry)
-    for _ in range(2):
+    for number in range(2):
         of_door = CollectorRegistry()
         async with channels() as (core, door), trio.open_nursery() as nursery:
-            core.quick_calls["metrics"] = metrics.add
+            core.quick_calls["metrics"] = partial(metrics.add, number)
             nursery.start_soon(tell_metrics, of_door, door)
             counted = LmtpMetrics(of_door)
             for _ in range(3):
@@ -45,6 +46,28 @@ async def test_doors_add_to_what_the_core_counts_and_leave_it_when_they_end(
     assert found["replicator_lmtp_delivery_seconds_bucket", "0.05"] == 7
     assert found["replicator_refusals_total", "http/http_connections"] == 1
     assert not any(name.startswith("replicator_door") for name, _ in found)
+
+
+async def test_what_there_is_now_at_a_door_ends_with_it(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001
+) -> None:
+    registry = CollectorRegistry()
+    ImapMetrics(registry).connections.inc()
+    metrics, of_door = DoorMetrics(registry), CollectorRegistry()
+    async with channels() as (core, door), trio.open_nursery() as nursery:
+        core.quick_calls["metrics"] = partial(metrics.add, 1)
+        nursery.start_soon(tell_metrics, of_door, door)
+        at_door = ImapMetrics(of_door)
+        at_door.login(ok=True)
+        for change in (3, -1):
+            at_door.connections.inc(change)
+            await trio.sleep(2 * EVERY_S)
+        assert shown(metrics)["replicator_imap_connections", ""] == 1 + 2
+        nursery.cancel_scope.cancel()
+    metrics.forget(1)
+    found = shown(metrics)
+    assert found["replicator_imap_connections", ""] == 1
+    assert found["replicator_imap_logins_total", "ok"] == 1
 
 
 def test_processes_of_doors_are_shown_while_they_run() -> None:

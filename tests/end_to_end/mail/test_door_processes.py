@@ -6,8 +6,7 @@ import smtplib
 import ssl
 import struct
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -24,10 +23,10 @@ from replicator.cli.authority import Authority
 from replicator.cli.client import NodeClient
 from replicator.cli.target import NodeUrl
 from replicator.config import Address, ListenConfig, ProxyConfig, WorkersConfig, default_config
+from tests.end_to_end.helpers.doors import PATIENCE_S, clients_of, doors_of, has_ended, wait_for
 from tests.end_to_end.helpers.in_process import free_ports, running
 from tests.end_to_end.helpers.ledger import Cache, log_in
 
-PATIENCE_S = 120.0
 DOORS = "[workers]\ndoors = 2\n"
 
 
@@ -35,22 +34,6 @@ DOORS = "[workers]\ndoors = 2\n"
 def node(tmp_path: Path) -> Iterator[Node]:
     with Cluster(tmp_path, ["alice"], size=1, copies=1, extra=DOORS) as cluster:
         yield cluster.nodes[0]
-
-
-def doors_of(node: Node) -> list[psutil.Process]:
-    return [one for one in psutil.Process(node.pid).children() if is_door(one)]
-
-
-def is_door(process: psutil.Process) -> bool:
-    try:
-        return "replicator.workers" in process.cmdline()
-    except psutil.Error:  # it has ended
-        return False
-
-
-def clients_of(door: psutil.Process) -> set[int]:
-    """Return the ports of the clients whose connections the door has."""
-    return {one.raddr.port for one in door.net_connections("tcp") if one.status != psutil.CONN_LISTEN}
 
 
 @dataclass(eq=False)
@@ -96,21 +79,6 @@ def delivers_at(door: psutil.Process, node: Node) -> bool:
     with connect_lmtp(node.address("lmtp")) as connection:
         deliver(connection, ["alice"], b"Subject: x\r\n\r\nx\r\n")
         return int(connection.socket.getsockname()[1]) in clients_of(door)
-
-
-def has_ended(process: psutil.Process) -> bool:
-    """Return True if a process runs no more; whoever adopted it may not have noticed yet."""
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def wait_for(what: str, true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def shown(node: Node) -> set[str]:

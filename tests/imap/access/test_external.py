@@ -25,7 +25,9 @@ from replicator.network.certificates import Certificates, identity_of
 from replicator.users import UserDirectory, delete_user
 from tests.client_authority import DAY, NOW, ClientAuthority
 from tests.imap.access.farewells import EXPIRED
+from tests.imap.arrangements import ARRANGEMENTS
 from tests.imap.client import Client, services
+from tests.one_door import remote_users
 from tests.one_node import HookedMail, run_inline
 
 MAIL = "mail.example.org"
@@ -63,9 +65,15 @@ def certificates(shown: list[CertificateConfig], clients: ClientAuthority, tmp_p
     )
 
 
-@pytest.fixture
-def served(mail: HookedMail, users: UserDirectory, certificates: Certificates) -> ImapServices:
-    return replace(services(mail), users=users, tls=certificates.for_imap)
+@pytest.fixture(params=ARRANGEMENTS)
+async def served(
+    mail: HookedMail, users: UserDirectory, certificates: Certificates, path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[ImapServices]:
+    if request.param == "in the core":
+        yield replace(services(mail), users=users, tls=certificates.for_imap)
+        return
+    async with remote_users(users, UserDirectory(path, key=users.key)) as (apart, _):
+        yield replace(services(mail), users=apart, tls=certificates.for_imap)
 
 
 @dataclass

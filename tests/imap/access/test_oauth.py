@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,8 +23,10 @@ from replicator.oauth import AccessTokens, KeySet, ProviderKeys
 from replicator.runtime.metrics import ImapMetrics, RefusalMetrics
 from replicator.users import UserDirectory, add_user, delete_user, set_password
 from tests.imap.access.farewells import EXPIRED
+from tests.imap.arrangements import ARRANGEMENTS
 from tests.imap.client import Client, connected, services
 from tests.oauth.issuer import AUDIENCE, ISSUER, NOW_S, SigningKey, key_set
+from tests.one_door import remote_users
 from tests.one_node import HookedMail, run_inline
 
 KEY = SigningKey("k")
@@ -46,8 +49,10 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture
-async def served(path: Path, mail: HookedMail, clock: Clock) -> ImapServices:
+@pytest.fixture(params=ARRANGEMENTS)
+async def served(
+    path: Path, mail: HookedMail, clock: Clock, request: pytest.FixtureRequest
+) -> AsyncIterator[ImapServices]:
     async def down() -> KeySet:
         await trio.lowlevel.checkpoint()
         raise ConfigError("it is down")
@@ -56,7 +61,13 @@ async def served(path: Path, mail: HookedMail, clock: Clock) -> ImapServices:
     keys.install(KeySet.parse(key_set(KEY), ALGORITHMS))
     keys._reading = False
     users = UserDirectory(path, run_in_thread=run_inline, clock_ms=clock)
-    return replace(services(mail), users=users, tokens=AccessTokens(CONFIG, keys, clock))
+    tokens = AccessTokens(CONFIG, keys, clock)
+    if request.param == "in the core":
+        yield replace(services(mail), users=users, tokens=tokens)
+        return
+    here = UserDirectory(path, clock_ms=clock, key=users.key)
+    async with remote_users(users, here, tokens) as (users_apart, tokens_apart):
+        yield replace(services(mail), users=users_apart, tokens=tokens_apart)
 
 
 def token(**claims: object) -> str:
@@ -313,8 +324,7 @@ async def test_session_ends_with_its_user_and_not_with_the_password(served: Imap
 
 async def test_user_without_a_password_logs_in_by_a_token(served: ImapServices, path: Path) -> None:
     path.write_text("alice:*\nbob:{PLAIN}secret\n", "utf-8")  # noqa: ASYNC240 - a small file
-    assert isinstance(served.users, UserDirectory)
-    assert served.users.problems() == []
+    assert UserDirectory(path).problems() == []
     async with connected(served) as client:
         assert (await client.run('LOGIN alice "*"'))[-1].startswith("t NO [AUTHENTICATIONFAILED]")
         assert (await say(client, "OAUTHBEARER", message("OAUTHBEARER", token()))).startswith("a OK")

@@ -20,7 +20,9 @@ from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.network.certificates import Certificates
 from replicator.users import UserDirectory, add_user, delete_user
+from tests.imap.arrangements import ARRANGEMENTS
 from tests.imap.client import Client, connected, services
+from tests.one_door import remote_users
 from tests.one_node import HookedMail
 from tests.scram_client import ScramClient
 
@@ -36,9 +38,15 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def served(users: UserDirectory, mail: HookedMail) -> ImapServices:
-    return dataclasses.replace(services(mail), users=users)
+@pytest.fixture(params=ARRANGEMENTS)
+async def served(
+    users: UserDirectory, mail: HookedMail, path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[ImapServices]:
+    if request.param == "in the core":
+        yield dataclasses.replace(services(mail), users=users)
+        return
+    async with remote_users(users, UserDirectory(path, key=users.key)) as (apart, _):
+        yield dataclasses.replace(services(mail), users=apart)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import trio.testing
 
 from replicator.imap.rendering.outline import OUTLINER
 from replicator.imap.services import ImapServices
-from replicator.mail.mailstore import BodyReader, Outliner
+from replicator.mail.mailstore import BodyReader, MailStore, Outliner
 from replicator.mail.view import Message
 from replicator.replication import timing
 from tests.imap.client import connected
@@ -19,7 +19,7 @@ from tests.one_node import HookedMail
 
 
 @contextmanager
-def counted(mail: HookedMail, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def counted(mail: MailStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Note the UIDs of messages whose body is read."""
     read, read_body, read_bodies = list[int](), mail.read_body, mail.read_bodies
 

@@ -16,6 +16,7 @@ from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import WHOLE_LITERAL_BYTES
 from replicator.imap.wire.message_urls import MAX_URL
 from replicator.mail.mailstore import Folder, NewMessage
+from tests.imap.arrangements import in_the_core
 from tests.imap.client import Client, connected, fill
 from tests.imap_data.dovecot import needs_dovecot, said_by_dovecot
 from tests.imap_data.hard_mails import HARD_MAILS
@@ -61,6 +62,7 @@ def text(octets: bytes, sign: str = "+") -> bytes:
     return f"TEXT {{{len(octets)}{sign}}}\r\n".encode() + octets
 
 
+@in_the_core
 @pytest.mark.parametrize("part", SECTIONS)
 async def test_part_is_taken_over_as_it_is(mail: HookedMail, served: ImapServices, inbox: Folder, part: str) -> None:
     mail.sinks = sinks = SinkLog()
@@ -216,6 +218,7 @@ async def test_nobody_elses_mail_is_named(mail: HookedMail, served: ImapServices
     assert await mail.bodies("bob") == []
 
 
+@in_the_core
 async def test_message_has_its_largest_size(mail: HookedMail, served: ImapServices, inbox: Folder) -> None:
     """RFC 4469 section 4.2, RFC 7889: nothing is read that would be too much."""
     mail.sinks = sinks = SinkLog()

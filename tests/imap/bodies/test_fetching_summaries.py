@@ -44,7 +44,7 @@ async def test_second_fetch_reads_nothing_and_answers_the_same(
 ) -> None:
     await fill_inbox(mail, range(1, 9))
     [by_bodies] = await answers(served, [COMMAND])
-    reads = Reads(mail, monkeypatch)
+    reads = Reads(served.mail, monkeypatch)
     async with outlining(mail, autojump_clock):
         assert await answers(served, [COMMAND] * 2) == [by_bodies] * 2
         assert reads.uids == [*range(1, 9)]
@@ -60,7 +60,7 @@ async def test_messages_that_come_and_go_change_their_row_alone(
     async with outlining(mail, autojump_clock):
         [before] = await answers(served, [COMMAND])
         await mail.expunge(view, UidSet.of([2]))
-        reads = Reads(mail, monkeypatch)
+        reads = Reads(served.mail, monkeypatch)
         [after] = await answers(served, [COMMAND])
         assert reads.uids == [1, 3]
         assert after.count(b" FETCH (") == before.count(b" FETCH (") - 1
@@ -88,7 +88,7 @@ async def test_responses_stay_in_order_where_some_messages_are_read(
     [by_bodies] = await answers(served, [COMMAND])
     view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
     await outline(mail, view, 2, 3, 5, 8, 11)
-    with counted(mail, monkeypatch) as read:
+    with counted(served.mail, monkeypatch) as read:
         [said] = await answers(served, [COMMAND])
     assert read == [1, 4, 6, 7, 9, 10]
     assert said == by_bodies
@@ -107,11 +107,11 @@ async def test_row_that_lacks_a_few_messages_is_kept_and_these_are_looked_for_ag
     [by_bodies] = await answers(served, [COMMAND])
     view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
     await outline(mail, view, *range(1, 11))
-    reads = Reads(mail, monkeypatch)
+    reads = Reads(served.mail, monkeypatch)
     assert await answers(served, [COMMAND] * 2) == [by_bodies] * 2
     assert reads.uids == [*range(1, 12), 11]
     await outline(mail, view, 11)
-    with counted(mail, monkeypatch) as read:
+    with counted(served.mail, monkeypatch) as read:
         assert await answers(served, [COMMAND]) == [by_bodies]
     assert read == []
 
@@ -120,16 +120,16 @@ async def test_flags_are_those_of_the_moment_and_new_keywords_come_before(
     served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill_inbox(mail, range(1, 3))
-    view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
+    view = await served.mail.open_mailbox(await mail.folder("alice", "INBOX"))
     await outline(mail, view, 1, 2)
-    outlines = mail.outlines
+    outlines = served.mail.outlines
 
     async def flagging(messages: Iterable[Message], version: int) -> Mapping[bytes, bytes]:
         found = await outlines(messages, version)
-        await mail.store_flags(view, UidSet.of([2]), added=frozenset({"new"}))
+        await served.mail.store_flags(view, UidSet.of([2]), added=frozenset({"new"}))
         return found
 
-    monkeypatch.setattr(mail, "outlines", flagging)
+    monkeypatch.setattr(served.mail, "outlines", flagging)
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         said = await client.run("FETCH 2 (FLAGS MODSEQ BODYSTRUCTURE)")
@@ -145,7 +145,7 @@ async def test_message_without_an_id_is_a_conversation_of_its_own_and_not_read(
     await mail.save(await mail.folder("alice", "INBOX"), NewMessage(b"Subject: x\r\n\r\n"))
     [by_body] = await answers(served, ["FETCH 1 THREADID"])
     async with outlining(mail, autojump_clock):
-        with counted(mail, monkeypatch) as read:
+        with counted(served.mail, monkeypatch) as read:
             assert await answers(served, ["FETCH 1 THREADID"]) == [by_body]
     assert read == []
 
@@ -174,7 +174,7 @@ async def test_values_under_long_names_are_not_kept(
     served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     await fill_inbox(mail, range(1, 5))
-    reads = Reads(mail, monkeypatch)
+    reads = Reads(served.mail, monkeypatch)
     async with outlining(mail, autojump_clock):
         await answers(served, [f"FETCH 1:* (BODY.PEEK[HEADER.FIELDS ({'x' * LONGEST_NAME_BYTES})])"] * 2)
     assert reads.uids == [*range(1, 5)] * 2
@@ -217,9 +217,9 @@ async def test_message_that_is_gone_is_left_out(
     served: ImapServices, mail: HookedMail, autojump_clock: MockClock
 ) -> None:
     await fill_inbox(mail, range(1, 9))
-    view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
+    view = await served.mail.open_mailbox(await mail.folder("alice", "INBOX"))
     async with outlining(mail, autojump_clock):
-        expunge, outlines = mail.expunge, mail.outlines
+        expunge, outlines = served.mail.expunge, served.mail.outlines
 
         async def expunging(*arguments: object) -> object:
             found = await outlines(*arguments)  # type: ignore[arg-type]
@@ -227,7 +227,7 @@ async def test_message_that_is_gone_is_left_out(
                 await expunge(view, UidSet.of([6]))
             return found
 
-        mail.outlines = expunging  # type: ignore[method-assign, assignment]
+        served.mail.outlines = expunging  # type: ignore[method-assign, assignment]
         async with connected(served) as client:
             await client.log_in("alice", "INBOX")
             said = await client.run("FETCH 1:* (UID BODYSTRUCTURE)")

@@ -12,6 +12,7 @@ from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import BLOCK_BYTES, WHOLE_LITERAL_BYTES, Connection
 from replicator.mail.mailstore import INBOX
 from replicator.users import Login
+from tests.imap.arrangements import in_the_core
 from tests.imap.client import LOOPBACK, Client, ReversedNameUsers, connected
 from tests.one_node import HookedMail, SinkLog
 
@@ -33,6 +34,7 @@ def sinks(mail: HookedMail) -> SinkLog:
     return mail.sinks
 
 
+@in_the_core
 @pytest.mark.parametrize("size", [None, 1009, BLOCK_BYTES])
 async def test_large_message_is_stored_piece_by_piece(
     mail: HookedMail, served: ImapServices, sinks: SinkLog, size: int | None
@@ -63,6 +65,7 @@ async def test_client_that_waits_gets_a_continuation(mail: HookedMail, served: I
     assert message.received_ms == 1_577_836_800_000
 
 
+@in_the_core
 async def test_only_larger_literals_come_in_pieces(served: ImapServices, sinks: SinkLog) -> None:
     async with connected(served) as client:
         await client.log_in("alice")
@@ -140,6 +143,7 @@ async def test_endless_line_after_the_message_ends_the_connection(
     assert (sinks.opened, sinks.open) == (1, 0)
 
 
+@in_the_core
 @pytest.mark.parametrize("at", [0, 1, 7, None])
 @pytest.mark.parametrize(
     ("error", "answer"),
@@ -175,6 +179,7 @@ async def test_client_that_leaves_within_a_message_stores_nothing(
             await client.send(append_command(LARGE)[:end])
             await trio.testing.wait_all_tasks_blocked()
             assert sinks.open == 1
+        await trio.testing.wait_all_tasks_blocked()
         assert sinks.open == 0
     assert await mail.bodies("alice") == []
 

@@ -167,11 +167,11 @@ async def test_header_of_several_megabytes_can_be_fetched(mail: HookedMail, serv
 
 async def test_mailbox_may_change_while_a_thread_parses(mail: HookedMail, served: ImapServices) -> None:
     inbox = await fill(mail, 2, body=b"Subject: x\r\n\r\n" + b"x" * LARGE_BODY_BYTES)
-    view = await mail.open_mailbox(inbox)
+    view = await served.mail.open_mailbox(inbox)
 
     async def expunge_first(work: Callable[[], T]) -> T:
-        await mail.store_flags(view, UidSet.of([2]), added=frozenset({"\\Seen"}))
-        await mail.expunge(view, UidSet.of([1]))
+        await served.mail.store_flags(view, UidSet.of([2]), added=frozenset({"\\Seen"}))
+        await served.mail.expunge(view, UidSet.of([1]))
         return work()
 
     served = dataclasses.replace(served, parsing=Parsing(run_in_thread=expunge_first))

@@ -140,20 +140,20 @@ async def test_local_bodies_do_not_wait_for_remote_ones(
     items: str,
 ) -> None:
     _, view = await save_bodies(mail, b"\r\n1", b"\r\n2", b"\r\n3")
-    read_body = mail.read_body
+    read_body = served.mail.read_body
 
     async def slow(message: Message) -> BodyReader:
         if message.uid > 1:
             await trio.sleep(SLOW_S)
         return await read_body(message)
 
-    read_bodies = mail.read_bodies
+    read_bodies = served.mail.read_bodies
 
     async def local(messages: Iterable[Message], max_bytes: int) -> Mapping[bytes, BodyReader]:
         return await read_bodies([message for message in messages if message.uid == 1], max_bytes)
 
-    monkeypatch.setattr(mail, "read_body", slow)
-    monkeypatch.setattr(mail, "read_bodies", local)
+    monkeypatch.setattr(served.mail, "read_body", slow)
+    monkeypatch.setattr(served.mail, "read_bodies", local)
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         began = autojump_clock.current_time()

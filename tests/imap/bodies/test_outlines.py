@@ -66,7 +66,7 @@ async def test_answers_by_outlines_are_those_by_bodies(
     await answers(served, [])  # from now on, nothing is \Recent
     by_bodies = await answers(served, [*QUICK, *COMMANDS])
     async with outlining(mail, autojump_clock):
-        with counted(mail, monkeypatch) as read:
+        with counted(served.mail, monkeypatch) as read:
             by_outlines = await answers(served, QUICK)
             assert len(read) < len(QUICK) * len(HARD_MAILS) / 10
         by_outlines += await answers(served, COMMANDS)
@@ -82,11 +82,11 @@ async def test_new_mail_is_read_until_it_has_an_outline(
     async with outlining(mail, autojump_clock):
         for number in range(3 * BODIES_AT_ONCE):
             await mail.save(inbox, NewMessage(b"Subject: %d\r\n\r\n" % number))
-        with counted(mail, monkeypatch) as read:
+        with counted(served.mail, monkeypatch) as read:
             by_bodies = await answers(served, command)
             assert len(read) == 3 * BODIES_AT_ONCE
         await trio.sleep(timing.OUTLINES_EVERY_S / 2)
-        with counted(mail, monkeypatch) as read:
+        with counted(served.mail, monkeypatch) as read:
             assert await answers(served, command) == by_bodies
             assert read == []
 

@@ -15,7 +15,7 @@ from replicator.imap.rendering.outline import VERSION
 from replicator.imap.services import ImapServices
 from replicator.mail.mailstore import NewMessage
 from replicator.mime.skeleton import BEGIN_BYTES
-from replicator.replication.bodies.reader import LargeBody
+from replicator.store.bodies.body_reader import LargeBody
 from tests.imap.bodies.outlining import answers, counted, outlining
 from tests.imap.client import connected
 from tests.imap_data.hard_mails import file, parts, text
@@ -64,11 +64,11 @@ async def test_previews_come_from_bodies_or_outlines(
     await save(mail, *MAILS.values())
     command = ["FETCH 1:* PREVIEW", "FETCH 1:* (PREVIEW (LAZY))"]
     nothing = fetched(*[b"NIL"] * len(MAILS))
-    with counted(mail, monkeypatch) as read:
+    with counted(served.mail, monkeypatch) as read:
         assert await answers(served, command) == [fetched(*MAILS), nothing]
         assert len(read) == len(MAILS), "a lazy preview is no reason to read a body"
     async with outlining(mail, autojump_clock):
-        with counted(mail, monkeypatch) as read:
+        with counted(served.mail, monkeypatch) as read:
             assert await answers(served, command) == [fetched(*MAILS)] * 2
             assert read == []
 
@@ -141,7 +141,7 @@ async def test_text_that_cannot_be_read_leaves_the_rest_of_the_outline(
         file_of_attachment.write_bytes(b"")
     async with outlining(mail, autojump_clock):
         assert await mail.outlines([message], VERSION)
-        with counted(mail, monkeypatch) as read:
+        with counted(served.mail, monkeypatch) as read:
             said = await answers(served, ["FETCH 1 (PREVIEW (LAZY))", "FETCH 1 ENVELOPE"])
             assert (said[0], read) == (fetched(b"NIL"), [])
         async with connected(served) as client:

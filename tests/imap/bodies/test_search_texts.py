@@ -80,14 +80,14 @@ def rig(mail: HookedMail, served: ImapServices, tmp_path: Path, monkeypatch: pyt
 @contextmanager
 def counted(rig: Rig) -> Iterator[list[int]]:
     """Note the UIDs of messages whose body is read."""
-    read, read_body = list[int](), rig.mail.read_body
+    read, read_body = list[int](), rig.served.mail.read_body
 
     async def note(message: Message) -> BodyReader:
         read.append(message.uid)
         return await read_body(message)
 
     with rig.monkeypatch.context() as patched:
-        patched.setattr(rig.mail, "read_body", note)
+        patched.setattr(rig.served.mail, "read_body", note)
         yield read
 
 

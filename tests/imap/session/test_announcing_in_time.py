@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from replicator.errors import ContentUnavailableError
 from replicator.imap.handlers.searches.updates import READING_S
 from replicator.imap.services import ImapServices
-from replicator.mail.mailstore import BodyReader, Folder, NewMessage
+from replicator.mail.mailstore import BodyReader, Folder, MailStore, NewMessage
 from replicator.mail.view import Message
 from replicator.mime.skeleton import Skeleton
 from tests.imap.client import connected
@@ -33,7 +33,7 @@ HERE, AWAY = b"Subject: here\r\n\r\nHello", b"Subject: away\r\n\r\nHello again"
 class _Peer:
     """Settings in which bodies of some size are missing and waited for, and bodies are read one by one."""
 
-    def __init__(self, mail: HookedMail, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, mail: MailStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers_after_s = PEERS_PATIENCE_S
         self.has_it = False
         self._read = mail.read_body
@@ -54,8 +54,8 @@ class _Peer:
 
 
 @pytest.fixture
-def peer(mail: HookedMail, monkeypatch: pytest.MonkeyPatch) -> _Peer:
-    return _Peer(mail, monkeypatch)
+def peer(served: ImapServices, monkeypatch: pytest.MonkeyPatch) -> _Peer:
+    return _Peer(served.mail, monkeypatch)
 
 
 async def _arrive(mail: HookedMail, *bodies: bytes) -> Folder:
@@ -130,13 +130,13 @@ class _StallingBody:
 async def test_attachment_that_stalls_while_it_is_read_is_left_out(
     autojump_clock: MockClock, served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, item: str
 ) -> None:
-    read_body, is_here = mail.read_body, False
+    read_body, is_here = served.mail.read_body, False
 
     async def read(message: Message) -> BodyReader:
         body = await read_body(message)
         return body if is_here else _StallingBody(body)
 
-    monkeypatch.setattr(mail, "read_body", read)
+    monkeypatch.setattr(served.mail, "read_body", read)
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         await client.run(f"NOTIFY SET (selected (MessageNew (UID {item}) MessageExpunge))")

@@ -45,7 +45,7 @@ async def test_second_command_reads_nothing_and_answers_the_same(
     monkeypatch.setattr(header_cache, "SLICE_MESSAGES", 2)
     monkeypatch.setattr(results, "SEARCHED_HERE_BYTES", here_bytes)
     await fill_inbox(mail, range(1, 9))
-    reads = Reads(mail, monkeypatch)
+    reads = Reads(served.mail, monkeypatch)
     async with connected(served) as client, connected(served) as other:
         await client.log_in("alice", "INBOX")
         assert (await client.run(command))[0] == COMMANDS[command]
@@ -62,7 +62,7 @@ async def test_messages_that_come_and_go_change_their_slice_alone(
     monkeypatch.setattr(header_cache, "SLICE_MESSAGES", 4)
     await fill_inbox(mail, range(1, 9))
     view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
-    reads = Reads(mail, monkeypatch)
+    reads = Reads(served.mail, monkeypatch)
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         assert await client.run("UID SORT (DATE) UTF-8 ALL") == ["* SORT 8 7 6 5 4 3 2 1", "t OK Sorted"]
@@ -98,7 +98,7 @@ async def test_without_a_cache_commands_answer_the_same(
     served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill_inbox(mail, range(1, 9))
-    reads = Reads(mail, monkeypatch)
+    reads = Reads(served.mail, monkeypatch)
     async with connected(replace(served, headers=HeaderCache(0))) as client:
         await client.log_in("alice", "INBOX")
         for command, answer in COMMANDS.items():
@@ -149,13 +149,13 @@ async def test_message_with_a_large_header_is_read_again_and_no_other(
     for number in range(5):
         text = b"word " * (LARGEST_VALUES_BYTES // 5) if number == 2 else b"word"
         await mail.save(inbox, NewMessage(b"From: a%d@x\r\nSubject: %b end%d\r\n\r\n" % (number, text, number)))
-    outlined, read_body, read = Reads(mail, monkeypatch), mail.read_body, list[int]()
+    outlined, read_body, read = Reads(served.mail, monkeypatch), served.mail.read_body, list[int]()
 
     async def reading(message: Message) -> BodyReader:
         read.append(message.uid)
         return await read_body(message)
 
-    monkeypatch.setattr(mail, "read_body", reading)
+    monkeypatch.setattr(served.mail, "read_body", reading)
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         assert (await client.run("SEARCH SUBJECT end2"))[0] == "* SEARCH 3"

@@ -121,15 +121,15 @@ async def test_order_is_that_of_the_messages_that_were_read(
 ) -> None:
     """Another session expunges one message before its slice is read, and another one after that."""
     await fill_inbox(mail, range(1, 9))
-    view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
-    outlines, gone = mail.outlines, [3, 5]
+    view = await served.mail.open_mailbox(await mail.folder("alice", "INBOX"))
+    outlines, gone = served.mail.outlines, [3, 5]
 
     async def expunging(messages: Sequence[Message], version: int) -> Mapping[bytes, bytes]:
         if gone:
-            await mail.expunge(view, UidSet.of([gone.pop()]))
+            await served.mail.expunge(view, UidSet.of([gone.pop()]))
         return await outlines(messages, version)
 
-    monkeypatch.setattr(mail, "outlines", expunging)
+    monkeypatch.setattr(served.mail, "outlines", expunging)
     monkeypatch.setattr("replicator.imap.header_cache.SLICE_MESSAGES", 4)
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")

@@ -23,6 +23,7 @@ from replicator.mail.watched_folders import FolderTree, TreeUpdate, WatchedFolde
 from replicator.runtime.metrics import RefusalMetrics
 from replicator.store.db import folder_views
 from replicator.users import Login
+from tests.imap.arrangements import folder_views_of
 from tests.imap.client import Client, ReversedNameUsers, connected, fill
 from tests.one_node import HookedMail
 
@@ -116,16 +117,16 @@ async def test_special_uses_that_cannot_be_read_end_the_notifications(
     async with connected(served) as client:
         await client.log_in("alice")
         await client.run(ALL)
-        monkeypatch.setattr(mail, "annotated", _fail)
+        monkeypatch.setattr(served.mail, "annotated", _fail)
         await mail.create_folder("alice", "a")
         assert (await client.line()).startswith("* OK [NOTIFICATIONOVERFLOW] the disk does not answer; ")
         assert await client.run("NOOP") == ["t OK Nothing done"]
 
 
 async def test_a_client_hears_if_another_one_changes_at_once_what_it_has_set(
-    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+    served: ImapServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    annotate = mail.annotate
+    annotate = served.mail.annotate
 
     async def overtaken(user: str, folder: Folder | None, values: Mapping[str, bytes | None]) -> None:
         await annotate(user, folder, values)
@@ -134,7 +135,7 @@ async def test_a_client_hears_if_another_one_changes_at_once_what_it_has_set(
     async with connected(served) as client:
         await client.log_in("alice")
         await client.run("NOTIFY SET (inboxes (MailboxMetadataChange))")
-        monkeypatch.setattr(mail, "annotate", overtaken)
+        monkeypatch.setattr(served.mail, "annotate", overtaken)
         told = await client.run('SETMETADATA INBOX (/private/comment "own" /shared/comment "own")')
         assert told == ['* METADATA "INBOX" /shared/comment', "t OK Annotations set"]
 
@@ -147,7 +148,7 @@ async def test_new_messages_that_cannot_be_read_end_no_session(
         for each in (client, other):
             await each.log_in("alice", "INBOX")
             await each.run("NOTIFY SET (selected (MessageNew (UID ENVELOPE) MessageExpunge))")
-        monkeypatch.setattr(mail, "outlines", _fail)
+        monkeypatch.setattr(served.mail, "outlines", _fail)
         await client.send("a APPEND INBOX {10+}\r\nSubject: x\r\n")
         assert (await client.until("a"))[-1].startswith("a OK [APPENDUID ")
         assert await other.line() == "* 1 EXISTS"
@@ -156,12 +157,12 @@ async def test_new_messages_that_cannot_be_read_end_no_session(
 
 
 async def test_a_search_that_cannot_be_kept_up_to_date_ends_no_session(
-    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+    served: ImapServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         await client.run("SEARCH RETURN (UPDATE) SUBJECT x", "u")
-        monkeypatch.setattr(mail, "outlines", _fail)
+        monkeypatch.setattr(served.mail, "outlines", _fail)
         await client.send("a APPEND INBOX {10+}\r\nSubject: x\r\n")
         told = await client.until("a")
         assert told[-1].startswith("a OK [APPENDUID ")
@@ -172,8 +173,8 @@ async def _fail(*_: object) -> NoReturn:
     raise DatabaseFailedError("the disk does not answer")
 
 
-async def test_the_watch_ends_with_notify_none_and_with_the_session(served: ImapServices, mail: HookedMail) -> None:
-    views = mail.store.folder_views
+async def test_the_watch_ends_with_notify_none_and_with_the_session(served: ImapServices) -> None:
+    views = folder_views_of(served)
     async with connected(served) as client, connected(served) as other:
         for each in (client, other):
             await each.log_in("alice")
@@ -281,9 +282,7 @@ async def test_a_notified_client_may_send_anything_next(served: ImapServices, ma
         assert len(await mail.bodies("alice")) == 2
 
 
-async def test_notify_with_status_of_many_folders_pauses(
-    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_notify_with_status_of_many_folders_pauses(served: ImapServices, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = {f"folder {number}": WatchedFolder(b"%16d" % number, 1) for number in range(500)}
     tree = FolderTree().updated(folders, {}, {}).tree
 
@@ -291,7 +290,7 @@ async def test_notify_with_status_of_many_folders_pauses(
         await trio.lowlevel.checkpoint()
         return TreeUpdate(tree)
 
-    views = mail.store.folder_views
+    views = folder_views_of(served)
     monkeypatch.setattr(views, "_look", look)
     turns = 0
 

@@ -105,12 +105,12 @@ async def test_messages_that_go_meanwhile_are_left_out(
 ) -> None:
     for subject in "bcdefghi":
         await fill(mail, 1, f"Subject: {subject}\r\n\r\n".encode())
-    view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
-    outlines = mail.outlines
+    view = await served.mail.open_mailbox(await mail.folder("alice", "INBOX"))
+    outlines = served.mail.outlines
 
     async def expunging(messages: Sequence[Message], version: int) -> Mapping[bytes, bytes]:
         if [message.uid for message in messages] == [9]:
-            await mail.expunge(view, UidSet.of([1]))
+            await served.mail.expunge(view, UidSet.of([1]))
         return await outlines(messages, version)
 
     async with connected(served) as client:
@@ -118,7 +118,7 @@ async def test_messages_that_go_meanwhile_are_left_out(
         assert (await client.run("SORT (SUBJECT) UTF-8 ALL"))[0] == "* SORT 1 2 3 4 5 6 7 8"
         await fill(mail, 1, b"Subject: a\r\n\r\n")
         await client.run("NOOP")
-        monkeypatch.setattr(mail, "outlines", expunging)
+        monkeypatch.setattr(served.mail, "outlines", expunging)
         assert (await client.run("SORT (SUBJECT) UTF-8 ALL"))[0] == "* SORT 9 2 3 4 5 6 7 8"
     assert made == [8, 8]
 

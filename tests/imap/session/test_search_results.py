@@ -61,11 +61,11 @@ async def test_expunged_message_that_was_not_announced_is_in_the_saved_result_an
 ) -> None:
     """`$` names messages as their numbers do: RFC 2180 section 4.1.2 holds for both."""
     inbox = await fill(mail, 3)
-    view = await mail.open_mailbox(inbox)
+    view = await served.mail.open_mailbox(inbox)
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         await client.run("SEARCH RETURN (SAVE) 1:2")
-        await mail.expunge(view, UidSet.of([1]))
+        await served.mail.expunge(view, UidSet.of([1]))
         told = await client.run("FETCH $ UID")
         assert told[0] == "* 2 FETCH (UID 2)"
         assert told[1].startswith("t OK [EXPUNGEISSUED] ")

@@ -34,9 +34,7 @@ from tests.one_node import HookedMail
         'LSUB "" "*nothing"',
     ],
 )
-async def test_list_pauses_between_folders(
-    served: ImapServices, mail: HookedMail, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+async def test_list_pauses_between_folders(served: ImapServices, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     names = [f"folder {number}" for number in range(3000)]
 
     async def folders(user: str) -> list[Folder]:
@@ -47,8 +45,8 @@ async def test_list_pauses_between_folders(
         await trio.lowlevel.checkpoint()
         return names
 
-    monkeypatch.setattr(mail, "folders", folders)
-    monkeypatch.setattr(mail, "subscriptions", subscriptions)
+    monkeypatch.setattr(served.mail, "folders", folders)
+    monkeypatch.setattr(served.mail, "subscriptions", subscriptions)
     async with connected(served) as client, counting_turns() as turns:
         await client.log_in("alice")
         before = turns.count

@@ -101,13 +101,13 @@ async def test_many_deleted_messages_are_looked_up_in_a_thread(
     threads = CountedThreads()
     served = replace(served, parsing=Parsing(run_in_thread=threads, many_messages=10))
     inbox = await fill(mail, messages=30)
-    view = await mail.open_mailbox(inbox)
+    view = await served.mail.open_mailbox(inbox)
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         for deleted, left in ((10, 20), (11, 9)):
             assert threads.count == 0
             uids = UidSet.of([*view.messages][:deleted])
-            await mail.store_flags(view, uids, added=frozenset({"\\Deleted"}))
+            await served.mail.store_flags(view, uids, added=frozenset({"\\Deleted"}))
             assert (await client.run(command))[-1].startswith("t OK")
             assert len(view.messages) == left
             await client.run("SELECT INBOX")

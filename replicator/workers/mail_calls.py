@@ -1,0 +1,172 @@
+"""What the process of one door asks of the node's mail, in the core. `remote_mail` is the other end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+from protocol.units import MIB
+from protocol.values import UID_MAX, UidSet
+from replicator.errors import ContentUnavailableError
+from replicator.mail.mailstore import CopiedMessages, Folder, MailStore, SavedMessage, SearchTextSlice, StoreResult
+from replicator.mail.view import MailboxView, Message
+from replicator.runtime.environment import ThreadRunner, run_in_thread
+from replicator.store.bodies.body_reader import LargeBody, PlainBody
+from replicator.workers.channel import Call, Channel
+from replicator.workers.mail_feed import MailFeed, Published
+from replicator.workers.packing import Columns, dot_of, message_of
+from replicator.workers.uploads import Brought, Uploads
+
+ALL = UidSet.of_ranges([(1, UID_MAX)])
+
+BODY_BYTES_MAX = 8 * MIB  # of a body without attachments, which a frame has to hold
+
+
+class CoreMail(MailStore, Protocol):
+    """The node's mail, as the core has it."""
+
+    async def wait_mailbox(self, folder: Folder) -> None:
+        """Return once this node may show the mailbox. Raises NotReadyError."""
+        ...
+
+
+class MailCalls:
+    """The calls of one door. `close` ends what it was sending. Belongs to the event loop."""
+
+    def __init__(
+        self, channel: Channel, mail: CoreMail, store: Published, run_in_thread: ThreadRunner = run_in_thread
+    ) -> None:
+        self._mail = mail
+        self._run_in_thread = run_in_thread
+        self._feed = MailFeed(channel, store)
+        self._uploads = Uploads(channel, mail)
+        self._named: dict[int, list[Message]] = {}
+        told = self._once_told
+        channel.calls |= {
+            "wait_ready": mail.wait_ready,
+            "open": self._open,
+            "folder": told(mail.folder),
+            "subscriptions": mail.subscriptions,
+            "annotations": mail.annotations,
+            "annotated": mail.annotated,
+            "annotate": told(mail.annotate),
+            "create_folder": told(mail.create_folder),
+            "rename_folder": told(mail.rename_folder),
+            "delete_folder": told(mail.delete_folder),
+            "subscribe": told(self._subscribe),
+            "catch_up": told(mail.catch_up),
+            "status": mail.status,
+            "quota": mail.quota,
+            "check_quota": mail.check_quota,
+            "claim_recent": self._claim_recent,
+            "deliver": told(self._deliver),
+            "save_all": told(self._save_all),
+            "copy": told(partial(self._copy, mail.copy)),
+            "move": told(partial(self._copy, mail.move)),
+            "store_flags": told(self._store_flags),
+            "expunge": told(self._expunge),
+            "body": self._body,
+            "chunk": self._chunk,
+            "search_texts": self._search_texts,
+        }
+        channel.quick_calls |= {"name": self._name, "forget": self._forget}
+
+    async def run(self) -> None:
+        """Tell the door what changes, until cancelled."""
+        await self._feed.run()
+
+    async def close(self) -> None:
+        """Discard what the door was sending, and tell it nothing any more."""
+        self._feed.close()
+        await self._uploads.close()
+
+    def _once_told(self, act: Call) -> Call:
+        """Have the door told what a call has changed before the call is answered."""
+
+        async def call(*arguments: object) -> object:
+            answer = await act(*arguments)
+            await self._feed.told()
+            return answer
+
+        return call
+
+    async def _open(self, folder: Folder) -> None:
+        await self._mail.wait_mailbox(folder)
+        self._feed.follow(folder.mailbox_id)
+
+    async def _subscribe(self, user: str, name: str, subscribed: bool) -> None:  # noqa: FBT001 (as in the frame)
+        await self._mail.subscribe(user, name, subscribed=subscribed)
+
+    async def _claim_recent(self, folder: Folder) -> tuple[int, int]:
+        view = MailboxView(folder.mailbox_id, folder.user, folder.uidvalidity, 1, 0)
+        return await self._mail.claim_recent(view), view.recent_from
+
+    async def _deliver(self, user: str, brought: Brought) -> SavedMessage:
+        async with self._uploads.messages([brought]) as [message]:
+            return await self._mail.deliver(user, message)
+
+    async def _save_all(self, folder: Folder, brought: Sequence[Brought]) -> Sequence[SavedMessage]:
+        async with self._uploads.messages(brought) as messages:
+            return await self._mail.save_all(folder, messages)
+
+    # ---- messages that the door's view shows
+
+    def _name(self, number: int, messages: Sequence[Columns]) -> None:
+        self._named.setdefault(number, []).extend(map(message_of, messages))
+
+    def _forget(self, number: int) -> None:
+        self._named.pop(number, None)
+
+    async def _view_of(self, named: Columns) -> MailboxView:
+        """Return a view that has the messages which the door has named, and no others."""
+        user, mailbox_id, uidvalidity, head, number, last = named
+        messages = [*self._named.pop(number, ()), *map(message_of, last)]
+        build = partial(
+            MailboxView.build,
+            mailbox_id=mailbox_id,
+            user=user,
+            uidvalidity=uidvalidity,
+            uidnext=1,
+            highestmodseq=0,
+            rows=messages,
+            head=dot_of(head),
+        )
+        return await self._run_in_thread(build) if number else build()
+
+    async def _copy(self, act: Call, named: Columns, destination: Folder) -> CopiedMessages:
+        copied = await act(await self._view_of(named), ALL, destination)
+        assert isinstance(copied, CopiedMessages)
+        return copied
+
+    async def _store_flags(
+        self, named: Columns, added: frozenset[str], removed: frozenset[str], unchanged_since: int | None
+    ) -> StoreResult:
+        view = await self._view_of(named)
+        return await self._mail.store_flags(view, ALL, added=added, removed=removed, unchanged_since=unchanged_since)
+
+    async def _expunge(self, named: Columns) -> None:
+        await self._mail.expunge(await self._view_of(named), ALL)
+
+    # ---- bodies
+
+    async def _body(self, columns: Columns) -> tuple[bool, bytes]:
+        """Return a body that the door has not found: its octets or, if it has attachments, its recipe."""
+        body = await self._mail.read_body(message_of(columns))
+        if isinstance(body, LargeBody):
+            return True, body.recipe.pack()
+        assert isinstance(body, PlainBody)
+        if len(body.raw) > BODY_BYTES_MAX:
+            raise ContentUnavailableError("the body of this message is on its way to this node; try later")
+        return False, body.raw
+
+    async def _chunk(self, columns: Columns, attachment_hash: bytes, number: int) -> bytes:
+        body = await self._mail.read_body(message_of(columns))
+        if isinstance(body, LargeBody):
+            for attached in body.recipe.distinct:
+                if attached.hash == attachment_hash:
+                    return await body.chunks.chunk(attached, body.holdings.get(attachment_hash), number)
+        raise ContentUnavailableError("the body of this message has just been replaced; try again")
+
+    async def _search_texts(self, messages: Sequence[Columns]) -> SearchTextSlice:
+        return await self._mail.search_texts([*map(message_of, messages)])

@@ -1,0 +1,111 @@
+"""IMAP in processes of its own: sessions at different doors see the same, and outlive each other's door."""
+
+from __future__ import annotations
+
+import imaplib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.clients.wire import connect_lmtp, deliver
+from benchmarks.clusters.cluster import PASSWORD, Cluster, Node
+from tests.end_to_end.helpers.doors import clients_of, doors_of, wait_for
+from tests.end_to_end.helpers.ledger import log_in
+
+SESSIONS_MAX = 10
+EXTRA = f"[workers]\ndoors = 2\n[limits]\nimap_connections_per_user = {SESSIONS_MAX}\n"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Cluster(tmp_path, ["alice", "bob"], size=1, copies=1, extra=EXTRA) as cluster:
+        yield cluster.nodes[0]
+
+
+@contextmanager
+def at_each_door(node: Node) -> Iterator[list[imaplib.IMAP4]]:
+    """Yield sessions of alice in her INBOX, one at each door, in the order of `doors_of`."""
+    doors = doors_of(node)
+    by_door: dict[int, imaplib.IMAP4] = {}
+    with ExitStack() as stack:
+        while len(by_door) < len(doors):
+            client = imaplib.IMAP4(*node.address("imap"), timeout=60)
+            stack.callback(client.shutdown)
+            port = client.socket().getsockname()[1]
+            by_door.setdefault(next(door.pid for door in doors if port in clients_of(door)), client)
+        clients = [by_door[door.pid] for door in doors]
+        for client in clients:
+            client.login("alice", PASSWORD)
+            assert client.select("INBOX")[0] == "OK"
+        yield clients
+
+
+def subjects(client: imaplib.IMAP4) -> list[bytes]:
+    client.noop()
+    _, found = client.fetch("1:*", "(BODY.PEEK[HEADER.FIELDS (SUBJECT)])")
+    return [part[1].strip() for part in found if isinstance(part, tuple)]
+
+
+def test_sessions_at_two_doors_see_each_others_changes(node: Node) -> None:
+    with at_each_door(node) as (one, other):
+        assert one.append("INBOX", "", "", b"Subject: first\r\n\r\nx\r\n")[0] == "OK"
+        with connect_lmtp(node.address("lmtp")) as connection:
+            deliver(connection, ["alice"], b"Subject: second\r\n\r\nx\r\n")
+        for client in (other, one):
+            assert subjects(client) == [b"Subject: first", b"Subject: second"]
+        assert other.store("1", "+FLAGS", "(\\Deleted)")[0] == "OK"
+        one.noop()
+        assert one.expunge()[0] == "OK"
+        assert subjects(other) == subjects(one) == [b"Subject: second"]
+        assert other.create("New")[0] == "OK"
+        assert one.copy("1", "New")[0] == "OK"
+        assert other.select("New")[1] == [b"1"]
+
+
+def test_a_client_that_idles_hears_of_what_is_done_at_another_door(node: Node) -> None:
+    with at_each_door(node) as (one, other):
+        one.send(b"i IDLE\r\n")
+        assert one.readline().startswith(b"+ ")
+        assert other.append("INBOX", "", "", b"Subject: x\r\n\r\nx\r\n")[0] == "OK"
+        assert one.readline() == b"* 1 EXISTS\r\n"
+
+
+def test_a_door_that_is_killed_ends_its_own_sessions_only(node: Node) -> None:
+    doors = doors_of(node)
+    with at_each_door(node) as (lost, stays):
+        assert lost.append("INBOX", "", "", b"Subject: acknowledged\r\n\r\nx\r\n")[0] == "OK"
+        doors[0].kill()
+        assert lost.readline() == b""
+        assert subjects(stays) == [b"Subject: acknowledged"]
+        wait_for("another door", lambda: len(doors_of(node)) == len(doors) and doors[0] not in doors_of(node))
+        with at_each_door(node) as again:
+            assert all(subjects(client) == [b"Subject: acknowledged"] for client in again)
+            assert again[0].append("INBOX", "", "", b"Subject: later\r\n\r\nx\r\n")[0] == "OK"
+            assert len(subjects(stays)) == 2
+
+
+def test_limits_of_a_user_hold_for_all_doors_together(node: Node) -> None:
+    open_ones = [log_in(node, "bob") for _ in range(SESSIONS_MAX)]
+    with imaplib.IMAP4(*node.address("imap"), timeout=60) as client:
+        with pytest.raises(imaplib.IMAP4.error, match=f"{SESSIONS_MAX} connections"):
+            client.login("bob", PASSWORD)
+        open_ones.pop().logout()
+        wait_for("the place is free", lambda: _can_log_in(client))
+    for client in open_ones:
+        client.logout()
+
+
+def _can_log_in(client: imaplib.IMAP4) -> bool:
+    try:
+        return client.login("bob", PASSWORD)[0] == "OK"
+    except imaplib.IMAP4.error:
+        return False
+
+
+def test_a_wrong_password_is_refused_at_every_door(node: Node) -> None:
+    for _ in range(3):
+        refused = pytest.raises(imaplib.IMAP4.error, match="AUTHENTICATIONFAILED")
+        with imaplib.IMAP4(*node.address("imap"), timeout=60) as client, refused:
+            client.login("alice", "wrong")

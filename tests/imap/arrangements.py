@@ -1,0 +1,23 @@
+"""Where the door is that a test talks to: in the core's process, or in one of its own. Most tests try both."""
+
+from __future__ import annotations
+
+import pytest
+
+from replicator.imap.services import ImapServices
+from replicator.store.db.folder_views import FolderViews
+from replicator.workers.remote_mail import RemoteMail
+from tests.one_node import HookedMail
+
+ARRANGEMENTS = ["in the core", "apart"]
+
+in_the_core = pytest.mark.parametrize("served", ["in the core"], indirect=True)
+"""For tests of which piece of a large message the mail store gets when: a door of its own hands on larger ones."""
+
+
+def folder_views_of(served: ImapServices) -> FolderViews:
+    """Return the live folders of the users whom the door watches."""
+    if isinstance(served.mail, RemoteMail):
+        return served.mail._views._folder_views
+    assert isinstance(served.mail, HookedMail)
+    return served.mail.store.folder_views

@@ -1,0 +1,196 @@
+"""The views of a door, which follow what the core publishes, and the changes that are made by them."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from protocol.values import UID_MAX, UidSet
+from replicator.errors import ContentUnavailableError
+from replicator.mail.mailstore import Folder, NewMessage, read_all
+from replicator.mail.view import MailboxView
+from replicator.store.db import view_cache
+from replicator.workers.mail_feed import SLICE_MESSAGES
+from replicator.workers.remote_mail import RemoteMail
+from tests.one_door import mail_ends, remote_mail
+from tests.one_node import Gate, HookedMail, one_node
+
+ALL = UidSet.of_ranges([(1, UID_MAX)])
+SEEN = frozenset({"\\Seen"})
+MANY = 2 * SLICE_MESSAGES + 7
+
+
+@pytest.fixture
+async def mail(tmp_path: Path) -> AsyncIterator[HookedMail]:
+    async with one_node(tmp_path) as mail:
+        yield mail
+
+
+@pytest.fixture
+async def door(mail: HookedMail) -> AsyncIterator[RemoteMail]:
+    async with remote_mail(mail) as door:
+        yield door
+
+
+async def inbox_of(mail: HookedMail | RemoteMail) -> tuple[Folder, MailboxView]:
+    inbox = await mail.folder("alice", "INBOX")
+    return inbox, await mail.open_mailbox(inbox)
+
+
+def shown(view: MailboxView) -> tuple[object, ...]:
+    """Return all that a view shows."""
+    flags = {flag: [*uids] for flag, uids in view.by_flag.items()}
+    return view.uidvalidity, view.uidnext, view.highestmodseq, view.head, [*view.messages.values()], flags
+
+
+async def test_a_view_at_a_door_shows_what_the_core_shows(mail: HookedMail, door: RemoteMail) -> None:
+    inbox, view = await inbox_of(mail)
+    await mail.save(inbox, NewMessage(b"before"))
+    _, at_door = await inbox_of(door)
+    assert shown(at_door) == shown(view)
+    drawn = random.Random(5)
+    for number in range(60):
+        is_at_door = drawn.random() < 0.5
+        by: HookedMail | RemoteMail = door if is_at_door else mail
+        of = at_door if is_at_door else view
+        uids = UidSet.of(drawn.sample(range(1, view.uidnext + 1), 2))
+        match drawn.randrange(4):
+            case 0:
+                await by.expunge(of, uids)
+            case 1:
+                await by.store_flags(of, uids, added=frozenset({drawn.choice("abc")}))
+            case 2:
+                await by.copy(of, uids, inbox)
+            case _:
+                await by.save_all(inbox, [NewMessage(b"%d.%d" % (number, part)) for part in range(2)])
+        if not is_at_door:
+            await trio.testing.wait_all_tasks_blocked()
+        assert shown(at_door) == shown(view)
+    assert view.messages
+
+
+async def test_whoever_is_answered_sees_what_it_has_changed(mail: HookedMail, door: RemoteMail) -> None:
+    inbox, at_door = await inbox_of(door)
+    [*_, last] = await door.save_all(inbox, [NewMessage(b"%d" % number) for number in range(MANY)])
+    assert [*at_door.messages] == [*range(1, MANY + 1)]
+    assert last.uid == MANY
+    assert not (await door.store_flags(at_door, ALL, added=SEEN)).refused
+    assert at_door.unseen == 0
+    other = await door.create_folder("alice", "Other")
+    copied = await door.copy(at_door, ALL, other)
+    assert [*copied.uids] == [(uid, uid) for uid in range(1, MANY + 1)]
+    moved = await door.move(at_door, UidSet.of_ranges([(2, MANY)]), other)
+    assert len(moved.uids) == MANY - 1
+    assert [*at_door.messages] == [1]
+    await door.expunge(at_door, ALL)
+    assert not at_door.messages
+    _, view = await inbox_of(mail)
+    assert shown(at_door) == shown(view)
+
+
+async def test_messages_named_in_vain_are_forgotten(mail: HookedMail, autojump_clock: MockClock) -> None:  # noqa: ARG001
+    async with mail_ends(mail) as (calls, door):
+        inbox, at_door = await inbox_of(door)
+        await door.save_all(inbox, [NewMessage(b"%d" % number) for number in range(MANY)])
+        mail.before_change = Gate(open=trio.Event())
+        for seconds in (0, 1):  # while the messages go ahead, and while they are changed
+            with trio.move_on_after(seconds):
+                await door.store_flags(at_door, ALL, added=SEEN)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not calls._named
+    assert at_door.unseen == MANY
+
+
+async def test_a_view_that_is_read_while_mail_comes_misses_none(mail: HookedMail, door: RemoteMail) -> None:
+    inbox, view = await inbox_of(mail)
+    views: list[MailboxView] = []
+
+    async def keep_opening() -> None:
+        for _ in range(5):
+            views.append(await door.open_mailbox(inbox))  # noqa: PERF401 (the others go on meanwhile)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_opening)
+        for number in range(20):
+            await mail.save(inbox, NewMessage(b"%d" % number))
+    await trio.testing.wait_all_tasks_blocked()
+    assert shown(views[0]) == shown(view)
+    assert len({id(one) for one in views}) == 1
+
+
+async def test_the_core_tells_a_door_of_what_it_looks_at_only(
+    mail: HookedMail, door: RemoteMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_cache, "MAX_IDLE_MESSAGES", 1)
+    inbox, at_door = await inbox_of(door)
+    other = await door.create_folder("alice", "Other")
+    feed = mail.store.listeners[-1].__self__  # type: ignore[attr-defined]
+    assert feed._followed == {inbox.mailbox_id}
+    await door.open_mailbox(other)  # and no more: the cache keeps one
+    del at_door
+    gc.collect()
+    await mail.save(inbox, NewMessage(b"x"))
+    await trio.testing.wait_all_tasks_blocked()
+    assert feed._followed == {other.mailbox_id}
+    _, again = await inbox_of(door)
+    await mail.save(inbox, NewMessage(b"y"))
+    await trio.testing.wait_all_tasks_blocked()
+    assert [*again.messages] == [1, 2]
+
+
+async def test_a_deleted_folder_ends_its_view(mail: HookedMail, door: RemoteMail) -> None:
+    folder = await door.create_folder("alice", "Short")
+    at_door = await door.open_mailbox(folder)
+    with at_door.subscribe() as subscription:
+        await mail.delete_folder("alice", "Short")
+        await subscription.wait()
+    assert at_door.deleted
+
+
+async def test_folders_are_watched_as_long_as_somebody_wants_to_know(mail: HookedMail, door: RemoteMail) -> None:
+    subscription = await door.watch_folders("alice")
+    other = await door.watch_folders("alice")
+    other.close()
+    await mail.create_folder("alice", "New")
+    await subscription.wait()
+    assert [event.name for event in (await subscription.take()).events] == ["New"]
+    await door.create_folder("alice", "Own")
+    assert [event.name for event in (await subscription.take()).events] == ["Own"]
+    feed = mail.store.listeners[-1].__self__  # type: ignore[attr-defined]
+    subscription.close()
+    await mail.create_folder("alice", "Unseen")
+    await trio.testing.wait_all_tasks_blocked()
+    assert not feed._watched
+
+
+@pytest.mark.parametrize("size", [0, 1000, 300_000])
+async def test_bodies_are_read_byte_for_byte(mail: HookedMail, door: RemoteMail, size: int) -> None:
+    body = b"Subject: x\r\n\r\n" + random.Random(1).randbytes(size).hex().encode()
+    inbox, at_door = await inbox_of(door)
+    await mail.save(inbox, NewMessage(body))
+    await trio.testing.wait_all_tasks_blocked()
+    assert await read_all(await door.read_body(at_door.messages[1])) == body
+
+
+async def test_a_body_that_is_lost_cannot_be_read(mail: HookedMail, door: RemoteMail) -> None:
+    inbox, at_door = await inbox_of(door)
+    await door.save(inbox, NewMessage(b"x"))
+    await mail.lose_body(at_door.messages[1])
+    assert not await door.read_bodies([at_door.messages[1]], 1000)
+    with pytest.raises(ContentUnavailableError):
+        await door.read_body(at_door.messages[1])
+
+
+async def test_many_bodies_of_one_call_go_ahead(mail: HookedMail, door: RemoteMail) -> None:
+    drawn = random.Random(2)
+    bodies = [drawn.randbytes(60_000) for _ in range(100)] + [drawn.randbytes(100_000)]
+    inbox, _ = await inbox_of(door)
+    await door.save_all(inbox, [NewMessage(body) for body in bodies])
+    assert await mail.bodies("alice") == bodies
