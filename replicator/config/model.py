@@ -195,7 +195,7 @@ WORKERS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class WorkersConfig:
-    """Processes. `doors`: those that serve LMTP; 0: the node's one process does."""
+    """Processes. `doors`: those that serve IMAP and LMTP; 0: the node's one process does."""
 
     doors: int = 0
 

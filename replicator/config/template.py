@@ -60,7 +60,7 @@ def config_text(config: Config, directory: Path) -> str:
     if config.http != HttpConfig():
         sections.append(_http(config.http, directory))
     if config.workers != WorkersConfig():
-        sections.append(f"[workers]\ndoors = {config.workers.doors}    # processes that serve LMTP\n")
+        sections.append(f"[workers]\ndoors = {config.workers.doors}    # processes that serve IMAP and LMTP\n")
     return "\n".join(sections)
 
 

@@ -1,7 +1,8 @@
-"""Doors in processes of their own: accepting, TLS, parsing, hashing and compressing use further cores.
+"""Doors in processes of their own: whatever serves a client, and need not be in the core, uses further cores.
 
 The core process listens, and starts the doors' processes (`processes`), which inherit the listening sockets and accept
-from them (`door`). All that a door asks of the node goes over one connection (`channel`): mail (`remote_mail`), places
-(`remote_places`) and metrics (`remote_metrics`), of each of which one module has both ends. Nothing here knows how the
-node replicates.
+from them (`door`). All that a door asks of the node goes over one connection (`channel`, `packing`). `remote_mail` is
+the mail at the door, and `mail_calls` its end in the core. The others have both ends: `uploads` (bodies on their way
+to the core), `mail_feed` (what the core tells of changes), `remote_users`, `remote_places` and `remote_metrics`.
+Nothing here knows how the node replicates.
 """
