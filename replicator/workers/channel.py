@@ -20,10 +20,15 @@ from replicator import errors
 from replicator.errors import MailError, QuotaExceededError, UnavailableError
 from replicator.runtime.loop_watch import doing
 from replicator.runtime.signals import Signal
-from replicator.workers.packing import Unpacker, packed
+from replicator.workers.packing import Unpacker, UnpackError, packed
 
-RECEIVE_BYTES = 256 * KIB
-FRAME_BYTES_MAX = 16 * MIB  # many times what any call has
+RECEIVE_BYTES = 32 * KIB  # taken apart in some milliseconds, whatever it has
+
+FRAME_BYTES_MAX = 16 * MIB
+"""Largest frame. What may become larger is sent in parts; a call or an answer that is still larger fails."""
+
+OUTGOING_BYTES = MIB
+"""Octets that wait to be sent, above which `room` waits."""
 
 REQUEST, RESULT, FAILURE, CANCEL = range(4)
 
@@ -66,6 +71,8 @@ class Channel:
         self._awaited: dict[int, _Reply] = {}
         self._scopes: dict[int, trio.CancelScope] = {}  # of the other side's calls
         self._outgoing: list[bytes] = []
+        self._outgoing_bytes = 0
+        self._has_room = Signal()
         self._has_outgoing = Signal()
         self._ended = False
 
@@ -78,8 +85,11 @@ class Channel:
                 nursery.cancel_scope.cancel()
         except* trio.BrokenResourceError:
             pass
+        except* UnpackError:
+            log.exception("a connection between processes of this node ends")
         finally:
             self._ended = True
+            self._has_room.set()
             for reply in self._awaited.values():
                 reply.error = UnavailableError("a process of this node has ended; try again")
                 reply.came.set()
@@ -109,17 +119,30 @@ class Channel:
         """Call a function of the other side without waiting for it. Harmless once the connection has ended."""
         self._send((REQUEST, 0, name, arguments))
 
+    async def room(self) -> None:
+        """Return once little waits to be sent, or the connection has ended."""
+        await trio.lowlevel.checkpoint()
+        while self._outgoing_bytes > OUTGOING_BYTES and not self._ended:
+            await self._has_room.wait()
+
     def _send(self, frame: tuple[object, ...]) -> None:
-        if not self._ended:
-            self._outgoing.append(packed(frame))
-            self._has_outgoing.set()
+        """Send a frame. Raises UnavailableError if it is too large."""
+        if self._ended:
+            return
+        octets = packed(frame)
+        if len(octets) > FRAME_BYTES_MAX:
+            raise UnavailableError(f"this takes {len(octets)} octets between processes of this node, which is too much")
+        self._outgoing.append(octets)
+        self._outgoing_bytes += len(octets)
+        self._has_outgoing.set()
 
     async def _write(self) -> None:
         while True:
             await self._has_outgoing.wait()
             self._has_outgoing.clear()
-            data, self._outgoing = b"".join(self._outgoing), []
+            data, self._outgoing, self._outgoing_bytes = b"".join(self._outgoing), [], 0
             await self._stream.send_all(data)
+            self._has_room.notify()
 
     async def _read(self, nursery: trio.Nursery) -> None:
         unpacker = Unpacker(FRAME_BYTES_MAX)
@@ -158,6 +181,7 @@ class Channel:
         doing("core", None, name)
         with scope:
             try:
+                await trio.lowlevel.checkpoint_if_cancelled()  # what came after the call may have been done already
                 self._reply(number, RESULT, await self.calls[name](*arguments))
             except MailError as error:
                 self._reply(number, FAILURE, *_described(error))

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import trio
@@ -36,7 +37,7 @@ from replicator.runtime.garbage import set_garbage_aside
 from replicator.runtime.log_lines import log_to_stderr
 from replicator.runtime.loop_watch import LoopWatch
 from replicator.runtime.metrics import ImapMetrics, LmtpMetrics, LoopMetrics, RefusalMetrics
-from replicator.store.db.damage import Damage
+from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.db.readers import Readers
 from replicator.store.db.schema import open_reader
 from replicator.users import UserDirectory
@@ -81,6 +82,20 @@ class Order:
         return order
 
 
+class ToldDamage(Damage):
+    """Damage that this process has found, of which the core hears, too: the node is unhealthy."""
+
+    def __init__(self, path: Path, clock_ms: Callable[[], int], channel: Channel) -> None:
+        super().__init__(path, clock_ms)
+        self._channel = channel
+
+    def note(self, error: Exception) -> DatabaseDamagedError:
+        """See `Damage`. Belongs to the event loop here."""
+        if self.found is None:
+            self._channel.tell("damaged", str(error))
+        return super().note(error)
+
+
 class Door:
     """The door of this process. `nursery` has all that it does."""
 
@@ -123,7 +138,7 @@ class Door:
     def _readers(self, config: Config) -> Readers:
         """Open the database for reading, until the process ends."""
         path = config.node.database
-        damage = Damage(path, wall_clock_ms)
+        damage = ToldDamage(path, wall_clock_ms, self._channel)
         with damage.noticed():
             connections = [self._opened.enter_context(closing(open_reader(path))) for _ in range(READERS)]
         return Readers(connections, run_in_thread, damage)

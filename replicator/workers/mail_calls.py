@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
 from protocol.units import MIB
 from protocol.values import UID_MAX, UidSet
-from replicator.errors import ContentUnavailableError
+from replicator.errors import ContentUnavailableError, MailError
 from replicator.mail.mailstore import CopiedMessages, Folder, MailStore, SavedMessage, SearchTextSlice, StoreResult
 from replicator.mail.view import MailboxView, Message
 from replicator.runtime.environment import ThreadRunner, run_in_thread
@@ -19,6 +20,8 @@ from replicator.workers.packing import Columns, dot_of, message_of
 from replicator.workers.uploads import Brought, Uploads
 
 ALL = UidSet.of_ranges([(1, UID_MAX)])
+
+LARGE_BODIES = 4  # that are kept for the chunks of their attachments to be read one by one
 
 BODY_BYTES_MAX = 8 * MIB  # of a body without attachments, which a frame has to hold
 
@@ -41,14 +44,14 @@ class MailCalls:
         self._run_in_thread = run_in_thread
         self._feed = MailFeed(channel, store)
         self._uploads = Uploads(channel, mail)
+        self._store = store
         self._named: dict[int, list[Message]] = {}
+        self._large: OrderedDict[bytes, LargeBody] = OrderedDict()  # those read last, by content hash
         told = self._once_told
         channel.calls |= {
             "wait_ready": mail.wait_ready,
-            "open": self._open,
+            "open": told(self._open),
             "folder": told(mail.folder),
-            "subscriptions": mail.subscriptions,
-            "annotations": mail.annotations,
             "annotated": mail.annotated,
             "annotate": told(mail.annotate),
             "create_folder": told(mail.create_folder),
@@ -70,7 +73,7 @@ class MailCalls:
             "chunk": self._chunk,
             "search_texts": self._search_texts,
         }
-        channel.quick_calls |= {"name": self._name, "forget": self._forget}
+        channel.quick_calls |= {"name": self._name, "forget": self._forget, "damaged": self._note_damage}
 
     async def run(self) -> None:
         """Tell the door what changes, until cancelled."""
@@ -85,9 +88,10 @@ class MailCalls:
         """Have the door told what a call has changed before the call is answered."""
 
         async def call(*arguments: object) -> object:
-            answer = await act(*arguments)
-            await self._feed.told()
-            return answer
+            try:
+                return await act(*arguments)
+            finally:  # a call that fails may have changed a part
+                await self._feed.told()
 
         return call
 
@@ -161,12 +165,21 @@ class MailCalls:
         return False, body.raw
 
     async def _chunk(self, columns: Columns, attachment_hash: bytes, number: int) -> bytes:
-        body = await self._mail.read_body(message_of(columns))
+        message = message_of(columns)
+        body = self._large.get(message.content_hash) or await self._mail.read_body(message)
         if isinstance(body, LargeBody):
+            self._large[message.content_hash] = body
+            self._large.move_to_end(message.content_hash)
+            if len(self._large) > LARGE_BODIES:
+                self._large.popitem(last=False)
             for attached in body.recipe.distinct:
                 if attached.hash == attachment_hash:
                     return await body.chunks.chunk(attached, body.holdings.get(attachment_hash), number)
         raise ContentUnavailableError("the body of this message has just been replaced; try again")
+
+    def _note_damage(self, text: str) -> None:
+        """Note that the door has met a damaged part of the database."""
+        self._store.damage.note(MailError(text))
 
     async def _search_texts(self, messages: Sequence[Columns]) -> SearchTextSlice:
         return await self._mail.search_texts([*map(message_of, messages)])

@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Protocol, TypeVar
 
-import trio
-
 from replicator.mail.folder_watch import FolderSubscription, Touched
 from replicator.mail.mailstore import Folder
 from replicator.mail.view import MailboxView, Message, ViewChange
 from replicator.runtime.signals import Signal
+from replicator.store.db.damage import Damage
 from replicator.store.db.folder_views import FolderViews, touched_by
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit
@@ -28,8 +27,8 @@ from replicator.store.db.view_cache import Views
 from replicator.workers.channel import Channel
 from replicator.workers.packing import Columns, dot_of, message_of
 
-SLICE_MESSAGES = 500
-"""Messages of a change in one frame, which is packed in some milliseconds."""
+SLICE_MESSAGES = 100
+"""Messages of a change in one frame, and of a commit that a door is told of at once. It takes a millisecond or two."""
 
 K = TypeVar("K")
 S = TypeVar("S")
@@ -39,6 +38,7 @@ class Published(Protocol):
     """The store, as far as it is followed: `listeners` are called with each commit, on the event loop."""
 
     listeners: list[Callable[[Commit], None]]
+    damage: Damage
 
 
 class MailFeed:
@@ -73,30 +73,31 @@ class MailFeed:
         await self._all_told.wait()
 
     async def run(self) -> None:
-        """Tell the door of large changes, until cancelled."""
+        """Tell the door of what is too much to be told at once, until cancelled."""
         while True:
             await self._has_untold.wait()
             self._has_untold.clear()
             while self._untold:
                 for _ in self._tell(self._untold[0]):
-                    await trio.lowlevel.checkpoint()
+                    await self._channel.room()
                 self._untold.popleft()
             self._all_told.set()
 
     def _note(self, commit: Commit) -> None:
         for mailbox_id in commit.retired:
             if mailbox_id in self._followed:
-                self._put(mailbox_id)
+                self._put(mailbox_id, is_much=False)
+        messages = 0
         for change in commit.changes:
             if change.mailbox_id in self._followed:
-                self._put(change)
+                messages += len(change.changed) + len(change.expunged)
+                self._put(change, is_much=messages > SLICE_MESSAGES)
         for user, touched in touched_by(commit, self._watched).items():
             names = touched.mailbox_ids, touched.subscriptions, touched.annotated
             self._channel.tell("touched", user, *names, touched.everything)
 
-    def _put(self, what: ViewChange | bytes) -> None:
-        is_large = isinstance(what, ViewChange) and len(what.changed) + len(what.expunged) > SLICE_MESSAGES
-        if self._untold or is_large:
+    def _put(self, what: ViewChange | bytes, *, is_much: bool) -> None:
+        if self._untold or is_much:
             self._untold.append(what)
             self._has_untold.set()
             self._all_told.clear()

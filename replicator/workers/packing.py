@@ -1,11 +1,12 @@
 """The values of calls between the core and a door, as MessagePack.
 
-A dataclass of `_KINDS` and a set arrive as what they were. A named tuple arrives as a plain tuple: whoever takes it
+A dataclass of those below and a set arrive as what they were. A named tuple arrives as a plain tuple: whoever takes it
 makes it again, as `message_of` does.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any, TypeAlias, cast
@@ -19,14 +20,18 @@ from replicator.mail.view import Message
 Columns: TypeAlias = Sequence[Any]
 """The values of a named tuple, as they arrive."""
 
-_KINDS: tuple[type, ...] = (Folder, FolderStatus, SavedMessage, CopiedMessages, StoreResult, UidSet, Quota)
-_SET = len(_KINDS)
+_KINDS: tuple[type, ...] = (Folder, FolderStatus, SavedMessage, StoreResult, UidSet, Quota)
+_SET, _COPIED = len(_KINDS), len(_KINDS) + 1
 _NUMBERS = {kind: (number, [one.name for one in fields(kind)]) for number, kind in enumerate(_KINDS)}
 
 
 def packed(value: object) -> bytes:
     """Return a value as MessagePack. Raises TypeError for one that no call has."""
     return cast("bytes", msgpack.packb(value, default=_extended, unicode_errors="surrogatepass"))
+
+
+class UnpackError(Exception):
+    """What arrives is no packed value, or one that is too large."""
 
 
 class Unpacker:
@@ -42,9 +47,12 @@ class Unpacker:
         )
 
     def values(self, data: bytes | bytearray) -> Iterator[Columns]:
-        """Yield the values, all of them arrays, that are whole with these octets."""
-        self._unpacker.feed(data)
-        return iter(self._unpacker)
+        """Yield the values, all of them arrays, that are whole with these octets. Raises UnpackError."""
+        try:
+            self._unpacker.feed(data)
+            yield from self._unpacker
+        except (msgpack.UnpackException, ValueError) as error:
+            raise UnpackError(f"a frame cannot be unpacked: {error!r}") from error
 
 
 def message_of(columns: Columns) -> Message:
@@ -61,6 +69,9 @@ def dot_of(columns: Columns | None) -> Dot | None:
 def _extended(value: object) -> object:
     if isinstance(value, (set, frozenset)):
         return msgpack.ExtType(_SET, packed(sorted(value)))
+    if isinstance(value, CopiedMessages):  # as arrays: a COPY may have a hundred thousand pairs
+        columns = [array("I", column).tobytes() for column in zip(*value.uids, strict=True)]
+        return msgpack.ExtType(_COPIED, packed((value.uidvalidity, columns, value.shown)))
     number, names = _NUMBERS[type(value)]
     return msgpack.ExtType(number, packed([getattr(value, name) for name in names]))
 
@@ -69,4 +80,9 @@ def _restored(number: int, data: bytes) -> object:
     values = msgpack.unpackb(
         data, use_list=False, ext_hook=_restored, unicode_errors="surrogatepass", strict_map_key=False
     )
-    return frozenset(values) if number == _SET else _KINDS[number](*values)
+    if number == _SET:
+        return frozenset(values)
+    if number == _COPIED:
+        uidvalidity, columns, shown = values
+        return CopiedMessages(uidvalidity, tuple(zip(*(array("I", column) for column in columns), strict=True)), shown)
+    return _KINDS[number](*values)

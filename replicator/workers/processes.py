@@ -121,6 +121,8 @@ class Doors:
                 continue  # it has ended, and the next one reads them when it starts
             except trio.TooSlowError:
                 problem = f"it has not answered within {RELOAD_S:g} s"
+            except DefectError as error:
+                problem = str(error)
             if problem is not None:
                 raise ConfigError(f"door {number}: {problem}")
 
@@ -166,7 +168,7 @@ class Doors:
             channel = Channel(core)
             mail = MailCalls(channel, self._core.mail, self._core.store)
             UserCalls(channel, self._core.users, self._core.tokens)
-            places = [PlaceCalls(channel, door, of_door) for door, of_door in self._places.items()]
+            places = [PlaceCalls(channel, protocol, all_places) for protocol, all_places in self._places.items()]
             channel.quick_calls["metrics"] = partial(self.metrics.add, number)
             try:
                 self.metrics.pids[number] = process.pid
@@ -178,8 +180,8 @@ class Doors:
                 self._open.pop(number, None)
                 self.metrics.pids.pop(number, None)
                 self.metrics.forget(number)
-                for of_door in places:
-                    of_door.close()
+                for of_protocol in places:
+                    of_protocol.close()
                 with trio.CancelScope(shield=True):
                     await mail.close()
                     await _end(process)

@@ -39,16 +39,17 @@ from replicator.store.bodies.body_reader import LargeBody, PlainBody, recipe_of
 from replicator.store.bodies.body_rows import read_body, read_small_bodies
 from replicator.store.bodies.outline_rows import outlines
 from replicator.store.db.folder_views import FolderViews
-from replicator.store.db.queries import ordered_folders, view
+from replicator.store.db.queries import annotations_of, ordered_folders, subscriptions, view
 from replicator.store.db.readers import Readers
 from replicator.store.db.view_cache import Views
 from replicator.users import QuotaLimits
 from replicator.workers.channel import Channel
 from replicator.workers.mail_feed import FollowedViews
 from replicator.workers.uploads import RemoteUploads
+from resync.entry import NOWHERE
 
-SLICE_MESSAGES = 500
-"""Messages that one call names."""
+SLICE_MESSAGES = 250
+"""Messages that one frame names, which takes a millisecond or two."""
 
 
 class Named(NamedTuple):
@@ -76,14 +77,14 @@ class RemoteMail:
         self._read = readers.read
         self._run_in_thread = run_in_thread
         self._uploads = RemoteUploads(channel, inline_max_bytes)
-        self._views = FollowedViews(
+        self._followed = FollowedViews(
             channel, Views(lambda key: readers.read(partial(view, key=key))), FolderViews(readers.read)
         )
         self._numbers = count(1)
 
     async def run(self) -> None:
         """Keep the views up to date, until cancelled."""
-        await self._views.run()
+        await self._followed.run()
 
     async def wait_ready(self) -> None:
         """See `MailStore`."""
@@ -102,11 +103,14 @@ class RemoteMail:
 
     async def subscriptions(self, user: str) -> Sequence[str]:
         """See `MailStore`."""
-        return cast("Sequence[str]", await self._ask("subscriptions", user))
+        await self.folder(user, INBOX)  # once this node may show the user's folders
+        return await self._read(lambda reader: sorted(subscriptions(reader, user)))
 
     async def annotations(self, user: str, folder: Folder | None) -> Mapping[str, bytes]:
         """See `MailStore`."""
-        return cast("Mapping[str, bytes]", await self._ask("annotations", user, folder))
+        await self.folder(user, INBOX)
+        home = NOWHERE if folder is None else folder.mailbox_id
+        return await self._read(partial(annotations_of, user=user, mailbox_id=home))
 
     async def annotated(self, user: str, name: str) -> Mapping[bytes, bytes]:
         """See `MailStore`."""
@@ -139,7 +143,7 @@ class RemoteMail:
     async def watch_folders(self, user: str) -> FolderSubscription:
         """See `MailStore`."""
         await self.folder(user, INBOX)
-        return await self._views.watch(user)
+        return await self._followed.watch(user)
 
     async def status(self, folder: Folder) -> FolderStatus:
         """See `MailStore`."""
@@ -158,7 +162,7 @@ class RemoteMail:
 
     async def open_mailbox(self, folder: Folder) -> MailboxView:
         """See `MailStore`."""
-        return await self._views.open(folder)
+        return await self._followed.open(folder)
 
     async def claim_recent(self, view: MailboxView) -> int:
         """See `MailStore`. Asks only if a message has come since the last session of this door claimed."""
@@ -256,9 +260,10 @@ class RemoteMail:
 
     async def _ask(self, name: str, *arguments: object) -> object:
         """Call the core. On return, the views show what the call has changed. Raises MailError."""
-        answer = await self._channel.call(name, *arguments)
-        await self._views.caught_up()
-        return answer
+        try:
+            return await self._channel.call(name, *arguments)
+        finally:  # a call that fails may have changed a part
+            await self._followed.caught_up()
 
     @asynccontextmanager
     async def _named(self, view: MailboxView, uids: UidSet) -> AsyncIterator[Named]:

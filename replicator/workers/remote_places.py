@@ -33,14 +33,14 @@ class RemotePlace(Place):
 
 
 class RemotePlaces:
-    """The places of a door in another process; see `Doorkeeper`. `door`: imap or lmtp, as in `PlaceCalls`."""
+    """The places of a door in another process; see `Doorkeeper`. `protocol`: imap or lmtp, as in `PlaceCalls`."""
 
-    def __init__(self, channel: Channel, door: str) -> None:
+    def __init__(self, channel: Channel, protocol: str) -> None:
         self._channel = channel
-        self._door = door
+        self._protocol = protocol
         self._numbers = count(1)
         self._places: dict[int, RemotePlace] = {}
-        channel.quick_calls[f"{door} dropped"] = self._dropped
+        channel.quick_calls[f"{protocol} dropped"] = self._dropped
 
     @asynccontextmanager
     async def admit(self, address: str) -> AsyncIterator[Place | None]:
@@ -48,19 +48,19 @@ class RemotePlaces:
         number = next(self._numbers)
         place = self._places[number] = RemotePlace(self, address, number)
         try:
-            if not await self._channel.call(f"{self._door} enter", number, address):
+            if not await self._channel.call(f"{self._protocol} enter", number, address):
                 yield None
                 return
             with place.scope:
                 yield place
         finally:
             del self._places[number]
-            self._channel.tell(f"{self._door} leave", number)
+            self._channel.tell(f"{self._protocol} leave", number)
 
     async def log_in(self, place: Place, user: str) -> bool:
         """See `Doorkeeper`."""
         assert isinstance(place, RemotePlace)
-        return bool(await self._channel.call(f"{self._door} log_in", place.number, user))
+        return bool(await self._channel.call(f"{self._protocol} log_in", place.number, user))
 
     def _dropped(self, number: int) -> None:
         """Take a place away: the core has given it to somebody else."""
@@ -71,7 +71,7 @@ class RemotePlaces:
         """See `Place.busy`."""
         assert isinstance(place, RemotePlace)
         place.is_busy = True
-        self._channel.tell(f"{self._door} keep", place.number)
+        self._channel.tell(f"{self._protocol} keep", place.number)
 
     def let_go(self, place: Place) -> None:
         """See `Place.busy`."""
@@ -79,7 +79,7 @@ class RemotePlaces:
         place.is_busy = False
         if place.is_due:
             place.drop()
-        self._channel.tell(f"{self._door} let_go", place.number)
+        self._channel.tell(f"{self._protocol} let_go", place.number)
 
 
 class _HeldPlace(Place):
@@ -98,17 +98,17 @@ class _HeldPlace(Place):
 class PlaceCalls:
     """What the process of one door asks of the places, in the core."""
 
-    def __init__(self, channel: Channel, door: str, places: Places) -> None:
+    def __init__(self, channel: Channel, protocol: str, places: Places) -> None:
         self._channel = channel
-        self._door = door
+        self._protocol = protocol
         self._all = places
         self._held: dict[int, Place] = {}
         channel.quick_calls |= {
-            f"{door} enter": self._enter,
-            f"{door} leave": self._leave,
-            f"{door} keep": lambda number: self._all.keep(self._held[number]),
-            f"{door} let_go": lambda number: self._all.let_go(self._held[number]),
-            f"{door} log_in": lambda number, user: self._all.give(self._held[number], user),
+            f"{protocol} enter": self._enter,
+            f"{protocol} leave": self._leave,
+            f"{protocol} keep": lambda number: self._all.keep(self._held[number]),
+            f"{protocol} let_go": lambda number: self._all.let_go(self._held[number]),
+            f"{protocol} log_in": lambda number, user: self._all.give(self._held[number], user),
         }
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class PlaceCalls:
             self._leave(number)
 
     def _enter(self, number: int, address: str) -> bool:
-        place = _HeldPlace(self._all, address, partial(self._channel.tell, f"{self._door} dropped", number))
+        place = _HeldPlace(self._all, address, partial(self._channel.tell, f"{self._protocol} dropped", number))
         is_admitted = self._all.enter(place)
         if is_admitted:
             self._held[number] = place

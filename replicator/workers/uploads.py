@@ -187,7 +187,6 @@ class Uploads:
             yield messages
 
     async def _write(self, number: int, data: bytes) -> None:
-        await trio.lowlevel.checkpoint_if_cancelled()  # nobody would discard what begins after that
         upload = self._uploads.setdefault(number, _Upload(self._mail))
         async with upload.used():
             sink = await upload.opened()
@@ -201,7 +200,7 @@ class Uploads:
             return upload.body.size_bytes
 
     async def _bring(self, number: int, packed: tuple[bytes, int, bytes]) -> None:
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await trio.lowlevel.checkpoint()
         upload = self._uploads[number] = _Upload(self._mail)
         upload.body = StoredBody(*packed)
 

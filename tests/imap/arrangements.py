@@ -18,6 +18,6 @@ in_the_core = pytest.mark.parametrize("served", ["in the core"], indirect=True)
 def folder_views_of(served: ImapServices) -> FolderViews:
     """Return the live folders of the users whom the door watches."""
     if isinstance(served.mail, RemoteMail):
-        return served.mail._views._folder_views
+        return served.mail._followed._folder_views
     assert isinstance(served.mail, HookedMail)
     return served.mail.store.folder_views

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import cast
 
 import pytest
 import trio
@@ -10,7 +11,7 @@ import trio.testing
 
 from replicator.errors import MailError, NotReadyError, QuotaExceededError, UnavailableError
 from replicator.store.db.damage import DatabaseDamagedError
-from replicator.workers.channel import Channel, DefectError
+from replicator.workers.channel import FRAME_BYTES_MAX, OUTGOING_BYTES, Channel, DefectError
 from tests.one_door import channels
 
 
@@ -149,3 +150,59 @@ async def test_calls_fail_and_end_with_the_connection() -> None:
     with pytest.raises(UnavailableError):
         await door.call("hang")
     door.tell("hang")
+
+
+async def test_what_is_too_large_for_a_frame_fails_alone() -> None:
+    async def answer(size: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return b"x" * size
+
+    async with channels() as (core, door):
+        core.calls["answer"] = answer
+        with pytest.raises(UnavailableError, match="too much"):
+            await door.call("answer", FRAME_BYTES_MAX)
+        with pytest.raises(UnavailableError, match="too much"):
+            await door.call("answer", b"x" * FRAME_BYTES_MAX)
+        assert len(cast("bytes", await door.call("answer", FRAME_BYTES_MAX // 2))) == FRAME_BYTES_MAX // 2
+
+
+async def test_what_is_no_frame_ends_the_connection_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    core, door = trio.testing.memory_stream_pair()
+    await door.send_all(b"\xc1")
+    await Channel(core).run()
+    assert "a connection between processes of this node ends" in caplog.text
+
+
+async def test_a_call_that_was_given_up_before_it_began_does_nothing() -> None:
+    done = list[int]()
+
+    async def act(number: int) -> None:
+        await trio.lowlevel.checkpoint()
+        done.append(number)
+
+    async with channels() as (core, door):
+        core.calls["act"] = act
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await door.call("act", 1)
+        await door.call("act", 2)
+    assert done == [2]
+
+
+async def test_whoever_sends_much_waits_for_room() -> None:
+    stream, other = trio.testing.memory_stream_pair()
+    channel = Channel(stream)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(channel.room)
+        for _ in range(3):
+            channel.tell("note", b"x" * OUTGOING_BYTES)
+        async with trio.open_nursery() as nursery:
+            with trio.move_on_after(0) as too_early:
+                await channel.room()
+            assert too_early.cancelled_caught
+            nursery.start_soon(channel.run)
+            await channel.room()
+            await other.aclose()
+            await channel.room()
+            scope.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from replicator.errors import ContentUnavailableError
 from replicator.mail.mailstore import Folder, NewMessage, read_all
 from replicator.mail.view import MailboxView
 from replicator.store.db import view_cache
+from replicator.workers.door import ToldDamage
+from replicator.workers.mail_calls import MailCalls
 from replicator.workers.mail_feed import SLICE_MESSAGES
 from replicator.workers.remote_mail import RemoteMail
-from tests.one_door import mail_ends, remote_mail
+from tests.one_door import channels, mail_ends, remote_mail
 from tests.one_node import Gate, HookedMail, one_node
 
 ALL = UidSet.of_ranges([(1, UID_MAX)])
@@ -194,3 +197,24 @@ async def test_many_bodies_of_one_call_go_ahead(mail: HookedMail, door: RemoteMa
     inbox, _ = await inbox_of(door)
     await door.save_all(inbox, [NewMessage(body) for body in bodies])
     assert await mail.bodies("alice") == bodies
+
+
+async def test_damage_that_a_door_meets_is_the_nodes(mail: HookedMail) -> None:
+    async with channels() as (core, door):
+        calls = MailCalls(core, mail, mail.store)
+        damage = ToldDamage(mail.store.path, lambda: 0, door)
+        for _ in range(2):
+            damage.note(sqlite3.DatabaseError("page 7 is malformed"))
+        await trio.testing.wait_all_tasks_blocked()
+    await calls.close()
+    assert mail.store.damage.found == damage.found == "page 7 is malformed"
+
+
+async def test_annotations_and_subscriptions_may_be_many(mail: HookedMail, door: RemoteMail) -> None:
+    inbox, _ = await inbox_of(door)
+    values = {f"/shared/vendor/v/{number}": b"%d" % number for number in range(20)}
+    await mail.annotate("alice", inbox, values)
+    assert await door.annotations("alice", inbox) == values == await mail.annotations("alice", inbox)
+    for name in ("b", "a"):
+        await door.subscribe("alice", name, subscribed=True)
+    assert await door.subscriptions("alice") == await mail.subscriptions("alice") == ["a", "b"]
