@@ -1,4 +1,4 @@
-"""Where the door is that a test talks to: in the core's process, or in one of its own. Most tests try both."""
+"""Where the door is that a test talks to: in the core's process, or in one of its own. Most tests try both in CI."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import pytest
 from replicator.imap.services import ImapServices
 from replicator.store.db.folder_views import FolderViews
 from replicator.workers.remote_mail import RemoteMail
+from tests.effort import first
 from tests.one_node import HookedMail
 
-ARRANGEMENTS = ["in the core", "apart"]
+ARRANGEMENTS = first(1, ["in the core", "apart"])
 
 in_the_core = pytest.mark.parametrize("served", ["in the core"], indirect=True)
 """For tests of which piece of a large message the mail store gets when: a door of its own hands on larger ones."""
