@@ -13,21 +13,24 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from protocol.values import UID_MAX, UidSet
+from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import ContentUnavailableError
 from replicator.mail.mailstore import Folder, NewMessage, read_all
-from replicator.mail.view import MailboxView
+from replicator.mail.view import MailboxView, ViewChange
 from replicator.store.db import view_cache
+from replicator.store.db.transaction import Commit
+from replicator.workers import remote_mail as remote_mail_module
 from replicator.workers.door import ToldDamage
 from replicator.workers.mail_calls import MailCalls
-from replicator.workers.mail_feed import SLICE_MESSAGES
+from replicator.workers.mail_feed import SLICE_MESSAGES, MailFeed
 from replicator.workers.remote_mail import RemoteMail
 from tests.one_door import channels, mail_ends, remote_mail
 from tests.one_node import Gate, HookedMail, one_node
 
 ALL = UidSet.of_ranges([(1, UID_MAX)])
 SEEN = frozenset({"\\Seen"})
-MANY = 2 * SLICE_MESSAGES + 7
+MANY = 2 * remote_mail_module.SLICE_MESSAGES + 7
+assert MANY > 2 * SLICE_MESSAGES
 
 
 @pytest.fixture
@@ -45,6 +48,13 @@ async def door(mail: HookedMail) -> AsyncIterator[RemoteMail]:
 async def inbox_of(mail: HookedMail | RemoteMail) -> tuple[Folder, MailboxView]:
     inbox = await mail.folder("alice", "INBOX")
     return inbox, await mail.open_mailbox(inbox)
+
+
+def feed_of(mail: HookedMail) -> MailFeed:
+    """Return what the core tells the door."""
+    feed = mail.store.listeners[-1].__self__  # type: ignore[attr-defined]
+    assert isinstance(feed, MailFeed)
+    return feed
 
 
 def shown(view: MailboxView) -> tuple[object, ...]:
@@ -98,6 +108,33 @@ async def test_whoever_is_answered_sees_what_it_has_changed(mail: HookedMail, do
     assert shown(at_door) == shown(view)
 
 
+async def test_changes_are_told_in_their_order_however_large_they_are(mail: HookedMail, door: RemoteMail) -> None:
+    inbox, at_door = await inbox_of(door)
+    await door.save_all(inbox, [NewMessage(b"%d" % number) for number in range(MANY)])
+    feed, modseq = feed_of(mail), at_door.highestmodseq
+    flagged = tuple(message._replace(flags=SEEN, modseq=modseq + 1) for message in at_door.messages.values())
+    head = Dot("dc1.0", 1)
+    large = ViewChange(inbox.mailbox_id, modseq + 1, MANY + 1, flagged, head=head)
+    small = ViewChange(inbox.mailbox_id, modseq + 2, MANY + 1, expunged=(2,), head=head._replace(seq=2))
+    for change in (large, small):
+        feed._note(Commit(changes=[change]))
+    await feed.told()
+    await trio.testing.wait_all_tasks_blocked()
+    assert at_door.unseen == 0
+    assert 2 not in at_door.messages
+    assert (at_door.highestmodseq, at_door.head) == (modseq + 2, small.head)
+
+
+async def test_the_core_takes_messages_as_the_door_shows_them(mail: HookedMail) -> None:
+    async with mail_ends(mail) as (calls, door):
+        inbox, at_door = await inbox_of(door)
+        await door.save_all(inbox, [NewMessage(b"x"), NewMessage(b"y")])
+        async with door._named(at_door, UidSet.of([2])) as named:
+            taken = await calls._view_of(named)
+    assert (taken.head, taken.uidvalidity, taken.user) == (at_door.head, at_door.uidvalidity, "alice")
+    assert [*taken.messages.values()] == [at_door.messages[2]]
+
+
 async def test_messages_named_in_vain_are_forgotten(mail: HookedMail, autojump_clock: MockClock) -> None:  # noqa: ARG001
     async with mail_ends(mail) as (calls, door):
         inbox, at_door = await inbox_of(door)
@@ -134,7 +171,7 @@ async def test_the_core_tells_a_door_of_what_it_looks_at_only(
     monkeypatch.setattr(view_cache, "MAX_IDLE_MESSAGES", 1)
     inbox, at_door = await inbox_of(door)
     other = await door.create_folder("alice", "Other")
-    feed = mail.store.listeners[-1].__self__  # type: ignore[attr-defined]
+    feed = feed_of(mail)
     assert feed._followed == {inbox.mailbox_id}
     await door.open_mailbox(other)  # and no more: the cache keeps one
     del at_door
@@ -166,7 +203,7 @@ async def test_folders_are_watched_as_long_as_somebody_wants_to_know(mail: Hooke
     assert [event.name for event in (await subscription.take()).events] == ["New"]
     await door.create_folder("alice", "Own")
     assert [event.name for event in (await subscription.take()).events] == ["Own"]
-    feed = mail.store.listeners[-1].__self__  # type: ignore[attr-defined]
+    feed = feed_of(mail)
     subscription.close()
     await mail.create_folder("alice", "Unseen")
     await trio.testing.wait_all_tasks_blocked()
