@@ -79,14 +79,12 @@ class AntiEntropy:
         return not left
 
     async def _take_over(self, sid: str, left: list[MailboxKey], key: MailboxKey) -> None:
-        """Make a mailbox equal if the node shows it ahead of its log, or the same head differently.
-
-        Otherwise the log does that.
+        """Make a mailbox equal if no log does that; see `is_beyond_logs`.
 
         Append it to `left` if it is not equal afterwards. Raises MailError, LinkDownError.
         """
         mine = await chain_of(self._store, key)
-        if not await head_exchange.is_beyond_logs(self._mastership.toward(sid), sid, key, mine):
+        if not await head_exchange.is_beyond_logs(self._store, self._mastership.toward(sid), sid, key, mine):
             return
         outcome = await self._reconciliation.reconcile(key, sid)
         if outcome not in _DONE:

@@ -90,15 +90,24 @@ async def tell_master(mastership: Mastership, master: str, key: MailboxKey, mine
         mastership.doubt(key)
 
 
-async def is_beyond_logs(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain) -> bool:
+async def is_beyond_logs(store: Store, link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain) -> bool:
     """Return True if no log makes a mailbox equal to its state at a node.
 
-    That node shows another head and does not have its entry in its log, or shows this node's head differently.
+    That node shows another head and does not have its entry in its log, or shows this node's head differently. Or this
+    node counts the entry of that head as received, and neither shows its effect nor waits to: a faulty node has once
+    told it that there was nothing else to take over.
     """
     reply = await _ask(link, sid, key, mine)
     if not isinstance(reply, Mismatch) or reply.fields == (NOT_LOGGED,):
         return False
-    return NOT_LOGGED in reply.fields or reply.head == mine.head
+    return NOT_LOGGED in reply.fields or reply.head == mine.head or _is_missed(store, mine, reply.head)
+
+
+def _is_missed(store: Store, mine: Chain, head: Dot | None) -> bool:
+    """Return True if an entry that this node counts as received has neither been carried out here nor waits."""
+    if head is None or mine.has_seen(head) or store.context.get(head.origin, 0) < head.seq:
+        return False
+    return not store.has_waiting(mine.id)
 
 
 def _can_be_there(store: Store, head: Dot) -> bool:
