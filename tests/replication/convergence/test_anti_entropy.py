@@ -76,3 +76,18 @@ async def test_starting_node_shows_what_a_peer_shows_ahead_of_the_log(
     async with ahead_of_the_log(tmp_path, autojump_clock, monkeypatch) as nodes:
         await nodes.start("dc1")
         assert await nodes["dc1"].bodies("Work") == {1: "lost"}
+
+
+async def test_what_a_node_counts_as_received_and_never_got_is_found(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A false answer in a state transfer has told the node that there was nothing else to take over."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        await nodes["dc1"].save("missed", user="carol")
+        passed = dict(nodes["dc1"].store.context)
+        await nodes["dc3"].store.write(lambda tx: tx.begin_log_after(passed))
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await nodes.converged()
+        for node in nodes.all():
+            assert await node.bodies(user="carol") == {1: "missed"}
