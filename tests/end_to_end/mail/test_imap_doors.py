@@ -32,14 +32,16 @@ def at_each_door(node: Node) -> Iterator[list[imaplib.IMAP4]]:
     with ExitStack() as stack:
         while len(by_door) < len(doors):
             client = imaplib.IMAP4(*node.address("imap"), timeout=60)
-            stack.callback(client.shutdown)
             port = client.socket().getsockname()[1]
-            by_door.setdefault(next(door.pid for door in doors if port in clients_of(door)), client)
-        clients = [by_door[door.pid] for door in doors]
-        for client in clients:
+            door = next(door.pid for door in doors if port in clients_of(door))
+            if door in by_door:
+                client.shutdown()  # at once: of too many that have not logged in, the oldest would be dropped
+                continue
+            stack.callback(client.shutdown)
             client.login("alice", PASSWORD)
             assert client.select("INBOX")[0] == "OK"
-        yield clients
+            by_door[door] = client
+        yield [by_door[door.pid] for door in doors]
 
 
 def subjects(client: imaplib.IMAP4) -> list[bytes]:
