@@ -100,7 +100,6 @@ class ClusterMailStore:
     async def folders(self, user: str) -> Sequence[Folder]:
         """See `MailStore`."""
         await self.folder(user, INBOX)
-
         return await self._store.read(partial(queries.ordered_folders, user=user))
 
     async def folder(self, user: str, name: str) -> Folder:

@@ -1,4 +1,4 @@
-"""What the process of one door asks of the node's mail, in the core. `remote_mail` is the other end."""
+"""The core's answers to what the process of one door asks of the node's mail. `remote_mail` is the other end."""
 
 from __future__ import annotations
 

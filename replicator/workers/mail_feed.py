@@ -1,4 +1,4 @@
-"""What the core tells a door of the mailboxes and folders that its clients look at: both ends.
+"""The core's news for a door of the mailboxes and folders that its clients look at: both ends.
 
 A door has views of its own (`FollowedViews`), which it reads from the database. From then on the core tells it each
 change that it publishes. It tells a change before it answers the call that made it, so whoever waits for the answer,
@@ -42,7 +42,7 @@ class Published(Protocol):
 
 
 class MailFeed:
-    """What the core tells one door. `run` has to run; `close` ends it. Belongs to the event loop."""
+    """The core's news for one door. `run` has to run; `close` ends it. Belongs to the event loop."""
 
     def __init__(self, channel: Channel, store: Published) -> None:
         self._channel = channel

@@ -31,7 +31,7 @@ def packed(value: object) -> bytes:
 
 
 class UnpackError(Exception):
-    """What arrives is no packed value, or one that is too large."""
+    """Octets that are no packed value, or one that is too large."""
 
 
 class Unpacker:

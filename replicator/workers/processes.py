@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CoreServices:
-    """What the core has for its doors. `tokens`: if there is a provider of them."""
+    """Services of the core for its doors. `tokens`: if there is a provider of them."""
 
     mail: CoreMail
     store: Published

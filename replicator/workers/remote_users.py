@@ -68,7 +68,7 @@ class RemoteTokens:
 
 
 class UserCalls:
-    """What the process of one door asks of the users, in the core."""
+    """The core's answers to what the process of one door asks of the users."""
 
     def __init__(self, channel: Channel, users: UserDirectory, tokens: AccessTokens | None) -> None:
         self._users = users

@@ -1,4 +1,4 @@
-"""What all change requests have, and what their replies tell."""
+"""The common part of all change requests, and the contents of their replies."""
 
 from __future__ import annotations
 
