@@ -12,7 +12,7 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.store import Store
 from replicator.tasks import ResyncOptions
-from tests.replication.cluster import USER, Cluster, Node, cluster
+from tests.replication.cluster import USER, Cluster, Node, cluster, until
 from tests.replication.log.truncating import SAID_S, checkpoint, forget_log, log_entries
 from tests.replication.tasks.running import check_at, resync_at
 from tests.store.damaging import damage
@@ -66,17 +66,17 @@ async def test_mailbox_without_its_chain_row_is_refused_and_comes_from_peers(
         assert await alone.bodies() == shown | {4: "together"} == await nodes["dc2"].bodies()
 
 
-async def restart_without_row(nodes: Cluster, lost: str) -> Node:
-    """Restart dc3 without a row of table chain, when all logs are gone and there are no checkpoints."""
+async def restart_without_row(nodes: Cluster, sid: str, lost: str, *, alone: bool = False) -> Node:
+    """Restart a node, with its links or alone, without a row of table chain, when no node has a log or a checkpoint."""
     for number in range(3):
         await nodes["dc1"].save(f"text {number}")
     await nodes["dc2"].expunge(3)
     await nodes.converged()
     for node in nodes.all():
         await forget_log(node)
-    damaged = await restart_damaged(nodes, "dc3", lost)
-    await nodes.linked()
-    return damaged
+    if alone:
+        nodes.isolate(sid)
+    return await restart_damaged(nodes, sid, lost)
 
 
 @pytest.mark.parametrize("lost", [LOST_CHAIN, LOST_TREE], ids=["mailbox", "tree"])
@@ -84,7 +84,8 @@ async def test_mailbox_without_its_chain_row_is_adopted_when_entries_wait(
     tmp_path: Path, autojump_clock: MockClock, lost: str
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        damaged = await restart_without_row(nodes, lost)
+        damaged = await restart_without_row(nodes, "dc3", lost)
+        await nodes.linked()
         await nodes["dc1"].save("later")
         await nodes["dc2"].mail.create_folder(USER, "Work")
         await nodes.converged()
@@ -93,11 +94,25 @@ async def test_mailbox_without_its_chain_row_is_adopted_when_entries_wait(
 
 
 @pytest.mark.parametrize("lost", [LOST_CHAIN, LOST_TREE], ids=["mailbox", "tree"])
-async def test_check_removes_nothing_and_resync_restores_a_lost_chain_row(
+async def test_mailbox_without_its_chain_row_is_adopted_at_the_start(
     tmp_path: Path, autojump_clock: MockClock, lost: str
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        damaged = await restart_without_row(nodes, lost)
+        damaged = await restart_without_row(nodes, "dc3", lost)
+        await nodes.linked()
+        await nodes.converged()
+        assert (await check_at(damaged)).damage == {}
+        assert await damaged.bodies() == await nodes["dc1"].bodies()
+
+
+@pytest.mark.parametrize("lost", [LOST_CHAIN, LOST_TREE], ids=["mailbox", "tree"])
+async def test_check_removes_nothing_and_resync_restores_a_lost_chain_row(
+    tmp_path: Path, autojump_clock: MockClock, lost: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        damaged = await restart_without_row(nodes, "dc2", lost, alone=True)
+        await nodes.linked(["dc1"], ["dc2"])
+        await until(lambda: damaged.coordinator.readiness.problem() is None)  # so nothing is compared when it is linked
         rows = "SELECT (SELECT COUNT(*) FROM by_uid), (SELECT COUNT(*) FROM folder)"
         assert await damaged.store.read(lambda reader: reader.execute(rows).fetchone()) == (2, 1)
         checked = await check_at(damaged, repair=True)
@@ -105,6 +120,8 @@ async def test_check_removes_nothing_and_resync_restores_a_lost_chain_row(
         assert checked.repaired == 0
         assert "`replicator resync" in checked.findings[0].what
         assert await damaged.store.read(lambda reader: reader.execute(rows).fetchone()) == (2, 1)
+        nodes.rejoin("dc2")
+        await nodes.linked()
         status = await resync_at(damaged, ResyncOptions(USER))
         folder = "INBOX" if lost == LOST_CHAIN else None
         assert [(one.peer, one.folder, one.done) for one in status.differences] == [("dc1", folder, "adopted here")]

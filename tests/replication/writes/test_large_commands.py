@@ -10,6 +10,7 @@ from typing import TypeVar
 import pytest
 
 from protocol.values import Dot, UidSet
+from replicator.mail import lookup
 from replicator.mail.mailstore import Folder
 from replicator.mail.view import Message, ViewChange
 from replicator.replication import cluster_mail_store
@@ -34,7 +35,7 @@ ALL = UidSet.of_ranges([(1, 1 << 31)])
 async def test_many_messages_are_looked_up_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uids: UidSet, *, in_thread: bool
 ) -> None:
-    monkeypatch.setattr(cluster_mail_store, "AT_ONCE", 10)
+    monkeypatch.setattr(lookup, "FOUND_AT_ONCE", 10)
     async with one_node(tmp_path) as mail:
         view = await mail.open_mailbox(await fill(mail, messages=30))
         await mail.expunge(view, UidSet.of([2, 5]))
@@ -54,6 +55,7 @@ async def test_many_messages_are_looked_up_in_a_thread(
 
 async def test_large_changes_reach_all_messages_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_mail_store, "AT_ONCE", 10)
+    monkeypatch.setattr(lookup, "FOUND_AT_ONCE", 10)
     async with one_node(tmp_path) as mail:
         inbox = await fill(mail, messages=30)
         other = await mail.create_folder("alice", "Other")
@@ -84,7 +86,7 @@ async def test_many_folders_are_put_in_order_in_the_thread_that_reads(
         finally:
             in_thread = False
 
-    def made(user: str, record: FolderRecord) -> Folder:
+    def made(record: FolderRecord, user: str) -> Folder:
         made_in_thread.append(in_thread)
         return Folder(user, record.name, record.mailbox_id, record.uidvalidity)
 
@@ -92,8 +94,8 @@ async def test_many_folders_are_put_in_order_in_the_thread_that_reads(
         for name in ("b", "a", "C"):
             await mail.create_folder("alice", name)
             await mail.subscribe("alice", name, subscribed=True)
-        mail._store._environment = replace(mail._store._environment, run_in_thread=note_thread)
-        monkeypatch.setattr(cluster_mail_store, "_folder", made)
+        mail._store._readers._run_in_thread = note_thread
+        monkeypatch.setattr(FolderRecord, "folder_of", made)
         assert [folder.name for folder in await mail.folders("alice")] == ["INBOX", "C", "a", "b"]
         assert made_in_thread[-4:] == [True] * 4  # after INBOX, which is looked for first
         assert await mail.subscriptions("alice") == ["C", "a", "b"]
