@@ -11,7 +11,7 @@ import os
 import pickle
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,7 @@ from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.trace import host_name
 from replicator.network.certificates import Certificates
 from replicator.network.proxy_header import behind_proxies
-from replicator.network.streams import guarded
+from replicator.network.streams import Handler, guarded
 from replicator.runtime.environment import run_in_thread, wall_clock_ms
 from replicator.runtime.garbage import set_garbage_aside
 from replicator.runtime.log_lines import log_to_stderr
@@ -42,6 +42,7 @@ from replicator.store.db.readers import Readers
 from replicator.store.db.schema import open_reader
 from replicator.users import UserDirectory
 from replicator.workers.channel import Channel
+from replicator.workers.interface import interface_digest
 from replicator.workers.remote_mail import RemoteMail
 from replicator.workers.remote_metrics import tell_metrics
 from replicator.workers.remote_places import RemotePlaces
@@ -50,7 +51,7 @@ from replicator.workers.remote_users import RemoteTokens, RemoteUsers
 log = logging.getLogger(__name__)
 
 Protocol: TypeAlias = Literal["lmtp", "imap", "imaps"]
-"""What a door speaks on a listening socket."""
+"""The language of a listening socket."""
 
 READERS = 2  # connections to the database, and so threads, that read at once
 
@@ -59,7 +60,7 @@ CORE = 0  # file descriptor of the connection to the core
 
 @dataclass(frozen=True)
 class Order:
-    """What a door is to do. `sockets`: file descriptors of the listening sockets that it has inherited.
+    """The work of a door. `sockets`: file descriptors of the listening sockets that it has inherited.
 
     `users_key`: see `UserDirectory`.
     """
@@ -112,8 +113,10 @@ class Door:
             await self._channel.run()
             self._nursery.cancel_scope.cancel()
 
-    async def _begin(self, packed: bytes) -> str | None:
-        """Open the door. Return why that is not possible."""
+    async def _begin(self, interface: str, packed: bytes) -> str | None:
+        """Open the door. Return why that is not possible. `interface`: the core's; see `interface_digest`."""
+        if interface != interface_digest():
+            return "the program on the disk is another one than the node runs; restart the node"
         order = Order.unpacked(packed)
         config, channel = order.config, self._channel
         log_to_stderr(order.log_level, f"door {order.number}")
@@ -126,14 +129,29 @@ class Door:
         mail = RemoteMail(channel, readers, config.content.inline_max_bytes)
         self._nursery.start_soon(mail.run)
         handlers = _handlers(order, channel, mail, certificates, registry)
-        channel.calls["reload"] = partial(_reload, certificates)
         self._nursery.start_soon(tell_metrics, registry, channel)
         set_garbage_aside()
-        for protocol, numbers in order.sockets.items():
-            handler = guarded(behind_proxies(handlers[protocol], config.proxy.trusted))
-            await self._nursery.start(trio.serve_listeners, handler, [_listener(number) for number in numbers])
+        served = [
+            (guarded(behind_proxies(handlers[protocol], config.proxy.trusted)), [*map(_listener, numbers)])
+            for protocol, numbers in order.sockets.items()
+        ]
+        await self._nursery.start(self._serve, served)
         self._nursery.start_soon(LoopWatch(LoopMetrics(registry)).run)
         return None
+
+    async def _serve(
+        self,
+        served: Sequence[tuple[Handler, Sequence[trio.SocketListener]]],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve connections; started once they are accepted. End the process when it has retired and has none left."""
+        async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
+            self._channel.quick_calls["retire"] = accepting.cancel_scope.cancel
+            for handler, listeners in served:
+                serve = partial(trio.serve_listeners, handler_nursery=connections)
+                await accepting.start(serve, handler, listeners)
+            task_status.started()
+        self._nursery.cancel_scope.cancel()
 
     def _readers(self, config: Config) -> Readers:
         """Open the database for reading, until the process ends."""
@@ -181,15 +199,6 @@ def _handlers(
         "imap": lambda stream, address: serve_imap(stream, imap, address=address),
         "imaps": lambda stream, address: serve_imap(stream, imap, address=address, tls_first=True),
     }
-
-
-async def _reload(certificates: Certificates) -> str | None:
-    """Read the certificates again. Return what is wrong with them; then all stays as it was."""
-    try:
-        await run_in_thread(certificates.reload)
-    except ConfigError as error:
-        return str(error)
-    return None
 
 
 def _listener(number: int) -> trio.SocketListener:

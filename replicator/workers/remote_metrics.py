@@ -48,21 +48,22 @@ class DoorMetrics(CollectorRegistry):
         super().__init__()
         self._core = registry
         self._counted: dict[str, dict[tuple[str, Labels], float]] = {}
-        self._gauges: dict[int, dict[tuple[str, str, Labels], float]] = {}  # of each door that runs
-        self.pids: dict[int, int] = {}  # of the doors that run, by number
+        self._gauges: dict[int, dict[tuple[str, str, Labels], float]] = {}  # of each process that runs, by its id
+        self.pids: dict[int, int] = {}  # of the processes that accept connections, by the door's number
+        self.retiring = 0  # processes that accept no more, and serve the connections that they have
         self.restarts = 0  # starts of a process after one that had ended by itself
 
-    def add(self, number: int, rises: tuple[tuple[str, str, Labels, bool, float], ...]) -> None:
-        """Add what a door tells."""
+    def add(self, pid: int, rises: tuple[tuple[str, str, Labels, bool, float], ...]) -> None:
+        """Add what a door's process tells."""
         for family, sample, labels, is_gauge, rise in rises:
             self._rise(family, sample, labels, rise)
             if is_gauge:
-                gauges, key = self._gauges.setdefault(number, {}), (family, sample, labels)
+                gauges, key = self._gauges.setdefault(pid, {}), (family, sample, labels)
                 gauges[key] = gauges.get(key, 0.0) + rise
 
-    def forget(self, number: int) -> None:
-        """Take away the gauges of a door that has ended."""
-        for (family, sample, labels), value in self._gauges.pop(number, {}).items():
+    def forget(self, pid: int) -> None:
+        """Take away the gauges of a process that has ended."""
+        for (family, sample, labels), value in self._gauges.pop(pid, {}).items():
             self._rise(family, sample, labels, -value)
 
     def _rise(self, family: str, sample: str, labels: Labels, rise: float) -> None:
@@ -83,6 +84,8 @@ class DoorMetrics(CollectorRegistry):
             yield from _of_processes(self.pids)
             restarts = "Starts of a door's process after one that had ended by itself."
             yield CounterMetricFamily("replicator_door_restarts", restarts, self.restarts)
+            retiring = "Doors' processes that accept no more connections, and end with the last one that they have."
+            yield GaugeMetricFamily("replicator_doors_retiring", retiring, self.retiring)
 
 
 def _of_processes(pids: Mapping[int, int]) -> Iterator[Metric]:

@@ -73,8 +73,9 @@ async def test_what_there_is_now_at_a_door_ends_with_it(
 def test_processes_of_doors_are_shown_while_they_run() -> None:
     metrics = DoorMetrics(CollectorRegistry())
     metrics.pids[2] = os.getpid()
-    metrics.restarts = 3
+    metrics.restarts, metrics.retiring = 3, 1
     found = shown(metrics)
     assert found["replicator_door_restarts_total", ""] == 3
+    assert found["replicator_doors_retiring", ""] == 1
     assert found["replicator_door_cpu_seconds_total", "2"] > 0
     assert found["replicator_door_resident_memory_bytes", "2"] > 1 << 20

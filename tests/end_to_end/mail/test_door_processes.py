@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import smtplib
 import ssl
 import struct
@@ -16,13 +17,16 @@ import pytest
 import trio
 from cryptography import x509
 
+import replicator
 from benchmarks.clients.wire import Address as WireAddress
 from benchmarks.clients.wire import Connection, MeasurementError, connect_lmtp, deliver
 from benchmarks.clusters.cluster import Cluster, Node
 from replicator.cli.authority import Authority
-from replicator.cli.client import NodeClient
+from replicator.cli.client import NodeClient, NodeError
 from replicator.cli.target import NodeUrl
 from replicator.config import Address, ListenConfig, ProxyConfig, WorkersConfig, default_config
+from replicator.runtime.own_program import environment
+from replicator.workers import door_process
 from tests.end_to_end.helpers.doors import PATIENCE_S, clients_of, doors_of, has_ended, wait_for
 from tests.end_to_end.helpers.in_process import free_ports, running
 from tests.end_to_end.helpers.ledger import Cache, log_in
@@ -213,3 +217,36 @@ async def test_doors_hear_of_clients_from_proxies(tmp_path: Path) -> None:
     (tmp_path / "users.passwd").write_text("alice:{PLAIN}secret\n", "utf-8")
     async with running([replace(config, proxy=proxy, workers=WorkersConfig(doors=1))]):
         assert b"from mx.example ([203.0.113.9])" in await trio.to_thread.run_sync(deliver_and_read, lmtp, imap)
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text("utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new, 1), "utf-8")
+
+
+def greeting_of(lmtp: Address) -> bytes:
+    with Connection(WireAddress(*lmtp)) as connection:
+        return connection.receive()[0]
+
+
+async def test_fresh_doors_run_the_program_of_the_disk_if_they_fit_the_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgraded = tmp_path / "program"
+    for package in ("master_election", "protocol", "replicator", "resync"):
+        shutil.copytree(Path(replicator.__file__).parents[1] / package, upgraded / package)
+    lmtp, http = (Address("127.0.0.1", port) for port in free_ports(2))
+    config = default_config("dc1", tmp_path, listen=ListenConfig(lmtp=lmtp, http=http))
+    async with running([replace(config, workers=WorkersConfig(doors=1))]):
+        before = await trio.to_thread.run_sync(greeting_of, lmtp)
+        monkeypatch.setattr(door_process, "environment", lambda: {**environment(), "PYTHONPATH": str(upgraded)})
+        edit(upgraded / "replicator" / "lmtp" / "machine.py", "LMTP ready", "LMTP upgraded")
+        with NodeClient(NodeUrl(*http)) as asking:
+            await trio.to_thread.run_sync(asking.reload)
+            upgraded_greeting = before.replace(b"LMTP ready", b"LMTP upgraded")
+            assert await trio.to_thread.run_sync(greeting_of, lmtp) == upgraded_greeting != before
+            edit(upgraded / "replicator" / "errors.py", "\n\nclass", "\n\n# changed\nclass")
+            with pytest.raises(NodeError, match="another one than the node runs; restart the node"):
+                await trio.to_thread.run_sync(asking.reload)
+        assert await trio.to_thread.run_sync(greeting_of, lmtp) == upgraded_greeting

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import imaplib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
+import psutil
 import pytest
 
 from benchmarks.clients.wire import connect_lmtp, deliver
 from benchmarks.clusters.cluster import PASSWORD, Cluster, Node
-from tests.end_to_end.helpers.doors import clients_of, doors_of, wait_for
+from tests.end_to_end.helpers.doors import clients_of, doors_of, has_ended, wait_for
 from tests.end_to_end.helpers.ledger import log_in
 
 SESSIONS_MAX = 10
@@ -25,9 +28,9 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 @contextmanager
-def at_each_door(node: Node) -> Iterator[list[imaplib.IMAP4]]:
-    """Yield sessions of alice in her INBOX, one at each door, in the order of `doors_of`."""
-    doors = doors_of(node)
+def at_each_door(node: Node, doors: Sequence[psutil.Process] = ()) -> Iterator[list[imaplib.IMAP4]]:
+    """Yield sessions of alice in her INBOX, one at each of these doors, in their order. Default: all doors."""
+    doors = doors or doors_of(node)
     by_door: dict[int, imaplib.IMAP4] = {}
     with ExitStack() as stack:
         while len(by_door) < len(doors):
@@ -111,3 +114,67 @@ def test_a_wrong_password_is_refused_at_every_door(node: Node) -> None:
         refused = pytest.raises(imaplib.IMAP4.error, match="AUTHENTICATIONFAILED")
         with imaplib.IMAP4(*node.address("imap"), timeout=60) as client, refused:
             client.login("alice", "wrong")
+
+
+def reload(node: Node) -> None:
+    node.ask("POST", "/api/v1/reload")
+
+
+def retiring(node: Node) -> int:
+    host, port = node.address("http")
+    with urlopen(f"http://{host}:{port}/metrics", timeout=10) as answer:
+        [value] = re.findall(rb"^replicator_doors_retiring (\d+)", answer.read(), re.MULTILINE)
+    return int(value)
+
+
+def test_a_reload_opens_fresh_doors_and_ends_no_session(node: Node) -> None:
+    before = doors_of(node)
+    with at_each_door(node) as (one, other):
+        one.send(b"i IDLE\r\n")
+        assert one.readline().startswith(b"+ ")
+        reload(node)
+        fresh = [door for door in doors_of(node) if door not in before]
+        assert len(fresh) == len(before)
+        with log_in(node, "alice") as newcomer:
+            port = newcomer.socket().getsockname()[1]
+            assert any(port in clients_of(door) for door in fresh)
+            assert newcomer.append("INBOX", "", "", b"Subject: later\r\n\r\nx\r\n")[0] == "OK"
+        assert retiring(node) == len(before)
+        assert one.readline() == b"* 1 EXISTS\r\n"
+        assert subjects(other) == [b"Subject: later"]
+        other.send(b"o LOGOUT\r\n")
+        assert other.readline().startswith(b"* BYE ")
+        wait_for("its door ends", lambda: has_ended(before[1]) and retiring(node) == 1)
+        assert not has_ended(before[0])
+        one.send(b"DONE\r\n")
+        while not one.readline().startswith(b"i OK"):
+            pass
+        assert subjects(one) == [b"Subject: later"]
+    wait_for("the other door ends", lambda: has_ended(before[0]) and retiring(node) == 0)
+    assert doors_of(node) == fresh
+    assert node.get("/healthz")["healthy"]
+
+
+def test_a_further_reload_ends_sessions_that_are_left_of_the_doors_before_the_last(node: Node) -> None:
+    before = doors_of(node)
+    with at_each_door(node) as (one, _):
+        reload(node)
+        assert subjects(one) == []
+        reload(node)
+        wait_for("the first doors end", lambda: all(map(has_ended, before)))
+        assert one.readline().startswith(b"* BYE ")
+        assert one.readline() == b""
+    wait_for("as many doors as configured", lambda: len(doors_of(node)) == len(before))
+
+
+def test_a_door_that_dies_while_another_one_retires_is_opened_again(node: Node) -> None:
+    before = doors_of(node)
+    with at_each_door(node) as (one, other):
+        reload(node)
+        fresh = [door for door in doors_of(node) if door not in before]
+        fresh[0].kill()
+        wait_for("another door", lambda: has_ended(fresh[0]) and len(doors_of(node)) == 2 * len(before))
+        assert subjects(one) == subjects(other) == []
+        with at_each_door(node, [door for door in doors_of(node) if door not in before]) as clients:
+            assert all(client.append("INBOX", "", "", b"Subject: x\r\n\r\nx\r\n")[0] == "OK" for client in clients)
+        assert len(subjects(one)) == len(before)

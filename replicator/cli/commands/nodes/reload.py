@@ -22,7 +22,7 @@ def reload(config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Read the node's certificates again, as SIGHUP does.
 
     New connections use the new certificates; existing ones stay. If a file cannot be used, all certificates stay as
-    they were. The configuration itself is not read again.
+    they were. With `workers.doors`, fresh processes serve new connections. The configuration is not read again.
     """
     node = one_node(config_file, url)
     with NodeClient(node) as client:

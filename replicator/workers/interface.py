@@ -1,0 +1,30 @@
+"""What a node's core and its doors must have in common, named by a digest of these parts of the program.
+
+A door that starts later than the core runs the program as it lies on the disk by then, which may be a newer one. It may
+serve if only other parts have changed, such as IMAP or LMTP: what it and the core send each other, and what it reads
+of the database, then mean the same to both.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from pathlib import Path
+
+import replicator
+
+SHARED = ("config", "errors.py", "mail", "store/bodies", "store/db", "users", "workers")
+"""Modules, and packages with all that they have, of the package `replicator`."""
+
+
+def interface_digest() -> str:
+    """Return the digest as the files are now. Raises OSError if one cannot be read."""
+    root = Path(replicator.__file__).parent
+    found = blake2b(digest_size=16)
+    for path in sorted(file for part in SHARED for file in _modules(root / part)):
+        found.update(f"{path.relative_to(root)}\n".encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _modules(path: Path) -> list[Path]:
+    return [path] if path.is_file() else [*path.rglob("*.py")]
