@@ -19,6 +19,7 @@ from benchmarks.clusters.cluster import Cluster
 from benchmarks.figures.attachments import attachments
 from benchmarks.figures.differences import differences
 from benchmarks.figures.distance import distance
+from benchmarks.figures.doors import doors
 from benchmarks.figures.failover import failover
 from benchmarks.figures.heal import heal
 from benchmarks.figures.imap import imap
@@ -52,6 +53,7 @@ SCENARIOS: Mapping[str, Callable[[Path, Scale], list[Figure]]] = {
     "shared_attachments": shared_attachments,
     "attachments": attachments,
     "imap": imap,
+    "doors": doors,
 }
 """Scenarios that need clusters of their own, in a directory of their own."""
 

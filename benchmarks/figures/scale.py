@@ -47,6 +47,11 @@ class Scale:
     imap_workers: int
     """Sessions that work at the same time."""
     imap_busy_s: float
+    door_messages: int
+    """Messages of each client that reads from a door's process."""
+    door_searched_messages: int
+    """Messages of a mailbox that is searched beside deliveries."""
+    door_delivery_s: float
 
 
 QUICK = Scale(
@@ -74,6 +79,9 @@ QUICK = Scale(
     imap_idle_s=5,
     imap_workers=10,
     imap_busy_s=5,
+    door_messages=300,
+    door_searched_messages=2_000,
+    door_delivery_s=3,
 )
 FULL = Scale(
     delivery_s=20,
@@ -100,4 +108,7 @@ FULL = Scale(
     imap_idle_s=30,
     imap_workers=50,
     imap_busy_s=20,
+    door_messages=1_500,
+    door_searched_messages=20_000,
+    door_delivery_s=10,
 )
