@@ -67,6 +67,10 @@ class UsersUnavailableError(MailError):
     """The list of users is unknown: the passwd-file has not been readable yet, or has just changed."""
 
 
+class OtherClusterError(UsersUnavailableError):
+    """The user's mail is in another cluster of the site. Whoever sent the request here is to ask there."""
+
+
 class DiskFullError(MailError):
     """The disk is full, here or at a node that should take a copy. This attempt stored nothing; reading goes on."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import trio
@@ -20,13 +19,12 @@ from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
 from replicator.http.destinations import Destinations
 from replicator.http.server import HttpServer
-from replicator.http.services import HttpServices
+from replicator.http.services import HttpServices, Site
 from replicator.http.tokens import Tokens
 from replicator.imap.header_cache import HeaderCache
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.rendering.outline import OUTLINER
 from replicator.imap.rendering.search_text import SEARCH_TEXTS
-from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
@@ -66,8 +64,9 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
 from replicator.users import QuotaLimits, UserDirectory
+from replicator.workers.door import mail_handlers
 from replicator.workers.door_process import CoreServices
-from replicator.workers.processes import Doors
+from replicator.workers.processes import Doors, addresses_of
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +179,8 @@ async def run_node(
 
 def _users_of(config: Config, environment: Environment) -> UserDirectory:
     quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
-    users = UserDirectory(config.users.passwd_file, quota=quota, clock_ms=environment.clock_ms)
+    file, cluster = config.users.passwd_file, config.node.cluster
+    users = UserDirectory(file, quota=quota, clock_ms=environment.clock_ms, cluster=cluster)
     users.refresh()  # warn of a missing file now, not when the first mail arrives
     return users
 
@@ -325,18 +325,15 @@ def _doors(
         search_texts=coordinator.bodies.search_texts if config.search.full_text else None,
         reload=reloading.reload,
         destinations=_destinations_of(config),
+        site=Site(users, config.clusters) if config.clusters else None,
     )
     yield None, HttpServer(http, Access(by_own_socket=True)).serve
     if doors.peer:
         yield doors.peer, lambda stream: coordinator.connections.accept(tls.accept(stream), client_address(stream))
-    proxied = partial(behind_proxies, trusted=config.proxy.trusted)
-    own = not config.workers.doors
-    if own and doors.imap:
-        yield doors.imap, proxied(lambda stream, address: serve_imap(stream, imap, address=address))
-    if own and doors.imaps:
-        yield doors.imaps, proxied(lambda stream, address: serve_imap(stream, imap, address=address, tls_first=True))
-    if own and doors.lmtp:
-        yield doors.lmtp, proxied(lmtp.serve)
+    if not config.workers.doors:
+        served = mail_handlers(imap, lmtp)
+        for protocol, address in addresses_of(config).items():
+            yield address, behind_proxies(served[protocol], config.proxy)
     if doors.http:
         yield doors.http, _http_door(doors.http, HttpServer(http, Access(_tokens_of(config))), certificates)
 

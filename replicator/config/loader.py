@@ -17,6 +17,7 @@ from replicator.config.model import (
     CertificateConfig,
     CheckpointConfig,
     ClientCertificatesConfig,
+    ClusterConfig,
     Config,
     ConflictConfig,
     ContentConfig,
@@ -89,7 +90,8 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         checkpoint=_checkpoint(source.section("checkpoint"), directory, defaults.checkpoint),
         tls=tls,
         plain_links=plain_links,
-        proxy=ProxyConfig(source.section("proxy").take("trusted", values.networks, ProxyConfig().trusted)),
+        proxy=_proxy(source.section("proxy")),
+        clusters=tuple(_cluster(section) for section in source.sections("cluster")),
         certificates=tuple(_certificate(section, directory, file) for section in source.sections("certificate")),
         client_certificates=_client_certificates(source.section("client_certificates"), directory, file),
         oauth=_oauth(source.section("oauth"), file),
@@ -102,6 +104,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
     _check_peers(source, config)
     _check_listeners(source, config)
     _check_exposure(source, config)
+    _check_clusters(source, config)
     if serving:
         _check_passwd_file(source, config.users)
         _check_checkpoint_directory(source, config)
@@ -209,6 +212,22 @@ def _tls(section: Section, directory: Path, file: Callable[[object], Path]) -> t
     ), False
 
 
+def _proxy(section: Section) -> ProxyConfig:
+    defaults = ProxyConfig()
+    return ProxyConfig(
+        trusted=section.take("trusted", values.networks, defaults.trusted),
+        private=section.take("private", values.networks, defaults.private),
+    )
+
+
+def _cluster(section: Section) -> ClusterConfig:
+    return ClusterConfig(
+        name=section.take_required("name", values.cluster_name, "mail"),
+        imap=section.take("imap", values.address(1), None),
+        lmtp=section.take("lmtp", values.address(1), None),
+    )
+
+
 def _certificate(section: Section, directory: Path, file: Callable[[object], Path]) -> CertificateConfig:
     return CertificateConfig(
         file=section.take_required("file", file, directory / "mail.pem"),
@@ -298,6 +317,17 @@ def _check_listeners(source: Source, config: Config) -> None:
         if address in taken:
             source.problem(("listen", door), f"{door}: {address} is already used by {taken[address]!r}")
         taken.setdefault(address, door)
+
+
+def _check_clusters(source: Source, config: Config) -> None:
+    """Check that each cluster of the site is listed once, with this one among them."""
+    names = Counter(cluster.name for cluster in config.clusters)
+    for number, cluster in enumerate(config.clusters):
+        if names[cluster.name] > 1:
+            source.problem(("cluster", number, "name"), f"name: the cluster {cluster.name!r} is listed more than once")
+    if names and config.node.cluster not in names:
+        text = f"the node's own cluster, {config.node.cluster!r}, must be listed, too; see `cluster` in [node]"
+        source.problem(("cluster", 0, "name"), f"name: {text}")
 
 
 def _check_passwd_file(source: Source, users: UsersConfig) -> None:

@@ -239,9 +239,23 @@ Network = IPv4Network | IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class ProxyConfig:
-    """Networks of proxies in front of the doors for mail. They name each client in a header (PROXY protocol v2)."""
+    """Networks of proxies in front of the doors for mail. They name each client in a header (PROXY protocol).
+
+    `private`: networks of those among them that protect clients' passwords themselves, and whose lines to the node
+    nobody else can read: the node takes passwords from them without TLS.
+    """
 
     trusted: tuple[Network, ...] = ()
+    private: tuple[Network, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """A cluster of the site, this one or another, and where proxies find its doors for mail."""
+
+    name: str
+    imap: Address | None = None
+    lmtp: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +379,7 @@ class Config:
     tls: TlsConfig | None = None
     plain_links: bool = False  # `tls.mode = "none"`: links to other machines need no TLS
     proxy: ProxyConfig = field(default_factory=ProxyConfig)
+    clusters: tuple[ClusterConfig, ...] = ()  # of the site; none: it has this one alone, and no proxy asks for it
     certificates: tuple[CertificateConfig, ...] = ()  # for clients; none: that of `tls`
     client_certificates: ClientCertificatesConfig | None = None
     oauth: OauthConfig | None = None

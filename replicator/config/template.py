@@ -12,11 +12,13 @@ from replicator.config.model import (
     REFRESH_S,
     CertificateConfig,
     ClientCertificatesConfig,
+    ClusterConfig,
     Config,
     HttpConfig,
     LimitsConfig,
     OauthConfig,
     PeerConfig,
+    ProxyConfig,
     QuotaConfig,
     SearchConfig,
     TlsConfig,
@@ -44,8 +46,9 @@ def config_text(config: Config, directory: Path) -> str:
         sections.append(_tls(config.tls, directory))
     elif config.plain_links:
         sections.append('[tls]\nmode = "none"    # links are not encrypted\n')
-    if config.proxy.trusted:
-        sections.append(f"[proxy]\ntrusted = {json.dumps([str(network) for network in config.proxy.trusted])}\n")
+    if config.proxy != ProxyConfig():
+        sections.append(_proxy(config.proxy))
+    sections += map(_cluster, config.clusters)
     sections += [_certificate(certificate, directory) for certificate in config.certificates]
     if config.client_certificates is not None:
         sections.append(_client_certificates(config.client_certificates, directory))
@@ -135,6 +138,19 @@ def tls_text(sid: str) -> str:
 def _tls(tls: TlsConfig, directory: Path) -> str:
     ca = "" if tls.ca is None else f"ca = {_path(tls.ca, directory)}    # signs the certificates of all nodes\n"
     return f"[tls]\ncertificate = {_path(tls.certificate, directory)}\nkey = {_path(tls.key, directory)}\n{ca}"
+
+
+def _proxy(proxy: ProxyConfig) -> str:
+    lists = {"trusted": proxy.trusted, "private": proxy.private}
+    return "[proxy]\n" + "".join(
+        f"{key} = {json.dumps([str(network) for network in networks])}\n" for key, networks in lists.items() if networks
+    )
+
+
+def _cluster(cluster: ClusterConfig) -> str:
+    doors = {"imap": cluster.imap, "lmtp": cluster.lmtp}
+    lines = "".join(f'{door} = "{address}"\n' for door, address in doors.items() if address)
+    return f'[[cluster]]    # of the site, for proxies\nname = "{cluster.name}"\n{lines}'
 
 
 def _certificate(certificate: CertificateConfig, directory: Path) -> str:

@@ -44,11 +44,11 @@ class Access:
             return Caller.OPERATOR
         if "authorization" not in head.headers and route.is_open:
             return Caller.STRANGER
-        _check_token(self._tokens, head)
+        _check_token(self._tokens, head, route)
         return Caller.HOLDER
 
 
-def _check_token(tokens: Tokens, head: Head) -> None:
+def _check_token(tokens: Tokens, head: Head, route: Route[Services]) -> None:
     """Refuse a request without a token, or with one that does not allow it (RFC 6750 section 3.1)."""
     scheme, _, secret = head.headers.get("authorization", "").partition(" ")
     if scheme.lower() != SCHEME or not secret.strip():
@@ -56,11 +56,12 @@ def _check_token(tokens: Tokens, head: Head) -> None:
     token = tokens.holder(secret.strip())
     if token is None:
         raise _unauthorised("there is no such token; `replicator token list` lists all", 'error="invalid_token"')
-    if token.role is Role.READ and head.method not in READING:
+    needed = Role.PROXY if route.is_for_proxies else Role.READ if head.method in READING else Role.OPERATE
+    if token.role not in {needed, Role.OPERATE}:
         raise ProblemError(
             HTTPStatus.FORBIDDEN,
-            f"the token {token.name!r} is for reading, but {head.method} needs one with the role operate",
-            (("WWW-Authenticate", 'Bearer realm="replicator", error="insufficient_scope", scope="operate"'),),
+            f"the token {token.name!r} has the role {token.role}, but this needs one with the role {needed}",
+            (("WWW-Authenticate", f'Bearer realm="replicator", error="insufficient_scope", scope="{needed}"'),),
         )
 
 

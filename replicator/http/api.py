@@ -20,7 +20,7 @@
 
 A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and percent-encoded
 like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body]` for each message,
-`BATCH_MAX` at most. Long-running operations are in `tasks`.
+`BATCH_MAX` at most. Long-running operations are in `task_routes`, answers for proxies in `proxy_routes`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from protocol.values import UID_MAX
 from replicator.errors import ConfigError, FolderExistsError, FolderNotFoundError
 from replicator.http.message import Caller, ProblemError, Request, Response, encode_list, json_response
+from replicator.http.proxy_routes import PROXY_ROUTES
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.http.task_routes import TASK_ROUTES
@@ -296,4 +297,5 @@ ROUTES: tuple[Route[HttpServices], ...] = (
         body_type=BATCH_TYPE,
     ),
     *TASK_ROUTES,
+    *PROXY_ROUTES,
 )

@@ -64,10 +64,14 @@ class Caller(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Input of a handler: decoded path segments by their name in the route, and the query, one value per name."""
+    """Input of a handler: decoded path segments by their name in the route, and the query, one value per name.
+
+    Names in `headers` are in lower case.
+    """
 
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     body: bytes = field(default=b"", repr=False)
     caller: Caller = Caller.OPERATOR
 

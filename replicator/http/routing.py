@@ -24,7 +24,8 @@ class Route(Generic[Services]):
 
     `body_type` is the media type that the body must have; None: a body is refused. A route with a body never accepts a
     type that web pages may send to another origin without a preflight request, so no page can write here through an
-    operator's browser (there is no CORS). `is_open`: for everybody, whatever the listener's rules.
+    operator's browser (there is no CORS). `is_open`: for everybody, whatever the listener's rules. `is_for_proxies`:
+    for proxies of mail clients, whose tokens are good for nothing else.
     """
 
     method: str
@@ -33,6 +34,7 @@ class Route(Generic[Services]):
     query: frozenset[str] = frozenset()
     body_type: str | None = None
     is_open: bool = False
+    is_for_proxies: bool = False
 
     def match(self, segments: Sequence[str]) -> Mapping[str, str] | None:
         """Return the values of the named segments, or None if the path does not match."""
@@ -59,7 +61,7 @@ def find_route(routes: Sequence[Route[Services]], head: Head) -> tuple[Route[Ser
     for route, values in matching:
         if route.method == method:
             _check_body(route.body_type, head)
-            return route, Request(path=values, query=_parse_query(url.query, route.query))
+            return route, Request(path=values, query=_parse_query(url.query, route.query), headers=head.headers)
     methods = [route.method for route, _ in matching]
     allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
     raise ProblemError(

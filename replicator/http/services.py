@@ -8,14 +8,14 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
-from replicator.config import LimitsConfig
+from replicator.config import ClusterConfig, LimitsConfig
 from replicator.http.destinations import Destinations
 from replicator.mail.mailstore import Folder, MailStore
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
 from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus, NodeStatus, SearchTextStatus
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
-from replicator.users import UserNames
+from replicator.users import Login, UserNames
 
 
 class NodeReport(Protocol):
@@ -99,6 +99,26 @@ class SearchTextControl(Protocol):
         ...
 
 
+class UserHomes(Protocol):
+    """The users of all clusters of the site."""
+
+    async def verify_anywhere(self, name: str, password: str, *, address: str | None = None) -> Login | None:
+        """Return the login of a user of any cluster if the password is right. Raises as `UserDirectory`."""
+        ...
+
+    def home_of(self, name: str) -> tuple[str, str] | None:
+        """Return the user of this name and the user's cluster. Raises UsersUnavailableError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The clusters of the site, of which this node's is one, and the users of all."""
+
+    users: UserHomes
+    clusters: Sequence[ClusterConfig]
+
+
 async def _nothing_to_reload() -> Sequence[CertificateStatus]:
     return ()
 
@@ -107,8 +127,8 @@ async def _nothing_to_reload() -> Sequence[CertificateStatus]:
 class HttpServices:
     """Services for handlers. `reload` reads the certificates again and returns them, or raises ConfigError.
 
-    `search_texts` is None if the node is to keep none. `registry` holds the node's own metrics, never the library's
-    global ones.
+    `search_texts` is None if the node is to keep none, `site` if no cluster is configured. `registry` holds the node's
+    own metrics, never the library's global ones.
     """
 
     sid: str
@@ -127,3 +147,4 @@ class HttpServices:
     refusals: RefusalMetrics = field(default_factory=RefusalMetrics)
     reload: Callable[[], Awaitable[Sequence[CertificateStatus]]] = _nothing_to_reload
     destinations: Destinations = field(default_factory=Destinations)
+    site: Site | None = None

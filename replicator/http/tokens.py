@@ -26,17 +26,21 @@ FILE_MAX_BYTES = MIB
 
 SECRET_BYTES = 32
 
-_LINE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,63}):(?P<role>read|operate):(?P<digest>[0-9a-f]{64})")
+_LINE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,63}):(?P<role>read|operate|proxy):(?P<digest>[0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 FileVersion = tuple[int, int, int, int]
 
 
 class Role(StrEnum):
-    """The rights of the holder of a token: `read` GET and HEAD, `operate` everything."""
+    """The rights of the holder of a token: `read` GET and HEAD, `proxy` what proxies ask, `operate` everything.
+
+    Proxies try passwords, so `read` is not enough for what they ask.
+    """
 
     READ = "read"
     OPERATE = "operate"
+    PROXY = "proxy"
 
 
 class Token(NamedTuple):

@@ -1,6 +1,7 @@
-"""PROXY protocol version 2: a proxy's header that names the client, in front of what the client sends.
+"""PROXY protocol: a proxy's header that names the client, in front of what the client sends.
 
-Source: the specification of HAProxy (doc/proxy-protocol.txt), section 2.2. Only addresses that the configuration trusts
+Source: the specification of HAProxy (doc/proxy-protocol.txt), section 2.1 for version 1, which is a line, and 2.2 for
+version 2, which is binary. Only addresses that the configuration trusts
 may send a header, and these must: without one, all clients would count as the proxy, and if it runs on this machine,
 their passwords would pass for local ones.
 """
@@ -10,12 +11,13 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Awaitable, Callable
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import NamedTuple
 
 import trio
 
 from protocol.units import KIB
-from replicator.config import Network
+from replicator.config import ProxyConfig
 from replicator.runtime.addresses import client_address, is_in, is_loopback
 from replicator.runtime.log_fields import LogFields
 
@@ -32,6 +34,8 @@ REST_BYTES_MAX = 4 * KIB
 
 VERSION = 2
 LOCAL, PROXY = 0, 1
+LINE_START = b"PROXY "
+LINE_BYTES_MAX = 107  # of version 1, with its line end
 ADDRESS_BYTES = {0x11: 4, 0x21: 16}  # TCP over IPv4, over IPv6
 PORTS_BYTES = 4
 
@@ -64,7 +68,7 @@ def rest_bytes(fixed: bytes) -> int:
 def _checked(fixed: bytes) -> tuple[bytes, int, int, int]:
     signature, command, kind, length = FIXED.unpack(fixed)
     if signature != SIGNATURE:
-        raise ProxyHeaderError("it does not begin with a header of the PROXY protocol, version 2")
+        raise ProxyHeaderError("it does not begin with a header of the PROXY protocol")
     if command >> 4 != VERSION or command & 0x0F not in {LOCAL, PROXY}:
         raise ProxyHeaderError(f"unknown version and command {command:#04x}")
     if length > REST_BYTES_MAX:
@@ -72,14 +76,34 @@ def _checked(fixed: bytes) -> tuple[bytes, int, int, int]:
     return signature, command, kind, length
 
 
+def client_of_line(line: bytes) -> str | None:
+    """Return what `client_of` does, for the line of version 1 without its end. Raises ProxyHeaderError."""
+    match line.split(b" "):
+        case [b"PROXY", b"UNKNOWN", *_]:
+            return None
+        case [b"PROXY", b"TCP4" | b"TCP6", source, _, _, _]:
+            try:
+                return str(ip_address(source.decode("ascii")))
+            except ValueError as error:
+                raise ProxyHeaderError(f"the header names no IP address: {error}") from None
+    raise ProxyHeaderError("the header of version 1 is neither UNKNOWN nor TCP4 or TCP6 with two addresses and ports")
+
+
+class Client(NamedTuple):
+    """A client's address, and whether its connection counts as being under TLS already."""
+
+    address: str
+    secure: bool = False
+
+
 def behind_proxies(
-    serve: Callable[[trio.SocketStream, str], Awaitable[None]], trusted: tuple[Network, ...]
+    serve: Callable[[trio.SocketStream, Client], Awaitable[None]], proxies: ProxyConfig
 ) -> Callable[[trio.SocketStream], Awaitable[None]]:
-    """Return a handler that calls `serve` with the client's address, which trusted proxies name in a header."""
+    """Return a handler that calls `serve` with the client, whose address trusted proxies name in a header."""
 
     async def handle(stream: trio.SocketStream) -> None:
-        address = client_address(stream)
-        if is_in(address, trusted):
+        proxy = address = client_address(stream)
+        if is_in(address, proxies.trusted):
             try:
                 with trio.fail_after(HEADER_S):
                     address = await _named(stream, address)
@@ -90,16 +114,29 @@ def behind_proxies(
                 )
                 await trio.aclose_forcefully(stream)
                 return
-        await serve(stream, address)
+        await serve(stream, Client(address, secure=is_in(proxy, proxies.private)))
 
     return handle
 
 
 async def _named(stream: trio.SocketStream, proxy: str) -> str:
-    fixed = await _exactly(stream, FIXED.size)
-    client = client_of(fixed, await _exactly(stream, rest_bytes(fixed)))
+    begun = await _exactly(stream, len(SIGNATURE))  # less than the shortest line has
+    if begun.startswith(LINE_START):
+        client = client_of_line(await _line(stream, begun))
+    else:
+        fixed = begun + await _exactly(stream, FIXED.size - len(begun))
+        client = client_of(fixed, await _exactly(stream, rest_bytes(fixed)))
     # A client on the proxy's machine is no client on this one.
     return proxy if client is None or is_loopback(client) else client
+
+
+async def _line(stream: trio.SocketStream, begun: bytes) -> bytes:
+    """Read the rest of a line, and no more. Return it without its end."""
+    while not begun.endswith(b"\r\n"):
+        if len(begun) >= LINE_BYTES_MAX:
+            raise ProxyHeaderError(f"the header of version 1 has more than {LINE_BYTES_MAX} bytes")
+        begun += await _exactly(stream, 1)
+    return begun[:-2]
 
 
 async def _exactly(stream: trio.SocketStream, size: int) -> bytes:

@@ -2,9 +2,9 @@
 
 `names` maps addresses to users, `schemes` checks password hashes, `scram` lets users log in without sending their
 password (`scram_decoys` if they cannot), `bearer` reads what clients say who show an access token, `passwd_file` reads
-and edits the file, `quota_limits` understands what it says of quotas, `throttle` and `turns` slow guessing down,
-`directory` answers the doors. A user's name is always in
-lower case, however it was written. Passwords are never logged and never kept, not even here.
+and edits the file, `quota_limits` understands what it says of quotas, `home_cluster` what it says of clusters,
+`throttle` and `turns` slow guessing down, `directory` answers the doors. A user's name is always in lower case, however
+it was written. Passwords are never logged and never kept, not even here.
 """
 
 from replicator.users.bearer import (

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import trio
 
-from replicator.errors import UnavailableError, UsersUnavailableError
+from replicator.errors import OtherClusterError, UnavailableError, UsersUnavailableError
 from replicator.runtime.addresses import network_of
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.log_fields import LogFields
@@ -105,10 +105,15 @@ class UserDirectory:
         run_in_thread: ThreadRunner = run_in_thread,
         clock_ms: Callable[[], int] = wall_clock_ms,
         key: bytes | None = None,
+        cluster: str | None = None,
     ) -> None:
-        """`quota`: the limits of users whose lines set none. `key`: of another process whose decoys are to be alike."""
+        """`quota`: the limits of users whose lines set none. `key`: of another process whose decoys are to be alike.
+
+        `cluster`: the one that has the mail of users whose lines name none; None: every user's mail is here.
+        """
         self._path = path
         self._quota = quota
+        self._cluster = cluster
         self._run_in_thread = run_in_thread
         self._clock_ms = clock_ms
         self._version: FileVersion | None = None
@@ -129,8 +134,25 @@ class UserDirectory:
         """Return the user of an address or login name (see `names`), even one with an unusable hash; None if unknown.
 
         Raises UsersUnavailableError while the users are unknown: the file has never been readable, or has just lost the
-        user.
+        user. Raises OtherClusterError if the user's mail is in another cluster.
         """
+        user = self._find(name)
+        if user is not None:
+            self._check_home(user)
+        return user
+
+    def home_of(self, name: str) -> tuple[str, str] | None:
+        """Return the user of this name, in whichever cluster, and the cluster. Raises UsersUnavailableError.
+
+        A directory without a `cluster` has no answer.
+        """
+        user = self._find(name)
+        if user is None or self._cluster is None:
+            return None
+        return user, self._known().clusters.get(user, self._cluster)
+
+    def _find(self, name: str) -> str | None:
+        """Return the user of this name, in whichever cluster. Raises UsersUnavailableError."""
         users = self._known().users
         for user in candidates(name):
             if user in users:
@@ -159,6 +181,13 @@ class UserDirectory:
         return [*self.unreadable(), *(self._table.problems if self._table else ())]
 
     async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
+        """Return the user's login if the password is right, else None; see `verify_anywhere`.
+
+        Raises OtherClusterError if the password is right and the user's mail is in another cluster.
+        """
+        return self._at_home(await self.verify_anywhere(name, password, address=address))
+
+    async def verify_anywhere(self, name: str, password: str, *, address: str | None = None) -> Login | None:
         """Return the user's login if the password is right, else None. Takes as long for a user who does not exist.
 
         After failures, attempts are delayed as `throttle` says; `address` is an IP address. Attempts take turns, so
@@ -166,7 +195,7 @@ class UserDirectory:
         the turn does not come within 30 seconds, and UsersUnavailableError as `find`.
         """
         # Failures count for the resolved user: one account has many names, by its details.
-        user = self.find(name) or folded(name)
+        user = self._find(name) or folded(name)
         secret = password.encode("utf-8", "surrogateescape")
         if (login := self._remembered_login(user, secret)) is not None:
             return login
@@ -184,7 +213,7 @@ class UserDirectory:
 
     def scram_keys(self, name: str) -> ScramKeys:
         """Return the keys of the user of this name; for whoever cannot log in by SCRAM, decoys. Raises as `find`."""
-        user = self.find(name)
+        user = self._find(name)
         stored = self._known().users.get(user) if user is not None else None
         decoy = self._scram.keys_of(name)
         return stored.scram if stored is not None and stored.scram is not None else decoy
@@ -197,7 +226,7 @@ class UserDirectory:
 
     async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
         """Return the user's login if the attempt proves the password. Delays, and raises, as `verify`."""
-        user = self.find(name) or folded(name)
+        user = self._find(name) or folded(name)
 
         async def check() -> Login | None:
             await trio.lowlevel.checkpoint()
@@ -205,7 +234,7 @@ class UserDirectory:
             is_right = attempt.is_right()
             return Login(user, stored) if stored is not None and stored.scram == attempt.keys and is_right else None
 
-        return await self._in_turn(user, address, check)
+        return self._at_home(await self._in_turn(user, address, check))
 
     async def admit(self, name: str, identity: Identity | None, *, address: str | None = None) -> Login | None:
         """Return the login of the user of this name, if the identity is that user's. Delays, and raises, as `verify`.
@@ -213,20 +242,24 @@ class UserDirectory:
         None for `identity` is a failed attempt, which is counted like a wrong password. Names are compared as users,
         so that each of a user's addresses is as good as another.
         """
-        user = self.find(name) or folded(name)
+        user = self._find(name) or folded(name)
 
         async def check() -> Login | None:
             await trio.lowlevel.checkpoint()
-            if identity is None or self.find(name) != user or self.find(identity.name) != user:
+            if identity is None or self._find(name) != user or self._find(identity.name) != user:
                 return None
             return Login(user, until_ms=identity.until_ms)
 
-        return await self._in_turn(user, address, check)
+        return self._at_home(await self._in_turn(user, address, check))
 
     def holds(self, login: Login) -> bool:
-        """Return True if the user still exists, with the same password or an identity in force. Never waits."""
+        """Return True if the user still has mail here, with the same password or an identity in force. Never waits."""
         self.refresh()
-        if self._table is None or (login.until_ms is not None and login.until_ms <= self._clock_ms()):
+        if (
+            self._table is None
+            or not self._is_home(login.user)
+            or (login.until_ms is not None and login.until_ms <= self._clock_ms())
+        ):
             return False
         password = self._table.users.get(login.user)
         if login.user not in self._table.users:
@@ -241,6 +274,21 @@ class UserDirectory:
         if self._table is None:
             raise UsersUnavailableError("the list of users cannot be read now; try again later")
         return self._table
+
+    def _is_home(self, user: str) -> bool:
+        named = self._table.clusters.get(user) if self._table else None
+        return self._cluster is None or named is None or named == self._cluster
+
+    def _check_home(self, user: str) -> None:
+        """Raise OtherClusterError if a user's mail is in another cluster."""
+        if not self._is_home(user):
+            raise OtherClusterError(f"the mail of {user} is in another cluster; ask there")
+
+    def _at_home(self, login: Login | None) -> Login | None:
+        """Return a login, if the user's mail is here. Raises OtherClusterError."""
+        if login is not None:
+            self._check_home(login.user)
+        return login
 
     async def _in_turn(
         self, user: str, address: str | None, check: Callable[[], Awaitable[Login | None]]

@@ -17,6 +17,7 @@ from typing import TypeVar
 from protocol.units import MIB
 from replicator.runtime.line_files import edit_lines
 from replicator.users import scram
+from replicator.users.home_cluster import NOWHERE, home_cluster
 from replicator.users.names import folded
 from replicator.users.quota_limits import OwnLimits, own_limits
 from replicator.users.schemes import DEFAULT_SCHEME, PasswordHash, hash_password, parse_hash
@@ -60,13 +61,14 @@ class UserUnknownError(PasswdFileError):
 class UserTable:
     """Users of the file by folded name; None is an unusable hash, or none. `problems` name file and line.
 
-    `quotas`: of the users whose lines set limits.
+    `quotas`: of the users whose lines set limits. `clusters`: of the users whose lines name one (`home_cluster`).
     `secret`: what SECRET says.
     """
 
     users: dict[str, PasswordHash | None] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     quotas: dict[str, OwnLimits] = field(default_factory=dict)
+    clusters: dict[str, str] = field(default_factory=dict)
     secret: bytes | None = field(default=None, repr=False)
 
 
@@ -93,6 +95,7 @@ def _parsed(path: Path, lines: list[bytes]) -> UserTable:
     users: dict[str, PasswordHash | None] = {}
     first_lines: dict[str, int] = {}
     quotas: dict[str, OwnLimits] = {}
+    clusters: dict[str, str] = {}
     problems: list[str] = []
     for number, line in enumerate(lines, 1):
         if not _is_entry(line):
@@ -115,7 +118,14 @@ def _parsed(path: Path, lines: list[bytes]) -> UserTable:
         users[user] = None if password == NO_HASH else understood(parse_hash, password)
         if limits := understood(own_limits, more):
             quotas[user] = limits
-    return UserTable(users, tuple(problems), quotas, _secret(lines))
+        try:
+            cluster = home_cluster(more)
+        except ValueError as error:
+            problems.append(f"{path}:{number}: {error}")
+            cluster = NOWHERE
+        if cluster is not None:
+            clusters[user] = cluster
+    return UserTable(users, tuple(problems), quotas, clusters, _secret(lines))
 
 
 def _secret(lines: list[bytes]) -> bytes | None:

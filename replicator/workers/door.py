@@ -30,7 +30,7 @@ from replicator.imap.services import ImapServices
 from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.trace import host_name
 from replicator.network.certificates import Certificates
-from replicator.network.proxy_header import behind_proxies
+from replicator.network.proxy_header import Client, behind_proxies
 from replicator.network.streams import Handler, guarded
 from replicator.runtime.environment import run_in_thread, wall_clock_ms
 from replicator.runtime.garbage import set_garbage_aside
@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 
 Protocol: TypeAlias = Literal["lmtp", "imap", "imaps"]
 """The language of a listening socket."""
+
+MailHandlers: TypeAlias = Mapping[Protocol, Callable[[trio.abc.Stream, Client], Awaitable[None]]]
 
 READERS = 2  # connections to the database, and so threads, that read at once
 
@@ -132,7 +134,7 @@ class Door:
         self._nursery.start_soon(tell_metrics, registry, channel)
         set_garbage_aside()
         served = [
-            (guarded(behind_proxies(handlers[protocol], config.proxy.trusted)), [*map(_listener, numbers)])
+            (guarded(behind_proxies(handlers[protocol], config.proxy)), [*map(_listener, numbers)])
             for protocol, numbers in order.sockets.items()
         ]
         await self._nursery.start(self._serve, served)
@@ -162,12 +164,24 @@ class Door:
         return Readers(connections, run_in_thread, damage)
 
 
+def mail_handlers(imap: ImapServices, lmtp: LmtpServer) -> MailHandlers:
+    """Return what serves a connection of each protocol, given these services."""
+
+    async def serve_lmtp(stream: trio.abc.Stream, client: Client) -> None:
+        await lmtp.serve(stream, client.address)
+
+    async def serve(stream: trio.abc.Stream, client: Client, *, tls_first: bool = False) -> None:
+        await serve_imap(stream, imap, address=client.address, secure=client.secure, tls_first=tls_first)
+
+    return {"lmtp": serve_lmtp, "imap": serve, "imaps": partial(serve, tls_first=True)}
+
+
 def _handlers(
     order: Order, channel: Channel, mail: RemoteMail, certificates: Certificates, registry: CollectorRegistry
-) -> Mapping[Protocol, Callable[[trio.abc.Stream, str], Awaitable[None]]]:
-    """Return what serves a connection of each protocol, given the client's address."""
+) -> MailHandlers:
+    """Return what serves a connection of each protocol."""
     config, refusals = order.config, RefusalMetrics(registry)
-    users = UserDirectory(config.users.passwd_file, key=order.users_key)
+    users = UserDirectory(config.users.passwd_file, key=order.users_key, cluster=config.node.cluster)
     users.refresh()
     lmtp = LmtpServer(
         LmtpServices(
@@ -194,11 +208,7 @@ def _handlers(
         headers=HeaderCache(config.limits.imap_header_cache_bytes // config.workers.doors, registry),
         doorkeeper=RemotePlaces(channel, "imap"),
     )
-    return {
-        "lmtp": lmtp.serve,
-        "imap": lambda stream, address: serve_imap(stream, imap, address=address),
-        "imaps": lambda stream, address: serve_imap(stream, imap, address=address, tls_first=True),
-    }
+    return mail_handlers(imap, lmtp)
 
 
 def _listener(number: int) -> trio.SocketListener:

@@ -56,7 +56,7 @@ class Doors:
         self.metrics = DoorMetrics(registry)
         self._config = config
         self._core = core
-        self._addresses = _addresses_of(config)
+        self._addresses = addresses_of(config)
         self._doors = {number: _Door() for number in range(1, config.workers.doors + 1)} if self._addresses else {}
         self._interface = interface_digest() if self._doors else ""  # now, since an upgrade may change the files
         self._sockets: dict[Protocol, tuple[int, ...]] = {}  # that listen
@@ -168,8 +168,8 @@ class Doors:
                 reason = str(error)
 
 
-def _addresses_of(config: Config) -> dict[Protocol, Address]:
-    """Return where the doors listen, by what they speak there."""
+def addresses_of(config: Config) -> dict[Protocol, Address]:
+    """Return where a node listens for mail clients and MTAs, by the protocol."""
     found: dict[Protocol, Address | None] = {
         "lmtp": config.listen.lmtp,
         "imap": config.listen.imap,

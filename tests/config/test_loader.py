@@ -1,5 +1,6 @@
 import os
 import re
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ from replicator.config import (
     CertificateConfig,
     CheckpointConfig,
     ClientCertificatesConfig,
+    ClusterConfig,
     Config,
     ListenConfig,
     MastershipConfig,
     NodeConfig,
     PeerConfig,
+    ProxyConfig,
     QuotaConfig,
     Scope,
     SocketPath,
@@ -464,6 +467,26 @@ def test_clients_have_certificates_of_their_own(tmp_path: Path) -> None:
         "imaps: 127.0.0.1:1 is already used by 'imap'"
         in problems(tmp_path, 'node.id = "a"\n[listen]\nimap = "127.0.0.1:1"\nimaps = "127.0.0.1:1"\n' + sections)[0]
     )
+
+
+def test_clusters_of_the_site_are_listed_with_this_one(tmp_path: Path) -> None:
+    text = 'node.id = "a"\nnode.cluster = "east"\n'
+    sections = '[[cluster]]\nname = "west"\nimap = "mail.west:143"\n[[cluster]]\nname = "east"\nlmtp = "[::1]:24"\n'
+    assert load(tmp_path, text + sections).clusters == (
+        ClusterConfig("west", imap=Address("mail.west", 143)),
+        ClusterConfig("east", lmtp=Address("::1", 24)),
+    )
+    assert problems(tmp_path, text + '[[cluster]]\nname = "west"\n') == [
+        "4: name: the node's own cluster, 'east', must be listed, too; see `cluster` in [node]"
+    ]
+    twice = problems(tmp_path, text + sections + '[[cluster]]\nname = "west"\n')
+    assert twice[-1] == "10: name: the cluster 'west' is listed more than once"
+
+
+def test_private_proxies_are_networks(tmp_path: Path) -> None:
+    text = 'node.id = "a"\nproxy.trusted = ["10.0.0.0/8"]\nproxy.private = ["10.0.0.7"]\n'
+    assert load(tmp_path, text).proxy == ProxyConfig((IPv4Network("10.0.0.0/8"),), (IPv4Network("10.0.0.7"),))
+    assert "3: private: expected a list such as" in problems(tmp_path, text.replace("10.0.0.7", "proxy"))[0]
 
 
 @pytest.mark.parametrize("value", ["9" * 4400, "[" * 1200, "{a = " * 400])

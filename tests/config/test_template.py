@@ -11,6 +11,7 @@ from replicator.config import (
     CertificateConfig,
     CheckpointConfig,
     ClientCertificatesConfig,
+    ClusterConfig,
     Config,
     ConflictConfig,
     ContentConfig,
@@ -67,6 +68,11 @@ def oauths(draw: st.DrawFn, directory: Path) -> OauthConfig:
     )
 
 
+def clusters(own: str) -> st.SearchStrategy[tuple[ClusterConfig, ...]]:
+    doors = st.none() | st.builds(Address, HOSTS, st.integers(1, 65535))
+    return st.tuples(*(st.builds(ClusterConfig, st.just(name), doors, doors) for name in (own, f"{own[:60]}-b")))
+
+
 @st.composite
 def configs(draw: st.DrawFn, directory: Path) -> Config:
     paths = st.one_of(NAMES.map(lambda name: directory / name), NAMES.map(lambda name: Path("/") / name))
@@ -81,8 +87,9 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
     certificates = tuple(
         CertificateConfig(directory / f"c{at}", directory / f"k{at}") for at in range(draw(st.integers(0, 2)))
     )
+    cluster = draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]*", fullmatch=True))[:64]
     return Config(
-        node=NodeConfig(sid, draw(paths), draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]*", fullmatch=True))[:64], 7),
+        node=NodeConfig(sid, draw(paths), cluster, 7),
         listen=ListenConfig(*doors),
         peers=tuple(peers),
         durability=DurabilityConfig(draw(st.integers(1, 1 + len(peers))), draw(st.sampled_from(WhenShort))),
@@ -112,7 +119,8 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         ),
         oauth=draw(st.none() | oauths(directory)),
         http=HttpConfig(draw(st.none() | paths), draw(st.sampled_from([None, (), ("s3://b/p", "/srv/inventories")]))),
-        proxy=draw(st.sampled_from([ProxyConfig(), PROXIES])),
+        proxy=draw(st.sampled_from([ProxyConfig(), PROXIES, ProxyConfig((), PROXIES.trusted)])),
+        clusters=draw(st.just(()) | clusters(cluster)),
         limits=LimitsConfig(
             imap_fetch_items=draw(st.integers(1, 10_000)), imap_search_keys=draw(st.integers(1, 10_000))
         ),

@@ -8,7 +8,7 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Network, ip_address, ip_network
 
 import pytest
 import trio
@@ -16,11 +16,13 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicator.config import ProxyConfig
 from replicator.network.proxy_header import (
     FIXED,
     HEADER_S,
     REST_BYTES_MAX,
     SIGNATURE,
+    Client,
     ProxyHeaderError,
     behind_proxies,
     client_of,
@@ -59,8 +61,7 @@ def test_header_may_name_no_client(command: int, kind: int) -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"PROXY TCP4 192.0.2.7 203.0.113.1 1 993\r\n", "version 2"),
-        (b"a LOGIN alice secret\r\n", "version 2"),
+        (b"a LOGIN alice secret\r\n", "does not begin"),
         (header("192.0.2.7", command=0x11), "0x11"),
         (header("192.0.2.7", command=0x22), "0x22"),
         (header("192.0.2.7", extensions=b"x" * REST_BYTES_MAX), "at most 4096"),
@@ -103,15 +104,15 @@ class Door:
                 return b""
 
 
-async def tell(stream: trio.SocketStream, address: str) -> None:
+async def tell(stream: trio.SocketStream, client: Client) -> None:
     said = b"".join([bytes(data) async for data in stream])
-    await stream.send_all(f"{address} ".encode() + said)
+    await stream.send_all(f"{client.address}{' securely' * client.secure} ".encode() + said)
     await stream.aclose()
 
 
 @pytest.fixture(params=[LOOPBACK])
 async def door(nursery: trio.Nursery, request: pytest.FixtureRequest) -> AsyncIterator[Door]:
-    handler = behind_proxies(tell, (request.param,))
+    handler = behind_proxies(tell, ProxyConfig((request.param,)))
     [listener] = await nursery.start(partial(trio.serve_tcp, handler, 0, host="127.0.0.1"))
     yield Door(listener.socket.getsockname()[1])
     nursery.cancel_scope.cancel()
@@ -121,6 +122,44 @@ async def test_header_of_a_trusted_proxy_is_believed(door: Door) -> None:
     assert await door.answer(header("192.0.2.7") + b"a NOOP\r\n") == b"192.0.2.7 a NOOP\r\n"
     whole = header("2001:db8::7", extensions=b"x" * 100) + b"a"
     assert await door.answer(*(whole[at : at + 1] for at in range(len(whole)))) == b"2001:db8::7 a"
+
+
+LINE = b"PROXY TCP4 192.0.2.7 203.0.113.1 50000 993\r\n"
+
+
+async def test_line_of_a_trusted_proxy_is_believed(door: Door) -> None:
+    assert await door.answer(LINE + b"a NOOP\r\n") == b"192.0.2.7 a NOOP\r\n"
+    assert await door.answer(b"PROXY TCP6 2001:db8::7 2001:db8::1 1 993\r\n") == b"2001:db8::7 "
+    assert await door.answer(*(LINE[at : at + 1] for at in range(len(LINE))), b"a") == b"192.0.2.7 a"
+    assert await door.answer(b"PROXY UNKNOWN\r\na") == b"127.0.0.1 a"
+    assert await door.answer(b"PROXY UNKNOWN what ever\r\n") == b"127.0.0.1 "
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"PROXY TCP4 mail.example 203.0.113.1 50000 993\r\n", "no IP address"),
+        (b"PROXY TCP4 192.0.2.7 203.0.113.1 50000\r\n", "two addresses and ports"),
+        (b"PROXY UDP4 192.0.2.7 203.0.113.1 50000 993\r\n", "two addresses and ports"),
+        (b"PROXY UNKNOWN" + 100 * b"x" + b"\r\n", "more than 107 bytes"),
+        (LINE[:-1], "ended before"),
+    ],
+)
+async def test_malformed_line_is_refused(door: Door, line: bytes, why: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert await door.answer(line) == b""
+    assert why in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("private", "answer"), [(LOOPBACK, b"192.0.2.7 securely a"), (ELSEWHERE, b"192.0.2.7 a")], ids=["it", "another"]
+)
+async def test_clients_of_a_private_proxy_count_as_secure(
+    nursery: trio.Nursery, private: IPv4Network, answer: bytes
+) -> None:
+    handler = behind_proxies(tell, ProxyConfig((LOOPBACK,), (private,)))
+    [listener] = await nursery.start(partial(trio.serve_tcp, handler, 0, host="127.0.0.1"))
+    assert await Door(listener.socket.getsockname()[1]).answer(LINE + b"a") == answer
+    nursery.cancel_scope.cancel()
 
 
 async def test_own_connections_of_a_proxy_and_loopback_clients_count_as_the_proxy(door: Door) -> None:

@@ -1,0 +1,29 @@
+"""The cluster that has a user's mail, at a site of several clusters whose nodes share one passwd-file.
+
+The user's line names it by the word `cluster=NAME`, in any field after the hash, like the words that set a quota. A
+user without the word has mail in the cluster of whoever reads the file.
+"""
+
+from __future__ import annotations
+
+import re
+
+NOWHERE = ""
+"""Stands for a name that makes no sense: nobody may guess where the user's mail is."""
+
+_WORD = re.compile(r"(?:^|(?<=[:\s]))cluster=([^:\s]*)")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def home_cluster(fields: str) -> str | None:
+    """Return the cluster that the fields after the hash name, if they name one. Raises ValueError."""
+    names: set[str] = set(_WORD.findall(fields))
+    if not names:
+        return None
+    name = names.pop()
+    if names or not _NAME.fullmatch(name):
+        raise ValueError(
+            "cluster: expected one name of 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'; until it is corrected, no node"
+            " has this user's mail"
+        )
+    return name
