@@ -19,7 +19,7 @@ from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
 from replicator.http.destinations import Destinations
 from replicator.http.server import HttpServer
-from replicator.http.services import HttpServices, Site
+from replicator.http.services import HttpServices, MailServers
 from replicator.http.tokens import Tokens
 from replicator.imap.header_cache import HeaderCache
 from replicator.imap.matching.message_reader import Parsing
@@ -29,6 +29,7 @@ from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import host_name
+from replicator.mail_doors import addresses_of, mail_handlers, site_of
 from replicator.network.certificates import Certificates
 from replicator.network.proxy_header import behind_proxies
 from replicator.network.streams import Handler, Tls, certified, guarded, https, listen, own_socket
@@ -64,9 +65,8 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
 from replicator.users import QuotaLimits, UserDirectory
-from replicator.workers.door import mail_handlers
 from replicator.workers.door_process import CoreServices
-from replicator.workers.processes import Doors, addresses_of
+from replicator.workers.processes import Doors
 
 log = logging.getLogger(__name__)
 
@@ -179,8 +179,8 @@ async def run_node(
 
 def _users_of(config: Config, environment: Environment) -> UserDirectory:
     quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
-    file, cluster = config.users.passwd_file, config.node.cluster
-    users = UserDirectory(file, quota=quota, clock_ms=environment.clock_ms, cluster=cluster)
+    file, site = config.users.passwd_file, site_of(config)
+    users = UserDirectory(file, quota=quota, clock_ms=environment.clock_ms, site=site)
     users.refresh()  # warn of a missing file now, not when the first mail arrives
     return users
 
@@ -325,7 +325,7 @@ def _doors(
         search_texts=coordinator.bodies.search_texts if config.search.full_text else None,
         reload=reloading.reload,
         destinations=_destinations_of(config),
-        site=Site(users, config.clusters) if config.clusters else None,
+        servers=MailServers(users, config.clusters) if config.clusters else None,
     )
     yield None, HttpServer(http, Access(by_own_socket=True)).serve
     if doors.peer:

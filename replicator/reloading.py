@@ -76,12 +76,13 @@ class Reloading:
         asked = self._asked
         try:
             keys = await self._keys.read() if self._keys is not None else None
-            await self._environment.run_in_thread(self._certificates.reload)
+            contexts = await self._environment.run_in_thread(self._certificates.read)
             if self._elsewhere is not None:
                 await self._elsewhere()
         except ConfigError as error:
             self._answered, self._problem = asked, error
             return
+        self._certificates.install(contexts)
         if self._keys is not None and keys is not None:
             self._keys.install(keys, asked=True)
         self._answered, self._problem = asked, None

@@ -36,7 +36,7 @@ class NotedReadings:
         self.may_go_on = trio.Event()
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        if work.__name__ == Certificates.reload.__name__:
+        if work.__name__ == Certificates.read.__name__:
             self.began.append(trio.current_time())
         result = work()
         await self.may_go_on.wait()
@@ -170,3 +170,22 @@ async def test_keys_and_certificates_are_replaced_together_or_not_at_all(files: 
         assert certificates.for_clients() is not before
         assert len(await keys.fitting("new", "ES256")) == 1
         nursery.cancel_scope.cancel()
+
+
+async def test_certificates_stay_where_another_process_refuses_them(files: TlsConfig) -> None:
+    refuses = True
+
+    async def elsewhere() -> None:
+        await trio.lowlevel.checkpoint()
+        if refuses:
+            raise ConfigError("door 1: no")
+
+    certificates = Certificates(files)
+    reloading = Reloading(certificates, Environment(), elsewhere=elsewhere)
+    before = certificates.for_clients()
+    with pytest.raises(ConfigError, match="door 1: no"):
+        await reloading.reload()
+    assert certificates.for_clients() is before
+    refuses = False
+    await reloading.reload()
+    assert certificates.for_clients() is not before

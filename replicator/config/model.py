@@ -241,8 +241,8 @@ Network = IPv4Network | IPv6Network
 class ProxyConfig:
     """Networks of proxies in front of the doors for mail. They name each client in a header (PROXY protocol).
 
-    `private`: networks of those among them that protect clients' passwords themselves, and whose lines to the node
-    nobody else can read: the node takes passwords from them without TLS.
+    `private`: networks of proxies that protect clients' passwords themselves, whether they send a header or not, and
+    whose lines to the node nobody else can read: the node takes passwords from them without TLS.
     """
 
     trusted: tuple[Network, ...] = ()

@@ -79,11 +79,11 @@ async def get_status(services: HttpServices, _request: Request) -> Response:
 
 
 async def get_mailboxes(services: HttpServices, request: Request) -> Response:
-    """Return all mailboxes of the node, or one user's. The mail of a deleted user is still shown."""
+    """Return all mailboxes of the node, or one user's. The mail of a user who is gone is still shown."""
     name = request.query.get("user")
-    user = None if name is None else services.users.find(name)
-    mailboxes = await services.status.mailboxes(user or name)
-    if name is not None and user is None and not mailboxes:
+    user = None if name is None else services.owner(name)
+    mailboxes = await services.status.mailboxes(user)
+    if name is not None and not mailboxes and services.users.find(name) is None:
         raise _no_such_user(name)
     encode = partial(encode_list, mailboxes, asdict)
     return Response(HTTPStatus.OK, await services.run_in_thread(encode))

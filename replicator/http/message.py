@@ -27,6 +27,7 @@ from replicator.errors import (
     MailError,
     MessageTooLargeError,
     NotReadyError,
+    OtherClusterError,
     QuotaExceededError,
     UnavailableError,
     UsersUnavailableError,
@@ -114,6 +115,7 @@ MAIL_ERROR_STATUS: Mapping[type[MailError], HTTPStatus] = {
     DatabaseFailedError: HTTPStatus.SERVICE_UNAVAILABLE,
     NotReadyError: HTTPStatus.SERVICE_UNAVAILABLE,
     UsersUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
+    OtherClusterError: HTTPStatus.MISDIRECTED_REQUEST,
     DiskFullError: HTTPStatus.INSUFFICIENT_STORAGE,
     QuotaExceededError: HTTPStatus.INSUFFICIENT_STORAGE,
 }

@@ -38,7 +38,10 @@ BODY_S = 60.0  # 1 MiB/s for the largest body
 HANDLER_S = 60.0  # longer than every deadline of the mail store
 SEND_S = 60.0  # for a client that does not read
 # Fields that decide what a request may do and how its body is read. A proxy may have gone by another one of two.
-ONCE = ("authorization", "origin", "sec-fetch-site", "content-type")
+ONCE = (
+    "authorization", "origin", "sec-fetch-site", "content-type",
+    "auth-method", "auth-user", "auth-pass", "auth-protocol", "client-ip",
+)  # fmt: skip
 NO_ROUTE = "none"  # its name in metrics
 DRAIN_S = 5.0  # lets a client finish sending a refused body, so that it sees the reason and not a reset
 

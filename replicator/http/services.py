@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,13 +10,14 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 
 from replicator.config import ClusterConfig, LimitsConfig
+from replicator.errors import OtherClusterError
 from replicator.http.destinations import Destinations
 from replicator.mail.mailstore import Folder, MailStore
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
 from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus, NodeStatus, SearchTextStatus
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
-from replicator.users import Login, UserNames
+from replicator.users import Login, UserNames, folded
 
 
 class NodeReport(Protocol):
@@ -102,7 +104,9 @@ class SearchTextControl(Protocol):
 class UserHomes(Protocol):
     """The users of all clusters of the site."""
 
-    async def verify_anywhere(self, name: str, password: str, *, address: str | None = None) -> Login | None:
+    async def verify_anywhere(
+        self, name: str, password: str, *, address: str | None = None, patience_s: float = ...
+    ) -> Login | None:
         """Return the login of a user of any cluster if the password is right. Raises as `UserDirectory`."""
         ...
 
@@ -112,11 +116,15 @@ class UserHomes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """The clusters of the site, of which this node's is one, and the users of all."""
+class MailServers:
+    """The clusters of the site, of which this node's is one, and the users of all, for proxies that ask.
+
+    `asking`: questions in work, by the client's network.
+    """
 
     users: UserHomes
     clusters: Sequence[ClusterConfig]
+    asking: Counter[str] = field(default_factory=Counter)
 
 
 async def _nothing_to_reload() -> Sequence[CertificateStatus]:
@@ -127,8 +135,8 @@ async def _nothing_to_reload() -> Sequence[CertificateStatus]:
 class HttpServices:
     """Services for handlers. `reload` reads the certificates again and returns them, or raises ConfigError.
 
-    `search_texts` is None if the node is to keep none, `site` if no cluster is configured. `registry` holds the node's
-    own metrics, never the library's global ones.
+    `search_texts` is None if the node is to keep none, `servers` if no cluster is configured. `registry` holds the
+    node's own metrics, never the library's global ones.
     """
 
     sid: str
@@ -147,4 +155,11 @@ class HttpServices:
     refusals: RefusalMetrics = field(default_factory=RefusalMetrics)
     reload: Callable[[], Awaitable[Sequence[CertificateStatus]]] = _nothing_to_reload
     destinations: Destinations = field(default_factory=Destinations)
-    site: Site | None = None
+    servers: MailServers | None = None
+
+    def owner(self, name: str) -> str:
+        """Return whose mail is meant: this user's, or that of a deleted user or one of another cluster, by its name."""
+        try:
+            return self.users.find(name) or name
+        except OtherClusterError:
+            return folded(name)

@@ -126,7 +126,7 @@ def _scrub(_services: HttpServices, options: Options) -> ScrubOptions:
 
 
 def _resync(services: HttpServices, options: Options) -> ResyncOptions:
-    """Parse the options of a resync, which also compares the mail of deleted users."""
+    """Parse the options of a resync, which also compares the mail of users who are gone."""
     options.allow("user", "mailbox", "peer", "dry_run", "rate")
     user, mailbox = options.text("user"), options.text("mailbox")
     if mailbox is not None:
@@ -136,7 +136,7 @@ def _resync(services: HttpServices, options: Options) -> ResyncOptions:
     peer = options.text("peer")
     if peer == services.sid:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"{peer} is the node itself; name another one to compare it with")
-    known = None if user is None else services.users.find(user) or user
+    known = None if user is None else services.owner(user)
     try:
         _check_names(known, mailbox, peer)
     except (ValueError, InvalidNameError) as error:
@@ -145,12 +145,12 @@ def _resync(services: HttpServices, options: Options) -> ResyncOptions:
 
 
 def _undelete(services: HttpServices, options: Options) -> UndeleteOptions:
-    """Parse the options of an undelete, which also restores the mail of deleted users."""
+    """Parse the options of an undelete, which also restores the mail of users who are gone."""
     options.allow("user", "mailbox", "since_ms", "dry_run")
     user, mailbox = options.text("user"), options.text("mailbox")
     if user is None or mailbox is None:
         raise ProblemError(HTTPStatus.BAD_REQUEST, "an undelete needs a user and a mailbox")
-    known, mailbox = services.users.find(user) or user, canonical_name(mailbox)
+    known, mailbox = services.owner(user), canonical_name(mailbox)
     try:
         _check_names(known, mailbox, None)
     except (ValueError, InvalidNameError) as error:

@@ -168,7 +168,8 @@ def _parsed(path: Path, lines: Sequence[bytes]) -> tuple[tuple[Token, ...], list
             continue
         match = _LINE.fullmatch(text)
         if match is None:
-            problems.append(f"{path}:{number}: not of the form name:read:SHA256 or name:operate:SHA256; it is ignored")
+            forms = ", ".join(f"name:{role}:SHA256" for role in Role)
+            problems.append(f"{path}:{number}: of none of the forms {forms}; it is ignored")
         elif match["name"] in tokens:
             problems.append(f"{path}:{number}: there is a token {match['name']!r} above; this one is ignored")
         else:

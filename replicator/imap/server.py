@@ -33,7 +33,8 @@ async def serve_imap(
 ) -> None:
     """Serve a client whose IP address is `address`.
 
-    `secure`: the stream is under TLS already; `tls_first`: TLS begins at once (IMAPS, RFC 8314 section 3.2).
+    `secure`: the stream counts as being under TLS already; `tls_first`: TLS begins at once (IMAPS, RFC 8314 section
+    3.2).
 
     Closes the stream. Raises nothing but cancellation: errors are reported to the client and to the log.
     """

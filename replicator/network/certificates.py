@@ -77,7 +77,7 @@ class ServerContext(ssl.SSLContext):
     end_point: bytes | None = None
 
 
-class _Contexts(NamedTuple):
+class Contexts(NamedTuple):
     """The contexts made of the files as they were at one time."""
 
     files: Mapping[Path, Certificate]
@@ -107,22 +107,23 @@ class Certificates:
         self._for_clients = tuple(for_clients)
         self._of_clients = of_clients
         self._oauth = oauth
-        self._contexts = self._read()
+        self._contexts = self.read()
 
-    def reload(self) -> None:
-        """Read all files again, for the handshakes from now on. Waits for the disk.
+    def read(self) -> Contexts:
+        """Return contexts of the files as they are now, for `install`. Waits for the disk.
 
-        Raises ConfigError if one cannot be used; then all contexts stay as they were.
+        Raises ConfigError if a file cannot be used.
         """
-        self._contexts = self._read()
-
-    def _read(self) -> _Contexts:
         contexts = _read(self._config, self._for_clients, self._of_clients)
         if self._oauth is None or not isinstance(self._oauth.jwks, str):
             return contexts
         ca = self._oauth.ca
         files = {**contexts.files, **(_described("[oauth]", ca) if ca is not None else {})}
         return contexts._replace(files=files, for_provider=_for_provider(ca))
+
+    def install(self, contexts: Contexts) -> None:
+        """Use these contexts for the handshakes from now on."""
+        self._contexts = contexts
 
     def exposed(self) -> Sequence[str]:
         """Return a warning for each key that everybody on this machine can read. Waits for the disk."""
@@ -161,7 +162,7 @@ class Certificates:
 
 def _read(
     config: TlsConfig | None, for_clients: Sequence[CertificateConfig], of_clients: ClientCertificatesConfig | None
-) -> _Contexts:
+) -> Contexts:
     section, shown = "[[certificate]]", for_clients
     if config is not None and not for_clients:
         section, shown = "[tls]", [CertificateConfig(config.certificate, config.key)]
@@ -171,9 +172,9 @@ def _read(
         files = {**files, **_described(CLIENT_CERTIFICATES, of_clients.ca)}
         for_imap = _for_clients(section, shown, of_clients)
     if config is None:
-        return _Contexts(files, context, for_imap)
+        return Contexts(files, context, for_imap)
     own = (config.certificate,) if config.ca is None else (config.certificate, config.ca)
-    contexts = _Contexts({**_described("[tls]", *own), **files}, context, for_imap)
+    contexts = Contexts({**_described("[tls]", *own), **files}, context, for_imap)
     if config.ca is None:
         return contexts
     return contexts._replace(

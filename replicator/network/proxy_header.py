@@ -1,9 +1,9 @@
 """PROXY protocol: a proxy's header that names the client, in front of what the client sends.
 
-Source: the specification of HAProxy (doc/proxy-protocol.txt), section 2.1 for version 1, which is a line, and 2.2 for
-version 2, which is binary. Only addresses that the configuration trusts
-may send a header, and these must: without one, all clients would count as the proxy, and if it runs on this machine,
-their passwords would pass for local ones.
+Source: the specification of HAProxy (doc/proxy-protocol.txt), section 2.1 for version 1, which is a line, and section
+2.2 for version 2, which is binary. Only addresses that the configuration trusts may send a header, and these must:
+without one, all clients would count as the proxy, and if it runs on this machine, their passwords would pass for local
+ones.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Awaitable, Callable
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
 import trio
 
 from protocol.units import KIB
 from replicator.config import ProxyConfig
-from replicator.runtime.addresses import client_address, is_in, is_loopback
+from replicator.runtime.addresses import client_address, is_in, is_loopback, plain_address
 from replicator.runtime.log_fields import LogFields
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def client_of_line(line: bytes) -> str | None:
             return None
         case [b"PROXY", b"TCP4" | b"TCP6", source, _, _, _]:
             try:
-                return str(ip_address(source.decode("ascii")))
+                return plain_address(source.decode("ascii"))
             except ValueError as error:
                 raise ProxyHeaderError(f"the header names no IP address: {error}") from None
     raise ProxyHeaderError("the header of version 1 is neither UNKNOWN nor TCP4 or TCP6 with two addresses and ports")

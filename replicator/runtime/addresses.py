@@ -27,6 +27,11 @@ def network_of(address: str) -> str:
     return str(ip_network((ip, SITE_PREFIX), strict=False)) if isinstance(ip, IPv6Address) else str(ip)
 
 
+def plain_address(text: str) -> str:
+    """Return an IP address that somebody names, without its zone (RFC 4007 section 11). Raises ValueError."""
+    return str(ip_address(text.partition("%")[0]))
+
+
 def client_address(stream: trio.abc.Stream) -> str:
     """Return the peer's IP address; empty for a local socket, a stream in memory, and a peer that has gone already."""
     if isinstance(stream, trio.SSLStream):

@@ -15,6 +15,7 @@ from replicator.users.bearer import (
     xoauth2_challenge,
 )
 from replicator.users.directory import Identity, Login, UserDirectory
+from replicator.users.home_cluster import Site
 from replicator.users.names import UserNames, folded
 from replicator.users.passwd_file import (
     PasswdFileError,
@@ -52,6 +53,7 @@ __all__ = [
     "ScramError",
     "ScramExchange",
     "ScramKeys",
+    "Site",
     "TokenFault",
     "UserDirectory",
     "UserExistsError",

@@ -24,6 +24,7 @@ from replicator.errors import OtherClusterError, UnavailableError, UsersUnavaila
 from replicator.runtime.addresses import network_of
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.log_fields import LogFields
+from replicator.users.home_cluster import Site
 from replicator.users.names import candidates, folded
 from replicator.users.passwd_file import PasswdFileError, UserTable, read_whole_file
 from replicator.users.quota_limits import NO_LIMITS, QuotaLimits
@@ -105,15 +106,15 @@ class UserDirectory:
         run_in_thread: ThreadRunner = run_in_thread,
         clock_ms: Callable[[], int] = wall_clock_ms,
         key: bytes | None = None,
-        cluster: str | None = None,
+        site: Site | None = None,
     ) -> None:
         """`quota`: the limits of users whose lines set none. `key`: of another process whose decoys are to be alike.
 
-        `cluster`: the one that has the mail of users whose lines name none; None: every user's mail is here.
+        `site`: where this node is; None: every user's mail is here.
         """
         self._path = path
         self._quota = quota
-        self._cluster = cluster
+        self._site = site
         self._run_in_thread = run_in_thread
         self._clock_ms = clock_ms
         self._version: FileVersion | None = None
@@ -144,12 +145,12 @@ class UserDirectory:
     def home_of(self, name: str) -> tuple[str, str] | None:
         """Return the user of this name, in whichever cluster, and the cluster. Raises UsersUnavailableError.
 
-        A directory without a `cluster` has no answer.
+        A directory without a `site` has no answer. The cluster of a user whose line should name one is `NOWHERE`.
         """
         user = self._find(name)
-        if user is None or self._cluster is None:
+        if user is None or self._site is None:
             return None
-        return user, self._known().clusters.get(user, self._cluster)
+        return user, self._site.home_of(self._known().clusters.get(user))
 
     def _find(self, name: str) -> str | None:
         """Return the user of this name, in whichever cluster. Raises UsersUnavailableError."""
@@ -178,7 +179,7 @@ class UserDirectory:
 
     def problems(self) -> list[str]:
         """Return all problems of the file now, including single lines, as `file:line: problem`."""
-        return [*self.unreadable(), *(self._table.problems if self._table else ())]
+        return [*self.unreadable(), *(self._table.problems if self._table else ()), *self._homeless()]
 
     async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
         """Return the user's login if the password is right, else None; see `verify_anywhere`.
@@ -187,12 +188,14 @@ class UserDirectory:
         """
         return self._at_home(await self.verify_anywhere(name, password, address=address))
 
-    async def verify_anywhere(self, name: str, password: str, *, address: str | None = None) -> Login | None:
+    async def verify_anywhere(
+        self, name: str, password: str, *, address: str | None = None, patience_s: float = PATIENCE_S
+    ) -> Login | None:
         """Return the user's login if the password is right, else None. Takes as long for a user who does not exist.
 
         After failures, attempts are delayed as `throttle` says; `address` is an IP address. Attempts take turns, so
         that guessing in parallel is no faster and nobody occupies all places for hashing. Raises UnavailableError if
-        the turn does not come within 30 seconds, and UsersUnavailableError as `find`.
+        the turn does not come within `patience_s`, and UsersUnavailableError as `find`.
         """
         # Failures count for the resolved user: one account has many names, by its details.
         user = self._find(name) or folded(name)
@@ -204,7 +207,7 @@ class UserDirectory:
             # Meanwhile another connection of the same client may have logged in.
             return self._remembered_login(user, secret) or await self._check(user, secret)
 
-        return await self._in_turn(user, address, check)
+        return await self._in_turn(user, address, check, patience_s)
 
     def has_scram(self, *, for_all: bool = False) -> bool:
         """Return True if somebody can log in by SCRAM; with `for_all`, if all users can."""
@@ -277,7 +280,15 @@ class UserDirectory:
 
     def _is_home(self, user: str) -> bool:
         named = self._table.clusters.get(user) if self._table else None
-        return self._cluster is None or named is None or named == self._cluster
+        return self._site is None or self._site.home_of(named) == self._site.own
+
+    def _homeless(self) -> list[str]:
+        """Return a problem if lines lack the name of a cluster."""
+        if self._site is None or not self._site.has_others or self._table is None:
+            return []
+        lacking = [user for user in self._table.users if user not in self._table.clusters]
+        problem = f"{self._path}: {len(lacking)} users name no cluster, and so have mail in none: add `cluster=NAME` to"
+        return [f"{problem} their lines, the first of which is that of {lacking[0]}"] if lacking else []
 
     def _check_home(self, user: str) -> None:
         """Raise OtherClusterError if a user's mail is in another cluster."""
@@ -291,12 +302,16 @@ class UserDirectory:
         return login
 
     async def _in_turn(
-        self, user: str, address: str | None, check: Callable[[], Awaitable[Login | None]]
+        self,
+        user: str,
+        address: str | None,
+        check: Callable[[], Awaitable[Login | None]],
+        patience_s: float = PATIENCE_S,
     ) -> Login | None:
         """Check an attempt in its turn, and count it. Raises UnavailableError, UsersUnavailableError."""
         network = network_of(address or "")
         async with AsyncExitStack() as turn:
-            await self._take_turn(turn, user, network)
+            await self._take_turn(turn, user, network, patience_s)
             login = await check()
             if login is None:
                 self._throttle.failed(user, network, trio.current_time())
@@ -304,14 +319,14 @@ class UserDirectory:
                 self._throttle.succeeded(user, network)
         return login
 
-    async def _take_turn(self, turn: AsyncExitStack, user: str, network: str) -> None:
+    async def _take_turn(self, turn: AsyncExitStack, user: str, network: str, patience_s: float) -> None:
         """Wait for the delay after failures, and for a place for hashing. Raises UnavailableError.
 
         During the delay, only attempts of the same pair wait. The turns of the address and of the user are held for no
         longer than a hash takes: each address waits for one place at a time, and so they come round in order.
         """
         try:
-            with trio.fail_after(PATIENCE_S):
+            with trio.fail_after(patience_s):
                 await turn.enter_async_context(self._pair_turns.of((user, network)))
                 while True:
                     await trio.sleep_until(self._throttle.ready_at(user, network))
@@ -369,7 +384,7 @@ class UserDirectory:
         self._decoy = _decoy(table)
         self._scram = ScramDecoys(table, self.key)
         log.info("users read %s", LogFields({"users": len(table.users), "file": self._path}))
-        for problem in table.problems:
+        for problem in (*table.problems, *self._homeless()):
             log.warning("%s", problem)
 
     def _note_leaving(self, before: UserTable, now: UserTable, *, in_place: bool) -> None:

@@ -1,9 +1,9 @@
 """A connection between the node's core and the process of a door, with many calls at a time, in both directions.
 
 A call names a function of the other side. What it raises of `replicator.errors` is raised here; cancelling a call
-cancels it there. A frame is an array of MessagePack; both sides belong to one run of the program, so what they send is
-believed. Calls that return at once are answered while reading, in the order in which they came, and before whatever
-came after them begins. Each of the others has a task.
+cancels it there. A frame is an array of MessagePack; both sides belong to one node, and fit each other (`interface`),
+so what they send is believed. Calls that return at once are answered while reading, in the order in which they came,
+and before whatever came after them begins. Each of the others has a task.
 """
 
 from __future__ import annotations

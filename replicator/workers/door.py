@@ -11,12 +11,11 @@ import os
 import pickle
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -25,12 +24,12 @@ from replicator.config import Config
 from replicator.errors import ConfigError, DatabaseFailedError, DataError
 from replicator.imap.header_cache import HeaderCache
 from replicator.imap.matching.message_reader import Parsing
-from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.trace import host_name
+from replicator.mail_doors import MailHandlers, Protocol, mail_handlers, site_of
 from replicator.network.certificates import Certificates
-from replicator.network.proxy_header import Client, behind_proxies
+from replicator.network.proxy_header import behind_proxies
 from replicator.network.streams import Handler, guarded
 from replicator.runtime.environment import run_in_thread, wall_clock_ms
 from replicator.runtime.garbage import set_garbage_aside
@@ -49,11 +48,6 @@ from replicator.workers.remote_places import RemotePlaces
 from replicator.workers.remote_users import RemoteTokens, RemoteUsers
 
 log = logging.getLogger(__name__)
-
-Protocol: TypeAlias = Literal["lmtp", "imap", "imaps"]
-"""The language of a listening socket."""
-
-MailHandlers: TypeAlias = Mapping[Protocol, Callable[[trio.abc.Stream, Client], Awaitable[None]]]
 
 READERS = 2  # connections to the database, and so threads, that read at once
 
@@ -164,24 +158,12 @@ class Door:
         return Readers(connections, run_in_thread, damage)
 
 
-def mail_handlers(imap: ImapServices, lmtp: LmtpServer) -> MailHandlers:
-    """Return what serves a connection of each protocol, given these services."""
-
-    async def serve_lmtp(stream: trio.abc.Stream, client: Client) -> None:
-        await lmtp.serve(stream, client.address)
-
-    async def serve(stream: trio.abc.Stream, client: Client, *, tls_first: bool = False) -> None:
-        await serve_imap(stream, imap, address=client.address, secure=client.secure, tls_first=tls_first)
-
-    return {"lmtp": serve_lmtp, "imap": serve, "imaps": partial(serve, tls_first=True)}
-
-
 def _handlers(
     order: Order, channel: Channel, mail: RemoteMail, certificates: Certificates, registry: CollectorRegistry
 ) -> MailHandlers:
     """Return what serves a connection of each protocol."""
     config, refusals = order.config, RefusalMetrics(registry)
-    users = UserDirectory(config.users.passwd_file, key=order.users_key, cluster=config.node.cluster)
+    users = UserDirectory(config.users.passwd_file, key=order.users_key, site=site_of(config))
     users.refresh()
     lmtp = LmtpServer(
         LmtpServices(

@@ -58,7 +58,7 @@ class DoorProcess:
     """The process of one door. Belongs to the event loop.
 
     `interface`: of the core (`interface_digest`); `places`: those of the node, by protocol. `outcome` tells how the
-    process ended, once `ended` is set.
+    process ended, once `ended` is set, and `ended_in_order` whether it was told to.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class DoorProcess:
         self.pid = 0
         self.ended = trio.Event()
         self.outcome = ""
+        self.ended_in_order = False
         self._order = order
         self._interface = interface
         self._core = core
@@ -88,7 +89,7 @@ class DoorProcess:
         finally:
             self.ended.set()
         if not self._accepts:
-            raise DataError(f"the process of door {self.number} {self.outcome or 'was ended'}")
+            raise DataError(f"the process of door {self.number} {self.outcome}")
 
     def retire(self) -> None:
         """Have the process accept no more connections, and end once the last one that it has is over."""
@@ -103,6 +104,7 @@ class DoorProcess:
 
     def end(self) -> None:
         """End the process with its connections."""
+        self.outcome, self.ended_in_order = "was ended", True
         self._scope.cancel()
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
@@ -137,7 +139,8 @@ class DoorProcess:
                 with trio.CancelScope(shield=True):
                     await mail.close()
                     await _end(process)
-        self.outcome = self.outcome or f"has ended ({_how(process.returncode)})"
+        if not self.outcome:
+            self.outcome, self.ended_in_order = f"has ended ({_how(process.returncode)})", process.returncode == 0
 
     async def _serve(self, channel: Channel, task_status: trio.TaskStatus[None]) -> None:
         """Answer the door until its connection ends."""

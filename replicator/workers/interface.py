@@ -1,8 +1,8 @@
-"""What a node's core and its doors must have in common, named by a digest of these parts of the program.
+"""A digest of the parts of the program that a node's core and its doors must have in common.
 
 A door that starts later than the core runs the program as it lies on the disk by then, which may be a newer one. It may
-serve if only other parts have changed, such as IMAP or LMTP: what it and the core send each other, and what it reads
-of the database, then mean the same to both.
+serve if only other parts have changed, such as IMAP or LMTP: values that cross between the two, and rows and bodies in
+the database, then mean the same to both.
 """
 
 from __future__ import annotations
@@ -12,13 +12,25 @@ from pathlib import Path
 
 import replicator
 
-SHARED = ("config", "errors.py", "mail", "store/bodies", "store/db", "users", "workers")
-"""Modules, and packages with all that they have, of the package `replicator`."""
+SHARED = (
+    "protocol",
+    "resync",
+    "replicator/config",
+    "replicator/errors.py",
+    "replicator/mail",
+    "replicator/mime",
+    "replicator/store/attachments",
+    "replicator/store/bodies",
+    "replicator/store/db",
+    "replicator/users",
+    "replicator/workers",
+)
+"""Modules, and packages with all that they have. But for `workers`, they import no others than `replicator/runtime`."""
 
 
 def interface_digest() -> str:
     """Return the digest as the files are now. Raises OSError if one cannot be read."""
-    root = Path(replicator.__file__).parent
+    root = Path(replicator.__file__).parents[1]
     found = blake2b(digest_size=16)
     for path in sorted(file for part in SHARED for file in _modules(root / part)):
         found.update(f"{path.relative_to(root)}\n".encode())

@@ -9,18 +9,20 @@ connections that they have, and end with the last one.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 
 import trio
 from prometheus_client import CollectorRegistry
 
-from replicator.config import Address, Config
+from replicator.config import Config
 from replicator.errors import ConfigError, DataError
 from replicator.imap.services import places_of as imap_places_of
 from replicator.lmtp import places_of as lmtp_places_of
+from replicator.mail_doors import Protocol, addresses_of
 from replicator.network.streams import listen
-from replicator.workers.door import Order, Protocol
+from replicator.workers.door import Order
 from replicator.workers.door_process import CoreServices, DoorProcess
 from replicator.workers.interface import interface_digest
 from replicator.workers.remote_metrics import DoorMetrics
@@ -53,7 +55,7 @@ class Doors:
     """
 
     def __init__(self, config: Config, core: CoreServices, registry: CollectorRegistry) -> None:
-        self.metrics = DoorMetrics(registry)
+        self.metrics = DoorMetrics(registry, has_doors=config.workers.doors > 0)
         self._config = config
         self._core = core
         self._addresses = addresses_of(config)
@@ -92,24 +94,36 @@ class Doors:
         """Have fresh doors accept connections, with the certificates as they are now; the present ones retire.
 
         Those that retire already end with their connections. Raises ConfigError if a fresh door does not open; then
-        all stays as it was. A door that is not open reads the certificates when it is opened.
+        the present ones stay, and fresh ones that have opened retire. A door that is not open reads the certificates
+        when it is opened.
         """
         async with AsyncExitStack() as turns:
             for door in self._doors.values():
                 await turns.enter_async_context(door.turn)
-            with ExitStack() as failure:
-                fresh = list[DoorProcess]()
-                for number in [number for number, door in self._doors.items() if door.accepting is not None]:
-                    try:
-                        fresh.append(await self._start(number))
-                    except (OSError, DataError) as error:
-                        raise ConfigError(f"{error}; the doors stay as they were") from error
-                    failure.callback(fresh[-1].end)
-                failure.pop_all()
-            for process in fresh:
+            for process in await self._start_fresh([number for number, door in self._doors.items() if door.accepting]):
                 self._let_accept(process)
         for retiring in [door.retiring for door in self._doors.values() if door.retiring is not None]:
             await retiring.wait_heard()  # so that whoever connects from now on meets a fresh door
+
+    async def _start_fresh(self, numbers: Sequence[int]) -> list[DoorProcess]:
+        """Return a fresh process of each door. Raises ConfigError if one does not open; then the others retire."""
+        fresh, problems = list[DoorProcess](), list[str]()
+
+        async def start(number: int) -> None:
+            try:
+                fresh.append(await self._start(number))
+            except (OSError, DataError) as error:
+                problems.append(str(error))
+
+        with ExitStack() as failure:
+            failure.callback(_retire, fresh)
+            async with trio.open_nursery() as nursery:
+                for number in numbers:
+                    nursery.start_soon(start, number)
+            if problems:
+                raise ConfigError(f"{problems[0]}; the doors stay as they were")
+            failure.pop_all()
+        return fresh
 
     async def _open(self, number: int) -> None:
         """Open a door, if it is not open by now. Raises OSError, DataError."""
@@ -151,7 +165,8 @@ class Doors:
             door.retiring = None
             self.metrics.retiring -= 1
         if door.accepting is not process:
-            log.info("%s, after another one had replaced it", reason)
+            level = logging.INFO if process.ended_in_order else logging.WARNING
+            log.log(level, "%s, after another one had replaced it", reason)
             return
         door.accepting = None
         del self.metrics.pids[number]
@@ -168,11 +183,6 @@ class Doors:
                 reason = str(error)
 
 
-def addresses_of(config: Config) -> dict[Protocol, Address]:
-    """Return where a node listens for mail clients and MTAs, by the protocol."""
-    found: dict[Protocol, Address | None] = {
-        "lmtp": config.listen.lmtp,
-        "imap": config.listen.imap,
-        "imaps": config.listen.imaps,
-    }
-    return {protocol: address for protocol, address in found.items() if address is not None}
+def _retire(processes: Iterable[DoorProcess]) -> None:
+    for process in processes:
+        process.retire()

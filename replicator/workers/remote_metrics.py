@@ -42,11 +42,12 @@ async def tell_metrics(registry: CollectorRegistry, channel: Channel) -> None:
 
 
 class DoorMetrics(CollectorRegistry):
-    """A view of the core's registry, with what the doors have counted added."""
+    """A view of the core's registry, with what the doors have counted added. `has_doors`: some are configured."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, *, has_doors: bool = True) -> None:
         super().__init__()
         self._core = registry
+        self._has_doors = has_doors
         self._counted: dict[str, dict[tuple[str, Labels], float]] = {}
         self._gauges: dict[int, dict[tuple[str, str, Labels], float]] = {}  # of each process that runs, by its id
         self.pids: dict[int, int] = {}  # of the processes that accept connections, by the door's number
@@ -80,7 +81,7 @@ class DoorMetrics(CollectorRegistry):
             ]
             family.samples += [Sample(name, dict(labels), value) for (name, labels), value in counted.items()]
             yield family
-        if self.pids:
+        if self._has_doors:
             yield from _of_processes(self.pids)
             restarts = "Starts of a door's process after one that had ended by itself."
             yield CounterMetricFamily("replicator_door_restarts", restarts, self.restarts)

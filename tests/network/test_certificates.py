@@ -72,7 +72,7 @@ async def test_handshakes_after_a_reload_use_the_new_certificate(tmp_path: Path,
     new.certificate.replace(paths.certificate)
     new.key.replace(paths.key)
     assert await shown_to(ca, certificates.for_clients()) == "dc1"
-    certificates.reload()
+    certificates.install(certificates.read())
     assert await shown_to(ca, certificates.for_clients()) == "dc2"
 
 
@@ -84,7 +84,7 @@ async def test_broken_file_is_refused_and_the_old_certificate_stays(
     certificates = Certificates(paths)
     (tmp_path / getattr(paths, broken)).write_text("no certificate\n", "ascii")
     with pytest.raises(ConfigError, match=r"^\[tls\]: cannot "):
-        certificates.reload()
+        certificates.install(certificates.read())
     assert await shown_to(ca, certificates.for_clients()) == "dc1"
 
 
@@ -109,7 +109,7 @@ def test_error_names_the_file_and_what_is_wrong_with_it(
     else:
         file.write_bytes(content)
     with pytest.raises(ConfigError, match=why):
-        certificates.reload()
+        certificates.install(certificates.read())
 
 
 def test_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path: Path, ca: trustme.CA) -> None:
@@ -120,7 +120,7 @@ def test_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path: P
     kind = serialization.PrivateFormat.PKCS8
     paths.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, kind, locked))
     with pytest.raises(ConfigError, match="the key has a passphrase; remove it"):
-        certificates.reload()
+        certificates.install(certificates.read())
 
 
 def test_name_of_a_certificate_is_short_and_printable() -> None:
@@ -163,11 +163,11 @@ async def test_clients_are_shown_the_certificate_with_the_name_that_they_ask_for
     new = for_clients(ca, tmp_path, "third", "imap.example.net")
     new.file.replace(tmp_path / "second.pem")
     new.key.replace(tmp_path / "second.key")
-    certificates.reload()
+    certificates.install(certificates.read())
     assert await shown_to(ca, certificates.for_clients(), "imap.example.net") == "third"
     (tmp_path / "second.key").write_text("no key\n", "ascii")
     with pytest.raises(ConfigError, match=r"^\[\[certificate\]\]: cannot use .*second.pem with its key .*second.key"):
-        certificates.reload()
+        certificates.install(certificates.read())
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ async def test_certificate_that_makes_no_sense_is_refused_and_the_old_one_stays(
     der = ssl.PEM_cert_to_DER_cert(config.file.read_text("ascii"))
     config.file.write_text(ssl.DER_cert_to_PEM_cert(der.replace(was, becomes)), "ascii")
     with pytest.raises(ConfigError, match=r"^\[\[certificate\]\]: cannot read .*first\.pem"):
-        certificates.reload()
+        certificates.install(certificates.read())
     assert await shown_to(ca, certificates.for_clients()) == "first"
 
 
@@ -216,6 +216,6 @@ def test_authority_of_the_identity_provider_is_read_with_the_certificates(tmp_pa
     assert list(certificates.files()) == [file]
     file.write_text("nonsense\n", "ascii")
     with pytest.raises(ConfigError, match=r"^\[oauth\]: cannot "):
-        certificates.reload()
+        certificates.install(certificates.read())
     assert certificates.for_provider() is context
     assert Certificates(None, oauth=replace(oauth, jwks=tmp_path / "keys.json", ca=None)).for_provider() is None

@@ -45,7 +45,9 @@ async def test_doors_add_to_what_the_core_counts_and_leave_it_when_they_end(
     assert found["replicator_lmtp_delivery_seconds_bucket", "0.005"] == 1
     assert found["replicator_lmtp_delivery_seconds_bucket", "0.05"] == 7
     assert found["replicator_refusals_total", "http/http_connections"] == 1
-    assert not any(name.startswith("replicator_door") for name, _ in found)
+    assert not any(name.startswith(("replicator_door_cpu", "replicator_door_resident")) for name, _ in found)
+    assert found["replicator_door_restarts_total", ""] == found["replicator_doors_retiring", ""] == 0
+    assert not any(name.startswith("replicator_door") for name, _ in shown(DoorMetrics(registry, has_doors=False)))
 
 
 async def test_what_there_is_now_at_a_door_ends_with_it(

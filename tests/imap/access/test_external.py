@@ -221,7 +221,7 @@ async def test_certificate_that_is_not_valid_fails_the_handshake(
     )
     if what == "no list":
         door.clients.revoke(door.directory / "crl.pem", until=NOW - DAY)
-        door.certificates.reload()
+        door.certificates.install(door.certificates.read())
     async with door.over_tls(certificate, tls_1_2=tls_1_2) as client:
         assert await alert(client) == told
     [said] = [record.getMessage() for record in caplog.records]
@@ -236,7 +236,7 @@ async def test_certificate_that_is_revoked_at_a_reload_is_refused(door: Door) ->
     async with door.over_tls(certificate) as client:
         assert "AUTH=EXTERNAL" in await client.line()
     door.clients.revoke(door.directory / "crl.pem", 100)
-    door.certificates.reload()
+    door.certificates.install(door.certificates.read())
     async with door.over_tls(certificate) as client:
         assert await alert(client) == "SSLV3_ALERT_CERTIFICATE_REVOKED"
 
@@ -282,11 +282,11 @@ def test_broken_file_is_refused_by_name(certificates: Certificates, tmp_path: Pa
     before = certificates.for_imap()
     (tmp_path / name).write_text("nonsense\n", "ascii")
     with pytest.raises(ConfigError, match=rf"^\[client_certificates\]: cannot .*{name}"):
-        certificates.reload()
+        certificates.install(certificates.read())
     assert certificates.for_imap() is before
     (tmp_path / name).write_bytes((tmp_path / f"{MAIL}.key").read_bytes())
     with pytest.raises(ConfigError, match=rf"^\[client_certificates\]: cannot .*{name}"):
-        certificates.reload()
+        certificates.install(certificates.read())
 
 
 def test_authority_of_clients_is_shown_with_the_other_certificates(certificates: Certificates, tmp_path: Path) -> None:
@@ -323,6 +323,6 @@ def test_session_that_tls_resumes_counts_until_the_next_reload(
     assert (resumed, name) == (False, "alice")
     assert connect(session)[1:] == (True, "alice")
     clients.revoke(tmp_path / "crl.pem", 100)
-    certificates.reload()
+    certificates.install(certificates.read())
     with pytest.raises(ssl.SSLCertVerificationError, match="certificate revoked"):
         connect(session)

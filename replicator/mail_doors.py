@@ -1,0 +1,48 @@
+"""The doors for mail clients and MTAs, whichever process serves them: their addresses, and what serves a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Literal, TypeAlias
+
+import trio
+
+from replicator.config import Address, Config
+from replicator.imap.server import serve_imap
+from replicator.imap.services import ImapServices
+from replicator.lmtp import LmtpServer
+from replicator.network.proxy_header import Client
+from replicator.users import Site
+
+Protocol: TypeAlias = Literal["lmtp", "imap", "imaps"]
+"""The language of a listening socket."""
+
+MailHandlers: TypeAlias = Mapping[Protocol, Callable[[trio.abc.Stream, Client], Awaitable[None]]]
+
+
+def addresses_of(config: Config) -> dict[Protocol, Address]:
+    """Return where a node listens for mail clients and MTAs, by the protocol."""
+    found: dict[Protocol, Address | None] = {
+        "lmtp": config.listen.lmtp,
+        "imap": config.listen.imap,
+        "imaps": config.listen.imaps,
+    }
+    return {protocol: address for protocol, address in found.items() if address is not None}
+
+
+def mail_handlers(imap: ImapServices, lmtp: LmtpServer) -> MailHandlers:
+    """Return what serves a connection of each protocol, given these services."""
+
+    async def serve_lmtp(stream: trio.abc.Stream, client: Client) -> None:
+        await lmtp.serve(stream, client.address)
+
+    async def serve(stream: trio.abc.Stream, client: Client, *, tls_first: bool = False) -> None:
+        await serve_imap(stream, imap, address=client.address, secure=client.secure, tls_first=tls_first)
+
+    return {"lmtp": serve_lmtp, "imap": serve, "imaps": partial(serve, tls_first=True)}
+
+
+def site_of(config: Config) -> Site:
+    """Return where the node is, for its users."""
+    return Site(config.node.cluster, has_others=len(config.clusters) > 1)
