@@ -285,7 +285,7 @@ class KnownMasters:
         self._file(scope, record)
 
     def _cover(self, scope: str, covering: str | None) -> None:
-        """Note the scope that covers this one, or None if only the root knows. What this node holds covers itself."""
+        """Note the scope that covers this one; None: only the root knows. A scope held here covers itself."""
         if wider(scope) is None:
             return
         record = self._record(scope)

@@ -1,4 +1,4 @@
-"""What a node knows of one scope in the present term, and the table of its changes (design section 5)."""
+"""A node's knowledge of one scope in the present term, and the table of its changes (design section 5)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ MOVING = HELD - {Standing.OURS}
 
 @dataclass(slots=True)
 class ScopeRecord:
-    """What a node knows of one scope in the present term.
+    """A node's knowledge of one scope in the present term.
 
     A scope without a record is UNKNOWN. A part that a wider scope covers is UNKNOWN too: its master is that of the
     wider one.

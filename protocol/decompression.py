@@ -39,7 +39,7 @@ class Decompressor:
         self._received += data
 
     def step(self) -> bytes | None:
-        """Return what the next blocks stand for; None if no bytes are left. Raises ProtocolError."""
+        """Return the decompressed data of the next blocks; None if no bytes are left. Raises ProtocolError."""
         if not self._received:
             return None
         size = self._step_bytes()

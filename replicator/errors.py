@@ -16,7 +16,7 @@ class MailError(Exception):
 
 
 class FolderNotFoundError(MailError):
-    """There is no such folder."""
+    """A folder that does not exist."""
 
 
 class FolderExistsError(MailError):

@@ -1,4 +1,4 @@
-"""The doors for mail clients and MTAs, whichever process serves them: their addresses, and what serves a connection."""
+"""The doors for mail clients and MTAs, in any process: their addresses, and the functions that serve connections."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def addresses_of(config: Config) -> dict[Protocol, Address]:
 
 
 def mail_handlers(imap: ImapServices, lmtp: LmtpServer) -> MailHandlers:
-    """Return what serves a connection of each protocol, given these services."""
+    """Return the function that serves a connection by these services, by protocol."""
 
     async def serve_lmtp(stream: trio.abc.Stream, client: Client) -> None:
         await lmtp.serve(stream, client.address)

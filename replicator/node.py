@@ -245,7 +245,7 @@ def umask_of(config: Config) -> int:
 
 
 def _warn_of_exposed(config: Config, certificates: Certificates) -> None:
-    """Log what others on this machine can read. What is the operator's own, a node does not change."""
+    """Log which files and directories others on this machine can read. A node does not change the operator's own."""
     warnings = [exposed_directory(config.node.data), exposed_file(config.users.passwd_file)]
     shareable = filter(None, (config.content.attachments, config.checkpoint.directory))
     warnings += [exposed_directory(directory, may_be_shared=True) for directory in shareable]

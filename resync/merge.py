@@ -152,7 +152,7 @@ def _survivors(ours: MailboxState, theirs: MailboxState, modseq: int) -> list[Ro
 
 
 def _of_both(mine: Row | None, other: Row | None, ours: MailboxState, theirs: MailboxState) -> Row | None:
-    """Return what becomes of a message that the sides do not show alike, or None if its last placement is expunged.
+    """Return the merged row of a message that the sides show differently; None: its last placement is expunged.
 
     The save date comes with the row that gives the UID, so that no UID changes its date.
 

@@ -115,7 +115,7 @@ class NodeClient:
         return self._parsed(_mailboxes, self._ask("GET", "/api/v1/mailboxes", {"user": user}))
 
     def quota(self, user: str) -> QuotaStatus:
-        """Return what the user's mail takes, and may take."""
+        """Return the usage and the limits of the user's mail."""
         return self._parsed(_quota_status, self._ask("GET", f"/api/v1/users/{_segment(user)}/quota"))
 
     def make_folder(self, user: str, name: str) -> None:

@@ -195,7 +195,7 @@ WORKERS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class WorkersConfig:
-    """Processes. `doors`: those that serve IMAP and LMTP; 0: the node's one process does."""
+    """Numbers of processes. `doors`: processes that serve IMAP and LMTP; 0: the node's one process serves them."""
 
     doors: int = 0
 
@@ -306,7 +306,7 @@ class OauthConfig:
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """The HTTP listener. `tokens`: the file of those who may use it; None: whoever can connect may do everything.
+    """The HTTP listener. `tokens`: the file of its tokens; None: every client that can connect may do everything.
 
     `directories`: absolute paths and `s3://` URLs below which the holder of a token may have inventories written; None:
     `inventories` in `node.data` and below `checkpoint.url`.

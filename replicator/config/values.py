@@ -278,7 +278,7 @@ def algorithms(value: object) -> tuple[str, ...]:
 
 
 def keys_location(file: Callable[[object], Path]) -> Callable[[object], Path | str]:
-    """Return a parser of what `file` parses, or of an `https://` URL."""
+    """Return a parser of an `https://` URL, or else of a path, which `file` parses."""
 
     def parse(value: object) -> Path | str:
         name = text(value)

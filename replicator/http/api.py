@@ -104,7 +104,7 @@ async def put_folder(services: HttpServices, request: Request) -> Response:
 
 
 async def get_quota(services: HttpServices, request: Request) -> Response:
-    """Return what the user's mail takes here, and may take."""
+    """Return the usage at this node and the limits of the user's mail."""
     user = _known_user(services, request)
     quota = await services.mail.quota(user)
     limits = quota.limits

@@ -24,7 +24,7 @@ class Destinations:
     endpoint: str | None = None
 
     def check(self, to: str, endpoint: str | None) -> None:
-        """Return if an inventory may go there. Raises ProblemError. What links in a place lead to is the operator's."""
+        """Check that an inventory may go there. Raises ProblemError. The operator answers for the links in a place."""
         if not any(_is_within(to, place) for place in self.places):
             allowed = ", ".join(self.places) or "nowhere"
             raise ProblemError(

@@ -93,11 +93,11 @@ class SearchTextControl(Protocol):
 
     @property
     def status(self) -> SearchTextStatus | None:
-        """Their progress; None: there are none now."""
+        """Progress of the search texts; None: there are none now."""
         ...
 
     def begin_anew(self) -> None:
-        """Delete all of them soon, and make them anew."""
+        """Delete all search texts soon, and make them anew."""
         ...
 
 

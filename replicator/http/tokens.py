@@ -1,4 +1,4 @@
-"""Tokens of the HTTP listener: a file with a line `name:role:sha256` for each, and who holds what.
+"""Tokens of the HTTP listener: a file with a line `name:role:sha256` for each, and the rights of their holders.
 
 The secret of a token is 256 random bits, so its plain SHA-256 tells nothing about it: unlike a password, it cannot be
 guessed, neither through the listener nor from the file. At every request the file is examined, as the passwd-file is,

@@ -197,7 +197,7 @@ class Selection:
     def announce(
         self, *, expunges: bool, arrivals: bool = True, flags: bool = True, with_uid: bool = False
     ) -> Iterator[list[bytes]]:
-        """Gather changes now, and return what yields their responses; without `expunges`, expunged messages wait.
+        """Gather changes now, and return an iterator of their responses; without `expunges`, expunged messages wait.
 
         So do new messages without `arrivals`, and changed ones without `flags` (RFC 5465 section 3.1).
 
@@ -215,7 +215,7 @@ class Selection:
     def _told(
         self, reached: int, last: int, *, expunges: bool, arrivals: bool, flags: bool, with_uid: bool
     ) -> Iterator[list[bytes]]:
-        """Yield responses for what was gathered while this was HIGHESTMODSEQ, and this the last UID."""
+        """Yield responses for the gathered changes. `reached` was HIGHESTMODSEQ then, and `last` the last UID."""
         if expunges:
             expunged, self._expunged = sorted(self._expunged, reverse=True), set()
             for some in self._in_parts(expunged):

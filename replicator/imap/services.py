@@ -73,7 +73,7 @@ class Tokens(Protocol):
         ...
 
     async def claimed_name(self, token: str) -> str | None:
-        """Return whom a token names, whoever made it; None if it names nobody."""
+        """Return the user's name in a token whose signature is not checked; None if it has none."""
         ...
 
     async def check(self, token: str) -> Identity:

@@ -229,7 +229,7 @@ class Session:
         return self._notifications.wishes if self._notifications is not None else Wishes()
 
     def notify(self, notifications: Notifications | None) -> None:
-        """Replace what the client wants to hear of unasked."""
+        """Replace the notifications that the client has asked for; None: it has asked for none."""
         if self._notifications is not None:
             self._notifications.close()
         self._notifications = notifications
@@ -280,7 +280,7 @@ class Session:
 
     @contextmanager
     def reading_within(self, seconds: float) -> Iterator[None]:
-        """Give what reads bodies in this block so much time in all. What is sent in it takes what it takes."""
+        """Limit the time in which bodies are read in this block, in seconds from its start. Sending has no limit."""
         self._read_until = trio.current_time() + seconds
         try:
             yield

@@ -1,4 +1,4 @@
-"""The count of a command's work: what it takes, whatever the mailbox holds, has a limit."""
+"""The count of a command's work, which has a limit regardless of the contents of the mailbox."""
 
 from __future__ import annotations
 

@@ -113,10 +113,10 @@ class BodyReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outliner:
-    """Maker of what a door wants to be kept of each body, so that it need not read it to answer: its outline.
+    """Maker of outlines: the data of bodies that a door wants to be kept, so that it can answer without reading them.
 
     `outline` returns the outline of a body, or nothing if the body is always to be read. `wanted` returns the gap of
-    the skeleton whose beginning the outline is to be made of, too. Both run in a thread, keep no state, and raise
+    the skeleton whose beginning the outline also needs. Both run in a thread, keep no state, and raise
     nothing. `version` rises with each change of what `outline` returns.
     """
 
@@ -127,9 +127,9 @@ class Outliner:
 
 @dataclass(frozen=True, slots=True)
 class SearchTextMaker:
-    """Maker of what a door wants to be kept of each body, so that it need not read it to search: its search text.
+    """Maker of search texts: data of bodies that a door wants to be kept, so that it can search without reading them.
 
-    `lacks_text` returns True if a skeleton lacks any of what the search text is made of. `make` returns the search text
+    `lacks_text` returns True if a skeleton lacks a part that the search text is made of. `make` returns the search text
     of a skeleton that lacks nothing; or nothing if the body is always to be read. They run in a thread, keep no state,
     and raise nothing. `version` rises with each change of what `make` returns.
     """
@@ -140,7 +140,7 @@ class SearchTextMaker:
 
 
 class SearchTextSlice(NamedTuple):
-    """The search texts of the first `messages` of those asked for, by content hash. A message without one is read."""
+    """The search texts of the first `messages` requested messages, by content hash. A message without one is read."""
 
     texts: Mapping[bytes, bytes]
     messages: int
@@ -266,7 +266,7 @@ class MailStore(Protocol):
         ...
 
     async def quota(self, user: str) -> Quota:
-        """Return what the user's mail takes, and may take. Looks at all folders at the first call for a user only."""
+        """Return usage and limits of the user's mail. Looks at all folders at the first call for a user only."""
         ...
 
     async def check_quota(self, user: str, messages: int, size_bytes: int) -> None:

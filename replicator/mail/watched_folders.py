@@ -70,7 +70,7 @@ Annotations: TypeAlias = Mapping[str, bytes]
 
 
 def value_digest(value: bytes) -> bytes:
-    """Return what stands for the value of an annotation in memory."""
+    """Return the digest by which the value of an annotation is kept in memory."""
     return blake2b(value, digest_size=_DIGEST_BYTES).digest()
 
 
@@ -79,7 +79,7 @@ class FolderTree:
     """All folders of a user, with what the user has subscribed to. Immutable.
 
     `names`: mailbox id -> name. `children`: number of folders below a name, which may have no folder itself.
-    `annotations`: mailbox id, or `NOWHERE` for the account -> those that there are, also of folders that do not show.
+    `annotations`: mailbox id, or `NOWHERE` for the account -> its annotations, also of folders that do not show.
     """
 
     folders: Mapping[str, WatchedFolder] = field(default_factory=dict)

@@ -115,7 +115,7 @@ class Header:
 
     @cached_property
     def _positions(self) -> dict[bytes, list[int]]:
-        """The positions among the fields of those with a name."""
+        """Positions in `fields`, ascending, by the name of the field."""
         positions: dict[bytes, list[int]] = {}
         for position, (name, _) in enumerate(self.fields):
             positions.setdefault(name, []).append(position)

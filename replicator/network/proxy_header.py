@@ -41,7 +41,7 @@ PORTS_BYTES = 4
 
 
 class ProxyHeaderError(Exception):
-    """There is no valid header."""
+    """A missing or invalid header."""
 
 
 def client_of(fixed: bytes, rest: bytes) -> str | None:

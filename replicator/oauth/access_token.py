@@ -60,7 +60,7 @@ class AccessTokens:
         return self._config.scopes
 
     async def claimed_name(self, token: str) -> str | None:
-        """Return whom a token names, whoever made it; None if it names nobody."""
+        """Return the user's name in a token whose signature is not checked; None if it has none."""
         await trio.lowlevel.checkpoint()
         try:
             # Nothing but the counting of failed attempts rests on it.

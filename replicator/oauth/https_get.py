@@ -21,7 +21,7 @@ READ_BYTES = 16 * KIB
 
 
 class HttpsError(Exception):
-    """There is no usable answer. The text says why, without a final stop."""
+    """Lack of a usable answer. The text says why, without a final stop."""
 
 
 async def https_get(url: str, context: ssl.SSLContext, *, body_bytes_max: int) -> bytes:

@@ -40,7 +40,7 @@ _PUBLIC = ("kty", "n", "e", "crv", "x", "y")
 
 
 class KeySetError(Exception):
-    """There are no keys. The text says why, without a final stop."""
+    """Lack of keys. The text says why, without a final stop."""
 
 
 @dataclass(frozen=True, slots=True)

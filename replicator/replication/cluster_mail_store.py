@@ -471,7 +471,7 @@ def _tree(user: str) -> MailboxKey:
 
 
 def _room_of(messages: Sequence[NewMessage]) -> Usage:
-    """Return what the messages will take."""
+    """Return the number and the total size of messages to be stored."""
     return Usage(len(messages), sum(map(_size_bytes, messages)))
 
 
@@ -503,7 +503,7 @@ def _entries(mails: Sequence[NewMail]) -> Iterator[Sequence[NewMail]]:
 
 
 async def _usage_of(messages: Sequence[Message]) -> Usage:
-    """Return what the messages take; pause where they are many."""
+    """Return the number and the total size of the messages; pause where they are many."""
     size_bytes = 0
     for some in _batches(messages, AT_ONCE):
         size_bytes += sum(message.size_bytes for message in some)

@@ -19,10 +19,10 @@ Lines = list[bytes]
 def edit_lines(
     path: Path, read: Callable[[Path], Lines], change: Callable[[Lines], Lines], *, create: bool = False
 ) -> None:
-    """Replace the lines of a file, with their line ends, by those that `change` makes of them. Blocks.
+    """Replace the lines of a file, line ends included, by the result of `change`. Blocks.
 
     With `create`, a missing file counts as empty, and the new one is readable by its owner only. Raises OSError, and
-    what `read` and `change` raise.
+    the errors of `read` and `change`.
     """
     path = path.resolve()  # replace the target of a symbolic link, not the link
     with _locked(path.parent):

@@ -41,7 +41,7 @@ Reached = tuple[Limit | None, int, "dict[Place, None]"]
 
 
 class Doorkeeper(Protocol):
-    """Whoever gives the places of one door to its connections: `Places`, or who asks for them in another process."""
+    """Interface that gives places of one door to its connections: `Places`, or a class that asks it over a channel."""
 
     def admit(self, address: str) -> AbstractAsyncContextManager[Place | None]:
         """Hold a place while the block runs. Yields None if there is none.
@@ -56,7 +56,7 @@ class Doorkeeper(Protocol):
 
 
 class Keeper(Protocol):
-    """Whoever knows what the holder of a place does."""
+    """Interface by which a place reports that its holder is busy, or no longer busy."""
 
     def keep(self, place: Place) -> None:
         """See `Place.busy`."""

@@ -11,7 +11,7 @@ SIZE_UNITS_BYTES = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 SIZE_MAX_BYTES = 2**60
 """SQLite's and Python's file offsets are signed 64-bit numbers; this leaves room for sums."""
 MESSAGES_MAX = 10**12
-"""Of one user: more than any disk holds."""
+"""Limit of the messages of one user: more than any disk holds."""
 
 
 def parse_size(text: str) -> int | None:

@@ -1,10 +1,10 @@
 """Users with mail on this node: a passwd-file in Dovecot's format, `user:{SCHEME}hash[:other fields]`.
 
 `names` maps addresses to users, `schemes` checks password hashes, `scram` lets users log in without sending their
-password (`scram_decoys` if they cannot), `bearer` reads what clients say who show an access token, `passwd_file` reads
-and edits the file, `quota_limits` understands what it says of quotas, `home_cluster` what it says of clusters,
-`throttle` and `turns` slow guessing down, `directory` answers the doors. A user's name is always in lower case, however
-it was written. Passwords are never logged and never kept, not even here.
+password (`scram_decoys` if they cannot), `bearer` reads messages with an access token, `passwd_file` reads and edits
+the file, `quota_limits` reads its quotas, `home_cluster` its clusters, `throttle` and `turns` slow guessing down,
+`directory` answers the doors. A user's name is always in lower case, however it was written. Passwords are never logged
+and never kept, not even here.
 """
 
 from replicator.users.bearer import (

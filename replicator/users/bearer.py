@@ -60,7 +60,7 @@ def oauthbearer_challenge(fault: TokenFault, scopes: Sequence[str]) -> bytes:
 
 
 def xoauth2_challenge(fault: TokenFault, scopes: Sequence[str]) -> bytes:
-    """Return the same for XOAUTH2, which has statuses of HTTP."""
+    """Return the challenge of XOAUTH2 that tells why a token is refused, by a status of HTTP, and the scopes needed."""
     return _printed({"status": _HTTP_STATUS[fault], "schemes": "bearer"}, scopes)
 
 

@@ -67,7 +67,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A user who has logged in, and on what that rests: `UserDirectory.holds` looks at it again later.
+    """A user who has logged in, and the grounds of the login, which `UserDirectory.holds` checks again later.
 
     `password`: the hash of the password that was right; None: an identity was shown, which ends at `until_ms`.
     """

@@ -32,7 +32,7 @@ USER_MAX_BYTES = 254
 
 
 NO_HASH = "*"
-"""Stands in place of a hash: the user logs in without a password, by a token or a certificate, or not at all."""
+"""Placeholder for a hash: the user logs in without a password, by a token or a certificate, or not at all."""
 
 NO_USERS = b"# user:{SCHEME}hash\n"
 """Contents of a file without users: nodes reject an empty one."""

@@ -33,7 +33,7 @@ ARGON2 = CryptContext(
     schemes=["argon2"], argon2__type="ID", argon2__memory_cost=19_456, argon2__time_cost=2, argon2__parallelism=1
 )
 SHA512_CRYPT = CryptContext(schemes=["sha512_crypt"], sha512_crypt__default_rounds=50_000)
-"""For files that older servers read too; about as slow as Argon2."""
+"""Hashing context for files that older servers read too; about as slow as Argon2."""
 
 ARGON2_MEMORY_MAX_KIB = 256 * 1024
 """Limit of the memory that a hash requires for its check: a typing error in a hash must not stop the node."""

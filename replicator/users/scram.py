@@ -1,7 +1,7 @@
-"""SCRAM-SHA-256 (RFC 5802, RFC 7677): what is stored of a password, and the server's side of an exchange. No I/O.
+"""SCRAM-SHA-256 (RFC 5802, RFC 7677): the stored form of a password, and the server's side of an exchange. No I/O.
 
-Who has what is stored can impersonate the server, but cannot log in. Who listens to an exchange can try passwords, as
-with a stolen hash: doors offer SCRAM where they would take a password, and nowhere else.
+An attacker who has the stored form can impersonate the server, but cannot log in. One who listens to an exchange can
+try passwords, as with a stolen hash: doors offer SCRAM where they would take a password, and nowhere else.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Delays of password attempts after failed ones. No I/O: the time is an argument.
 
-What somebody's guesses cost others is kept small by who is counted. A failure counts against its pair of a user and an
-address. Only the few that a pair has free count against the user and the address too. So one address that guesses at
-one user delays that pair alone; the user is delayed after guesses from several addresses, and the address after guesses
-at several users. Whoever has logged in from an address before is delayed there by failures of that pair alone, and an
-address from which somebody has logged in may have many more failures.
+Failures are counted so that one person's guesses delay others little. A failure counts against its pair of a user and
+an address. Only the few failures that a pair has free count against the user and the address too. So one address that
+guesses at one user delays that pair alone; the user is delayed after guesses from several addresses, and the address
+after guesses at several users. A user who has logged in from an address before is delayed there by failures of that
+pair alone, and an address from which a user has logged in may have many more failures.
 
 Each of these has a level that rises by one with a failure and leaks away over time. Up to a free allowance nothing
 waits; above it, each failure doubles the delay, up to a limit that a person who mistyped can bear. The delay counts

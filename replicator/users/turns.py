@@ -12,7 +12,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Turns(Generic[K]):
-    """At most one turn of each key is held at a time."""
+    """Turns of keys: at most one turn of each key is held at a time."""
 
     def __init__(self) -> None:
         self._semaphores: WeakValueDictionary[K, trio.Semaphore] = WeakValueDictionary()

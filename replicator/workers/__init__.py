@@ -1,4 +1,4 @@
-"""Doors in processes of their own: whatever serves a client, and need not be in the core, uses further cores.
+"""Doors in processes of their own: work for clients that need not be in the core process uses further CPU cores.
 
 The core process listens, and starts the doors' processes (`processes`), which inherit the listening sockets and accept
 from them (`door`). All that a door asks of the node goes over one connection (`channel`, `packing`). `remote_mail` is

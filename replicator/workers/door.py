@@ -161,7 +161,7 @@ class Door:
 def _handlers(
     order: Order, channel: Channel, mail: RemoteMail, certificates: Certificates, registry: CollectorRegistry
 ) -> MailHandlers:
-    """Return what serves a connection of each protocol."""
+    """Return the function that serves a connection, by protocol."""
     config, refusals = order.config, RefusalMetrics(registry)
     users = UserDirectory(config.users.passwd_file, key=order.users_key, site=site_of(config))
     users.refresh()

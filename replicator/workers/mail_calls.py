@@ -1,4 +1,4 @@
-"""The core's answers to what the process of one door asks of the node's mail. `remote_mail` is the other end."""
+"""The core's answers to calls of one door's process about the node's mail. `remote_mail` is the other end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CoreMail(MailStore, Protocol):
 
 
 class MailCalls:
-    """The calls of one door. `close` ends what it was sending. Belongs to the event loop."""
+    """The mail calls of one door. `close` discards its unfinished uploads. Belongs to the event loop."""
 
     def __init__(
         self, channel: Channel, mail: CoreMail, store: Published, run_in_thread: ThreadRunner = run_in_thread

@@ -61,7 +61,7 @@ class MailFeed:
         }
 
     def close(self) -> None:
-        """Tell nothing any more."""
+        """Stop telling the door of changes."""
         self._store.listeners.remove(self._note)
 
     def follow(self, mailbox_id: bytes) -> None:
@@ -73,7 +73,7 @@ class MailFeed:
         await self._all_told.wait()
 
     async def run(self) -> None:
-        """Tell the door of what is too much to be told at once, until cancelled."""
+        """Tell the door of changes that are too many to be told at once, until cancelled."""
         while True:
             await self._has_untold.wait()
             self._has_untold.clear()

@@ -1,7 +1,7 @@
 """The values of calls between the core and a door, as MessagePack.
 
-A dataclass of those below and a set arrive as what they were. A named tuple arrives as a plain tuple: whoever takes it
-makes it again, as `message_of` does.
+A set, and a dataclass that is listed below, arrive with their type. A named tuple arrives as a plain tuple: the
+receiver makes it again, as `message_of` does.
 """
 
 from __future__ import annotations

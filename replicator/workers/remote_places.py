@@ -96,7 +96,7 @@ class _HeldPlace(Place):
 
 
 class PlaceCalls:
-    """What the process of one door asks of the places, in the core."""
+    """The core's answers to calls of one door's process about its places."""
 
     def __init__(self, channel: Channel, protocol: str, places: Places) -> None:
         self._channel = channel

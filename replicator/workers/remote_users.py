@@ -68,7 +68,7 @@ class RemoteTokens:
 
 
 class UserCalls:
-    """The core's answers to what the process of one door asks of the users."""
+    """The core's answers to calls of one door's process about users."""
 
     def __init__(self, channel: Channel, users: UserDirectory, tokens: AccessTokens | None) -> None:
         self._users = users

@@ -124,7 +124,7 @@ class RemoteUploads:
 
 
 class _Upload:
-    """A body that a door sends. `close` waits for what uses it: the door may have given that up in the middle."""
+    """A body that a door sends. `close` waits for the calls that use it, which the door may have cancelled."""
 
     def __init__(self, mail: Inboxes) -> None:
         self._stack = AsyncExitStack()

@@ -9,7 +9,7 @@ from protocol.values import Dot, UidSet
 from resync.row import Row
 
 NOWHERE = b""
-"""In place of a mailbox id: an annotation belongs to the user's account, not to a folder."""
+"""Value in place of a mailbox id for an annotation that belongs to the user's account, not to a folder."""
 
 
 class MailAdd(NamedTuple):

@@ -1,4 +1,4 @@
-"""Where the door is that a test talks to: in the core's process, or in one of its own. Most tests try both in CI."""
+"""Places of the door that a test talks to: the core's process, or one of its own. Most tests try both in CI."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.one_node import HookedMail
 ARRANGEMENTS = first(1, ["in the core", "apart"])
 
 in_the_core = pytest.mark.parametrize("served", ["in the core"], indirect=True)
-"""For tests of which piece of a large message the mail store gets when: a door of its own hands on larger ones."""
+"""Mark of tests of when the mail store gets which piece of a large message: a door of its own hands on larger ones."""
 
 
 def folder_views_of(served: ImapServices) -> FolderViews:

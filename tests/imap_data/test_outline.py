@@ -116,6 +116,6 @@ def test_body_has_no_outline(which: str) -> None:
 
 
 def test_version_rises_with_each_change_of_what_outlines_tell() -> None:
-    """If this fails, let VERSION rise, so that nodes make their outlines anew; or the hard mails have changed."""
+    """On failure, increase VERSION, so that nodes make their outlines anew; or the hard mails have changed."""
     made = hashlib.sha256(b"".join(outline_of(Skeleton(raw)) for raw in HARD_MAILS.values())).hexdigest()
     assert (VERSION, made[:16]) == (3, "da06cc44b25c8fae")

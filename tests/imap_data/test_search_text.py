@@ -119,7 +119,7 @@ def test_search_text_tells_what_the_body_tells(raw: bytes, wanted: str) -> None:
 @settings(max_examples=examples(200, 2000), deadline=None)
 @given(raw=parts(), data=st.data())
 def test_search_text_tells_what_is_in_the_body(raw: bytes, data: st.DataObject) -> None:
-    """As above, with keys that are there."""
+    """Keys that occur in the message match alike by its search text and by its body."""
     whole = raw.decode("utf-8", "ignore")
     start = data.draw(st.integers(0, len(whole)))
     by_search_text, by_body = told(raw, whole[start : start + data.draw(st.integers(0, 8))])
@@ -178,6 +178,6 @@ def test_skeleton_lacks_text_if_that_is_in_a_gap(skeleton: Skeleton, *, lacks: b
 
 
 def test_version_rises_with_each_change_of_what_search_texts_tell() -> None:
-    """If this fails, let VERSION rise, so that nodes make their search texts anew; or the hard mails have changed."""
+    """On failure, increase VERSION, so that nodes make their search texts anew; or the hard mails have changed."""
     made = hashlib.sha256(b"".join(search_text_of(Skeleton(raw)) for raw in HARD_MAILS.values())).hexdigest()
     assert (VERSION, made[:16]) == (1, "9e5902bc5bfdaa29")

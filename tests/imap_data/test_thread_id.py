@@ -61,7 +61,7 @@ def test_other_messages_have_other_thread_ids(name: str) -> None:
 
 
 def test_thread_id_is_always_this_one() -> None:
-    """If this fails, clients see other THREADIDs than before, which RFC 8474 section 5.2 forbids."""
+    """A failure means that clients see other THREADIDs than before, which RFC 8474 section 5.2 forbids."""
     assert FIRST == "Tc86469caf2f5f48af1155852002e649f"
     assert told("Subject: x") == "T" + "00" * 16
 

@@ -68,7 +68,7 @@ async def services(
 
 
 pieces_as_they_come = pytest.mark.parametrize("services", ["in the core"], indirect=True)
-"""For tests of when the store gets which piece: a door of its own hands on larger ones, later (`RemoteSink`)."""
+"""Mark of tests of when the store gets which piece: a door of its own hands on larger ones, later (`RemoteSink`)."""
 
 
 def stored(user: str, uid: int = 1) -> bytes:

@@ -62,7 +62,7 @@ class Beliefs:
             self.folders["INBOX"], self.annotations["INBOX"] = None, {**self.annotations[new]}
 
     def agree(self, seen: "Beliefs") -> None:
-        """Check that this is what is seen, as far as it is known. Then know the rest."""
+        """Check that these beliefs, as far as known, equal the state that is seen. Then take over the rest of it."""
         assert self.folders == seen.folders
         assert self.subscribed == seen.subscribed
         for name in ("", *seen.folders):

@@ -492,7 +492,7 @@ async def test_master_stalled_for_three_minutes_is_replaced_and_comes_back(
 
 
 async def test_node_at_rest_has_linked_its_peers_anew_after_a_stall(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """It closes its links when it notices the stall. Until they are back, changes are refused."""
+    """The node closes its links when it notices the stall. Until they are back, changes are refused."""
     async with running(tmp_path, autojump_clock, Plan(size=2, durability=REFUSING, delay_s=(0.1, 0.2))) as world:
         await save(world["dc1"], "before")
         world["dc2"].freeze()

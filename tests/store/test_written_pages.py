@@ -1,4 +1,4 @@
-"""What a delivery writes: pages of the write-ahead log, by the table or index that they belong to."""
+"""Pages of the write-ahead log that a delivery writes, by the table or index that they belong to."""
 
 import random
 import sqlite3

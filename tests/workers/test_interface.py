@@ -12,7 +12,7 @@ from replicator.workers import interface
 
 ROOT = Path(replicator.__file__).parents[1]
 APART = ("replicator.runtime",)
-"""What shared modules may import besides each other: it means nothing to the other side."""
+"""Packages that shared modules may import besides each other: they mean nothing to the other side."""
 
 OF_A_DOOR = (
     *APART,
@@ -22,7 +22,7 @@ OF_A_DOOR = (
     "replicator.network",
     "replicator.oauth",
 )
-"""The same of `workers`, where the process of a door is put together."""
+"""Packages that modules of `workers` may import, where the process of a door is put together."""
 
 
 def is_in(module: str, packages: tuple[str, ...]) -> bool:

@@ -1,1 +1,1 @@
-"""What pairs are given to do, a module for each kind of load. They know pairs by their interface only."""
+"""Loads that pairs are given, a module for each kind of load. They know pairs by their interface only."""

@@ -1,4 +1,4 @@
-"""Two servers that replicate to each other: what a load needs to know of them, whatever their kind."""
+"""Two servers that replicate to each other: the interface that loads use, the same for servers of each kind."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ millisecond.
 """
 
 LARGE_WORK_BYTES = 256 * KIB
-"""The same times the number of values that are wanted."""
+"""Limit of octets times the number of wanted values that the event loop parses."""
 
 MANY_PARTS = 64
 """Number of parts from which a body is large in any case: a part takes a tenth of a millisecond, however small."""

@@ -101,7 +101,7 @@ class Search:
         self.keys = max(1, keys.count_keys(program.key))
 
     def decide(self) -> Iterator[Decided]:
-        """Yield, for some messages at a time, what matches whatever its body, and what needs a call of `matches`.
+        """Yield, for some messages at a time, those that match with any body, and those that need a call of `matches`.
 
         Raises WorkExceededError.
         """
@@ -126,7 +126,7 @@ class Search:
     def narrow(
         self, messages: Sequence[Message], outlines: Mapping[bytes, bytes], texts: Mapping[bytes, bytes]
     ) -> Decided:
-        """Return what outlines and search texts of these messages decide, and what still needs a call of `matches`.
+        """Return the messages that match by outlines and search texts, and those that still need a call of `matches`.
 
         The messages come in ascending order; there is at least one. `outlines` and `texts`: by content hash. May run in
         a thread, as `matches` may. Raises WorkExceededError.

@@ -41,7 +41,7 @@ class Column(NamedTuple, Generic[V_co]):
 def made(column: Column[V], header: Header, work: WorkMeter) -> V:
     """Return the column's value of a header. Raises WorkExceededError.
 
-    A step is a KiB of the header, or a field of those whose texts are joined.
+    A step is a KiB of the header, or one of the fields whose texts the value joins.
     """
     work.spend((header.end - header.start) // KIB)
     value = column.make(header, column.field)

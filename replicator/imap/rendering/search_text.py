@@ -70,7 +70,7 @@ def compared_texts(body: ParsedBody) -> Iterator[Iterator[str]]:
 
 
 def encoded(text: str) -> bytes:
-    """Return a text as search texts hold it. Whatever a text contains, it does so in this form, and no more."""
+    """Return a text as search texts hold it. A text contains another one if and only if it does so in this form."""
     return text.encode("utf-8", "surrogatepass")  # some charsets decode to halves of characters
 
 

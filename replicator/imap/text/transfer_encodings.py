@@ -25,11 +25,11 @@ class Decoder(Protocol):
     """Decoder of one text."""
 
     def write(self, piece: bytes) -> bytes:
-        """Take the next octets of the text, and return what they stand for, as far as that is certain."""
+        """Take the next octets of the text, and return the decoded octets that are certain by now."""
         ...
 
     def finish(self) -> bytes:
-        """End the text, and return the rest of what it stands for."""
+        """End the text, and return the rest of the decoded octets."""
         ...
 
 

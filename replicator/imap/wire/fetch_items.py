@@ -53,11 +53,11 @@ class Printed:
 
 
 Chunk: TypeAlias = bytes | Span | Decoded
-"""Octets of an answer, or what stands for them until they are read."""
+"""Octets of an answer, or their description until they are read."""
 
 Value: TypeAlias = "int | Atom | bytes | Span | Decoded | tuple[Value, ...] | Adjacent | Printed | None"
 """None: NIL. bytes: a quoted string or a literal, as its octets need. Span: a literal. tuple: a parenthesised list.
-Decoded: a literal8, whose length only who reads it can tell."""
+Decoded: a literal8, whose length is known only once it has been read."""
 
 
 class Attribute(Enum):

@@ -52,7 +52,7 @@ def decode_pattern(encoded: bytes, *, utf8: bool = False) -> str:
 
 
 def _shown(encoded: bytes) -> str:
-    """Return the octets as text of one line that says what the client sent, without what no terminal shows."""
+    """Return the first octets as quoted text of one line, with `?` in place of each that is not printable ASCII."""
     return '"' + "".join(chr(octet) if 0x20 <= octet <= 0x7E else "?" for octet in encoded[:_SHOWN_OCTETS]) + '"'
 
 

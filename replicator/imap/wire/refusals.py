@@ -51,7 +51,7 @@ _NAMED_LIMITS = (
     (re.compile(r"a user may have \d+ annotations"), "imap_annotations_per_user"),
     (re.compile(r"a folder may have \d+ annotations"), "imap_annotations_per_folder"),
 )
-"""How masters name limits, and their keys in `[limits]`. Only these words come from a master at another node."""
+"""Patterns of the names that masters give to limits, and the keys in `[limits]`. Other nodes send the names alone."""
 
 
 class CommandFailedError(Exception):

@@ -220,7 +220,7 @@ class Announced:
         return 0
 
     def entry(self, changes: tuple[Change, ...]) -> Entry:
-        """Return the entry with these changes. Raises ValueError if they are not those that were announced."""
+        """Return the entry with these changes. Raises ValueError if it is not the entry that was announced."""
         entry = _entry(self.header, self.key, changes)
         if entry.digest() != self.header.digest:
             raise ValueError(f"the object of {self.dot} holds another entry than announced")

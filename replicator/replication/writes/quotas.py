@@ -49,7 +49,7 @@ class Quotas:
         self._certain = trio.Event()  # set, and replaced, whenever something is no longer under way
 
     async def quota(self, user: str) -> Quota:
-        """Return what the user's mail takes, and may take. Raises DatabaseFailedError."""
+        """Return the usage and the limits of the user's mail. Raises DatabaseFailedError."""
         used = await self._usage_of(user)
         return Quota(used.size_bytes, used.messages, self._limits_of(user))
 
@@ -105,7 +105,7 @@ class Quotas:
 
 
 def _exceeded(limits: QuotaLimits, used: Usage) -> str | None:
-    """Return what is used up, if anything is."""
+    """Return the first resource of which more is used than its limit; None: neither."""
     if limits.storage_bytes is not None and used.size_bytes > limits.storage_bytes:
         return STORAGE
     if limits.messages is not None and used.messages > limits.messages:

@@ -40,7 +40,7 @@ UIDVALIDITY_RESERVE = UIDVALIDITY_STEP << 12
 UIDVALIDITY_OF_CLOCK_MAX = UIDVALIDITY_MAX - (1 << 28)
 """Highest UIDVALIDITY taken from the clock (year 2097), so that a wrong clock cannot use up the values."""
 REMOVED_FACTOR = 10
-"""Annotations that a user may have had, as a multiple of those that it may have: merges need removed ones."""
+"""Limit of a user's annotations with removed ones, which merges need, as a multiple of the limit without these."""
 
 
 def _commit(tx: Transaction, key: MailboxKey, changes: Sequence[Change], bodies: Sequence[StoredBody] = ()) -> Entry:

@@ -1,4 +1,4 @@
-"""For how long a node's event loop was held, by the node's own metrics."""
+"""Times for which a node's event loop was held, by the node's own metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LMTP in processes of its own: what they share, and what becomes of mail when one of them, or the core, dies."""
+"""LMTP in processes of its own: their shared state, and the fate of mail when one of them, or the core, dies."""
 
 from __future__ import annotations
 

@@ -301,7 +301,7 @@ def fetchmail(node: Node, directory: Path, *options: str) -> list[bytes]:
 
 @needs(FETCHMAIL, "fetchmail")
 def test_day_with_fetchmail(cluster: Cluster, tmp_path: Path) -> None:
-    """It can neither write nor move mail: it fetches, marks as seen, and expunges."""
+    """Fetchmail can neither write nor move mail: it fetches, marks as seen, and expunges."""
     first, second, third = cluster.nodes
     begin(cluster, "fetchmail")
     fetched = fetchmail(first, tmp_path, "--keep")

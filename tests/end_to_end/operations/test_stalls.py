@@ -1,4 +1,4 @@
-"""Whatever clients, mail servers, programs and other nodes ask of a node, no single task may hold its event loop.
+"""Stalls of a node: no task may hold its event loop, for any request of clients, mail servers, programs and nodes.
 
 One node is sent the heaviest that each of its doors accepts, at mailboxes of tens of thousands of messages, and tells
 by its own metrics for how long it was held. The time of the processor counts, and so a busy machine is not to blame.

@@ -93,7 +93,7 @@ async def test_compression_is_announced_where_it_can_begin(served: ImapServices)
 
 
 async def test_command_sent_ahead_ends_the_connection(served: ImapServices) -> None:
-    """It would be taken for compressed."""
+    """The server would take the command for compressed octets."""
     async with connected(served) as client:
         await client.log_in("alice")
         await client.send("a COMPRESS DEFLATE\r\nb NOOP\r\n")

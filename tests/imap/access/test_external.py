@@ -209,7 +209,7 @@ async def test_refusals_are_logged(door: Door, caplog: pytest.LogCaptureFixture)
 async def test_certificate_that_is_not_valid_fails_the_handshake(
     door: Door, caplog: pytest.LogCaptureFixture, what: str, why: str, told: str, *, tls_1_2: bool
 ) -> None:
-    """So such a client cannot log in by its password either; one without a certificate can."""
+    """A client with such a certificate cannot log in by its password either; one without a certificate can."""
     caplog.set_level(logging.INFO, "replicator.imap")
     issuing = ClientAuthority.create("others") if what == "foreign" else door.clients
     certificate = issuing.issue(

@@ -151,7 +151,7 @@ async def test_only_the_log_tells_that_a_user_has_no_password_for_scram(
 async def test_client_that_does_not_accept_the_servers_proof_is_logged(
     served: ImapServices, caplog: pytest.LogCaptureFixture, last: str
 ) -> None:
-    """It knows the password. Until then, a client that cancels has attempted nothing."""
+    """The client knows the password. One that cancels before its proof has attempted nothing."""
     caplog.set_level(logging.INFO, "replicator.imap")
     scram = ScramClient("alice", "secret")
     async with connected(served) as client:

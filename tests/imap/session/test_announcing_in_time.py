@@ -70,7 +70,7 @@ NOTIFY = "NOTIFY SET (selected (MessageNew (UID BODY.PEEK[TEXT]) MessageExpunge)
 async def test_missing_bodies_delay_the_next_command_once(
     autojump_clock: MockClock, served: ImapServices, mail: HookedMail, peer: _Peer
 ) -> None:
-    """It waits for the announcement that goes on, and is answered after another one: mail arrives in steps."""
+    """The command waits for the announcement that goes on, and is answered after another one: mail arrives in steps."""
     assert peer.answers_after_s > 2 * READING_S
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")

@@ -88,7 +88,7 @@ async def test_small_bodies_come_many_in_a_request(
 async def test_reply_has_as_many_bodies_as_have_room_and_large_ones_come_one_by_one(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What other requests wait for behind a reply is bounded."""
+    """The size of a reply is bounded, because other requests wait behind it."""
     asked = watch(monkeypatch)
     dice = random.Random(1)
     texts = [dice.randbytes(TOGETHER_BYTES // 6).hex() for _ in range(9)]  # which zstd packs into half of that
@@ -215,7 +215,7 @@ def test_reply_that_no_node_sends_is_passed_over(reply: bytes) -> None:
 
 
 def test_body_that_is_packed_badly_is_not_taken() -> None:
-    """What a peer sends is stored as it came, and sent on."""
+    """A body from a peer is stored as it came, and sent on."""
     empty_block, last_block = b"\x00\x00\x00", b"\x09\x00\x00x"
     frame = b"\x28\xb5\x2f\xfd\x20\x01"  # of one octet
     name = hashlib.sha256(b"x").digest()

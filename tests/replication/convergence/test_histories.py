@@ -233,7 +233,7 @@ async def test_new_node_becomes_equal_from_corrected_entries(
 
 
 async def test_sender_sends_entries_as_they_are_after_a_correction(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Also those that it had read before, for a peer to which it sends slowly."""
+    """Entries that the sender had read before, for a peer to which it sends slowly, are sent as corrected, too."""
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()

@@ -27,7 +27,7 @@ def folder(number: int) -> str:
 
 
 class Session(Notifying):
-    """A client that does whatever step it is told to."""
+    """A client that carries out the steps that it is given."""
 
     async def do(self, step: Step) -> None:
         """Carry out a step. Raises LeftError."""

@@ -62,7 +62,7 @@ async def test_peer_lags_until_its_backlog_is_short(mock_clock: MockClock) -> No
 
 
 async def test_peer_that_stops_taking_in_entries_lags(mock_clock: MockClock) -> None:
-    """If its disk is full, for example, clients of all other nodes would wait in vain."""
+    """Clients of all other nodes would wait in vain for such a peer, for example one whose disk is full."""
     ours = {"dc1.a": 5}
     lagging_peers = LaggingPeers(lambda _: ours, COMING_S, STAYING_S)
     lagging_peers.came("dc2")

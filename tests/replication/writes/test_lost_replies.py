@@ -87,7 +87,7 @@ async def test_folder_is_deleted_once_with_its_mail(tmp_path: Path, autojump_clo
 
 
 async def test_store_with_unchangedsince_is_given_up(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """If it were repeated, it would refuse the messages that it has changed itself."""
+    """A repeated STORE would refuse the messages that it has changed itself."""
     async with cluster(tmp_path, autojump_clock) as nodes:
         node = await dc1_masters_everything(nodes)
         view = await node.view()

@@ -130,7 +130,7 @@ def test_new_message_spares_its_doomed_body(node: MemoryNode) -> None:
 
 
 def test_expunged_message_spares_its_doomed_body(node: MemoryNode) -> None:
-    """This holds at whatever step the round is."""
+    """The round may be at any step."""
     node.write(saving(BODY, guid(1)))
     node.write(lambda tx: tx.connection.execute("INSERT INTO doomed VALUES (?)", (HASH,)))
     node.write(expunging(1))

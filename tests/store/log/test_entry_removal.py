@@ -245,7 +245,7 @@ def test_stamps_rise_above_those_of_removed_entries(tmp_path: Path) -> None:
 
 
 def test_branch_from_before_the_checkpoint_is_not_replayed() -> None:
-    """If a branch begins before the checkpoint, the log cannot tell what only this branch has."""
+    """The log cannot tell which entries are only on a branch that begins before the checkpoint."""
     node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
     node.write(saving(b"text", guid(1)))
     other.take(node.log()[0])

@@ -1,4 +1,4 @@
-"""`replicator search`: what a node keeps so that SEARCH need not read messages."""
+"""`replicator search`: the search texts, which a node keeps so that SEARCH need not read messages."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def _stored(values: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
 
 
 def annotations_set_by(command: c.Command | None) -> set[AnnotationEvent]:
-    """Return what this command, which has succeeded, has made of annotations: it is no news (RFC 5465 section 5)."""
+    """Return the changes of annotations by a command that has succeeded: they are no news (RFC 5465 section 5)."""
     match command:
         case c.SetMetadata(mailbox, values):
             name, stored = mailbox, _stored(dict(values))

@@ -25,7 +25,7 @@ _PIECE_BYTES = 64 * KIB
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """Octets of a stored message: `content`, or what it stands for in `body`."""
+    """Octets of a stored message. `content`: the octets, or their span in `body`."""
 
     body: BodyReader
     content: bytes | Span

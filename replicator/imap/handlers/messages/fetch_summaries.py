@@ -144,7 +144,7 @@ def kept_name(item: FetchItem) -> bytes:
 
 
 def _without_outline(item: FetchItem, column: Told, messages: Sequence[Message]) -> Told:
-    """Return the column with what needs no body where the outline does not tell it."""
+    """Return the column, filled in where no body is needed: NIL, or the THREADID of a lone message."""
     if not needs_body(item):  # it is never read: RFC 8970 section 3.2
         return [value or b"NIL" for value in column]
     if item is Attribute.THREADID:

@@ -109,7 +109,7 @@ class _Reading:
         return await apart(rows) if len(messages) > _COUNTED_HERE else rows()
 
     async def _read(self, message: Message, place: int) -> _Values:
-        """Return what the message's body tells, or what no header tells, if the message is one of those left out."""
+        """Return the values of the message's header, or of an empty one if it is unreadable or has too large values."""
         await trio.lowlevel.checkpoint()
         parsing = self.session.services.parsing
         try:

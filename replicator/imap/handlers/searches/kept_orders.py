@@ -17,7 +17,7 @@ from replicator.imap.rendering.header_columns import size_bytes_of
 from replicator.imap.session import Session
 
 _LATEST = b""
-"""In place of the digest of messages: the row that has the digest of those whose order was kept last."""
+"""Key, in place of a digest of messages, of the row with the digest of the messages whose order was kept last."""
 
 
 class KeptOrder(NamedTuple):

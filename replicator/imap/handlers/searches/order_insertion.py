@@ -19,7 +19,7 @@ from replicator.imap.wire.sort_keys import SortCriterion
 from replicator.imap.work_meter import WorkMeter
 
 MOST_INSERTED = 20
-"""Messages that are inserted; more are compared with all others, which reads each slice of those once."""
+"""Most messages that are inserted into a kept order. With more, all are sorted anew, which reads each slice once."""
 
 
 async def inserted_order(

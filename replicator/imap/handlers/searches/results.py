@@ -145,7 +145,7 @@ async def _by_reading(session: Session, uids: Sequence[int], evaluation: Search,
 
 
 async def _narrowed(session: Session, doubtful: Sequence[int], evaluation: Search, found: set[int]) -> list[int]:
-    """Add to `found` what outlines and search texts tell of these messages to match. Return those still in doubt."""
+    """Add to `found` the UIDs that match by outlines and search texts. Return the UIDs that are still in doubt."""
     messages, left, start = session.selection.view.messages, list[int](), 0
     in_doubt = [message for uid in doubtful if (message := messages.get(uid))]
     while start < len(in_doubt):

@@ -47,8 +47,8 @@ async def announce(
 ) -> bool:
     """Tell the client of changes in the selected mailbox, some at a time. Return True if there were any.
 
-    Only of what it wants to hear, by its NOTIFY or `wishes`; but of expunged messages after its own EXPUNGE in any
-    case. Raises MailboxGoneError.
+    Changes that it does not want to hear of, by its NOTIFY or `wishes`, are left out; but expunged messages are told
+    after its own EXPUNGE in any case. Raises MailboxGoneError.
     """
     selection, updates, wishes = session.selection, session.updates, wishes or session.wishes
     if not (wishes.arrivals or is_own_expunge):
@@ -103,7 +103,7 @@ async def _tell_new(session: Session, new: Sequence[int], items: tuple[FetchItem
 async def _updated_all(
     session: Session, updates: SearchUpdates, new: Sequence[int]
 ) -> tuple[list[bytes], dict[int, tuple[FetchItem, ...]]]:
-    """Return how changed messages have changed the results, and what is to be told of new ones among them.
+    """Return the responses for results that have changed, and the items to be told of new messages in them, by UID.
 
     Numbers of new messages are known by now.
     """

@@ -10,15 +10,15 @@ class Mailboxed(Protocol):
 
     @property
     def user(self) -> str:
-        """Its user."""
+        """User of the mailbox or tree."""
 
     @property
     def mailbox_id(self) -> bytes:
-        """Its mailbox id, or its tree's id."""
+        """Id of the mailbox or tree."""
 
     @property
     def uidvalidity(self) -> int:
-        """Its UIDVALIDITY; 0: a tree."""
+        """UIDVALIDITY of the mailbox; 0: a tree."""
 
 
 class MailboxKey(NamedTuple):
