@@ -14,7 +14,7 @@ from replicator.replication import timing
 from replicator.replication.links.handshake import HelloRefusedError
 from replicator.replication.links.link import LinkDownError, PeerLink
 
-HOW_TO_PART = "stop one of the two; a copy needs its own `node.id` and `node.data`"
+HOW_TO_PART = "stop one of the two; another node needs its own `node.id` and an empty `node.data`"
 
 
 @dataclass(slots=True)

@@ -73,7 +73,7 @@ def test_copy_ends_with_an_error_beside_the_running_node(cluster: Cluster, tmp_p
     last = said.splitlines()[-1]
     assert f"copy/{sid}.toml: the node cannot run: dc" in last
     assert f" refuses the link: {sid} already runs as {sid}." in last
-    assert last.endswith("stop one of the two; a copy needs its own `node.id` and `node.data`")
+    assert last.endswith("stop one of the two; another node needs its own `node.id` and an empty `node.data`")
     assert link_states(cluster) == before
     deliver(cluster.node(sid), [b"Subject: after\r\n\r\nx\r\n"], ["alice"])
     cluster.wait_until_equal()

@@ -62,7 +62,7 @@ def user_add(name: str, config_file: Path, scheme: str) -> None:
 @config_option
 @scheme_option
 def user_passwd(name: str, config_file: Path, scheme: str) -> None:
-    """Set a new password for USER. Open IMAP sessions end at their next command, in IDLE within a minute."""
+    """Set a new password for USER. Open IMAP sessions end at their next command, in IDLE within half a minute."""
     file = _passwd_file(config_file)
     password = _new_password()
     _edit(lambda: set_password(file, name, password, scheme=scheme))
@@ -75,7 +75,7 @@ def user_passwd(name: str, config_file: Path, scheme: str) -> None:
 def user_delete(name: str, config_file: Path) -> None:
     """Delete USER, who can then neither log in nor receive mail. Existing mail stays on the nodes.
 
-    Open IMAP sessions end at their next command, in IDLE within a minute.
+    Open IMAP sessions end at their next command, in IDLE within half a minute.
     """
     file = _passwd_file(config_file)
     _edit(lambda: delete_user(file, name))
