@@ -64,7 +64,7 @@ async def test_commands_show_tokens_and_need_none_at_the_own_socket(
         assert (without.exit_code, "this needs a token" in without.stderr) == (1, True)
         assert (await run(partial(command, "status", "--url", url, token=reader))).exit_code == 0
         may_not = await run(partial(command, "checkpoint", "--url", url, token=reader))
-        assert (may_not.exit_code, "'monitor' is for reading" in may_not.stderr) == (1, True)
+        assert (may_not.exit_code, "'monitor' has the role read, but" in may_not.stderr) == (1, True)
         with_file = partial(command, "checkpoint", "--url", url, "--token-file", tmp_path / "secret", token=reader)
         assert (await run(with_file)).exit_code == 0
         assert (await run(partial(command, "checkpoint", "--config", file))).exit_code == 0
