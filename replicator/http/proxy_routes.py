@@ -88,7 +88,8 @@ async def _is_right(
 ) -> bool:
     """Return True if the password is right. Raises MailError, and _BusyError."""
     network, asking = network_of(address or ""), servers.asking
-    if asking.total() >= services.limits.http_connections // 2 or (network and asking[network] >= ASKING_MAX):
+    room = max(1, services.limits.http_connections // 2)
+    if asking.total() >= room or (network and asking[network] >= ASKING_MAX):
         raise _BusyError
     asking[network] += 1
     try:

@@ -180,6 +180,12 @@ async def test_attempts_leave_room_for_other_clients_and_other_requests(
     assert not servers.asking
 
 
+async def test_a_single_place_for_connections_is_enough(services: HttpServices, servers: MailServers) -> None:
+    limits = LimitsConfig(http_connections=1)
+    async with conversation(HttpServer(replace(services, servers=servers, limits=limits))) as talk:
+        assert (await ask(talk, "Auth-User: alice", "Auth-Pass: secret")).headers["auth-status"] == "OK"
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "http.tokens"
