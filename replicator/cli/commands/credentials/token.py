@@ -30,7 +30,7 @@ def token() -> None:
     "--role",
     required=True,
     type=click.Choice([role.value for role in Role]),
-    help="read: look at everything; operate: do everything, too.",
+    help="read: look at everything; proxy: ask where a user's mail is, and nothing else; operate: do everything.",
 )
 @config_option
 def token_add(name: str, role: str, config_file: Path) -> None:
