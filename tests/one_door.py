@@ -47,7 +47,7 @@ async def mail_ends(mail: HookedMail) -> AsyncIterator[tuple[MailCalls, RemoteMa
     store = mail.store
     with closing(open_reader(store.path)) as connection:
         async with channels() as (core, door), trio.open_nursery() as nursery:
-            calls = MailCalls(core, mail, store, run_inline)
+            calls = MailCalls(core, mail, store)
             apart = RemoteMail(door, Readers([connection], run_inline, store.damage), INLINE_MAX_BYTES, run_inline)
             nursery.start_soon(calls.run)
             nursery.start_soon(apart.run)

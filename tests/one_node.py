@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import trio
 
-from protocol.values import UidSet
 from replicator.config import LimitsConfig, default_config
 from replicator.errors import MailError
+from replicator.mail.lookup import SeenMessages
 from replicator.mail.mailstore import (
     BodySink,
     CopiedMessages,
@@ -31,6 +31,7 @@ from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
+from replicator.replication.writes.message_changes import MessageChanges
 from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.environment import Environment
 from replicator.store.store import Store
@@ -127,6 +128,13 @@ class HookedMail(ClusterMailStore):
     before_change: Hook = staticmethod(nothing)
     sinks: SinkLog | None = None
 
+    def __init__(
+        self, store: Store, coordinator: Coordinator, environment: Environment, quotas: Quotas | None = None
+    ) -> None:
+        super().__init__(store, coordinator, environment, quotas)
+        self.changes = changes = _HookedChanges(coordinator.submit, self._uid_retry, self._quotas, environment.new_guid)
+        changes.mail = self
+
     @asynccontextmanager
     async def receive(self) -> AsyncIterator[BodySink]:
         async with super().receive() as sink:
@@ -182,25 +190,23 @@ class HookedMail(ClusterMailStore):
         await self.before_change(folder.user)
         return await super().save_all(folder, messages)
 
-    async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
-        await self.before_change(destination.user)
-        return await super().copy(source, uids, destination)
+
+class _HookedChanges(MessageChanges):
+    mail: HookedMail
+
+    async def copy(self, seen: SeenMessages, destination: Folder) -> CopiedMessages:
+        await self.mail.before_change(destination.user)
+        return await super().copy(seen, destination)
 
     async def store_flags(
-        self,
-        mailbox: MailboxView,
-        uids: UidSet,
-        *,
-        added: frozenset[str] = frozenset(),
-        removed: frozenset[str] = frozenset(),
-        unchanged_since: int | None = None,
+        self, seen: SeenMessages, added: frozenset[str], removed: frozenset[str], unchanged_since: int | None
     ) -> StoreResult:
-        await self.before_change(mailbox.user)
-        return await super().store_flags(mailbox, uids, added=added, removed=removed, unchanged_since=unchanged_since)
+        await self.mail.before_change(seen.user)
+        return await super().store_flags(seen, added, removed, unchanged_since)
 
-    async def expunge(self, mailbox: MailboxView, uids: UidSet) -> None:
-        await self.before_change(mailbox.user)
-        await super().expunge(mailbox, uids)
+    async def expunge(self, seen: SeenMessages) -> None:
+        await self.mail.before_change(seen.user)
+        await super().expunge(seen)
 
 
 class Names:

@@ -12,8 +12,8 @@ from itertools import groupby
 
 import trio
 
-from protocol.commands import Saved, Stored
-from protocol.values import UID_MAX, Dot, UidSet
+from protocol.commands import Saved
+from protocol.values import UID_MAX, UidSet
 from replicator.errors import (
     ContentUnavailableError,
     FolderExistsError,
@@ -24,7 +24,7 @@ from replicator.errors import (
 )
 from replicator.mail.annotations import check_annotation_name
 from replicator.mail.folder_watch import FolderSubscription
-from replicator.mail.lookup import present
+from replicator.mail.lookup import SeenMessages, seen
 from replicator.mail.mailstore import (
     INBOX,
     BodyReader,
@@ -43,16 +43,15 @@ from replicator.mail.view import MailboxView, Message
 from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.folder_cache import FolderCache
+from replicator.replication.writes.message_changes import MessageChanges
 from replicator.replication.writes.quotas import Quotas
 from replicator.replication.writes.requests import (
     SAVE_ALL_BYTES,
     SAVE_ALL_MAX,
     AnnotateRequest,
-    CopyRequest,
     CreateRequest,
     DeleteRequest,
     RenameRequest,
-    StoreRequest,
     SubscribeRequest,
     save_request,
 )
@@ -69,7 +68,6 @@ from replicator.store.store import Store
 from resync.entry import NOWHERE, tree_id
 
 REFUSED_MAX = 10_000  # users
-AT_ONCE = 2000  # messages of one COPY, STORE or EXPUNGE; a client's command for more takes several, one after the other
 
 
 class ClusterMailStore:
@@ -87,6 +85,7 @@ class ClusterMailStore:
         self._uid_retry = UidRetry(
             store, coordinator.submit, timeout_s=timing.REQUEST_TIMEOUT_S + timing.ROUTER_SHOW_TIMEOUT_S
         )
+        self.changes = MessageChanges(coordinator.submit, self._uid_retry, self._quotas, environment.new_guid)
         self._refused: set[str] = set()  # new users whose first mail was refused: each attempt would claim a mailbox
         self._folders = FolderCache(store.origin)
         store.listeners.append(self._folders.note)
@@ -172,10 +171,10 @@ class ClusterMailStore:
             raise InvalidNameError("INBOX cannot be deleted")
         folder = await self.folder(user, name)
         view = await self.open_mailbox(folder)
-        head, seen = view.head, await self._present(view, UidSet.of_ranges([(1, UID_MAX)]))
+        shown = await self._seen(view, UidSet.of_ranges([(1, UID_MAX)]))
         # In this order, so that after a failure in between the folder stays visible with its mail, not without.
         await self._coordinator.submit(DeleteRequest(user, folder.mailbox_id))
-        await self._expunge(MailboxKey.of(folder), seen, head)
+        await self.changes.expunge(shown)
 
     async def subscribe(self, user: str, name: str, *, subscribed: bool) -> None:
         """See `MailStore`."""
@@ -359,47 +358,11 @@ class ClusterMailStore:
 
     async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
         """See `MailStore`."""
-        wanted = await self._present(source, uids)
-        async with self._quotas.room(destination.user, await _usage_of(wanted)):
-            return await self._copy(source, wanted, destination)
+        return await self.changes.copy(await self._seen(source, uids), destination)
 
     async def move(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
         """See `MailStore`."""
-        key, head, wanted = MailboxKey.of(source), source.head, await self._present(source, uids)
-        with self._quotas.moving(destination.user, await _usage_of(wanted)):
-            copied = await self._copy(source, wanted, destination)
-            try:
-                await self._expunge(key, wanted, head)
-            except FolderNotFoundError:
-                # UIDVALIDITY has risen. The placements that were copied are the ones to remove, whatever their UIDs.
-                for some in _batches(wanted, AT_ONCE):
-                    await self._uid_retry.expunge_anew(key, some)
-            return copied
-
-    async def _copy(self, source: MailboxView, wanted: Sequence[Message], destination: Folder) -> CopiedMessages:
-        parts: list[Added] = []
-        pairs: list[tuple[int, int]] = []
-        try:
-            for some in _batches(wanted, AT_ONCE):
-                parts.append(await self._copy_some(source, some, destination))
-                pairs += zip((message.uid for message in some), parts[-1].uids, strict=True)
-        except MailError:
-            # RFC 3501 section 6.4.7: COPY copies all messages or none.
-            for part in parts:
-                await self._uid_retry.take_back(MailboxKey.of(destination), part)
-            raise
-        return CopiedMessages(destination.uidvalidity, tuple(pairs), all(part.shown for part in parts))
-
-    async def _copy_some(self, source: MailboxView, wanted: Sequence[Message], destination: Folder) -> Added:
-        return await self._uid_retry.add(
-            CopyRequest(
-                MailboxKey.of(source),
-                MailboxKey.of(destination),
-                UidSet.of(message.uid for message in wanted),
-                tuple(message.guid for message in wanted),
-                tuple(self._environment.new_guid() for _ in wanted),
-            )
-        )
+        return await self.changes.move(await self._seen(source, uids), destination)
 
     async def store_flags(
         self,
@@ -411,37 +374,14 @@ class ClusterMailStore:
         unchanged_since: int | None = None,
     ) -> StoreResult:
         """See `MailStore`."""
-        refused: list[tuple[int, int]] = []
-        key, head = MailboxKey.of(mailbox), mailbox.head
-        present = await self._present(mailbox, uids) if added or removed else []
-        change = partial(
-            StoreRequest,
-            added=tuple(sorted(added)),
-            removed=tuple(sorted(removed)),
-            unchanged_since=unchanged_since,
-        )
-        for some in _used_up(present, AT_ONCE):
-            named = partial(change, key)
-            if unchanged_since is None:
-                await self._uid_retry.change(key, head, some, named, only_as_seen=False)
-                continue
-            # A message to which a merge has given another UID counts as changed since.
-            reply = await self._coordinator.submit(named(UidSet.of(message.uid for message in some), head))
-            assert isinstance(reply, Stored)
-            refused += reply.refused.ranges
-        return StoreResult(UidSet.of_ranges(refused))
+        return await self.changes.store_flags(await self._seen(mailbox, uids), added, removed, unchanged_since)
 
     async def expunge(self, mailbox: MailboxView, uids: UidSet) -> None:
         """See `MailStore`."""
-        key, head = MailboxKey.of(mailbox), mailbox.head
-        await self._expunge(key, await self._present(mailbox, uids), head)
+        await self.changes.expunge(await self._seen(mailbox, uids))
 
-    async def _expunge(self, key: MailboxKey, wanted: list[Message], head: Dot | None) -> None:
-        for some in _used_up(wanted, AT_ONCE):
-            await self._uid_retry.expunge(key, head, some)
-
-    async def _present(self, view: MailboxView, uids: UidSet) -> list[Message]:
-        return await present(view, uids, self._environment.run_in_thread)
+    async def _seen(self, view: MailboxView, uids: UidSet) -> SeenMessages:
+        return await seen(view, uids, self._environment.run_in_thread)
 
     async def read_body(self, message: Message) -> BodyReader:
         """See `MailStore`. A body that is missing or damaged here is fetched from another node and kept."""
@@ -500,23 +440,3 @@ def _entries(mails: Sequence[NewMail]) -> Iterator[Sequence[NewMail]]:
             yield [*some]
         else:
             yield from ([one] for one in some)
-
-
-async def _usage_of(messages: Sequence[Message]) -> Usage:
-    """Return the number and the total size of the messages; pause where they are many."""
-    size_bytes = 0
-    for some in _batches(messages, AT_ONCE):
-        size_bytes += sum(message.size_bytes for message in some)
-        await trio.lowlevel.checkpoint()
-    return Usage(len(messages), size_bytes)
-
-
-def _batches(messages: Sequence[Message], size: int) -> Iterator[Sequence[Message]]:
-    return (messages[start : start + size] for start in range(0, len(messages), size))
-
-
-def _used_up(messages: list[Message], size: int) -> Iterator[Sequence[Message]]:
-    """Yield the messages in parts, and remove each part from the list after it: to free all at once takes long."""
-    while messages:
-        yield messages[:size]
-        del messages[:size]

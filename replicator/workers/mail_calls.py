@@ -4,30 +4,53 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import partial
 from typing import Protocol
 
 from protocol.units import MIB
-from protocol.values import UID_MAX, UidSet
 from replicator.errors import ContentUnavailableError, MailError
+from replicator.mail.lookup import SeenMessages
 from replicator.mail.mailstore import CopiedMessages, Folder, MailStore, SavedMessage, SearchTextSlice, StoreResult
 from replicator.mail.view import MailboxView, Message
-from replicator.runtime.environment import ThreadRunner, run_in_thread
 from replicator.store.bodies.body_reader import LargeBody, PlainBody
 from replicator.workers.channel import Call, Channel
 from replicator.workers.mail_feed import MailFeed, Published
 from replicator.workers.packing import Columns, dot_of, message_of
 from replicator.workers.uploads import Brought, Uploads
 
-ALL = UidSet.of_ranges([(1, UID_MAX)])
-
 LARGE_BODIES = 4  # that are kept for the chunks of their attachments to be read one by one
 
 BODY_BYTES_MAX = 8 * MIB  # of a body without attachments, which a frame has to hold
 
 
+class SeenChanges(Protocol):
+    """Changes of messages that a client has seen."""
+
+    async def copy(self, seen: SeenMessages, destination: Folder) -> CopiedMessages:
+        """See `MailStore`."""
+        ...
+
+    async def move(self, seen: SeenMessages, destination: Folder) -> CopiedMessages:
+        """See `MailStore`."""
+        ...
+
+    async def store_flags(
+        self, seen: SeenMessages, added: frozenset[str], removed: frozenset[str], unchanged_since: int | None
+    ) -> StoreResult:
+        """See `MailStore`."""
+        ...
+
+    async def expunge(self, seen: SeenMessages) -> None:
+        """See `MailStore`."""
+        ...
+
+
 class CoreMail(MailStore, Protocol):
     """The node's mail, as the core has it."""
+
+    @property
+    def changes(self) -> SeenChanges:
+        """Its changes of messages."""
+        ...
 
     async def wait_mailbox(self, folder: Folder) -> None:
         """Return once this node may show the mailbox. Raises NotReadyError."""
@@ -37,11 +60,8 @@ class CoreMail(MailStore, Protocol):
 class MailCalls:
     """The mail calls of one door. `close` discards its unfinished uploads. Belongs to the event loop."""
 
-    def __init__(
-        self, channel: Channel, mail: CoreMail, store: Published, run_in_thread: ThreadRunner = run_in_thread
-    ) -> None:
+    def __init__(self, channel: Channel, mail: CoreMail, store: Published) -> None:
         self._mail = mail
-        self._run_in_thread = run_in_thread
         self._feed = MailFeed(channel, store)
         self._uploads = Uploads(channel, mail)
         self._store = store
@@ -65,8 +85,8 @@ class MailCalls:
             "claim_recent": self._claim_recent,
             "deliver": told(self._deliver),
             "save_all": told(self._save_all),
-            "copy": told(partial(self._copy, mail.copy)),
-            "move": told(partial(self._copy, mail.move)),
+            "copy": told(self._copy),
+            "move": told(self._move),
             "store_flags": told(self._store_flags),
             "expunge": told(self._expunge),
             "body": self._body,
@@ -122,35 +142,26 @@ class MailCalls:
     def _forget(self, number: int) -> None:
         self._named.pop(number, None)
 
-    async def _view_of(self, named: Columns) -> MailboxView:
-        """Return a view that has the messages which the door has named, and no others."""
+    def _seen(self, named: Columns) -> SeenMessages:
+        """Return the messages that the door has named, as its client has seen them."""
         user, mailbox_id, uidvalidity, head, number, last = named
-        messages = [*self._named.pop(number, ()), *map(message_of, last)]
-        build = partial(
-            MailboxView.build,
-            mailbox_id=mailbox_id,
-            user=user,
-            uidvalidity=uidvalidity,
-            uidnext=1,
-            highestmodseq=0,
-            rows=messages,
-            head=dot_of(head),
-        )
-        return await self._run_in_thread(build) if number else build()
+        messages = self._named.pop(number, [])
+        messages.extend(map(message_of, last))
+        return SeenMessages(user, mailbox_id, uidvalidity, dot_of(head), messages)
 
-    async def _copy(self, act: Call, named: Columns, destination: Folder) -> CopiedMessages:
-        copied = await act(await self._view_of(named), ALL, destination)
-        assert isinstance(copied, CopiedMessages)
-        return copied
+    async def _copy(self, named: Columns, destination: Folder) -> CopiedMessages:
+        return await self._mail.changes.copy(self._seen(named), destination)
+
+    async def _move(self, named: Columns, destination: Folder) -> CopiedMessages:
+        return await self._mail.changes.move(self._seen(named), destination)
 
     async def _store_flags(
         self, named: Columns, added: frozenset[str], removed: frozenset[str], unchanged_since: int | None
     ) -> StoreResult:
-        view = await self._view_of(named)
-        return await self._mail.store_flags(view, ALL, added=added, removed=removed, unchanged_since=unchanged_since)
+        return await self._mail.changes.store_flags(self._seen(named), added, removed, unchanged_since)
 
     async def _expunge(self, named: Columns) -> None:
-        await self._mail.expunge(await self._view_of(named), ALL)
+        await self._mail.changes.expunge(self._seen(named))
 
     # ---- bodies
 

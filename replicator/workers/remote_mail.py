@@ -17,7 +17,7 @@ from protocol.commands import Parts
 from protocol.values import UidSet
 from replicator.errors import ContentUnavailableError
 from replicator.mail.folder_watch import FolderSubscription
-from replicator.mail.lookup import present
+from replicator.mail.lookup import seen
 from replicator.mail.mailstore import (
     INBOX,
     BodyReader,
@@ -268,15 +268,15 @@ class RemoteMail:
     @asynccontextmanager
     async def _named(self, view: MailboxView, uids: UidSet) -> AsyncIterator[Named]:
         """Yield those of these messages that the view has, for one call, which is to be made in the block."""
-        head, number = view.head, 0
-        found = await present(view, uids, self._run_in_thread)
+        user, mailbox_id, uidvalidity, head, found = await seen(view, uids, self._run_in_thread)
+        number = 0
         slices = [found[start : start + SLICE_MESSAGES] for start in range(0, len(found), SLICE_MESSAGES)] or [[]]
         if len(slices) > 1:
             number = next(self._numbers)
         try:
             for ahead in slices[:-1]:
                 await self._channel.call("name", number, ahead)
-            yield Named(view.user, view.mailbox_id, view.uidvalidity, head, number, slices[-1])
+            yield Named(user, mailbox_id, uidvalidity, head, number, slices[-1])
         finally:
             if number:
                 self._channel.tell("forget", number)

@@ -12,14 +12,15 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from protocol.commands import Reply
-from protocol.values import Dot
 from replicator.config import Config
 from replicator.errors import MailError, RunsTwiceError, leaves
+from replicator.mail.lookup import SeenMessages
 from replicator.mail.mailstore import Folder
 from replicator.mail.view import MailboxView, Message
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.node_status import StatusReporter
+from replicator.replication.writes.message_changes import MessageChanges
 from replicator.replication.writes.quotas import Quotas
 from replicator.replication.writes.requests import ChangeRequest, CopyRequest
 from replicator.runtime.environment import Environment
@@ -27,7 +28,6 @@ from replicator.runtime.objects import ObjectStore
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home
 from replicator.store.db import schema
-from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Listener, Store
 from replicator.users import QuotaLimits
@@ -100,14 +100,23 @@ class _ObservedMail(ClusterMailStore):
     machine: Machine
     observer: Observer
 
+    def observe(self, machine: Machine, observer: Observer) -> None:
+        self.machine, self.observer = machine, observer
+        changes = _ObservedChanges(self._coordinator.submit, self._uid_retry, self._quotas, self._environment.new_guid)
+        self.changes, changes.observer = changes, observer
+
     async def open_mailbox(self, folder: Folder) -> MailboxView:
         view = await super().open_mailbox(folder)
         self.observer.selects(self.machine, view)
         return view
 
-    async def _expunge(self, key: MailboxKey, wanted: list[Message], head: Dot | None) -> None:
-        self.observer.expunges(key.mailbox_id, wanted)
-        await super()._expunge(key, wanted, head)
+
+class _ObservedChanges(MessageChanges):
+    observer: Observer
+
+    async def expunge(self, seen: SeenMessages) -> None:
+        self.observer.expunges(seen.mailbox_id, seen.messages)
+        await super().expunge(seen)
 
 
 @dataclass(eq=False)
@@ -297,7 +306,7 @@ class Machine:
                     coordinator.machine, coordinator.observer = self, self._observer
                     quotas = Quotas(store.usage, lambda _: FAR_AWAY)
                     mail, registry = _ObservedMail(store, coordinator, environment, quotas), CollectorRegistry()
-                    mail.machine, mail.observer = self, self._observer
+                    mail.observe(self, self._observer)
                     if is_new:
                         self._observer.begins_anew(self)
                     report = StatusReporter(coordinator, store, environment, registry)

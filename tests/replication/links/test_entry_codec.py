@@ -35,7 +35,6 @@ from replicator.errors import (
     UnavailableError,
 )
 from replicator.mail.annotations import AT_ONCE_MAX, BYTES_AT_ONCE_MAX, NAME_MAX
-from replicator.replication.cluster_mail_store import AT_ONCE
 from replicator.replication.links.entry_codec import (
     ANNOTATE_BYTES_MAX,
     Arrived,
@@ -45,6 +44,7 @@ from replicator.replication.links.entry_codec import (
     refusal,
     values_of,
 )
+from replicator.replication.writes.message_changes import AT_ONCE
 from replicator.store.db.entry_validation import are_annotations
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Logged
