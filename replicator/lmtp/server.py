@@ -76,15 +76,19 @@ class _Connection:
     async def serve(self, place: Place) -> None:
         """Run the dialogue to its end."""
         doing("lmtp", self._client_ip, "commands")
-        while (event := await self._next_event()) is not None:
+        event = await self._next_event()
+        while event is not None:
+            after: Event | None = None
             if isinstance(event, MessageBegun):
                 doing("lmtp", self._client_ip, "DATA")
                 with place.busy():
                     await self._take_message(event.envelope)
+                    after = self._advance()  # commands that came with the message are answered together with it
                     await self._flush()  # a client that loses its place without an answer delivers the message again
                 doing("lmtp", self._client_ip, "commands")
             elif isinstance(event, TlsAccepted):
                 await self._start_tls()
+            event = after or await self._next_event()
 
     async def _start_tls(self) -> None:
         """Encrypt from here on. Raises BrokenResourceError, TooSlowError."""
@@ -118,8 +122,7 @@ class _Connection:
 
     async def _next_event(self, by: float = inf) -> Event | None:
         """Answer all that can be answered, and read on, until `by`. Return None at the end of the connection."""
-        while (event := self._machine.advance()) is None:
-            self._note_rejections()
+        while (event := self._advance()) is None:
             await self._flush()
             if self._machine.closed:
                 return None
@@ -143,7 +146,9 @@ class _Connection:
         else:
             self._machine.disconnected()
 
-    def _note_rejections(self) -> None:
+    def _advance(self) -> Event | None:
+        """Go on with what has arrived. Return the next event; None if there is none yet."""
+        event = self._machine.advance()
         for rejection in self._machine.take_rejections():
             self._services.metrics.rejected(rejection.reply.code)
             fields = {
@@ -154,6 +159,7 @@ class _Connection:
                 "reason": rejection.reply.text,
             }
             log.info("rejected %s", LogFields(fields))
+        return event
 
     async def _flush(self) -> None:
         output = self._machine.take_output()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, Protocol, TypeVar, cast
 
 import trio
 
@@ -32,12 +32,25 @@ class ThreadRunner(Protocol):
         ...
 
 
+class _NoLimit:
+    """The limiter of threads that lets everybody in at once; a `trio.CapacityLimiter` costs a turn of the loop."""
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        """Let the borrower in."""
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        """Let the borrower go."""
+
+
+_NO_LIMIT = cast("trio.CapacityLimiter", _NoLimit())  # trio takes any object that has these methods
+
+
 async def run_in_thread(work: Callable[[], T]) -> T:
     """Run `work` in a thread of trio's cache, with no common limit: each caller bounds its own use.
 
     If cancelled, the call returns only when the thread has finished.
     """
-    return await trio.to_thread.run_sync(work, limiter=trio.CapacityLimiter(1))
+    return await trio.to_thread.run_sync(work, limiter=_NO_LIMIT)
 
 
 class Abandoning:

@@ -1,7 +1,7 @@
 """Converts small log entries to batches on the wire (ENTRIES) and back: packed as the log has them, with their bodies.
 
-A batch spares the receiver most of the work of a command for each change. Entries that are not small and simple travel
-as commands (`entry_codec`). What comes is held to what commands can express, since a peer may send anything.
+A batch spares the receiver most of the work of a command for each change. Entries that are not simple travel as
+commands (`entry_codec`). What comes is held to what commands can express, since a peer may send anything.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from resync.entry import (
 
 BATCH_BYTES = 32 * KIB  # a request queues behind no more than behind commands (`link.OUTPUT_BYTES`)
 BATCH_ENTRIES = 128
+LONE_BYTES = 256 * KIB  # of a batch of one entry, which brings several messages, on a link that is quick
 BODIES_BYTES = MIB  # of the bodies of a batch, unpacked: they take some milliseconds
 CHANGES_MAX = 100  # of an entry; more are worth an object (`object_entries`)
-HEAVY_BYTES = 4 * KIB  # of a batch: to unpack so many takes some milliseconds at most
+HEAVY_BYTES = 8 * KIB  # of a batch: to unpack so many takes some milliseconds at most
 
 _FRAME_BYTES = 64  # in a batch, beside the packed entry and its bodies: the origin, at most twice this, and lengths
 _CHANGES = MailAdd | MailDel | FlagAdd | FlagDel | FolderCreate
@@ -52,9 +53,9 @@ def batch_of(items: Iterable[Logged]) -> list[Logged]:
     batch: list[Logged] = []
     size_bytes = bodies_bytes = 0
     for item in items:
-        is_small = _can_travel(item)
-        size_bytes += item.memory_bytes + _FRAME_BYTES + len(item.entry.dot.origin)
-        bodies_bytes += item.size_bytes - item.entry_bytes
+        is_small = _is_simple(item)
+        size_bytes += _framed_bytes(item)
+        bodies_bytes += _bodies_bytes(item)
         has_room = size_bytes <= BATCH_BYTES and bodies_bytes <= BODIES_BYTES and len(batch) < BATCH_ENTRIES
         if batch and not (is_small and has_room):
             break
@@ -70,7 +71,25 @@ def pack_batch(batch: Iterable[Logged]) -> Entries:
     return Entries(cast("bytes", msgpack.packb(packed)))
 
 
-def _can_travel(item: Logged) -> bool:
+def fits_alone(item: Logged, *, is_quick: bool) -> bool:
+    """Return True if the entry brings several messages and can travel as a batch of its own.
+
+    `is_quick`: a longer batch delays the link's requests little.
+    """
+    most_bytes = LONE_BYTES if is_quick else BATCH_BYTES
+    has_room = _framed_bytes(item) <= most_bytes and _bodies_bytes(item) <= BODIES_BYTES
+    return len(item.bodies) > 1 and has_room and _is_simple(item)
+
+
+def _framed_bytes(item: Logged) -> int:
+    return item.memory_bytes + _FRAME_BYTES + len(item.entry.dot.origin)
+
+
+def _bodies_bytes(item: Logged) -> int:
+    return item.size_bytes - item.entry_bytes
+
+
+def _is_simple(item: Logged) -> bool:
     """Return True if the entry is simple enough for a batch, and all its bodies are here."""
     changes = item.entry.changes
     return (
@@ -104,8 +123,8 @@ def is_heavy_to_unpack(entries: Entries) -> bool:
 
 def unpack_batch(entries: Entries) -> list[Arrived]:
     """Return the entries of a batch. Raises ProtocolError if not all of them are what a node can send."""
-    if len(entries.packed) > BATCH_BYTES:
-        raise ProtocolError(f"ENTRIES of {len(entries.packed)} bytes; the limit is {BATCH_BYTES}")
+    if len(entries.packed) > LONE_BYTES:
+        raise ProtocolError(f"ENTRIES of {len(entries.packed)} bytes; the limit is {LONE_BYTES}")
     return _Unpacking().batch(entries.packed)
 
 
@@ -121,6 +140,8 @@ class _Unpacking:
             found = msgpack.unpackb(packed, use_list=False)
             if not isinstance(found, tuple) or not 0 < len(found) <= BATCH_ENTRIES:
                 raise ProtocolError(f"ENTRIES must hold 1 to {BATCH_ENTRIES} entries")
+            if len(found) > 1 and len(packed) > BATCH_BYTES:
+                raise ProtocolError(f"{len(found)} ENTRIES of {len(packed)} bytes; the limit is {BATCH_BYTES}")
             return [self._arrived(*checked(item, str, int, bytes, tuple)) for item in found]
         except (msgpack.UnpackException, ValueError, TypeError, LookupError, AttributeError) as error:
             raise ProtocolError(f"ENTRIES cannot be read: {str(error)[:200]!a}") from None

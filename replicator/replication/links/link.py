@@ -179,6 +179,8 @@ class PeerLink:
 
     async def room(self) -> None:
         """Return when the output queue has room, one caller after the other. Raises LinkDownError."""
+        if len(self._output) <= OUTPUT_BYTES and not self._turn.locked():
+            return
         async with self._turn:
             while len(self._output) > OUTPUT_BYTES:
                 if self.closed:

@@ -24,7 +24,7 @@ from protocol.stream_codec import ProtocolError
 from protocol.values import Dot, context_of, sid_of
 from replicator.errors import UnavailableError
 from replicator.replication import timing
-from replicator.replication.links.entry_batch import batch_of, pack_batch
+from replicator.replication.links.entry_batch import batch_of, fits_alone, pack_batch
 from replicator.replication.links.entry_codec import entry_commands, is_heavy, remote_command
 from replicator.replication.links.handshake import ENTRIES
 from replicator.replication.links.link import LinkDownError, PeerLink
@@ -144,7 +144,8 @@ class Sender:
                     return True
                 at = bisect_right(logged, batch[-1].position, key=lambda item: item.position)
             position = end
-            await trio.lowlevel.checkpoint()
+            if position < self._store.tail.end:
+                await trio.lowlevel.checkpoint()
 
     async def _read(self, position: int) -> tuple[Sequence[Logged], int]:
         """Return the entries after a position, and the position up to which they were read.
@@ -212,12 +213,15 @@ class Sender:
     def _next(self, logged: Sequence[Logged], at: int) -> list[Logged]:
         """Return the next entry that the peer lacks, with those that can be sent together with it; or nothing."""
         lacking = (item for item in islice(logged, at, None) if self._is_lacking(item.entry.dot))
-        takes_batches = ENTRIES in self._link.hello.capabilities
-        return batch_of(lacking if takes_batches else islice(lacking, 1))
+        return batch_of(lacking if self._takes_batches else islice(lacking, 1))
+
+    @property
+    def _takes_batches(self) -> bool:
+        return ENTRIES in self._link.hello.capabilities
 
     async def _send(self, batch: Sequence[Logged]) -> None:
-        if len(batch) == 1:  # as commands, which every peer takes
-            await self._send_alone(batch[0])
+        if len(batch) == 1 and not (self._takes_batches and fits_alone(batch[0], is_quick=self._link.is_quick)):
+            await self._send_as_commands(batch[0])
             return
         await self._link.room()
         if self._link.closed:
@@ -226,7 +230,7 @@ class Sender:
         for item in batch:
             self._sent[item.entry.dot.origin] = item.entry.dot.seq
 
-    async def _send_alone(self, item: Logged) -> None:
+    async def _send_as_commands(self, item: Logged) -> None:
         entry = item.entry
         key = MailboxKey.of(entry)
         item = await self._without_expired(item)

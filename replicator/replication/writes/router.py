@@ -76,7 +76,6 @@ class Router:
         """
         reply: Reply | None = None
         with trio.move_on_after(timing.REQUEST_TIMEOUT_S + transfer_s(parts_of(operation))):
-            await self._met_others.wait()
             reply = await self.perform(operation)
         if reply is not None:
             # The change is made and durable: a node that is far behind must not make its client retry.
@@ -101,7 +100,8 @@ class Router:
         """Bring an operation to its master and return its reply. Raises MailError. Waits without a time limit."""
         key = operation.key
         # A node that has just started may be behind: it numbers only after it has had time to meet the other nodes.
-        await self._met_others.wait()
+        if not self._met_others.is_set():
+            await self._met_others.wait()
         to_offer = parts_of(operation)
         if to_offer is not None and not self._prestage.is_for(to_offer):
             to_offer = None

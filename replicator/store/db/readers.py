@@ -10,6 +10,7 @@ from typing import TypeVar
 import trio
 
 from replicator.runtime.environment import ThreadRunner
+from replicator.runtime.signals import acquire
 from replicator.store.db.damage import Damage
 
 T = TypeVar("T")
@@ -29,10 +30,11 @@ class Readers:
 
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Run a query; it sees the last commit. Raises what the query raises, and DatabaseFailedError."""
-        async with self._room:
-            reader = self._idle.pop()
-            try:
-                with self._damage.noticed():
-                    return await self._run_in_thread(partial(query, reader))
-            finally:
-                self._idle.append(reader)
+        await acquire(self._room)
+        reader = self._idle.pop()
+        try:
+            with self._damage.noticed():
+                return await self._run_in_thread(partial(query, reader))
+        finally:
+            self._idle.append(reader)
+            self._room.release()

@@ -20,7 +20,7 @@ import trio
 from replicator.config import LimitsConfig
 from replicator.errors import DatabaseFailedError, DiskFullError, HistoryError, MailError, UnavailableError
 from replicator.runtime.environment import ThreadRunner
-from replicator.runtime.signals import Signal
+from replicator.runtime.signals import Signal, acquire
 from replicator.store.db import schema
 from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.db.transaction import Commit, Memory, Transaction
@@ -97,12 +97,15 @@ class Writer:
         Raises what `work` raises, DiskFullError, or DatabaseFailedError. If the caller is cancelled, the work may still
         be done.
         """
-        async with self._room:
+        await acquire(self._room)
+        try:
             job = _Job(work)
             self._waiting.append(cast("_Job[object]", job))
             self._wakeup.set()
             await job.done.wait()
             return job.outcome()
+        finally:
+            self._room.release()
 
     @property
     def last_time(self) -> int:
@@ -126,7 +129,8 @@ class Writer:
                         await self._publish(commit)
                 for job in batch:
                     job.done.set()
-                await trio.lowlevel.checkpoint()
+                if self._waiting:  # whoever goes on now may add its next job to the next batch
+                    await trio.lowlevel.checkpoint()
 
     def _write(self, batch: list[_Job[object]]) -> list[Commit]:
         commit = self._try(batch)

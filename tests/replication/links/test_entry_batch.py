@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 
 from protocol.commands import Entries, Parts
 from protocol.stream_codec import Decoder, Encoder, ProtocolError, Request
-from protocol.units import MIB
+from protocol.units import KIB, MIB
 from protocol.values import Dot, UidSet
-from replicator.replication.links import entry_batch
 from replicator.replication.links.entry_batch import (
     BATCH_BYTES,
     BATCH_ENTRIES,
     BODIES_BYTES,
     CHANGES_MAX,
+    LONE_BYTES,
     batch_of,
+    fits_alone,
     pack_batch,
     unpack_batch,
 )
@@ -70,7 +71,7 @@ def test_batch_brings_what_commands_bring(drawn: list[Logged]) -> None:
     sized = [replace(item, entry_bytes=len(item.entry.pack())) for item in drawn]
     sent = 0
     while batch := batch_of(sized[sent:]):
-        if len(batch) > 1 or entry_batch._can_travel(batch[0]):
+        if len(batch) > 1 or fits_alone(batch[0], is_quick=True):
             together = over_the_wire_together(batch)
             for item, arrived in zip(batch, together, strict=True):
                 (alone,) = over_the_wire(item)
@@ -146,8 +147,7 @@ def test_batches_are_bounded() -> None:
     assert batch_of([]) == []
     flags = [logged(FlagDel(UidSet.of([1]), ("a",)), bodies=(), seq=seq) for seq in range(1, 1000)]
     assert len(batch_of(flags)) == BATCH_ENTRIES
-    random = [StoredBody.of(hashlib.shake_256(b"%d" % seq).digest(1000)) for seq in range(100)]
-    mails = [logged(add_of(body), bodies=(body,), seq=seq) for seq, body in enumerate(random, 1)]
+    mails = [logged(add_of(body), bodies=(body,), seq=seq) for seq, body in enumerate(random_bodies(100, 1000), 1)]
     batch = batch_of(mails)
     assert 0.8 * BATCH_BYTES < len(pack_batch(batch).packed) <= BATCH_BYTES
     assert len(over_the_wire_together(batch)) == len(batch)
@@ -159,10 +159,31 @@ def test_batches_are_bounded() -> None:
 
 
 def test_large_entry_travels_alone() -> None:
-    body = StoredBody.of(hashlib.shake_256(b"").digest(BATCH_BYTES))
-    large = logged(add_of(body), bodies=(body,), seq=3)
+    bodies = random_bodies(32, 8 * KIB)
+    large = logged(*map(add_of, bodies[:30]), bodies=bodies[:30], seq=3)
     assert batch_of([logged(), large]) == [logged()]
     assert batch_of([large, logged(seq=4)]) == [large]
+    assert fits_alone(large, is_quick=True)
+    assert not fits_alone(large, is_quick=False)
+    assert len(over_the_wire_together([large])) == 1
+
+
+def test_too_large_entry_travels_as_commands() -> None:
+    bodies = random_bodies(32, 8 * KIB)
+    large = logged(*map(add_of, bodies), bodies=bodies)
+    assert not fits_alone(large, is_quick=True)
+    packed = pack_batch([large]).packed
+    assert unpacked(packed) == ([], f"ENTRIES of {len(packed)} bytes; the limit is {LONE_BYTES}")
+
+
+def test_large_batch_of_several_entries_is_refused() -> None:
+    bodies = random_bodies(2, 20 * KIB)
+    packed = pack_batch([logged(add_of(body), bodies=(body,), seq=seq) for seq, body in enumerate(bodies, 1)]).packed
+    assert unpacked(packed) == ([], f"2 ENTRIES of {len(packed)} bytes; the limit is {BATCH_BYTES}")
+
+
+def random_bodies(count: int, size_bytes: int) -> tuple[StoredBody, ...]:
+    return tuple(StoredBody.of(hashlib.shake_256(b"%d" % number).digest(size_bytes)) for number in range(count))
 
 
 def add_of(body: StoredBody) -> MailAdd:
@@ -311,8 +332,8 @@ def test_table_of_refusals_changes_one_thing_at_a_time() -> None:
 
 
 def test_long_literal_is_not_looked_at() -> None:
-    with pytest.raises(ProtocolError, match=f"the limit is {BATCH_BYTES}"):
-        unpack_batch(Entries(bytes(BATCH_BYTES + 1)))
+    with pytest.raises(ProtocolError, match=f"the limit is {LONE_BYTES}"):
+        unpack_batch(Entries(bytes(LONE_BYTES + 1)))
 
 
 def test_deep_literal_is_refused() -> None:
