@@ -11,7 +11,7 @@ import hashlib
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
@@ -126,21 +126,30 @@ class _Importer:
                 self._stop("interrupted")
 
     def _import_folder(self, messages: Sequence[SourceMessage], advance: Callable[[], None]) -> None:
+        batches = self._batches(messages, advance)
+        with NodeClient(self._node) as client, ThreadPoolExecutor(1) as reader:
+            ahead = reader.submit(next, batches, ())
+            while batch := ahead.result():
+                ahead = reader.submit(next, batches, ())  # read while the node works
+                self._save_all(client, batch, advance)
+
+    def _batches(self, messages: Iterable[SourceMessage], advance: Callable[[], None]) -> Iterator[Sequence[_Read]]:
+        """Yield what is to be imported, in batches of one request each, until the import is stopped."""
         batch, size_bytes = list[_Read](), 0
-        with NodeClient(self._node) as client:
-            for message in messages:
-                if self.result.stopped:
-                    return
-                text = self._read(message)
-                if text is None:
-                    advance()
-                    continue
-                if batch and (len(batch) == BATCH_MESSAGES or size_bytes + len(text) > BATCH_BYTES):
-                    self._save_all(client, batch, advance)
-                    batch, size_bytes = [], 0
-                batch.append(_Read(message, text))
-                size_bytes += len(text)
-            self._save_all(client, batch, advance)
+        for message in messages:
+            if self.result.stopped:
+                return
+            text = self._read(message)
+            if text is None:
+                advance()
+                continue
+            if batch and (len(batch) == BATCH_MESSAGES or size_bytes + len(text) > BATCH_BYTES):
+                yield batch
+                batch, size_bytes = [], 0
+            batch.append(_Read(message, text))
+            size_bytes += len(text)
+        if batch:
+            yield batch
 
     def _read(self, message: SourceMessage) -> bytes | None:
         """Return the message's text; None if there is nothing to import."""
@@ -160,7 +169,7 @@ class _Importer:
 
         After an error of the node they are not tried again: they may be there.
         """
-        if not batch or self.result.stopped:
+        if self.result.stopped:
             return
         try:
             self._save(client, batch)
