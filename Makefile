@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup run demo test lint pytest soak soak-commit soak-processes fuzz bench bench-peers bench-spark lock clean
+.PHONY: help setup tools run demo test lint pytest soak soak-commit soak-processes fuzz bench bench-peers bench-spark lock clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -55,8 +55,10 @@ soak-processes: setup ## real processes behind bad links, ROUNDS=n campaigns, fr
 	ROUNDS=$(ROUNDS) FIRST_SEED=$(FIRST_SEED) $(BIN)/pytest tests/end_to_end/faults/campaign.py
 
 MINUTES ?= 5
-fuzz: setup ## hostile input for all parsers and links, MINUTES=n in all
+tools: setup ## what few need: for `make fuzz`, `make lock` and profiles
 	@$(INSTALL) --require-hashes --requirement constraints-tools.txt
+
+fuzz: tools ## hostile input for all parsers and links, MINUTES=n in all
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 bench: setup ## the figures, as a table and as JSON
@@ -69,8 +71,7 @@ bench-spark: setup ## what audits of whole nodes cost at 1, 3 and 10 million mes
 	$(BIN)/python -m benchmarks.spark
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(if $(UPGRADE),--upgrade)
-lock: setup ## pin what is installed, with the hashes of all its files; UPGRADE=1 takes the newest versions
-	@$(INSTALL) --require-hashes --requirement constraints-tools.txt
+lock: tools ## pin what is installed, with the hashes of all its files; UPGRADE=1 takes the newest versions
 	@$(LOCK) --group build --output-file constraints-build.txt
 	@$(LOCK) --constraint constraints-build.txt pyproject.toml --all-extras --group dev --output-file constraints.txt
 	@$(LOCK) --group tools --output-file constraints-tools.txt

@@ -17,6 +17,7 @@ import click
 from benchmarks.clients.wire import MeasurementError
 from benchmarks.clusters.cluster import Cluster
 from benchmarks.figures.attachments import attachments
+from benchmarks.figures.cost_of_a_mail import cost_of_a_mail
 from benchmarks.figures.differences import differences
 from benchmarks.figures.distance import distance
 from benchmarks.figures.doors import doors
@@ -54,6 +55,7 @@ SCENARIOS: Mapping[str, Callable[[Path, Scale], list[Figure]]] = {
     "attachments": attachments,
     "imap": imap,
     "doors": doors,
+    "cost": cost_of_a_mail,
 }
 """Scenarios that need clusters of their own, in a directory of their own."""
 
