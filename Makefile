@@ -54,10 +54,10 @@ ROUNDS ?= 10
 soak-processes: setup ## real processes behind bad links, ROUNDS=n campaigns, from FIRST_SEED=n on, NODES=n
 	ROUNDS=$(ROUNDS) FIRST_SEED=$(FIRST_SEED) $(BIN)/pytest tests/end_to_end/faults/campaign.py
 
-MINUTES ?= 5
 tools: setup ## what few need: for `make fuzz`, `make lock` and profiles
 	@$(INSTALL) --require-hashes --requirement constraints-tools.txt
 
+MINUTES ?= 5
 fuzz: tools ## hostile input for all parsers and links, MINUTES=n in all
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 

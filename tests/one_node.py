@@ -31,8 +31,8 @@ from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
-from replicator.replication.writes.message_changes import MessageChanges
 from replicator.replication.writes.quotas import Quotas
+from replicator.replication.writes.seen_changes import SeenChanges
 from replicator.runtime.environment import Environment
 from replicator.store.store import Store
 from replicator.users.names import candidates
@@ -122,9 +122,28 @@ class LoggedSink:
         return await self._sink.finish()
 
 
+class _HookedChanges(SeenChanges):
+    mail: HookedMail
+
+    async def copy(self, seen: SeenMessages, destination: Folder) -> CopiedMessages:
+        await self.mail.before_change(destination.user)
+        return await super().copy(seen, destination)
+
+    async def store_flags(
+        self, seen: SeenMessages, added: frozenset[str], removed: frozenset[str], unchanged_since: int | None
+    ) -> StoreResult:
+        await self.mail.before_change(seen.user)
+        return await super().store_flags(seen, added, removed, unchanged_since)
+
+    async def expunge(self, seen: SeenMessages) -> None:
+        await self.mail.before_change(seen.user)
+        await super().expunge(seen)
+
+
 class HookedMail(ClusterMailStore):
     """The node's mail store. `before_change` is called before each change of messages, and `sinks` logs bodies."""
 
+    changes_type = _HookedChanges
     before_change: Hook = staticmethod(nothing)
     sinks: SinkLog | None = None
 
@@ -132,8 +151,8 @@ class HookedMail(ClusterMailStore):
         self, store: Store, coordinator: Coordinator, environment: Environment, quotas: Quotas | None = None
     ) -> None:
         super().__init__(store, coordinator, environment, quotas)
-        self.changes = changes = _HookedChanges(coordinator.submit, self._uid_retry, self._quotas, environment.new_guid)
-        changes.mail = self
+        assert isinstance(self.changes, _HookedChanges)
+        self.changes.mail = self
 
     @asynccontextmanager
     async def receive(self) -> AsyncIterator[BodySink]:
@@ -189,24 +208,6 @@ class HookedMail(ClusterMailStore):
     async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
         await self.before_change(folder.user)
         return await super().save_all(folder, messages)
-
-
-class _HookedChanges(MessageChanges):
-    mail: HookedMail
-
-    async def copy(self, seen: SeenMessages, destination: Folder) -> CopiedMessages:
-        await self.mail.before_change(destination.user)
-        return await super().copy(seen, destination)
-
-    async def store_flags(
-        self, seen: SeenMessages, added: frozenset[str], removed: frozenset[str], unchanged_since: int | None
-    ) -> StoreResult:
-        await self.mail.before_change(seen.user)
-        return await super().store_flags(seen, added, removed, unchanged_since)
-
-    async def expunge(self, seen: SeenMessages) -> None:
-        await self.mail.before_change(seen.user)
-        await super().expunge(seen)
 
 
 class Names:

@@ -63,10 +63,13 @@ def _measured(cluster: Cluster, directory: Path, program: str, connections: int,
     before = cluster.usage()
     stacks = [directory / f"{node.sid}-{connections}.stacks" for node in cluster.nodes]
     watching = [_watch(program, node, to, scale.delivery_s) for node, to in zip(cluster.nodes, stacks, strict=True)]
-    mails = run_apart(_longer(load, scale.delivery_s), cluster.nodes).mails
+    try:
+        mails = run_apart(_longer(load, scale.delivery_s), cluster.nodes).mails
+    finally:
+        said = [process.communicate()[1] for process in watching]
+    if any(process.returncode for process in watching):
+        raise MeasurementError(f"{PROGRAM} failed, which needs the right to trace processes: {said[0].decode()[-300:]}")
     after = cluster.usage()
-    for process in watching:
-        process.communicate()
     shares = [_shares(path.read_text(encoding="utf-8")) for path in stacks]
     spent_us = [(after[node.sid].cpu_s - before[node.sid].cpu_s) / mails * 1e6 for node in (near, far)]
     what = f"{connections} connection{'s' if connections > 1 else ''}"
@@ -98,7 +101,7 @@ def _shares(stacks: str) -> Counter[str]:
             seen[_area(stack)] += int(times)
     total = seen.total()
     if not total:
-        raise MeasurementError(f"{PROGRAM} has seen nothing; it needs the right to trace processes")
+        raise MeasurementError(f"{PROGRAM} has seen nothing")
     return Counter({area: times / total for area, times in seen.items()})
 
 

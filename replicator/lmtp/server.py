@@ -83,7 +83,8 @@ class _Connection:
                 doing("lmtp", self._client_ip, "DATA")
                 with place.busy():
                     await self._take_message(event.envelope)
-                    after = self._advance()  # commands that came with the message are answered together with it
+                    if self._machine.buffered_bytes <= COMMAND_BYTES:
+                        after = self._advance()  # commands that came with the message are answered together with it
                     await self._flush()  # a client that loses its place without an answer delivers the message again
                 doing("lmtp", self._client_ip, "commands")
             elif isinstance(event, TlsAccepted):

@@ -43,7 +43,6 @@ from replicator.mail.view import MailboxView, Message
 from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.folder_cache import FolderCache
-from replicator.replication.writes.message_changes import MessageChanges
 from replicator.replication.writes.quotas import Quotas
 from replicator.replication.writes.requests import (
     SAVE_ALL_BYTES,
@@ -55,6 +54,7 @@ from replicator.replication.writes.requests import (
     SubscribeRequest,
     save_request,
 )
+from replicator.replication.writes.seen_changes import SeenChanges
 from replicator.replication.writes.uid_retry import Added, UidRetry
 from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
@@ -73,6 +73,8 @@ REFUSED_MAX = 10_000  # users
 class ClusterMailStore:
     """The mail store of the cluster, see `MailStore`. Belongs to the event loop."""
 
+    changes_type = SeenChanges
+
     def __init__(
         self, store: Store, coordinator: Coordinator, environment: Environment, quotas: Quotas | None = None
     ) -> None:
@@ -85,7 +87,7 @@ class ClusterMailStore:
         self._uid_retry = UidRetry(
             store, coordinator.submit, timeout_s=timing.REQUEST_TIMEOUT_S + timing.ROUTER_SHOW_TIMEOUT_S
         )
-        self.changes = MessageChanges(coordinator.submit, self._uid_retry, self._quotas, environment.new_guid)
+        self.changes = self.changes_type(coordinator.submit, self._uid_retry, self._quotas, environment.new_guid)
         self._refused: set[str] = set()  # new users whose first mail was refused: each attempt would claim a mailbox
         self._folders = FolderCache(store.origin)
         store.listeners.append(self._folders.note)

@@ -1,4 +1,4 @@
-"""Signals between tasks of one event loop, which can be given again and again: a `trio.Event` can be set only once.
+"""Signals between tasks, which can be given again and again (a `trio.Event` can be set only once); and semaphores.
 
 A turn of the event loop costs more than most of what tasks do in it, so nothing here takes one needlessly.
 """
@@ -9,7 +9,7 @@ import trio
 
 
 async def acquire(semaphore: trio.Semaphore) -> None:
-    """Acquire a semaphore: at once, without a turn of the event loop, if it has room."""
+    """Acquire a semaphore. If it has room, that takes no turn of the event loop, and does not look for cancellation."""
     try:
         semaphore.acquire_nowait()
     except trio.WouldBlock:

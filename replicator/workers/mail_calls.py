@@ -22,7 +22,7 @@ LARGE_BODIES = 4  # that are kept for the chunks of their attachments to be read
 BODY_BYTES_MAX = 8 * MIB  # of a body without attachments, which a frame has to hold
 
 
-class SeenChanges(Protocol):
+class CoreChanges(Protocol):
     """Changes of messages that a client has seen."""
 
     async def copy(self, seen: SeenMessages, destination: Folder) -> CopiedMessages:
@@ -48,7 +48,7 @@ class CoreMail(MailStore, Protocol):
     """The node's mail, as the core has it."""
 
     @property
-    def changes(self) -> SeenChanges:
+    def changes(self) -> CoreChanges:
         """Its changes of messages."""
         ...
 

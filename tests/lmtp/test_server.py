@@ -551,3 +551,16 @@ async def test_commands_are_read_in_small_pieces_and_messages_in_large_ones(
     assert answers.count(b"\r\n250") >= lines
     assert max(size for in_message, size in pieces if not in_message) <= COMMAND_BYTES
     assert max(size for in_message, size in pieces if in_message) == RECEIVE_BYTES
+
+
+async def test_commands_that_came_with_a_message_are_answered_after_it(
+    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
+) -> None:
+    client = await connect(LmtpServer(services), nursery)
+    await client.ask(DATA)
+    unknown = b"RCPT TO:<nobody>\r\n"
+    answers = await client.ask(b"x\r\n.\r\nNOOP\r\nMAIL FROM:<>\r\n" + unknown + b"QUIT\r\n")
+    assert [line[:3] for line in answers.splitlines()] == [b"250", b"250", b"250", b"250", b"550", b"221"]
+    assert answers.startswith(stored("alice") + stored("bob"))
+    assert await client.answer() == b""
+    assert len(await mail.bodies("bob")) == 1

@@ -20,9 +20,9 @@ from replicator.mail.view import MailboxView, Message
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.node_status import StatusReporter
-from replicator.replication.writes.message_changes import MessageChanges
 from replicator.replication.writes.quotas import Quotas
 from replicator.replication.writes.requests import ChangeRequest, CopyRequest
+from replicator.replication.writes.seen_changes import SeenChanges
 from replicator.runtime.environment import Environment
 from replicator.runtime.objects import ObjectStore
 from replicator.store.checkpoints.archive import Archive
@@ -96,27 +96,28 @@ class _ObservedCoordinator(Coordinator):
         return await super().carry_out(operation)
 
 
-class _ObservedMail(ClusterMailStore):
-    machine: Machine
-    observer: Observer
-
-    def observe(self, machine: Machine, observer: Observer) -> None:
-        self.machine, self.observer = machine, observer
-        changes = _ObservedChanges(self._coordinator.submit, self._uid_retry, self._quotas, self._environment.new_guid)
-        self.changes, changes.observer = changes, observer
-
-    async def open_mailbox(self, folder: Folder) -> MailboxView:
-        view = await super().open_mailbox(folder)
-        self.observer.selects(self.machine, view)
-        return view
-
-
-class _ObservedChanges(MessageChanges):
+class _ObservedChanges(SeenChanges):
     observer: Observer
 
     async def expunge(self, seen: SeenMessages) -> None:
         self.observer.expunges(seen.mailbox_id, seen.messages)
         await super().expunge(seen)
+
+
+class _ObservedMail(ClusterMailStore):
+    changes_type = _ObservedChanges
+    machine: Machine
+    observer: Observer
+
+    def observe(self, machine: Machine, observer: Observer) -> None:
+        self.machine, self.observer = machine, observer
+        assert isinstance(self.changes, _ObservedChanges)
+        self.changes.observer = observer
+
+    async def open_mailbox(self, folder: Folder) -> MailboxView:
+        view = await super().open_mailbox(folder)
+        self.observer.selects(self.machine, view)
+        return view
 
 
 @dataclass(eq=False)

@@ -37,12 +37,13 @@ from resync.entry import (
 
 BATCH_BYTES = 32 * KIB  # a request queues behind no more than behind commands (`link.OUTPUT_BYTES`)
 BATCH_ENTRIES = 128
-LONE_BYTES = 256 * KIB  # of a batch of one entry, which brings several messages, on a link that is quick
+LONG_BYTES = 256 * KIB  # of a batch of one entry with its bodies, for peers and on links that take so long a one
 BODIES_BYTES = MIB  # of the bodies of a batch, unpacked: they take some milliseconds
 CHANGES_MAX = 100  # of an entry; more are worth an object (`object_entries`)
 HEAVY_BYTES = 8 * KIB  # of a batch: to unpack so many takes some milliseconds at most
 
 _FRAME_BYTES = 64  # in a batch, beside the packed entry and its bodies: the origin, at most twice this, and lengths
+_BODY_FRAME_BYTES = 5  # the length of a body
 _CHANGES = MailAdd | MailDel | FlagAdd | FlagDel | FolderCreate
 _Packed = tuple[str, int, bytes, Sequence[bytes]]
 """An entry in a batch: its dot, itself as the log has it, and its bodies as the database has them."""
@@ -71,18 +72,24 @@ def pack_batch(batch: Iterable[Logged]) -> Entries:
     return Entries(cast("bytes", msgpack.packb(packed)))
 
 
-def fits_alone(item: Logged, *, is_quick: bool) -> bool:
-    """Return True if the entry brings several messages and can travel as a batch of its own.
+def fits_alone(item: Logged) -> bool:
+    """Return True if the entry brings messages, and can travel as a batch of its own, which may be a long one."""
+    return (
+        bool(item.bodies)
+        and item.entry_bytes + _FRAME_BYTES <= BATCH_BYTES
+        and _framed_bytes(item) <= LONG_BYTES
+        and _bodies_bytes(item) <= BODIES_BYTES
+        and _is_simple(item)
+    )
 
-    `is_quick`: a longer batch delays the link's requests little.
-    """
-    most_bytes = LONE_BYTES if is_quick else BATCH_BYTES
-    has_room = _framed_bytes(item) <= most_bytes and _bodies_bytes(item) <= BODIES_BYTES
-    return len(item.bodies) > 1 and has_room and _is_simple(item)
+
+def is_long(item: Logged) -> bool:
+    """Return True if a batch of this entry alone is longer than others may be."""
+    return _framed_bytes(item) > BATCH_BYTES
 
 
 def _framed_bytes(item: Logged) -> int:
-    return item.memory_bytes + _FRAME_BYTES + len(item.entry.dot.origin)
+    return item.memory_bytes + _FRAME_BYTES + len(item.entry.dot.origin) + _BODY_FRAME_BYTES * len(item.bodies)
 
 
 def _bodies_bytes(item: Logged) -> int:
@@ -123,8 +130,8 @@ def is_heavy_to_unpack(entries: Entries) -> bool:
 
 def unpack_batch(entries: Entries) -> list[Arrived]:
     """Return the entries of a batch. Raises ProtocolError if not all of them are what a node can send."""
-    if len(entries.packed) > LONE_BYTES:
-        raise ProtocolError(f"ENTRIES of {len(entries.packed)} bytes; the limit is {LONE_BYTES}")
+    if len(entries.packed) > LONG_BYTES:
+        raise ProtocolError(f"ENTRIES of {len(entries.packed)} bytes; the limit is {LONG_BYTES}")
     return _Unpacking().batch(entries.packed)
 
 
@@ -148,6 +155,8 @@ class _Unpacking:
 
     def _arrived(self, origin: str, seq: int, packed: bytes, bodies: tuple[bytes, ...]) -> Arrived:
         dot = _checked_dot(Dot(origin, seq))
+        if len(packed) > BATCH_BYTES:
+            raise ValueError(f"entry {seq} of {origin} has {len(packed)} bytes; the limit is {BATCH_BYTES}")
         entry = Entry.unpack(dot, packed)
         _check(entry)
         if entry.pack() is not packed or not entry.is_packed_as(packed):  # one form for one entry, and with a check

@@ -21,6 +21,8 @@ from replicator.runtime.environment import Environment
 ZSTD = "ZSTD"
 ENTRIES = "ENTRIES"
 """The capability of a node that takes in entries in batches."""
+LONG_ENTRIES = "LONG-ENTRIES"
+"""The capability of a node that takes in a long batch of one entry that brings many messages."""
 BODIES = "BODIES"
 """The capability of a node that answers requests for many bodies at once."""
 BLOCKS = "BLOCKS"
@@ -89,7 +91,14 @@ class Handshake:
             f"SCOPE={self._config.mastership.scope}",
             f"CONFLICT={self._config.conflict.uid}",
         )
-        abilities = (*policies, ENTRIES, BODIES, *capability(self._config.checkpoint), *self._capabilities())
+        abilities = (
+            *policies,
+            ENTRIES,
+            LONG_ENTRIES,
+            BODIES,
+            *capability(self._config.checkpoint),
+            *self._capabilities(),
+        )
         if stream is not None and self._certify(stream) is None:
             abilities = (*abilities, BLOCKS)
         capabilities = abilities if self._is_local() else (*abilities, ZSTD)

@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 1 << 17
 # Octets posted and not yet sent, beyond which `room` waits. A request queues behind so much of the log, and as much
-# again that is being sent: at 150 KB/s that takes a second.
+# again that is being sent: at 150 KB/s that takes a second. Behind a long batch (`entry_batch`) it takes two.
 OUTPUT_BYTES = 1 << 16
 OUTPUT_MAX_BYTES = OUTPUT_BYTES + (80 << 20)  # one message, and what does not wait for room; beyond it the link ends
 MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the least recently used one gives up its number
@@ -177,12 +177,17 @@ class PeerLink:
         """Return True if the mailbox has a number in this direction."""
         return key in self._numbers
 
-    async def room(self) -> None:
-        """Return when the output queue has room, one caller after the other. Raises LinkDownError."""
-        if len(self._output) <= OUTPUT_BYTES and not self._turn.locked():
+    async def room(self, *, for_long: bool = False) -> None:
+        """Return when the output queue has room, one caller after the other. Raises LinkDownError.
+
+        `for_long`: room for a long batch, which is in nothing but an empty queue. A caller that finds room takes no
+        turn of the event loop.
+        """
+        most_bytes = 0 if for_long else OUTPUT_BYTES
+        if len(self._output) <= most_bytes and not self._turn.locked():
             return
         async with self._turn:
-            while len(self._output) > OUTPUT_BYTES:
+            while len(self._output) > most_bytes:
                 if self.closed:
                     raise LinkDownError(self.sid)
                 await self._drained.wait()

@@ -24,10 +24,10 @@ from protocol.stream_codec import ProtocolError
 from protocol.values import Dot, context_of, sid_of
 from replicator.errors import UnavailableError
 from replicator.replication import timing
-from replicator.replication.links.entry_batch import batch_of, fits_alone, pack_batch
+from replicator.replication.links.entry_batch import batch_of, fits_alone, is_long, pack_batch
 from replicator.replication.links.entry_codec import entry_commands, is_heavy, remote_command
-from replicator.replication.links.handshake import ENTRIES
-from replicator.replication.links.link import LinkDownError, PeerLink
+from replicator.replication.links.handshake import ENTRIES, LONG_ENTRIES
+from replicator.replication.links.link import COMMANDS_AT_ONCE, LinkDownError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.log.gap_recovery import GapRecovery
 from replicator.runtime.signals import Signal
@@ -219,11 +219,16 @@ class Sender:
     def _takes_batches(self) -> bool:
         return ENTRIES in self._link.hello.capabilities
 
+    def _can_go_packed(self, item: Logged) -> bool:
+        """Return True if the entry can go as a batch of its own; a long one only where requests hardly wait for it."""
+        takes_long = self._link.is_quick and LONG_ENTRIES in self._link.hello.capabilities
+        return self._takes_batches and fits_alone(item) and (takes_long or not is_long(item))
+
     async def _send(self, batch: Sequence[Logged]) -> None:
-        if len(batch) == 1 and not (self._takes_batches and fits_alone(batch[0], is_quick=self._link.is_quick)):
+        if len(batch) == 1 and not self._can_go_packed(batch[0]):
             await self._send_as_commands(batch[0])
             return
-        await self._link.room()
+        await self._link.room(for_long=len(batch) == 1 and is_long(batch[0]))
         if self._link.closed:
             raise LinkDownError(self._link.sid)
         self._link.post(pack_batch(batch))
@@ -240,7 +245,9 @@ class Sender:
         commands = await self._commands(item, lambda key: self._link.number(key, name))
         self._sending = True
         try:
-            for command in commands:
+            for number, command in enumerate(commands, 1):
+                if number % COMMANDS_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
                 await self._link.room()
                 if self._link.closed:
                     raise LinkDownError(self._link.sid)

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from replicator.errors import UnavailableError
 from replicator.mail.mailstore import NewMessage
 from replicator.replication.convergence import fork_merge
+from replicator.replication.links import handshake
 from tests.effort import first
 from tests.replication.cluster import USER, Cluster, cluster, until
 from tests.replication.log.truncating import forget_log
@@ -94,8 +95,14 @@ ENTRY_FIELDS = {  # each pattern ends with the octet that changes
 
 @pytest.mark.parametrize("field", ENTRY_FIELDS)
 async def test_receiver_refuses_entry_with_changed_field(
-    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, field: str
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    field: str,
 ) -> None:
+    """Of an entry that travels as commands; `test_entry_batch` changes batches."""
+    monkeypatch.setattr(handshake, "ENTRIES", "NO-BATCHES")
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         node, road = nodes["dc1"], nodes.network.road("dc1", "dc2")
         if b"MBOX" not in ENTRY_FIELDS[field]:

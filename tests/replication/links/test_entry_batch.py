@@ -20,9 +20,10 @@ from replicator.replication.links.entry_batch import (
     BATCH_ENTRIES,
     BODIES_BYTES,
     CHANGES_MAX,
-    LONE_BYTES,
+    LONG_BYTES,
     batch_of,
     fits_alone,
+    is_long,
     pack_batch,
     unpack_batch,
 )
@@ -71,7 +72,7 @@ def test_batch_brings_what_commands_bring(drawn: list[Logged]) -> None:
     sized = [replace(item, entry_bytes=len(item.entry.pack())) for item in drawn]
     sent = 0
     while batch := batch_of(sized[sent:]):
-        if len(batch) > 1 or fits_alone(batch[0], is_quick=True):
+        if len(batch) > 1 or fits_alone(batch[0]):
             together = over_the_wire_together(batch)
             for item, arrived in zip(batch, together, strict=True):
                 (alone,) = over_the_wire(item)
@@ -163,23 +164,46 @@ def test_large_entry_travels_alone() -> None:
     large = logged(*map(add_of, bodies[:30]), bodies=bodies[:30], seq=3)
     assert batch_of([logged(), large]) == [logged()]
     assert batch_of([large, logged(seq=4)]) == [large]
-    assert fits_alone(large, is_quick=True)
-    assert not fits_alone(large, is_quick=False)
+    assert fits_alone(large)
+    assert is_long(large)
+    assert not is_long(logged())
     assert len(over_the_wire_together([large])) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 99, CHANGES_MAX])
+def test_what_fits_alone_is_taken(count: int) -> None:
+    """Also at the very limit, of which lengths and headers take their part."""
+    fitting = set[bool]()
+    for size_bytes in range((LONG_BYTES - 400 * count) // count - 8, LONG_BYTES // count, max(1, 60 // count)):
+        bodies = random_bodies(count, size_bytes)
+        item = logged(*map(add_of, bodies), bodies=bodies)
+        fitting.add(fits_alone(item))
+        if fits_alone(item):
+            assert len(unpack_batch(pack_batch([item]))) == 1
+    assert fitting == {True, False}
 
 
 def test_too_large_entry_travels_as_commands() -> None:
     bodies = random_bodies(32, 8 * KIB)
     large = logged(*map(add_of, bodies), bodies=bodies)
-    assert not fits_alone(large, is_quick=True)
+    assert not fits_alone(large)
     packed = pack_batch([large]).packed
-    assert unpacked(packed) == ([], f"ENTRIES of {len(packed)} bytes; the limit is {LONE_BYTES}")
+    assert unpacked(packed) == ([], f"ENTRIES of {len(packed)} bytes; the limit is {LONG_BYTES}")
 
 
 def test_large_batch_of_several_entries_is_refused() -> None:
     bodies = random_bodies(2, 20 * KIB)
     packed = pack_batch([logged(add_of(body), bodies=(body,), seq=seq) for seq, body in enumerate(bodies, 1)]).packed
     assert unpacked(packed) == ([], f"2 ENTRIES of {len(packed)} bytes; the limit is {BATCH_BYTES}")
+
+
+def test_long_entry_without_bodies_is_refused() -> None:
+    scattered = FlagAdd(UidSet.of(range(1, 40_000, 2)), ("\\Seen",))
+    large = logged(scattered, bodies=())
+    assert not fits_alone(large)
+    packed = pack_batch([large]).packed
+    assert BATCH_BYTES < len(packed) < LONG_BYTES
+    assert f"the limit is {BATCH_BYTES}" in unpacked(packed)[1]
 
 
 def random_bodies(count: int, size_bytes: int) -> tuple[StoredBody, ...]:
@@ -332,8 +356,8 @@ def test_table_of_refusals_changes_one_thing_at_a_time() -> None:
 
 
 def test_long_literal_is_not_looked_at() -> None:
-    with pytest.raises(ProtocolError, match=f"the limit is {LONE_BYTES}"):
-        unpack_batch(Entries(bytes(LONE_BYTES + 1)))
+    with pytest.raises(ProtocolError, match=f"the limit is {LONG_BYTES}"):
+        unpack_batch(Entries(bytes(LONG_BYTES + 1)))
 
 
 def test_deep_literal_is_refused() -> None:

@@ -44,7 +44,7 @@ from replicator.replication.links.entry_codec import (
     refusal,
     values_of,
 )
-from replicator.replication.writes.message_changes import AT_ONCE
+from replicator.replication.writes.seen_changes import AT_ONCE
 from replicator.store.db.entry_validation import are_annotations
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Logged

@@ -13,7 +13,7 @@ from protocol.values import Dot, UidSet
 from replicator.mail import lookup
 from replicator.mail.mailstore import Folder
 from replicator.mail.view import Message, ViewChange
-from replicator.replication.writes import message_changes
+from replicator.replication.writes import seen_changes
 from replicator.store.db.queries import FolderRecord
 from tests.imap.client import fill
 from tests.one_node import one_node
@@ -54,7 +54,7 @@ async def test_many_messages_are_looked_up_in_a_thread(
 
 
 async def test_large_changes_reach_all_messages_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_changes, "AT_ONCE", 10)
+    monkeypatch.setattr(seen_changes, "AT_ONCE", 10)
     monkeypatch.setattr(lookup, "FOUND_AT_ONCE", 10)
     async with one_node(tmp_path) as mail:
         inbox = await fill(mail, messages=30)
@@ -103,6 +103,6 @@ async def test_many_folders_are_put_in_order_in_the_thread_that_reads(
 
 def test_messages_are_freed_as_they_are_used_up() -> None:
     messages = [Message(uid, bytes(16), 1, frozenset(), 0, 1, bytes(32), Dot("dc1.1", uid), 0) for uid in range(1, 6)]
-    left = [([one.uid for one in some], len(messages)) for some in message_changes._used_up(messages, 2)]
+    left = [([one.uid for one in some], len(messages)) for some in seen_changes._used_up(messages, 2)]
     assert left == [([1, 2], 5), ([3, 4], 3), ([5], 1)]
     assert messages == []

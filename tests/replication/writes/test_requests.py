@@ -308,7 +308,7 @@ async def test_copy_without_its_source_undoes_no_other_change(tmp_path: Path, au
 async def test_changes_of_many_messages_are_split(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.replication.writes.message_changes.AT_ONCE", 2)
+    monkeypatch.setattr("replicator.replication.writes.seen_changes.AT_ONCE", 2)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await mastered_by(nodes, "dc2", INBOX)
         await mastered_by(nodes, "dc1", "Archive")
@@ -330,7 +330,7 @@ async def test_changes_of_many_messages_are_split(
 async def test_split_copy_that_fails_leaves_nothing(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.replication.writes.message_changes.AT_ONCE", 2)
+    monkeypatch.setattr("replicator.replication.writes.seen_changes.AT_ONCE", 2)
     async with cluster(tmp_path, autojump_clock) as nodes:
         await mastered_by(nodes, "dc1", INBOX)
         await mastered_by(nodes, "dc2", "Archive")

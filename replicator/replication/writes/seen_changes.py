@@ -25,7 +25,7 @@ from replicator.store.db.queries import MailboxKey
 AT_ONCE = 2000  # messages of one COPY, STORE or EXPUNGE; a client's command for more takes several, one after the other
 
 
-class MessageChanges:
+class SeenChanges:
     """The changes of seen messages. Belongs to the event loop. `submit` has a request carried out.
 
     STORE, EXPUNGE and MOVE empty the list of messages as they go on: to free all of them at once takes long.
