@@ -13,11 +13,11 @@ from replicator.runtime.places import Places
 from replicator.store.db.readers import Readers
 from replicator.store.db.schema import open_reader
 from replicator.users import UserDirectory
+from replicator.workers.both_ends.places import PlaceCalls, RemotePlaces
+from replicator.workers.both_ends.users import RemoteTokens, RemoteUsers, UserCalls
 from replicator.workers.channel import Channel
-from replicator.workers.mail_calls import MailCalls
-from replicator.workers.remote_mail import RemoteMail
-from replicator.workers.remote_places import PlaceCalls, RemotePlaces
-from replicator.workers.remote_users import RemoteTokens, RemoteUsers, UserCalls
+from replicator.workers.core.mail import MailCalls
+from replicator.workers.door.mail import RemoteMail
 from tests.one_node import HookedMail, run_inline
 
 INLINE_MAX_BYTES = 64 << 10  # as configured by default

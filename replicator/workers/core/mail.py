@@ -1,4 +1,4 @@
-"""The core's answers to calls of one door's process about the node's mail. `remote_mail` is the other end."""
+"""The core's answers to calls of one door's process about the node's mail. `door.mail` is the other end."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from replicator.mail.lookup import SeenMessages
 from replicator.mail.mailstore import CopiedMessages, Folder, MailStore, SavedMessage, SearchTextSlice, StoreResult
 from replicator.mail.view import MailboxView, Message
 from replicator.store.bodies.body_reader import LargeBody, PlainBody
+from replicator.workers.both_ends.mail_feed import MailFeed, Published
+from replicator.workers.both_ends.uploads import Brought, Uploads
 from replicator.workers.channel import Call, Channel
-from replicator.workers.mail_feed import MailFeed, Published
 from replicator.workers.packing import Columns, dot_of, message_of
-from replicator.workers.uploads import Brought, Uploads
 
 LARGE_BODIES = 4  # that are kept for the chunks of their attachments to be read one by one
 

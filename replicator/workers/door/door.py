@@ -40,12 +40,12 @@ from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.db.readers import Readers
 from replicator.store.db.schema import open_reader
 from replicator.users import UserDirectory
+from replicator.workers.both_ends.metrics import tell_metrics
+from replicator.workers.both_ends.places import RemotePlaces
+from replicator.workers.both_ends.users import RemoteTokens, RemoteUsers
 from replicator.workers.channel import Channel
+from replicator.workers.door.mail import RemoteMail
 from replicator.workers.interface import interface_digest
-from replicator.workers.remote_mail import RemoteMail
-from replicator.workers.remote_metrics import tell_metrics
-from replicator.workers.remote_places import RemotePlaces
-from replicator.workers.remote_users import RemoteTokens, RemoteUsers
 
 log = logging.getLogger(__name__)
 

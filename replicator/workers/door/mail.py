@@ -1,4 +1,4 @@
-"""The mail of the node as the process of a door has it: the door's end, see `mail_calls` for the core's.
+"""The mail of the node as the process of a door has it: `core.mail` is the core's end.
 
 A door asks the core for each change, and for whatever must be as new as at the cluster's other nodes. It reads bodies,
 outlines and lists of folders from the database itself, and has views of its own (`mail_feed`).
@@ -43,9 +43,9 @@ from replicator.store.db.queries import annotations_of, ordered_folders, subscri
 from replicator.store.db.readers import Readers
 from replicator.store.db.view_cache import Views
 from replicator.users import QuotaLimits
+from replicator.workers.both_ends.mail_feed import FollowedViews
+from replicator.workers.both_ends.uploads import RemoteUploads
 from replicator.workers.channel import Channel
-from replicator.workers.mail_feed import FollowedViews
-from replicator.workers.uploads import RemoteUploads
 from resync.entry import NOWHERE
 
 SLICE_MESSAGES = 250
