@@ -24,7 +24,7 @@ from replicator.workers.both_ends.places import PlaceCalls
 from replicator.workers.both_ends.users import UserCalls
 from replicator.workers.channel import Channel, DefectError
 from replicator.workers.core.mail import CoreMail, MailCalls
-from replicator.workers.door.door import Order
+from replicator.workers.order import Order
 
 COMMAND = command_of("replicator.workers")
 

@@ -24,8 +24,8 @@ from replicator.mail_doors import Protocol, addresses_of
 from replicator.network.streams import listen
 from replicator.workers.both_ends.metrics import DoorMetrics
 from replicator.workers.core.door_process import CoreServices, DoorProcess
-from replicator.workers.door.door import Order
 from replicator.workers.interface import interface_digest
+from replicator.workers.order import Order
 
 RESTART_FIRST_S = 0.1
 RESTART_MAX_S = 30.0

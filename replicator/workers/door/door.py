@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +25,7 @@ from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.services import ImapServices
 from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.trace import host_name
-from replicator.mail_doors import MailHandlers, Protocol, mail_handlers, site_of
+from replicator.mail_doors import MailHandlers, mail_handlers, site_of
 from replicator.network.certificates import Certificates
 from replicator.network.proxy_header import behind_proxies
 from replicator.network.streams import Handler, guarded
@@ -46,37 +44,13 @@ from replicator.workers.both_ends.users import RemoteTokens, RemoteUsers
 from replicator.workers.channel import Channel
 from replicator.workers.door.mail import RemoteMail
 from replicator.workers.interface import interface_digest
+from replicator.workers.order import Order
 
 log = logging.getLogger(__name__)
 
 READERS = 2  # connections to the database, and so threads, that read at once
 
 CORE = 0  # file descriptor of the connection to the core
-
-
-@dataclass(frozen=True)
-class Order:
-    """The work of a door. `sockets`: file descriptors of the listening sockets that it has inherited.
-
-    `users_key`: see `UserDirectory`.
-    """
-
-    number: int
-    config: Config
-    log_level: str
-    sockets: Mapping[Protocol, tuple[int, ...]]
-    users_key: bytes
-
-    def packed(self) -> bytes:
-        """Return the order as `unpacked` takes it."""
-        return pickle.dumps(self)
-
-    @staticmethod
-    def unpacked(packed: bytes) -> Order:
-        """Return an order that the core has packed: nobody else can write to the connection."""
-        order = pickle.loads(packed)  # noqa: S301
-        assert isinstance(order, Order)
-        return order
 
 
 class ToldDamage(Damage):
