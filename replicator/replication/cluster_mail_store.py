@@ -405,6 +405,10 @@ class ClusterMailStore:
         """See `MailStore`."""
         return await self._bodies.search_texts.of([message.content_hash for message in messages])
 
+    def search_texts_damaged(self, text: str, identity: tuple[int, int]) -> None:
+        """Note that a door has found their file damaged; `identity`: the device and inode."""
+        self._bodies.search_texts.hear_damage(text, identity)
+
 
 def _tree(user: str) -> MailboxKey:
     return MailboxKey(user, tree_id(user), 0)

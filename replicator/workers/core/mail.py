@@ -9,7 +9,7 @@ from typing import Protocol
 from protocol.units import MIB
 from replicator.errors import ContentUnavailableError, MailError
 from replicator.mail.lookup import SeenMessages
-from replicator.mail.mailstore import CopiedMessages, Folder, MailStore, SavedMessage, SearchTextSlice, StoreResult
+from replicator.mail.mailstore import CopiedMessages, Folder, MailStore, SavedMessage, StoreResult
 from replicator.mail.view import MailboxView, Message
 from replicator.store.bodies.body_reader import LargeBody, PlainBody
 from replicator.workers.both_ends.mail_feed import MailFeed, Published
@@ -56,6 +56,10 @@ class CoreMail(MailStore, Protocol):
         """Return once this node may show the mailbox. Raises NotReadyError."""
         ...
 
+    def search_texts_damaged(self, text: str, identity: tuple[int, int]) -> None:
+        """Note that the door has found the file of search texts damaged; `identity`: the device and inode."""
+        ...
+
 
 class MailCalls:
     """The mail calls of one door. `close` discards its unfinished uploads. Belongs to the event loop."""
@@ -91,9 +95,13 @@ class MailCalls:
             "expunge": told(self._expunge),
             "body": self._body,
             "chunk": self._chunk,
-            "search_texts": self._search_texts,
         }
-        channel.quick_calls |= {"name": self._name, "forget": self._forget, "damaged": self._note_damage}
+        channel.quick_calls |= {
+            "name": self._name,
+            "forget": self._forget,
+            "damaged": self._note_damage,
+            "search_texts_damaged": mail.search_texts_damaged,
+        }
 
     async def run(self) -> None:
         """Tell the door what changes, until cancelled."""
@@ -191,6 +199,3 @@ class MailCalls:
     def _note_damage(self, text: str) -> None:
         """Note that the door has met a damaged part of the database."""
         self._store.damage.note(MailError(text))
-
-    async def _search_texts(self, messages: Sequence[Columns]) -> SearchTextSlice:
-        return await self._mail.search_texts([*map(message_of, messages)])

@@ -22,6 +22,7 @@ from replicator.config import Config
 from replicator.errors import ConfigError, DatabaseFailedError, DataError
 from replicator.imap.header_cache import HeaderCache
 from replicator.imap.matching.message_reader import Parsing
+from replicator.imap.rendering.search_text import SEARCH_TEXTS
 from replicator.imap.services import ImapServices
 from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.trace import host_name
@@ -37,12 +38,15 @@ from replicator.runtime.metrics import ImapMetrics, LmtpMetrics, LoopMetrics, Re
 from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.db.readers import Readers
 from replicator.store.db.schema import open_reader
+from replicator.store.search_texts.form import FILE
+from replicator.store.search_texts.reader import SearchTextReader
 from replicator.users import UserDirectory
 from replicator.workers.both_ends.metrics import tell_metrics
 from replicator.workers.both_ends.places import RemotePlaces
 from replicator.workers.both_ends.users import RemoteTokens, RemoteUsers
 from replicator.workers.channel import Channel
 from replicator.workers.door.mail import RemoteMail
+from replicator.workers.door.search_texts import DoorSearchTexts
 from replicator.workers.interface import interface_digest
 from replicator.workers.order import Order
 
@@ -96,7 +100,9 @@ class Door:
             readers = self._readers(config)
         except (ConfigError, DataError, DatabaseFailedError) as error:
             return str(error)
-        mail = RemoteMail(channel, readers, config.content.inline_max_bytes)
+        search_texts = DoorSearchTexts(channel, _search_text_reader(config), run_in_thread)
+        self._nursery.start_soon(search_texts.run)
+        mail = RemoteMail(channel, readers, search_texts, config.content.inline_max_bytes)
         self._nursery.start_soon(mail.run)
         handlers = _handlers(order, channel, mail, certificates, registry)
         self._nursery.start_soon(tell_metrics, registry, channel)
@@ -130,6 +136,10 @@ class Door:
         with damage.noticed():
             connections = [self._opened.enter_context(closing(open_reader(path))) for _ in range(READERS)]
         return Readers(connections, run_in_thread, damage)
+
+
+def _search_text_reader(config: Config) -> SearchTextReader:
+    return SearchTextReader(config.node.database.with_name(FILE), SEARCH_TEXTS.version)
 
 
 def _handlers(
