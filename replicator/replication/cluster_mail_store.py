@@ -405,9 +405,9 @@ class ClusterMailStore:
         """See `MailStore`."""
         return await self._bodies.search_texts.of([message.content_hash for message in messages])
 
-    def search_texts_damaged(self, text: str, identity: tuple[int, int]) -> None:
-        """Note that a door has found their file damaged; `identity`: the device and inode."""
-        self._bodies.search_texts.hear_damage(text, identity)
+    async def check_search_texts(self, hashes: Sequence[bytes]) -> None:
+        """Have search texts made anew if those of these bodies are damaged, as a door has found."""
+        await self._bodies.search_texts.check(hashes)
 
 
 def _tree(user: str) -> MailboxKey:

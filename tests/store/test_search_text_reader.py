@@ -14,7 +14,7 @@ import pytest
 
 from replicator.errors import DatabaseFailedError
 from replicator.runtime.environment import open_database
-from replicator.store.search_texts.form import SearchFileDamagedError, identity_of
+from replicator.store.search_texts.form import SearchFileDamagedError
 from replicator.store.search_texts.reader import SearchTextReader
 from replicator.store.search_texts.writer import SearchTextWriter, remove_file
 from tests.effort import examples
@@ -111,13 +111,12 @@ def test_closing_a_deleted_file_leaves_the_new_one_alone(path: Path, reader: Sea
         assert reader.texts([ONE]).texts == {ONE: b"new"}
 
 
-def test_damage_is_that_of_the_file_that_was_read(path: Path, reader: SearchTextReader) -> None:
+def test_text_of_another_body_is_damage(path: Path, reader: SearchTextReader) -> None:
     with written(path, {ONE: b"one", HASHES[1]: b"two"}):
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("UPDATE search_text SET packed = (SELECT packed FROM search_text WHERE id = 1)")
-        with pytest.raises(SearchFileDamagedError, match=r"search\.db: a row has the text of another body") as caught:
+        with pytest.raises(SearchFileDamagedError, match=r"search\.db: a row has the text of another body"):
             reader.texts([HASHES[1]])
-        assert caught.value.identity == identity_of(path)
         assert reader.texts([ONE]).texts == {ONE: b"one"}
 
 
@@ -145,7 +144,7 @@ def test_file_that_another_process_begins_anew_all_the_time(path: Path, reader: 
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"begun\n"
-            for _ in range(examples(2000, 20_000)):
+            for _ in range(examples(2000, 5000)):
                 try:
                     texts = reader.texts(HASHES).texts
                 except DatabaseFailedError:  # the files beside it are gone already, or are not there yet

@@ -27,7 +27,7 @@ from replicator.status import SearchTextStatus
 from replicator.store.bodies import body_lists
 from replicator.store.bodies.body_lists import ListedBody
 from replicator.store.bodies.body_reader import OpenBody, skeleton_of
-from replicator.store.search_texts.form import FILE, Identity, SearchFileDamagedError
+from replicator.store.search_texts.form import FILE, SearchFileDamagedError
 from replicator.store.search_texts.reader import SearchTextReader
 from replicator.store.search_texts.writer import SearchTextWriter, remove_file
 from replicator.store.store import Store
@@ -85,10 +85,15 @@ class SearchTexts:
         self._begins_anew = True
         self._pause.cancel()
 
-    def hear_damage(self, text: str, identity: Identity) -> None:
-        """Begin anew because of damage that a door has found in the file of that identity, if it is still this one."""
-        if self._file is not None and self._file.identity == identity:
-            self._note_damage(SearchFileDamagedError(text))
+    async def check(self, hashes: Sequence[bytes]) -> None:
+        """Read the search texts of these bodies from the disk, and begin anew if they are damaged.
+
+        A door that has found them so asks for it; the file may have been begun anew since.
+        """
+        async with self._reading:
+            if self._reader is not None:
+                await self._run_in_thread(self._reader.close)  # which may have them in memory, as they were
+        await self.of(hashes)
 
     def _note_damage(self, error: SearchFileDamagedError) -> None:
         """Begin anew, and say so once: searches and the task meet the same damage until the file is closed."""

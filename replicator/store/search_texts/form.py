@@ -41,12 +41,7 @@ Identity: TypeAlias = tuple[int, int]
 
 
 class SearchFileDamagedError(MailError):
-    """The file is damaged, or not what it should be: it is to be deleted and begun anew.
-
-    `identity`: of the file that was read.
-    """
-
-    identity: Identity | None = None
+    """The file is damaged, or not what it should be: it is to be deleted and begun anew."""
 
 
 def form_of(version: int) -> int:

@@ -51,14 +51,11 @@ class SearchTextReader:
                 connection = self._opened()
                 if connection is not None:
                     return self._texts(connection, hashes)
-        except SearchFileDamagedError as error:
-            error.identity = self._identity
+        except MailError as error:
+            is_deleted = self._present() != self._identity
             self.close()
-            if self._present() == error.identity:
+            if not (is_deleted and isinstance(error, SearchFileDamagedError)):
                 raise
-        except MailError:
-            self.close()
-            raise
         return SearchTextSlice({}, len(hashes))
 
     def close_if_deleted(self) -> None:

@@ -30,7 +30,7 @@ OpenFile = Callable[[Path], sqlite3.Connection]
 
 
 class SearchTextWriter:
-    """The open file. It blocks, and one thread at a time may use it. `identity`: of the file."""
+    """The open file. It blocks, and one thread at a time may use it."""
 
     def __init__(self, path: Path, version: int, open_file: OpenFile, look_at: LookAt = os.statvfs) -> None:
         """Open the file for search texts of this version; create it if there is none.
@@ -44,7 +44,7 @@ class SearchTextWriter:
             self._connection = open_file(path)
             try:
                 _prepare(self._connection, path, form_of(version))
-                self.identity = identity_of(path)
+                self._identity = identity_of(path)
             except BaseException:
                 self._connection.close()
                 raise
@@ -89,7 +89,7 @@ class SearchTextWriter:
 
     def _check_in_place(self) -> None:
         """Raise SearchFileDamagedError if another file, or none, has the path: SQLite goes on with a deleted one."""
-        if identity_of(self._path) != self.identity:
+        if identity_of(self._path) != self._identity:
             raise SearchFileDamagedError(f"{self._path}: deleted or replaced while it was open")
 
     @contextmanager

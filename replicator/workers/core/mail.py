@@ -56,8 +56,8 @@ class CoreMail(MailStore, Protocol):
         """Return once this node may show the mailbox. Raises NotReadyError."""
         ...
 
-    def search_texts_damaged(self, text: str, identity: tuple[int, int]) -> None:
-        """Note that the door has found the file of search texts damaged; `identity`: the device and inode."""
+    async def check_search_texts(self, hashes: Sequence[bytes]) -> None:
+        """Have search texts made anew if those of these bodies are damaged, as the door has found."""
         ...
 
 
@@ -95,13 +95,9 @@ class MailCalls:
             "expunge": told(self._expunge),
             "body": self._body,
             "chunk": self._chunk,
+            "check_search_texts": mail.check_search_texts,
         }
-        channel.quick_calls |= {
-            "name": self._name,
-            "forget": self._forget,
-            "damaged": self._note_damage,
-            "search_texts_damaged": mail.search_texts_damaged,
-        }
+        channel.quick_calls |= {"name": self._name, "forget": self._forget, "damaged": self._note_damage}
 
     async def run(self) -> None:
         """Tell the door what changes, until cancelled."""

@@ -31,12 +31,12 @@ class DoorSearchTexts:
         self._turn = trio.Lock()
 
     async def of(self, hashes: Sequence[bytes]) -> SearchTextSlice:
-        """See `MailStore.search_texts`. A file that fails has none; the core hears of damage."""
+        """See `MailStore.search_texts`. A file that fails has none; one that is damaged the core is to check."""
         async with self._turn:
             try:
                 return await self._run_in_thread(partial(self._reader.texts, hashes))
-            except SearchFileDamagedError as error:
-                self._channel.tell("search_texts_damaged", str(error), error.identity)
+            except SearchFileDamagedError:
+                self._channel.tell("check_search_texts", hashes)
             except MailError as error:  # the core meets it, too, and says so
                 log.debug("cannot read search texts now: %s", error)
         return SearchTextSlice({}, len(hashes))

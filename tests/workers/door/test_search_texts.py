@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +18,13 @@ from replicator.imap.rendering.search_text import SEARCH_TEXTS
 from replicator.mail.mailstore import NewMessage, SearchTextMaker
 from replicator.mail.view import Message
 from replicator.replication import timing
+from replicator.store.db.schema import PAGE_BYTES
 from replicator.store.search_texts.form import identity_of
 from replicator.workers.door import search_texts as module
 from replicator.workers.door.mail import RemoteMail
 from tests.one_door import remote_mail
 from tests.one_node import HookedMail, one_node
-from tests.store.damaging import damage
+from tests.store.damaging import damage, overwrite
 
 ANEW = "search texts are made anew"
 QUICK = timing.SEARCH_TEXTS_EVERY_S / 2
@@ -63,6 +65,11 @@ async def keeping(
         await trio.sleep_until(clock.current_time() + QUICK)
         yield
         nursery.cancel_scope.cancel()
+
+
+def zero_pages(path: Path) -> None:
+    for page in range(2, path.stat().st_size // PAGE_BYTES + 1):
+        overwrite(path, page)
 
 
 def open_files(name: str) -> list[str]:
@@ -112,24 +119,35 @@ async def test_damage_that_a_door_finds_has_the_core_begin_anew(
     assert [record.getMessage().endswith(ANEW) for record in caplog.records] == [True]
 
 
-async def test_news_of_damage_in_an_earlier_file_is_too_late(
-    mail: HookedMail,
-    messages: list[Message],
-    path: Path,
-    autojump_clock: MockClock,
-    *,
-    caplog: pytest.LogCaptureFixture,
+async def test_sound_search_texts_stay_although_a_door_has_had_them_checked(
+    mail: HookedMail, messages: list[Message], path: Path, autojump_clock: MockClock
 ) -> None:
+    hashes = [message.content_hash for message in messages]
+    await mail.check_search_texts(hashes)
     async with keeping(mail, autojump_clock):
-        found = identity_of(path)
-        assert found is not None
-        mail.search_texts_damaged("damaged", (found[0], found[1] + 1))
-        assert not caplog.records
-        mail.search_texts_damaged("damaged", found)
-        await trio.sleep(QUICK)
-        assert len((await mail.search_texts(messages)).texts) == 3
-    mail.search_texts_damaged("damaged", found)
-    assert [record.getMessage() for record in caplog.records] == [f"damaged; {ANEW}"]
+        with path.open("rb"):  # so that no other file gets its inode
+            before = identity_of(path)
+            await mail.check_search_texts(hashes)
+            await trio.sleep(QUICK)
+            assert identity_of(path) == before
+
+
+async def test_the_core_checks_what_is_on_the_disk(
+    mail: HookedMail, door: RemoteMail, messages: list[Message], path: Path, autojump_clock: MockClock
+) -> None:
+    """A disk that alters the file tells nobody, and the core has read the pages before."""
+    async with keeping(mail, autojump_clock):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        sound = await mail.search_texts(messages)
+        with path.open("rb"):
+            zero_pages(path)
+            before = identity_of(path)
+            assert await mail.search_texts(messages) == sound
+            assert await door.search_texts(messages) == ({}, 3)
+            await trio.sleep(QUICK)
+            assert identity_of(path) != before
+        assert await door.search_texts(messages) == sound
 
 
 async def test_a_door_of_another_version_reads_bodies_and_the_core_goes_on(
