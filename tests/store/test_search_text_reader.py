@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,9 @@ from replicator.store.search_texts.form import SearchFileDamagedError
 from replicator.store.search_texts.reader import SearchTextReader
 from replicator.store.search_texts.writer import SearchTextWriter, remove_file
 from tests.effort import examples
+from tests.store.search_text_writer import HASHES, VERSION, text_of
 
-VERSION = 1
-HASHES = [sha256(b"%d" % number).digest() for number in range(50)]
 ONE = HASHES[0]
-
-
-def text_of(content_hash: bytes) -> bytes:
-    return content_hash * 40
 
 
 @contextmanager
@@ -120,25 +114,9 @@ def test_text_of_another_body_is_damage(path: Path, reader: SearchTextReader) ->
         assert reader.texts([ONE]).texts == {ONE: b"one"}
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from tests.store.test_search_text_reader import *
-
-path = Path(sys.argv[1])
-print("begun", flush=True)
-while True:
-    with closing(SearchTextWriter(path, VERSION, open_database)) as writer:
-        for start in range(0, len(HASHES), 10):
-            writer.write({one: text_of(one) for one in HASHES[start : start + 10]})
-        writer.remove(HASHES[:5])
-    remove_file(path)
-"""
-
-
 def test_file_that_another_process_begins_anew_all_the_time(path: Path, reader: SearchTextReader) -> None:
     """The reader tells no wrong text, takes no such file for damaged, and does no harm to the writer."""
-    command = [sys.executable, "-c", WRITER, str(path)]
+    command = [sys.executable, "-m", "tests.store.search_text_writer", str(path)]
     found = set[int]()
     with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE) as process:
         try:
