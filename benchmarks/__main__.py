@@ -16,19 +16,19 @@ import click
 
 from benchmarks.clients.wire import MeasurementError
 from benchmarks.clusters.cluster import Cluster
-from benchmarks.figures.attachments import attachments
 from benchmarks.figures.differences import differences
 from benchmarks.figures.distance import distance
 from benchmarks.figures.doors import doors
 from benchmarks.figures.failover import failover
 from benchmarks.figures.heal import heal
 from benchmarks.figures.imap import imap
-from benchmarks.figures.large import large
+from benchmarks.figures.large_bodies.attachments import attachments
+from benchmarks.figures.large_bodies.large import large
+from benchmarks.figures.large_bodies.shared_attachments import shared_attachments
+from benchmarks.figures.large_bodies.slow_line import slow_line
 from benchmarks.figures.newcomers import newcomers
 from benchmarks.figures.scale import FULL, QUICK, Scale
-from benchmarks.figures.shared_attachments import shared_attachments
 from benchmarks.figures.shared_cluster import FIGURES, USERS
-from benchmarks.figures.slow_line import slow_line
 from benchmarks.figures.traffic import traffic
 from benchmarks.report.document import refresh
 from benchmarks.report.figure import Figure, machine, show, write
