@@ -129,10 +129,10 @@ class SearchTexts:
     async def _close(self) -> None:
         with trio.CancelScope(shield=True):
             async with self._reading:
-                for closed in (self._reader, self._file):
+                opened, self._reader, self._file = (self._reader, self._file), None, None
+                for closed in opened:
                     if closed is not None:
                         await self._run_in_thread(closed.close)
-                self._reader = self._file = None
 
     async def _discard(self) -> None:
         try:
