@@ -16,7 +16,6 @@ import click
 
 from benchmarks.clients.wire import MeasurementError
 from benchmarks.clusters.cluster import Cluster
-from benchmarks.figures.attachments import attachments
 from benchmarks.figures.cost_of_a_mail import cost_of_a_mail
 from benchmarks.figures.differences import differences
 from benchmarks.figures.distance import distance
@@ -24,12 +23,13 @@ from benchmarks.figures.doors import doors
 from benchmarks.figures.failover import failover
 from benchmarks.figures.heal import heal
 from benchmarks.figures.imap import imap
-from benchmarks.figures.large import large
+from benchmarks.figures.large_bodies.attachments import attachments
+from benchmarks.figures.large_bodies.large import large
+from benchmarks.figures.large_bodies.shared_attachments import shared_attachments
+from benchmarks.figures.large_bodies.slow_line import slow_line
 from benchmarks.figures.newcomers import newcomers
 from benchmarks.figures.scale import FULL, QUICK, Scale
-from benchmarks.figures.shared_attachments import shared_attachments
 from benchmarks.figures.shared_cluster import FIGURES, USERS
-from benchmarks.figures.slow_line import slow_line
 from benchmarks.figures.traffic import traffic
 from benchmarks.report.document import refresh
 from benchmarks.report.figure import Figure, machine, show, write
@@ -58,6 +58,11 @@ SCENARIOS: Mapping[str, Callable[[Path, Scale], list[Figure]]] = {
     "cost": cost_of_a_mail,
 }
 """Scenarios that need clusters of their own, in a directory of their own."""
+
+ONLY_NAMED = {"cost"}
+"""Scenarios that are measured only if they are named: they need what `make tools` installs."""
+
+EVERYTHING = [name for name in (*FIGURES, *SCENARIOS) if name not in ONLY_NAMED]
 
 
 @click.command()
@@ -88,7 +93,7 @@ def main(
         scale = replace(scale, mailbox_sizes=(*scale.mailbox_sizes, MILLION))
     figures: dict[str, list[Figure]] = {}
     try:
-        for name, rows in _measure(names or (*FIGURES, *SCENARIOS), directory, profiles, scale):
+        for name, rows in _measure(names or EVERYTHING, directory, profiles, scale):
             figures[name] = rows
             if docs:
                 PAGE.write_text(refresh(PAGE.read_text(encoding="utf-8"), name, rows, described), encoding="utf-8")

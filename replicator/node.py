@@ -65,8 +65,8 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
 from replicator.users import QuotaLimits, UserDirectory
-from replicator.workers.door_process import CoreServices
-from replicator.workers.processes import Doors
+from replicator.workers.core.door_process import CoreServices
+from replicator.workers.core.processes import Doors
 
 log = logging.getLogger(__name__)
 

@@ -8,16 +8,20 @@ from contextlib import asynccontextmanager, closing
 import trio
 import trio.testing
 
+from replicator.imap.rendering.search_text import SEARCH_TEXTS
 from replicator.oauth import AccessTokens
 from replicator.runtime.places import Places
 from replicator.store.db.readers import Readers
 from replicator.store.db.schema import open_reader
+from replicator.store.search_texts.form import FILE
+from replicator.store.search_texts.reader import SearchTextReader
 from replicator.users import UserDirectory
+from replicator.workers.both_ends.places import PlaceCalls, RemotePlaces
+from replicator.workers.both_ends.users import RemoteTokens, RemoteUsers, UserCalls
 from replicator.workers.channel import Channel
-from replicator.workers.mail_calls import MailCalls
-from replicator.workers.remote_mail import RemoteMail
-from replicator.workers.remote_places import PlaceCalls, RemotePlaces
-from replicator.workers.remote_users import RemoteTokens, RemoteUsers, UserCalls
+from replicator.workers.core.mail import MailCalls
+from replicator.workers.door.mail import RemoteMail
+from replicator.workers.door.search_texts import DoorSearchTexts
 from tests.one_node import HookedMail, run_inline
 
 INLINE_MAX_BYTES = 64 << 10  # as configured by default
@@ -48,7 +52,11 @@ async def mail_ends(mail: HookedMail) -> AsyncIterator[tuple[MailCalls, RemoteMa
     with closing(open_reader(store.path)) as connection:
         async with channels() as (core, door), trio.open_nursery() as nursery:
             calls = MailCalls(core, mail, store)
-            apart = RemoteMail(door, Readers([connection], run_inline, store.damage), INLINE_MAX_BYTES, run_inline)
+            reader = SearchTextReader(store.path.with_name(FILE), SEARCH_TEXTS.version)
+            texts = DoorSearchTexts(door, reader, run_inline)
+            readers = Readers([connection], run_inline, store.damage)
+            apart = RemoteMail(door, readers, texts, INLINE_MAX_BYTES, run_inline)
+            nursery.start_soon(texts.run)
             nursery.start_soon(calls.run)
             nursery.start_soon(apart.run)
             yield calls, apart

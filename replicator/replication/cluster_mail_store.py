@@ -407,6 +407,10 @@ class ClusterMailStore:
         """See `MailStore`."""
         return await self._bodies.search_texts.of([message.content_hash for message in messages])
 
+    async def check_search_texts(self, hashes: Sequence[bytes]) -> None:
+        """Have search texts made anew if those of these bodies are damaged, as a door has found."""
+        await self._bodies.search_texts.check(hashes)
+
 
 def _tree(user: str) -> MailboxKey:
     return MailboxKey(user, tree_id(user), 0)

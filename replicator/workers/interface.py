@@ -22,6 +22,7 @@ SHARED = (
     "replicator/store/attachments",
     "replicator/store/bodies",
     "replicator/store/db",
+    "replicator/store/search_texts",
     "replicator/users",
     "replicator/workers",
 )

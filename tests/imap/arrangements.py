@@ -6,7 +6,7 @@ import pytest
 
 from replicator.imap.services import ImapServices
 from replicator.store.db.folder_views import FolderViews
-from replicator.workers.remote_mail import RemoteMail
+from replicator.workers.door.mail import RemoteMail
 from tests.effort import first
 from tests.one_node import HookedMail
 

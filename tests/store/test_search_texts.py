@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -17,15 +17,12 @@ import pytest
 
 from protocol.units import GIB
 from replicator.errors import DatabaseFailedError, DiskFullError
+from replicator.mail.mailstore import SearchTextSlice
 from replicator.runtime.environment import open_database
 from replicator.store.db.schema import PAGE_BYTES
-from replicator.store.search_texts import (
-    SLICE_BYTES,
-    TEXT_MAX_BYTES,
-    SearchFileDamagedError,
-    SearchTextFile,
-    remove_file,
-)
+from replicator.store.search_texts.form import TEXT_MAX_BYTES, SearchFileDamagedError
+from replicator.store.search_texts.reader import SLICE_BYTES, SearchTextReader
+from replicator.store.search_texts.writer import SearchTextWriter, remove_file
 from tests.effort import examples
 from tests.store.damaging import damage, overwrite
 
@@ -45,9 +42,14 @@ TOLD = {key: text for key, text in MADE.items() if text}
 
 
 @contextmanager
-def opened(directory: Path, version: int = VERSION) -> Iterator[SearchTextFile]:
-    with closing(SearchTextFile(directory / "search.db", version, open_database)) as file:
+def opened(directory: Path, version: int = VERSION) -> Iterator[SearchTextWriter]:
+    with closing(SearchTextWriter(directory / "search.db", version, open_database)) as file:
         yield file
+
+
+def told(directory: Path, hashes: Collection[bytes] = MADE.keys()) -> SearchTextSlice:
+    with closing(SearchTextReader(directory / "search.db", VERSION)) as reader:
+        return reader.texts([*hashes])
 
 
 def fill(directory: Path) -> Path:
@@ -64,7 +66,7 @@ def check_told(directory: Path) -> int:
     """Check that whatever the file tells is right, and that it says so if it is damaged. Return how much it tells."""
     try:
         with opened(directory) as file:
-            told = file.texts([*MADE]).texts
+            texts = told(directory).texts
             file.hashes(b"", None)
             file.write({hash_of(100): b"new"})
             file.remove([hash_of(1)])
@@ -72,23 +74,23 @@ def check_told(directory: Path) -> int:
         remove_file(directory / "search.db")
         with opened(directory) as file:
             file.write(MADE)
-            assert file.texts([*MADE]).texts == TOLD
+            assert told(directory).texts == TOLD
         return 0
-    assert told.items() <= TOLD.items()
-    return len(told)
+    assert texts.items() <= TOLD.items()
+    return len(texts)
 
 
 def test_file_tells_what_was_written(tmp_path: Path) -> None:
     fill(tmp_path)
     with opened(tmp_path) as file:
-        assert file.texts([*MADE, hash_of(99)]) == (TOLD, len(MADE) + 1)
+        assert told(tmp_path, [*MADE, hash_of(99)]) == (TOLD, len(MADE) + 1)
         assert file.hashes(b"", None) == MADE.keys()
         in_order = sorted(MADE)
         assert file.hashes(in_order[3], in_order[9]) == {*in_order[4:10]}
         file.remove(in_order[:5])
-        assert file.texts(in_order).texts == {key: TOLD[key] for key in in_order[5:] if key in TOLD}
+        assert told(tmp_path, in_order).texts == {key: TOLD[key] for key in in_order[5:] if key in TOLD}
         file.write({in_order[7]: b"other"})
-        assert file.texts(in_order[7:8]).texts == {in_order[7]: b"other"}
+        assert told(tmp_path, in_order[7:8]).texts == {in_order[7]: b"other"}
     assert (tmp_path / "search.db").stat().st_mode & 0o777 == 0o600
 
 
@@ -96,10 +98,10 @@ def test_only_some_texts_are_in_memory_at_once(tmp_path: Path) -> None:
     texts = {hash_of(number): b"%d" % number * (SLICE_BYTES // 4) for number in range(8)}
     with opened(tmp_path) as file:
         file.write({**texts, hash_of(9): b"last"})
-        found, looked_at = file.texts([*texts, hash_of(9)])
+        found, looked_at = told(tmp_path, [*texts, hash_of(9)])
         assert list(found) == [*texts][:4]
         assert looked_at == 4
-        assert file.texts([*texts][looked_at:]) == ({key: texts[key] for key in [*texts][looked_at:]}, 4)
+        assert told(tmp_path, [*texts][looked_at:]) == ({key: texts[key] for key in [*texts][looked_at:]}, 4)
 
 
 @pytest.mark.parametrize("content", [bytes(PAGE_BYTES), b"\xff" * PAGE_BYTES, random.Random(1).randbytes(PAGE_BYTES)])
@@ -162,8 +164,8 @@ def test_file_of_another_version_is_to_be_begun_anew(tmp_path: Path) -> None:
 
 def test_row_without_its_index_counts_as_missing(tmp_path: Path) -> None:
     damage(fill(tmp_path), f"DELETE FROM search_text WHERE hash = x'{hash_of(2).hex()}'")
-    with opened(tmp_path) as file:
-        assert file.texts([*MADE]).texts == {key: text for key, text in TOLD.items() if key != hash_of(2)}
+    with opened(tmp_path):
+        assert told(tmp_path).texts == {key: text for key, text in TOLD.items() if key != hash_of(2)}
 
 
 def test_power_cut_takes_the_last_rows_at_most(tmp_path: Path) -> None:
@@ -183,8 +185,8 @@ def test_power_cut_takes_the_last_rows_at_most(tmp_path: Path) -> None:
         path.with_name("search.db-wal").write_bytes(wal[:cut] + torn)
         kept.append((cut, check_told(tmp_path / "cut")))
         remove_file(path)
-    assert [told for _, told in sorted(kept)] == sorted(told for _, told in kept)
-    assert max(told for _, told in kept) > len(TOLD) / 2
+    assert [count for _, count in sorted(kept)] == sorted(count for _, count in kept)
+    assert max(count for _, count in kept) > len(TOLD) / 2
 
 
 def test_killed_process_leaves_whole_rows(tmp_path: Path) -> None:
@@ -202,10 +204,10 @@ def test_killed_process_leaves_whole_rows(tmp_path: Path) -> None:
             while int(process.stdout.readline()) < until:
                 pass
             process.kill()
-        with opened(tmp_path) as file:
-            told = file.texts([*MADE]).texts
-        assert told.items() <= TOLD.items()
-        assert {hash_of(number) for number in range(until + 1)} <= told.keys()
+        with opened(tmp_path):
+            texts = told(tmp_path).texts
+        assert texts.items() <= TOLD.items()
+        assert {hash_of(number) for number in range(until + 1)} <= texts.keys()
 
 
 def test_full_disk_keeps_what_was_written(tmp_path: Path) -> None:
@@ -214,11 +216,11 @@ def test_full_disk_keeps_what_was_written(tmp_path: Path) -> None:
         connection.execute(f"PRAGMA max_page_count = {10}")
         return connection
 
-    with closing(SearchTextFile(tmp_path / "search.db", VERSION, small)) as file:
+    with closing(SearchTextWriter(tmp_path / "search.db", VERSION, small)) as file:
         file.write({hash_of(1): text_of(1)})
         with pytest.raises(DiskFullError):
             file.write(MADE)
-        assert file.texts([*MADE]).texts == {hash_of(1): text_of(1)}
+        assert told(tmp_path).texts == {hash_of(1): text_of(1)}
         file.write({hash_of(2): text_of(2)})
 
 
@@ -228,7 +230,7 @@ def test_room_is_left_for_mail(tmp_path: Path) -> None:
     def look_at(_: Path) -> os.statvfs_result:
         return os.statvfs_result((1, 1, blocks, blocks, blocks, 0, 0, 0, 0, 255))
 
-    with closing(SearchTextFile(tmp_path / "search.db", VERSION, open_database, look_at)) as file:
+    with closing(SearchTextWriter(tmp_path / "search.db", VERSION, open_database, look_at)) as file:
         file.write({hash_of(1): b"a"})
         blocks = GIB - 1
         with pytest.raises(DiskFullError, match=r"only 1\.00 GiB free, of 1\.00 GiB, and search texts leave 1\.00 GiB"):
@@ -243,12 +245,12 @@ def test_file_that_cannot_be_opened_is_told(tmp_path: Path, obstacle: str) -> No
     if obstacle == "directory":
         path.mkdir()
     with pytest.raises(DatabaseFailedError, match=r"search\.db: "):
-        SearchTextFile(path, VERSION, open_database)
+        SearchTextWriter(path, VERSION, open_database)
 
 
 def test_too_large_a_text_leaves_an_empty_row(tmp_path: Path) -> None:
     made = {hash_of(1): bytes(TEXT_MAX_BYTES), hash_of(2): bytes(TEXT_MAX_BYTES + 1)}
     with opened(tmp_path) as file:
         file.write(made)
-        assert file.texts([*made]).texts == {hash_of(1): made[hash_of(1)]}
+        assert told(tmp_path, made).texts == {hash_of(1): made[hash_of(1)]}
         assert file.hashes(b"", None) == made.keys()

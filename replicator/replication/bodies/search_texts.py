@@ -27,12 +27,12 @@ from replicator.status import SearchTextStatus
 from replicator.store.bodies import body_lists
 from replicator.store.bodies.body_lists import ListedBody
 from replicator.store.bodies.body_reader import OpenBody, skeleton_of
-from replicator.store.search_texts import SearchFileDamagedError, SearchTextFile, remove_file
+from replicator.store.search_texts.form import FILE, SearchFileDamagedError
+from replicator.store.search_texts.reader import SearchTextReader
+from replicator.store.search_texts.writer import SearchTextWriter, remove_file
 from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
-
-FILE = "search.db"  # beside the database
 
 BODIES_AT_ONCE, BYTES_AT_ONCE = 64, 256 << 10  # bodies of a turn, and their size on disk: some 50 ms of work
 HASHES_AT_ONCE = 5000  # of a turn of the comparison: some milliseconds
@@ -50,7 +50,8 @@ class SearchTexts:
         self._run_in_thread = environment.run_in_thread
         self._open_body = open_body
         self._spare_time = spare_time
-        self._file: SearchTextFile | None = None
+        self._file: SearchTextWriter | None = None
+        self._reader: SearchTextReader | None = None  # while the file is open
         self._reading = trio.Lock()
         self._pause = trio.CancelScope()
         self._begins_anew = False
@@ -70,9 +71,9 @@ class SearchTexts:
     async def of(self, hashes: Sequence[bytes]) -> SearchTextSlice:
         """See `MailStore.search_texts`. A file that fails has none."""
         async with self._reading:
-            if self._file is not None:
+            if self._reader is not None:
                 try:
-                    return await self._run_in_thread(partial(self._file.texts, hashes))
+                    return await self._run_in_thread(partial(self._reader.texts, hashes))
                 except SearchFileDamagedError as error:
                     self._note_damage(error)
                 except MailError as error:  # the task meets it, too, and says so
@@ -83,6 +84,16 @@ class SearchTexts:
         """Have the task delete the file and make all search texts anew."""
         self._begins_anew = True
         self._pause.cancel()
+
+    async def check(self, hashes: Sequence[bytes]) -> None:
+        """Read the search texts of these bodies from the disk, and begin anew if they are damaged.
+
+        A door that has found them so asks for it; the file may have been begun anew since.
+        """
+        async with self._reading:
+            if self._reader is not None:
+                await self._run_in_thread(self._reader.close)  # which may have them in memory, as they were
+        await self.of(hashes)
 
     def _note_damage(self, error: SearchFileDamagedError) -> None:
         """Begin anew, and say so once: searches and the task meet the same damage until the file is closed."""
@@ -111,15 +122,17 @@ class SearchTexts:
                 await self._discard()
 
     async def _open(self, maker: SearchTextMaker) -> None:
-        opened = partial(SearchTextFile, self._path, maker.version, self._open_database)
+        opened = partial(SearchTextWriter, self._path, maker.version, self._open_database)
         self._file = await self._run_in_thread(opened)
+        self._reader = SearchTextReader(self._path, maker.version)
 
     async def _close(self) -> None:
         with trio.CancelScope(shield=True):
             async with self._reading:
-                closed, self._file = self._file, None
-                if closed is not None:
-                    await self._run_in_thread(closed.close)
+                opened, self._reader, self._file = (self._reader, self._file), None, None
+                for closed in opened:
+                    if closed is not None:
+                        await self._run_in_thread(closed.close)
 
     async def _discard(self) -> None:
         try:
@@ -147,7 +160,7 @@ class SearchTexts:
                     if not self._begins_anew:
                         await self._store.tail.grown()
 
-    async def _compare(self, file: SearchTextFile) -> None:
+    async def _compare(self, file: SearchTextWriter) -> None:
         """Find the bodies without a row and the rows without a body. Raises MailError."""
         self._seen = await self._store.read(body_lists.last_id)
         after: bytes | None = b""
@@ -170,7 +183,7 @@ class SearchTexts:
         self._awaited = deque(sorted(number for number in missing if number <= self._seen))
         self._size_bytes = await self._run_in_thread(file.size_bytes)
 
-    async def _catch_up(self, file: SearchTextFile, maker: SearchTextMaker) -> None:
+    async def _catch_up(self, file: SearchTextWriter, maker: SearchTextMaker) -> None:
         """Make search texts until no body awaits its own. Raises MailError."""
         while not self._begins_anew:
             if not self._awaited:
@@ -181,7 +194,7 @@ class SearchTexts:
             async with self._spare_time.turn():
                 await self._make_some(file, maker)
 
-    async def _make_some(self, file: SearchTextFile, maker: SearchTextMaker) -> None:
+    async def _make_some(self, file: SearchTextWriter, maker: SearchTextMaker) -> None:
         ids = [*islice(self._awaited, BODIES_AT_ONCE)]
         look = partial(body_lists.bodies_by_id, ids=ids, size_bytes=BYTES_AT_ONCE)
         bodies, looked_at = await self._store.read(look)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import imaplib
+import os
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import cast
 from urllib.request import urlopen
 
 import psutil
@@ -16,6 +19,7 @@ from benchmarks.clients.wire import connect_lmtp, deliver
 from benchmarks.clusters.cluster import PASSWORD, Cluster, Node
 from tests.end_to_end.helpers.doors import clients_of, doors_of, has_ended, wait_for
 from tests.end_to_end.helpers.ledger import log_in
+from tests.store.damaging import damage
 
 SESSIONS_MAX = 10
 EXTRA = f"[workers]\ndoors = 2\n[limits]\nimap_connections_per_user = {SESSIONS_MAX}\n"
@@ -89,6 +93,59 @@ def test_a_door_that_is_killed_ends_its_own_sessions_only(node: Node) -> None:
             assert all(subjects(client) == [b"Subject: acknowledged"] for client in again)
             assert again[0].append("INBOX", "", "", b"Subject: later\r\n\r\nx\r\n")[0] == "OK"
             assert len(subjects(stays)) == 2
+
+
+MAILS = 60
+
+
+def has_search_texts(node: Node) -> bool:
+    """Return True once SEARCH reads no bodies."""
+    texts = cast("Mapping[str, int] | None", node.get("/api/v1/status")["search_texts"])
+    return texts is not None and (texts["bodies"], texts["waiting"]) == (MAILS, 0)
+
+
+def open_files(process: psutil.Process) -> list[str]:
+    """Return the files that the process has open; psutil leaves out those that have been deleted."""
+    return [os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")]  # noqa: PTH115, PTH208
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_doors_search_by_search_texts_whatever_happens_to_their_file(node: Node) -> None:
+    file = node.data / "search.db"
+    odd = b" ".join(b"%d" % number for number in range(1, MAILS + 1, 2))
+    with at_each_door(node) as clients:
+        for number in range(1, MAILS + 1):
+            mail = b"\r\n%d %b\r\n" % (number, b"odd" if number % 2 else b"even")
+            assert clients[0].append("INBOX", "", "", mail)[0] == "OK"
+
+        def search() -> None:
+            for client in clients:
+                client.noop()
+                assert client.search(None, "BODY", "odd") == ("OK", [odd])
+
+        wait_for("search texts", lambda: has_search_texts(node))
+        search()
+        assert all(str(file) in open_files(door) for door in doors_of(node))
+        for _ in range(10):
+            node.ask("POST", "/api/v1/search/rebuild")
+            search()
+        wait_for("search texts", lambda: has_search_texts(node))
+        damage(file, "UPDATE search_text SET packed = (SELECT packed FROM search_text ORDER BY id DESC LIMIT 1)")
+        with file.open("rb"):  # so that no other file gets its inode
+            damaged = file.stat().st_ino
+            search()
+            wait_for("another file", lambda: file.exists() and file.stat().st_ino != damaged)
+        wait_for("search texts", lambda: has_search_texts(node))
+        search()
+        assert all(str(file) in open_files(door) for door in doors_of(node))
+        file.unlink()
+        search()
+        processes = [psutil.Process(node.pid), *doors_of(node)]
+        node.ask("POST", "/api/v1/search/rebuild")
+        wait_for(
+            "no deleted file is open", lambda: not any(f"{file} (deleted)" in open_files(one) for one in processes)
+        )
+    assert node.get("/healthz")["healthy"]
 
 
 def test_limits_of_a_user_hold_for_all_doors_together(node: Node) -> None:

@@ -90,37 +90,27 @@ class RemoteUploads:
     @asynccontextmanager
     async def brought(self, messages: Sequence[NewMessage]) -> AsyncIterator[list[Brought]]:
         """Yield the messages as one call brings them, which is to be made in the block."""
-        left, sent, brought = BROUGHT_BYTES, list[int](), list[Brought]()
-        try:
+        left, brought = BROUGHT_BYTES, list[Brought]()
+        async with AsyncExitStack() as ahead:
             for message in messages:
                 body = message.body
                 if isinstance(body, bytes):
-                    if len(body) > self._inline_max_bytes:
-                        body = await self._sent(body, sent)
-                    else:
-                        body = StoredBody.of(body)
+                    sink = await ahead.enter_async_context(self.receive())
+                    for start in range(0, len(body), PIECE_BYTES):
+                        await sink.write(body[start : start + PIECE_BYTES])
+                    body = await sink.finish()
                 if isinstance(body, RemoteUpload):
                     brought.append((body.number, message.flags, message.received_ms))
                     continue
                 assert isinstance(body, StoredBody), "what `receive` has given"
                 packed = body.content_hash, body.size_bytes, body.packed
                 left -= len(body.packed)
+                number = next(self._numbers)
                 if left < 0:
-                    sent.append(next(self._numbers))
-                    await self._channel.call("bring", sent[-1], packed)
-                brought.append((sent[-1] if left < 0 else packed, message.flags, message.received_ms))
+                    ahead.callback(self._channel.tell, "discard", number)
+                    await self._channel.call("bring", number, packed)
+                brought.append((number if left < 0 else packed, message.flags, message.received_ms))
             yield brought
-        finally:
-            for number in sent:
-                self._channel.tell("discard", number)
-
-    async def _sent(self, body: bytes, sent: list[int]) -> RemoteUpload:
-        """Send a large body that is in memory."""
-        sent.append(next(self._numbers))
-        for start in range(0, len(body), PIECE_BYTES):
-            await self._channel.call("write", sent[-1], body[start : start + PIECE_BYTES])
-        await self._channel.call("finish", sent[-1])
-        return RemoteUpload(sent[-1])
 
 
 class _Upload:

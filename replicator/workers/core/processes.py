@@ -22,10 +22,10 @@ from replicator.imap.services import places_of as imap_places_of
 from replicator.lmtp import places_of as lmtp_places_of
 from replicator.mail_doors import Protocol, addresses_of
 from replicator.network.streams import listen
-from replicator.workers.door import Order
-from replicator.workers.door_process import CoreServices, DoorProcess
+from replicator.workers.both_ends.metrics import DoorMetrics
+from replicator.workers.core.door_process import CoreServices, DoorProcess
 from replicator.workers.interface import interface_digest
-from replicator.workers.remote_metrics import DoorMetrics
+from replicator.workers.order import Order
 
 RESTART_FIRST_S = 0.1
 RESTART_MAX_S = 30.0

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,10 +22,11 @@ from replicator.config import Config
 from replicator.errors import ConfigError, DatabaseFailedError, DataError
 from replicator.imap.header_cache import HeaderCache
 from replicator.imap.matching.message_reader import Parsing
+from replicator.imap.rendering.search_text import SEARCH_TEXTS
 from replicator.imap.services import ImapServices
 from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.trace import host_name
-from replicator.mail_doors import MailHandlers, Protocol, mail_handlers, site_of
+from replicator.mail_doors import MailHandlers, mail_handlers, site_of
 from replicator.network.certificates import Certificates
 from replicator.network.proxy_header import behind_proxies
 from replicator.network.streams import Handler, guarded
@@ -39,44 +38,23 @@ from replicator.runtime.metrics import ImapMetrics, LmtpMetrics, LoopMetrics, Re
 from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.db.readers import Readers
 from replicator.store.db.schema import open_reader
+from replicator.store.search_texts.form import FILE
+from replicator.store.search_texts.reader import SearchTextReader
 from replicator.users import UserDirectory
+from replicator.workers.both_ends.metrics import tell_metrics
+from replicator.workers.both_ends.places import RemotePlaces
+from replicator.workers.both_ends.users import RemoteTokens, RemoteUsers
 from replicator.workers.channel import Channel
+from replicator.workers.door.mail import RemoteMail
+from replicator.workers.door.search_texts import DoorSearchTexts
 from replicator.workers.interface import interface_digest
-from replicator.workers.remote_mail import RemoteMail
-from replicator.workers.remote_metrics import tell_metrics
-from replicator.workers.remote_places import RemotePlaces
-from replicator.workers.remote_users import RemoteTokens, RemoteUsers
+from replicator.workers.order import Order
 
 log = logging.getLogger(__name__)
 
 READERS = 2  # connections to the database, and so threads, that read at once
 
 CORE = 0  # file descriptor of the connection to the core
-
-
-@dataclass(frozen=True)
-class Order:
-    """The work of a door. `sockets`: file descriptors of the listening sockets that it has inherited.
-
-    `users_key`: see `UserDirectory`.
-    """
-
-    number: int
-    config: Config
-    log_level: str
-    sockets: Mapping[Protocol, tuple[int, ...]]
-    users_key: bytes
-
-    def packed(self) -> bytes:
-        """Return the order as `unpacked` takes it."""
-        return pickle.dumps(self)
-
-    @staticmethod
-    def unpacked(packed: bytes) -> Order:
-        """Return an order that the core has packed: nobody else can write to the connection."""
-        order = pickle.loads(packed)  # noqa: S301
-        assert isinstance(order, Order)
-        return order
 
 
 class ToldDamage(Damage):
@@ -122,7 +100,9 @@ class Door:
             readers = self._readers(config)
         except (ConfigError, DataError, DatabaseFailedError) as error:
             return str(error)
-        mail = RemoteMail(channel, readers, config.content.inline_max_bytes)
+        search_texts = DoorSearchTexts(channel, _search_text_reader(config), run_in_thread)
+        self._nursery.start_soon(search_texts.run)
+        mail = RemoteMail(channel, readers, search_texts, config.content.inline_max_bytes)
         self._nursery.start_soon(mail.run)
         handlers = _handlers(order, channel, mail, certificates, registry)
         self._nursery.start_soon(tell_metrics, registry, channel)
@@ -156,6 +136,10 @@ class Door:
         with damage.noticed():
             connections = [self._opened.enter_context(closing(open_reader(path))) for _ in range(READERS)]
         return Readers(connections, run_in_thread, damage)
+
+
+def _search_text_reader(config: Config) -> SearchTextReader:
+    return SearchTextReader(config.node.database.with_name(FILE), SEARCH_TEXTS.version)
 
 
 def _handlers(

@@ -18,13 +18,13 @@ from replicator.runtime.metrics import RefusalMetrics
 from replicator.runtime.own_program import command_of, environment
 from replicator.runtime.places import Places
 from replicator.users import UserDirectory
+from replicator.workers.both_ends.mail_feed import Published
+from replicator.workers.both_ends.metrics import DoorMetrics
+from replicator.workers.both_ends.places import PlaceCalls
+from replicator.workers.both_ends.users import UserCalls
 from replicator.workers.channel import Channel, DefectError
-from replicator.workers.door import Order
-from replicator.workers.mail_calls import CoreMail, MailCalls
-from replicator.workers.mail_feed import Published
-from replicator.workers.remote_metrics import DoorMetrics
-from replicator.workers.remote_places import PlaceCalls
-from replicator.workers.remote_users import UserCalls
+from replicator.workers.core.mail import CoreMail, MailCalls
+from replicator.workers.order import Order
 
 COMMAND = command_of("replicator.workers")
 

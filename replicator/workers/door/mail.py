@@ -1,7 +1,8 @@
-"""The mail of the node as the process of a door has it: the door's end, see `mail_calls` for the core's.
+"""The mail of the node as the process of a door has it: `core.mail` is the core's end.
 
 A door asks the core for each change, and for whatever must be as new as at the cluster's other nodes. It reads bodies,
-outlines and lists of folders from the database itself, and has views of its own (`mail_feed`).
+outlines and lists of folders from the database itself, search texts from their file, and has views of its own
+(`mail_feed`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from protocol.commands import Parts
 from protocol.values import UidSet
@@ -43,9 +44,10 @@ from replicator.store.db.queries import annotations_of, ordered_folders, subscri
 from replicator.store.db.readers import Readers
 from replicator.store.db.view_cache import Views
 from replicator.users import QuotaLimits
+from replicator.workers.both_ends.mail_feed import FollowedViews
+from replicator.workers.both_ends.uploads import RemoteUploads
 from replicator.workers.channel import Channel
-from replicator.workers.mail_feed import FollowedViews
-from replicator.workers.uploads import RemoteUploads
+from replicator.workers.door.search_texts import DoorSearchTexts
 from resync.entry import NOWHERE
 
 SLICE_MESSAGES = 250
@@ -70,11 +72,13 @@ class RemoteMail:
         self,
         channel: Channel,
         readers: Readers,
+        search_texts: DoorSearchTexts,
         inline_max_bytes: int,
         run_in_thread: ThreadRunner = run_in_thread,
     ) -> None:
         self._channel = channel
         self._read = readers.read
+        self._search_texts = search_texts
         self._run_in_thread = run_in_thread
         self._uploads = RemoteUploads(channel, inline_max_bytes)
         self._followed = FollowedViews(
@@ -253,8 +257,8 @@ class RemoteMail:
         return await self._read(partial(outlines, hashes=[one.content_hash for one in messages], version=version))
 
     async def search_texts(self, messages: Sequence[Message]) -> SearchTextSlice:
-        """See `MailStore`. From the core, which has the file open, and begins it anew when it is damaged."""
-        return SearchTextSlice(*cast("tuple[Any, int]", await self._ask("search_texts", messages)))
+        """See `MailStore`."""
+        return await self._search_texts.of([message.content_hash for message in messages])
 
     # ---- helpers
 

@@ -13,7 +13,7 @@ import trio.testing
 
 from replicator.errors import DiskFullError, QuotaExceededError
 from replicator.mail.mailstore import NewMessage
-from replicator.workers.remote_mail import RemoteMail
+from replicator.workers.door.mail import RemoteMail
 from tests.one_door import remote_mail
 from tests.one_node import Gate, HookedMail, SinkLog, one_node
 

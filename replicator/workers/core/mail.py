@@ -1,4 +1,4 @@
-"""The core's answers to calls of one door's process about the node's mail. `remote_mail` is the other end."""
+"""The core's answers to calls of one door's process about the node's mail. `door.mail` is the other end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Protocol
 from protocol.units import MIB
 from replicator.errors import ContentUnavailableError, MailError
 from replicator.mail.lookup import SeenMessages
-from replicator.mail.mailstore import CopiedMessages, Folder, MailStore, SavedMessage, SearchTextSlice, StoreResult
+from replicator.mail.mailstore import CopiedMessages, Folder, MailStore, SavedMessage, StoreResult
 from replicator.mail.view import MailboxView, Message
 from replicator.store.bodies.body_reader import LargeBody, PlainBody
+from replicator.workers.both_ends.mail_feed import MailFeed, Published
+from replicator.workers.both_ends.uploads import Brought, Uploads
 from replicator.workers.channel import Call, Channel
-from replicator.workers.mail_feed import MailFeed, Published
 from replicator.workers.packing import Columns, dot_of, message_of
-from replicator.workers.uploads import Brought, Uploads
 
 LARGE_BODIES = 4  # that are kept for the chunks of their attachments to be read one by one
 
@@ -56,6 +56,10 @@ class CoreMail(MailStore, Protocol):
         """Return once this node may show the mailbox. Raises NotReadyError."""
         ...
 
+    async def check_search_texts(self, hashes: Sequence[bytes]) -> None:
+        """Have search texts made anew if those of these bodies are damaged, as the door has found."""
+        ...
+
 
 class MailCalls:
     """The mail calls of one door. `close` discards its unfinished uploads. Belongs to the event loop."""
@@ -91,7 +95,7 @@ class MailCalls:
             "expunge": told(self._expunge),
             "body": self._body,
             "chunk": self._chunk,
-            "search_texts": self._search_texts,
+            "check_search_texts": mail.check_search_texts,
         }
         channel.quick_calls |= {"name": self._name, "forget": self._forget, "damaged": self._note_damage}
 
@@ -191,6 +195,3 @@ class MailCalls:
     def _note_damage(self, text: str) -> None:
         """Note that the door has met a damaged part of the database."""
         self._store.damage.note(MailError(text))
-
-    async def _search_texts(self, messages: Sequence[Columns]) -> SearchTextSlice:
-        return await self._mail.search_texts([*map(message_of, messages)])

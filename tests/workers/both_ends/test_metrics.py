@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from replicator.runtime.metrics import ImapMetrics, LmtpMetrics, RefusalMetrics, exposition
-from replicator.workers.remote_metrics import EVERY_S, DoorMetrics, tell_metrics
+from replicator.workers.both_ends.metrics import EVERY_S, DoorMetrics, tell_metrics
 from tests.one_door import channels
 
 

@@ -20,17 +20,17 @@ from replicator.mail.view import MailboxView, ViewChange
 from replicator.store.db import view_cache
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit
-from replicator.workers import remote_mail as remote_mail_module
-from replicator.workers.door import ToldDamage
-from replicator.workers.mail_calls import MailCalls
-from replicator.workers.mail_feed import SLICE_MESSAGES, MailFeed
-from replicator.workers.remote_mail import RemoteMail
+from replicator.workers.both_ends.mail_feed import SLICE_MESSAGES, MailFeed
+from replicator.workers.core.mail import MailCalls
+from replicator.workers.door import mail as mail_module
+from replicator.workers.door.door import ToldDamage
+from replicator.workers.door.mail import RemoteMail
 from tests.one_door import channels, mail_ends, remote_mail
 from tests.one_node import Gate, HookedMail, one_node
 
 ALL = UidSet.of_ranges([(1, UID_MAX)])
 SEEN = frozenset({"\\Seen"})
-MANY = 2 * remote_mail_module.SLICE_MESSAGES + 7
+MANY = 2 * mail_module.SLICE_MESSAGES + 7
 assert MANY > 2 * SLICE_MESSAGES
 
 

@@ -1,0 +1,1 @@
+"""Scenarios of large messages and their attachments, one a module."""
