@@ -17,6 +17,7 @@ import click
 from benchmarks.clients.wire import MeasurementError
 from benchmarks.clusters.cluster import Cluster
 from benchmarks.figures.attachments import attachments
+from benchmarks.figures.crowd import crowd
 from benchmarks.figures.differences import differences
 from benchmarks.figures.distance import distance
 from benchmarks.figures.doors import doors
@@ -54,6 +55,7 @@ SCENARIOS: Mapping[str, Callable[[Path, Scale], list[Figure]]] = {
     "attachments": attachments,
     "imap": imap,
     "doors": doors,
+    "crowd": crowd,
 }
 """Scenarios that need clusters of their own, in a directory of their own."""
 
@@ -62,11 +64,24 @@ SCENARIOS: Mapping[str, Callable[[Path, Scale], list[Figure]]] = {
 @click.argument("names", nargs=-1, type=click.Choice([*FIGURES, *SCENARIOS]))
 @click.option("--quick", is_flag=True, help="Small numbers, in a few minutes; else it takes half an hour.")
 @click.option("--million", is_flag=True, help="Compare a mailbox of a million messages, too: some minutes more.")
+@click.option(
+    "--crowd",
+    "template",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Copy the databases of the figure `crowd` from this file, which is made if it is missing.",
+)
 @click.option("--profile", "profiled", multiple=True, help="Run this node (dc1) of the first cluster under cProfile.")
 @click.option("--docs", is_flag=True, help="Write the tables into docs/figures.md, too.")
 @click.option("--keep", is_flag=True, help="Leave the nodes' directory, with their logs.")
 def main(
-    names: tuple[str, ...], profiled: tuple[str, ...], *, quick: bool, million: bool, docs: bool, keep: bool
+    names: tuple[str, ...],
+    profiled: tuple[str, ...],
+    *,
+    template: Path | None,
+    quick: bool,
+    million: bool,
+    docs: bool,
+    keep: bool,
 ) -> None:
     """Measure NAMES, or everything.
 
@@ -84,6 +99,8 @@ def main(
     scale = QUICK if quick else FULL
     if million:
         scale = replace(scale, mailbox_sizes=(*scale.mailbox_sizes, MILLION))
+    if template is not None:
+        scale = replace(scale, crowd_template=str(template))
     figures: dict[str, list[Figure]] = {}
     try:
         for name, rows in _measure(names or (*FIGURES, *SCENARIOS), directory, profiles, scale):

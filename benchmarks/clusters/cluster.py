@@ -33,7 +33,8 @@ TOGETHER_WITHIN_S = 60.0
 LOG_ENDS = '[log]\nkeep = "0s"\n'
 """Configuration: each checkpoint ends the log, whichever node still needs it."""
 
-OWN_OBJECTS = '[checkpoint]\nurl = "file:{sid}-objects"\n'
+OBJECTS_OF = "{sid}-objects"
+OWN_OBJECTS = f'[checkpoint]\nurl = "file:{OBJECTS_OF}"\n'
 """Configuration: a node has its own object store. Otherwise all nodes of a cluster here would share one directory."""
 
 HTTP_TIMEOUT_S = 70.0
