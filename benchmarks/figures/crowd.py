@@ -12,10 +12,12 @@ import random
 import shutil
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -23,7 +25,7 @@ import click
 from benchmarks.clients.load import Load
 from benchmarks.clients.wire import MeasurementError
 from benchmarks.clusters.apart import run_apart
-from benchmarks.clusters.cluster import OWN_OBJECTS, Cluster, Node, Site
+from benchmarks.clusters.cluster import OWN_OBJECTS, Cluster, Node, Site, UnansweredError
 from benchmarks.clusters.crowd import Crowd, prepare_crowd
 from benchmarks.clusters.states import are_equal, checkpoint
 from benchmarks.figures.scale import Scale
@@ -33,7 +35,10 @@ BUSY = tuple(f"busy{number:02d}" for number in range(20))
 QUIET = tuple(f"quiet{number:02d}" for number in range(20))
 """Users of both sites with as many messages as each mailbox of the crowd has."""
 
-STARTS, STATUSES, SELECTS = 3, 10, 40
+STARTS, STATUSES = 3, 5
+TURNS = 3
+"""Turns of the two sites."""
+
 OTHERS = 5_000
 """Users of the crowd who get mail."""
 
@@ -73,12 +78,21 @@ class Measured:
     """Mailboxes and trees that a new node takes over in a second."""
 
 
+@dataclass
+class Place:
+    """One of the two sites. `crowd`: names of users whom nobody uses."""
+
+    name: str
+    crowd: Sequence[str]
+    measured: Measured = field(default_factory=Measured)
+
+
 def crowd(directory: Path, scale: Scale) -> list[Figure]:
     directory.mkdir(parents=True)
     template = scale.crowd_template or str(directory / "template.db")
     began = time.perf_counter()
     size = Crowd(
-        str(directory / "crowd" / "one"),
+        str(directory / "crowd-alone"),
         ["dc1"],
         template,
         scale.crowd_users,
@@ -87,71 +101,80 @@ def crowd(directory: Path, scale: Scale) -> list[Figure]:
     )
     prepare_crowd(size)
     _tell(f"{size.all_mailboxes:,} mailboxes, {size.all_messages:,} messages: {time.perf_counter() - began:.0f} s")
-    few, many = (_measure(directory / name, of, scale) for name, of in (("few", None), ("crowd", size)))
-    return _figures(few, many, size, scale)
-
-
-def _measure(directory: Path, size: Crowd | None, scale: Scale) -> Measured:
-    measured = Measured()
-    names = size.names if size else []
-    sites = {sid: Site(extra=OWN_OBJECTS.format(sid=sid)) for sid in ("dc1", "dc2")}
-    users = [*names, *BUSY, *QUIET]
-    with Cluster(directory / "one", users, size=1, copies=1, sites=sites) as cluster:
-        _measure_alone(measured, cluster.nodes[0], names, scale)
-    shown = {name: round(value, 4) for name, value in vars(measured).items()}
-    _tell(f"{directory.name}: {shown}")
-    forked = names[: scale.crowd_forked] or [f"user{number:06d}" for number in range(scale.crowd_forked)]
-    users = [*(names or forked), *BUSY, *QUIET]
-    two = Cluster(directory / "two", users, size=2, copies=1, sites=sites, proxied=True)
-    if size:
-        shutil.rmtree(directory / "one")
-        prepare_crowd(replace(size, directory=str(two.directory), sids=["dc1", "dc2"]))
-    with two:
-        _measure_together(measured, two, forked, scale.crowd_messages if size else 0, scale)
-    shutil.rmtree(directory)
-    return measured
+    few, many = Place("few", ()), Place("crowd", size.names)
+    with _one_node(directory, few) as small, _one_node(directory, many) as large:
+        _measure_alone([(few, small.nodes[0]), (many, large.nodes[0])], scale)
+    shutil.rmtree(size.directory)
+    for place in (few, many):
+        _tell(f"{place.name}: { {name: round(value, 4) for name, value in vars(place.measured).items()} }")
+        _measure_together(directory / f"{place.name}-together", place, size, scale)
+    return _figures(few.measured, many.measured, size, scale)
 
 
 # ---- one node
 
 
-def _measure_alone(measured: Measured, node: Node, crowd: Sequence[str], scale: Scale) -> None:
+def _one_node(directory: Path, place: Place) -> Cluster:
+    users = [*place.crowd, *BUSY, *QUIET]
+    sites = {"dc1": Site(extra=OWN_OBJECTS.format(sid="dc1"))}
+    return Cluster(directory / f"{place.name}-alone", users, size=1, copies=1, sites=sites)
+
+
+def _measure_alone(both: Sequence[tuple[Place, Node]], scale: Scale) -> None:
+    """Measure both in turns, because other work on the machine comes and goes."""
     chosen = random.Random(SEED)
-    for _ in range(max(scale.crowd_messages, 1)):
-        _to_each(node, QUIET)
-    measured.ready_s = statistics.median(_timed(lambda: _restart(node)) for _ in range(STARTS))
-    measured.started_mib = _mib(node)
-    measured.counted_s = _timed(lambda: _count(node))
-    measured.status_s = statistics.median(_timed(lambda: node.get("/api/v1/status")) for _ in range(STATUSES))
+    for _, node in both:
+        for _ in range(scale.crowd_messages):
+            _to_each(node, QUIET)
+    _start(both)
+    for _, node in both:
+        _rate(node, BUSY, scale.delivery_s / TURNS)  # their folders exist from now on
+    samples: dict[str, dict[str, list[float]]] = {place.name: defaultdict(list) for place, _ in both}
+    for turn in range(TURNS):
+        for place, node in both:
+            taken = samples[place.name]
+            readers = chosen.sample(place.crowd, len(QUIET)) if place.crowd else QUIET
+            taken["status_s"] += [_timed(partial(node.get, "/api/v1/status")) for _ in range(STATUSES)]
+            taken["select_s"] += [_select_s(node, user) for user in readers if place.crowd or not turn]
+            taken["mails_a_s"].append(_rate(node, BUSY, scale.delivery_s / TURNS))
+    for place, node in both:
+        place.measured.busy_mib = _mib(node)
+        checkpoint(node, WITHIN_S)
+        _to_each(node, BUSY)
+        place.measured.round_s = _timed(partial(checkpoint, node, WITHIN_S))
+    for _ in range(TURNS):
+        for place, node in both:
+            others = chosen.sample(place.crowd, min(OTHERS, len(place.crowd))) if place.crowd else BUSY
+            samples[place.name]["others_mails_a_s"].append(_rate(node, others, scale.delivery_s / TURNS))
+    for place, _ in both:
+        for name, values in samples[place.name].items():
+            setattr(place.measured, name, statistics.median(values))
+
+
+def _start(both: Sequence[tuple[Place, Node]]) -> None:
+    """Measure the starts, and what the nodes take while they do nothing."""
+    for place, node in both:
+        place.measured.ready_s = statistics.median(_start_s(node) for _ in range(STARTS))
+        place.measured.started_mib = _mib(node)
+        place.measured.counted_s = _timed(partial(_answers, node))
     time.sleep(SETTLE_S)
-    before = node.usage().cpu_s
+    before = [node.usage().cpu_s for _, node in both]
     time.sleep(IDLE_S)
-    measured.idle_cpu = (node.usage().cpu_s - before) / IDLE_S
-    readers = chosen.sample(crowd, SELECTS) if crowd else QUIET
-    measured.select_s = statistics.median(_select_s(node, user) for user in readers)
-    _rate(node, BUSY, scale.delivery_s / 4)  # their folders exist
-    measured.mails_a_s = _rate(node, BUSY, scale.delivery_s)
-    measured.busy_mib = _mib(node)
-    others = chosen.sample(crowd, min(OTHERS, len(crowd))) if crowd else BUSY
-    measured.others_mails_a_s = _rate(node, others, scale.delivery_s)
-    checkpoint(node, WITHIN_S)
-    _to_each(node, BUSY)
-    measured.round_s = _timed(lambda: checkpoint(node, WITHIN_S))
+    for (place, node), cpu_s in zip(both, before, strict=True):
+        place.measured.idle_cpu = (node.usage().cpu_s - cpu_s) / IDLE_S
 
 
-def _restart(node: Node) -> None:
+def _start_s(node: Node) -> float:
     node.stop()
-    node.start()
+    return _timed(node.start)
 
 
-def _count(node: Node) -> None:
-    """Ask for the status until it comes: the first one waits until everything is counted."""
+def _answers(node: Node) -> None:
+    """Return when the node has told its status: first it counts its mailboxes, which may take more than one request."""
     while True:
-        try:
+        with suppress(UnansweredError):
             node.get("/api/v1/status")
-        except TimeoutError:
-            continue
-        return
+            return
 
 
 def _mib(node: Node) -> float:
@@ -159,7 +182,7 @@ def _mib(node: Node) -> float:
 
 
 def _rate(node: Node, users: Sequence[str], seconds: float) -> float:
-    load = Load((node.address("lmtp"),), tuple(users), CONNECTIONS, 10**9, seconds, MAIL_BYTES, seed=SEED)
+    load = Load((node.address("lmtp"),), tuple(users), CONNECTIONS, 10**9, seconds, MAIL_BYTES, seed=time.time_ns())
     result = run_apart(load, [node])
     return result.mails / result.seconds
 
@@ -172,7 +195,20 @@ def _select_s(node: Node, user: str) -> float:
 # ---- two nodes
 
 
-def _measure_together(measured: Measured, cluster: Cluster, forked: Sequence[str], messages: int, scale: Scale) -> None:
+def _measure_together(directory: Path, place: Place, size: Crowd, scale: Scale) -> None:
+    forked = place.crowd[: scale.crowd_forked] or [f"user{number:06d}" for number in range(scale.crowd_forked)]
+    sites = {sid: Site(extra=OWN_OBJECTS.format(sid=sid)) for sid in ("dc1", "dc2")}
+    users = [*(place.crowd or forked), *BUSY, *QUIET]
+    cluster = Cluster(directory, users, size=2, copies=1, sites=sites, proxied=True)
+    if place.crowd:
+        prepare_crowd(replace(size, directory=str(directory), sids=["dc1", "dc2"]))
+    with cluster:
+        _heal_and_join(place, cluster, forked, scale)
+    shutil.rmtree(directory)
+
+
+def _heal_and_join(place: Place, cluster: Cluster, forked: Sequence[str], scale: Scale) -> None:
+    measured, messages = place.measured, SIDES + (scale.crowd_messages if place.crowd else 0)
     near, far = cluster.nodes
     _to_each(near, forked)
     cluster.wait_until(are_equal, WITHIN_S)
@@ -188,7 +224,7 @@ def _measure_together(measured: Measured, cluster: Cluster, forked: Sequence[str
     shutil.rmtree(cluster.directory / "dc2-objects", ignore_errors=True)
     far.start()
     with ThreadPoolExecutor(1) as reader:
-        opened = reader.submit(_opened_s, far, forked[len(forked) // 2], messages + SIDES)
+        opened = reader.submit(_opened_s, far, forked[len(forked) // 2], messages)
         measured.joined_a_s = _joined_a_s(cluster, scale.crowd_join_s)
         measured.opened_s = opened.result()
     _tell(f"new node: an INBOX after {measured.opened_s:.1f} s, {measured.joined_a_s:.0f} a second")
@@ -203,10 +239,10 @@ def _component(status: dict[str, object]) -> Sequence[object]:
 def _opened_s(node: Node, user: str, messages: int) -> float:
     """Return the seconds until the user's INBOX can be opened and has all messages; infinity: not soon."""
     began = time.perf_counter()
-    while (seconds := time.perf_counter() - began) < OPENED_WITHIN_S:
+    while time.perf_counter() - began < OPENED_WITHIN_S:
         with suppress(MeasurementError), node.imap(user) as imap:
             if f"* {messages} EXISTS".encode() in imap.command("SELECT INBOX"):
-                return seconds
+                return time.perf_counter() - began
         time.sleep(LOOK_EVERY_S)
     return math.inf
 

@@ -98,7 +98,7 @@ QUICK = Scale(
     crowd_mailboxes=10,
     crowd_messages=2,
     crowd_forked=200,
-    crowd_join_s=60,
+    crowd_join_s=30,
 )
 FULL = Scale(
     delivery_s=20,
@@ -131,6 +131,6 @@ FULL = Scale(
     crowd_users=80_000,
     crowd_mailboxes=10,
     crowd_messages=4,
-    crowd_forked=10_000,
-    crowd_join_s=120,
+    crowd_forked=2_000,
+    crowd_join_s=60,
 )

@@ -193,7 +193,7 @@ class StatusReporter:
 
     async def _count(self) -> None:
         with suppress(MailError):  # whoever asks for the status counts the rest, or hears why not
-            await self._store.tally()
+            await self._store.tally(at_leisure=True)
 
     async def _refresh(self, interval_s: float) -> None:
         while True:

@@ -260,15 +260,16 @@ class Store:
         """Return what all mailboxes of the user hold, as this node shows them. Raises DatabaseFailedError."""
         return await self._usages.get(user)
 
-    async def tally(self) -> Tally:
+    async def tally(self, *, at_leisure: bool = False) -> Tally:
         """Return the sum of what this node shows, once it is counted. Raises what `write` raises.
 
-        Between two slices of the count, the writer has as much time for other work.
+        `at_leisure`: rest after each slice of the count for as long as it took, while nobody waits for the sum.
         """
         while not self._tally.is_whole:
             began = trio.current_time()
             await self.write(lambda tx: tx.extend_tally())
-            await trio.sleep(trio.current_time() - began)
+            if at_leisure:
+                await trio.sleep(trio.current_time() - began)
         return self._tally
 
     def has_waiting(self, chain_id: bytes) -> bool:
