@@ -51,8 +51,8 @@ NESTED = 3
 USERS_A_JOB = 20
 JOBS_BETWEEN_REMOVALS = 50
 SEED = 60
-NOBODY = "dc0"
-"""The node that has written the template: it does not run."""
+WRITER = "dc1"
+"""The node that has written the template: one of those that run, or they would wait for it."""
 
 LIMIT_S = 2400.0
 """Seconds after which a preparation is taken for hung."""
@@ -120,8 +120,8 @@ def _make(crowd: Crowd) -> None:
 
 async def _make_template(path: Path, crowd: Crowd) -> None:
     environment = Environment()
-    async with Store.open(path, environment.new_origin(NOBODY), environment) as store:
-        await store.write(lambda tx: schema.claim(tx.connection, NOBODY, CLUSTER))
+    async with Store.open(path, environment.new_origin(WRITER), environment) as store:
+        await store.write(lambda tx: schema.claim(tx.connection, WRITER, CLUSTER))
         await store.write(lambda tx: schema.begin(tx.connection))
         await _fill(store, environment, crowd)
         await _note_checkpoints(store, environment)
