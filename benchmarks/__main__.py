@@ -17,6 +17,7 @@ import click
 from benchmarks.clients.wire import MeasurementError
 from benchmarks.clusters.cluster import Cluster
 from benchmarks.figures.cost_of_a_mail import cost_of_a_mail
+from benchmarks.figures.crowd import crowd
 from benchmarks.figures.differences import differences
 from benchmarks.figures.distance import distance
 from benchmarks.figures.doors import doors
@@ -56,11 +57,12 @@ SCENARIOS: Mapping[str, Callable[[Path, Scale], list[Figure]]] = {
     "imap": imap,
     "doors": doors,
     "cost": cost_of_a_mail,
+    "crowd": crowd,
 }
 """Scenarios that need clusters of their own, in a directory of their own."""
 
-ONLY_NAMED = {"cost"}
-"""Scenarios that are measured only if they are named: they need what `make tools` installs."""
+ONLY_NAMED = {"cost", "crowd"}
+"""Scenarios that are measured only if they are named: one needs what `make tools` installs, the other takes an hour."""
 
 EVERYTHING = [name for name in (*FIGURES, *SCENARIOS) if name not in ONLY_NAMED]
 
@@ -69,11 +71,24 @@ EVERYTHING = [name for name in (*FIGURES, *SCENARIOS) if name not in ONLY_NAMED]
 @click.argument("names", nargs=-1, type=click.Choice([*FIGURES, *SCENARIOS]))
 @click.option("--quick", is_flag=True, help="Small numbers, in a few minutes; else it takes half an hour.")
 @click.option("--million", is_flag=True, help="Compare a mailbox of a million messages, too: some minutes more.")
+@click.option(
+    "--crowd",
+    "template",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Copy the databases of the figure `crowd` from this file, which is made if it is missing.",
+)
 @click.option("--profile", "profiled", multiple=True, help="Run this node (dc1) of the first cluster under cProfile.")
 @click.option("--docs", is_flag=True, help="Write the tables into docs/figures.md, too.")
 @click.option("--keep", is_flag=True, help="Leave the nodes' directory, with their logs.")
 def main(
-    names: tuple[str, ...], profiled: tuple[str, ...], *, quick: bool, million: bool, docs: bool, keep: bool
+    names: tuple[str, ...],
+    profiled: tuple[str, ...],
+    *,
+    template: Path | None,
+    quick: bool,
+    million: bool,
+    docs: bool,
+    keep: bool,
 ) -> None:
     """Measure NAMES, or everything.
 
@@ -91,6 +106,8 @@ def main(
     scale = QUICK if quick else FULL
     if million:
         scale = replace(scale, mailbox_sizes=(*scale.mailbox_sizes, MILLION))
+    if template is not None:
+        scale = replace(scale, crowd_template=str(template))
     figures: dict[str, list[Figure]] = {}
     try:
         for name, rows in _measure(names or EVERYTHING, directory, profiles, scale):

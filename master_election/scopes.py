@@ -10,6 +10,7 @@ from enum import StrEnum
 
 _MAILBOX = "mailbox:"
 _OF = " of "
+_USER = "user:"
 
 
 class ScopePolicy(StrEnum):
@@ -32,13 +33,13 @@ def scope_of(policy: ScopePolicy, user: str, mailbox_id: bytes) -> str:
         case ScopePolicy.MAILBOX:
             return f"{_MAILBOX}{mailbox_id.hex()}"
         case ScopePolicy.USER:
-            return f"user:{user}"
+            return f"{_USER}{user}"
         case ScopePolicy.DOMAIN:
             return f"domain:{user.rpartition('@')[2].lower() if '@' in user else ''}"
         case ScopePolicy.GLOBAL:
             return "global"
         case ScopePolicy.DYNAMIC:
-            return f"{_MAILBOX}{mailbox_id.hex()}{_OF}user:{user}"
+            return f"{_MAILBOX}{mailbox_id.hex()}{_OF}{_USER}{user}"
 
 
 def wider(scope: str) -> str | None:
@@ -46,3 +47,13 @@ def wider(scope: str) -> str | None:
     if not scope.startswith(_MAILBOX):
         return None
     return scope.partition(_OF)[2] or None
+
+
+def mailbox_of(scope: str) -> bytes | None:
+    """Return the id of the mailbox or folder tree whose scope this is; None: it may have several."""
+    return bytes.fromhex(scope.removeprefix(_MAILBOX).partition(_OF)[0]) if scope.startswith(_MAILBOX) else None
+
+
+def user_of(scope: str) -> str | None:
+    """Return the user all of whose mailboxes this scope may have; None: it is one mailbox's, or of several users."""
+    return scope.removeprefix(_USER) if scope.startswith(_USER) else None

@@ -52,6 +52,18 @@ class Scale:
     door_searched_messages: int
     """Messages of a mailbox that is searched beside deliveries."""
     door_delivery_s: float
+    crowd_users: int
+    """Users whom nobody uses, of a node with very many."""
+    crowd_mailboxes: int
+    """Mailboxes of each of them."""
+    crowd_messages: int
+    """Messages in each of these."""
+    crowd_forked: int
+    """Of their mailboxes."""
+    crowd_join_s: float
+    """Seconds in which a new node takes over what it can."""
+    crowd_template: str = ""
+    """File of which the nodes' databases are copies; empty: they are made."""
 
 
 QUICK = Scale(
@@ -82,6 +94,11 @@ QUICK = Scale(
     door_messages=300,
     door_searched_messages=2_000,
     door_delivery_s=3,
+    crowd_users=2_000,
+    crowd_mailboxes=10,
+    crowd_messages=2,
+    crowd_forked=200,
+    crowd_join_s=30,
 )
 FULL = Scale(
     delivery_s=20,
@@ -111,4 +128,9 @@ FULL = Scale(
     door_messages=1_500,
     door_searched_messages=20_000,
     door_delivery_s=10,
+    crowd_users=80_000,
+    crowd_mailboxes=10,
+    crowd_messages=4,
+    crowd_forked=2_000,
+    crowd_join_s=60,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -12,11 +13,13 @@ from importlib.metadata import version
 import trio
 from prometheus_client import CollectorRegistry
 
+from master_election.scopes import mailbox_of, user_of
 from protocol.values import Dot, covers
 from replicator.errors import DatabaseFailedError, MailError
 from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.rival_runs import PeerState
+from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.node_metrics import NodeMetrics
 from replicator.runtime.environment import Environment
 from replicator.status import CertificateStatus, LinkStatus, MailboxStatus, NodeStatus
@@ -26,7 +29,7 @@ from replicator.store.checkpoints import catalog
 from replicator.store.db import queries, schema
 from replicator.store.db.chain import Chain
 from replicator.store.db.damage import REMEDY, DatabaseDamagedError
-from replicator.store.db.queries import Connection, FolderRecord, Lag, MailboxKey
+from replicator.store.db.queries import Connection, FolderRecord, Lag
 from replicator.store.gc import expunged
 from replicator.store.log.forks import stray_folder_count
 from replicator.store.log.pending_resync import count as postponed_count
@@ -46,8 +49,7 @@ class _Counts:
     postponed: int
     texts_lacking: int
     expunged: tuple[int, int]
-    mailboxes: list[MailboxKey]
-    digest: int
+    mastered: int
 
 
 class StatusReporter:
@@ -82,8 +84,9 @@ class StatusReporter:
 
     async def node_status(self) -> NodeStatus:
         """See `NodeReport`."""
-        counts = await self._store.read(_counts)
         coordinator, mastership = self._coordinator, self._coordinator.mastership
+        counts = await self._store.read(partial(_counts, mastership=mastership, own=mastership.masters.own))
+        shown = await self._store.tally()
         held = coordinator.bodies.attachments_held
         return NodeStatus(
             sid=coordinator.sid,
@@ -95,8 +98,8 @@ class StatusReporter:
             component=mastership.table.component,
             root=coordinator.elections.machine.root,
             term=coordinator.elections.machine.term,
-            mailboxes=len(counts.mailboxes),
-            mastered=sum(mastership.known_master(key) == coordinator.sid for key in counts.mailboxes),
+            mailboxes=shown.mailboxes,
+            mastered=counts.mastered,
             log_entries=counts.log_entries,
             log_keep_s=coordinator.config.log.keep_s,
             log_max_size_bytes=coordinator.config.log.max_size_bytes,
@@ -114,7 +117,7 @@ class StatusReporter:
             stray_folders=counts.stray_folders,
             overdue=coordinator.overdue_entries.reasons,
             unsettled=coordinator.settled_logs.unsettled(),
-            digest=rows.to_bytes(counts.digest).hex(),
+            digest=rows.to_bytes(shown.digest).hex(),
             copies=coordinator.config.durability.copies,
             when_short=coordinator.config.durability.when_short.value,
             copies_reachable=coordinator.durability.reachable,
@@ -183,7 +186,16 @@ class StatusReporter:
         return None
 
     async def run(self, interval_s: float) -> None:
-        """Refresh the metrics until cancelled."""
+        """Refresh the metrics until cancelled, and count what this node shows, so that no status has to wait for it."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._count)
+            await self._refresh(interval_s)
+
+    async def _count(self) -> None:
+        with suppress(MailError):  # whoever asks for the status counts the rest, or hears why not
+            await self._store.tally(at_leisure=True)
+
+    async def _refresh(self, interval_s: float) -> None:
         while True:
             self._metrics.refresh_certificates(self._certificates())
             with suppress(DatabaseFailedError):  # metrics keep their values; `healthy` says why
@@ -285,14 +297,8 @@ class StatusReporter:
         return max(0, self._environment.clock_ms() - lag.oldest_ms) / 1000
 
 
-def _counts(reader: Connection) -> _Counts:
+def _counts(reader: Connection, mastership: Mastership, own: AbstractSet[str]) -> _Counts:
     entries, waiting = queries.log_counts(reader)
-    digest = 0
-    mailboxes = []
-    for chain in queries.chains_of(reader, None):
-        digest = rows.add(digest, int.from_bytes(chain.digest()))
-        if chain.uidvalidity:
-            mailboxes.append(MailboxKey(chain.user, chain.id, chain.uidvalidity))
     return _Counts(
         entries,
         waiting,
@@ -300,9 +306,17 @@ def _counts(reader: Connection) -> _Counts:
         postponed_count(reader),
         lacking_count(reader),
         expunged.totals(reader),
-        mailboxes,
-        digest,
+        _mastered(reader, mastership, own),
     )
+
+
+def _mastered(reader: Connection, mastership: Mastership, own: AbstractSet[str]) -> int:
+    """Return the number of mailboxes in these scopes that this node masters; of other scopes it looks at nothing."""
+    mailbox_ids = {mailbox_id for scope in own if (mailbox_id := mailbox_of(scope)) is not None}
+    users = {user for scope in own if (user := user_of(scope)) is not None}
+    is_of_one = len(mailbox_ids) + len(users) == len(own)  # else a scope has several users
+    keys = queries.mailbox_keys(reader, mailbox_ids, users) if is_of_one else queries.all_mailbox_keys(reader)
+    return sum(mastership.masters.is_ours(mastership.scope(key)) for key in set(keys))
 
 
 def _mailboxes(reader: Connection, user: str | None) -> list[tuple[FolderRecord, Chain]]:

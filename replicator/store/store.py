@@ -30,6 +30,7 @@ from replicator.store.db.damage import Damage
 from replicator.store.db.folder_views import FolderViews
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.readers import Readers
+from replicator.store.db.tally import NO_TALLY, Tally
 from replicator.store.db.transaction import Commit, Logged, Transaction
 from replicator.store.db.usage_cache import UsageCache
 from replicator.store.db.view_cache import Views
@@ -147,6 +148,7 @@ class Store:
         self.views = Views(lambda key: self.read(partial(queries.view, key=key)))
         self.folder_views = FolderViews(self.read)
         self._usages = UsageCache(self.write)
+        self._tally = NO_TALLY
         self.listeners: list[Listener] = []
         self._awaited: dict[Dot, set[trio.Event]] = {}
 
@@ -258,6 +260,18 @@ class Store:
         """Return what all mailboxes of the user hold, as this node shows them. Raises DatabaseFailedError."""
         return await self._usages.get(user)
 
+    async def tally(self, *, at_leisure: bool = False) -> Tally:
+        """Return the sum of what this node shows, once it is counted. Raises what `write` raises.
+
+        `at_leisure`: rest after each slice of the count for as long as it took, while nobody waits for the sum.
+        """
+        while not self._tally.is_whole:
+            began = trio.current_time()
+            await self.write(lambda tx: tx.extend_tally())
+            if at_leisure:
+                await trio.sleep(trio.current_time() - began)
+        return self._tally
+
     def has_waiting(self, chain_id: bytes) -> bool:
         """Return True if entries of the mailbox or tree wait for missing predecessors, or stand on another branch."""
         return bool(self._waiting_in[chain_id])
@@ -334,6 +348,7 @@ class Store:
             await self.views.apply(change)
         # Nothing waits from here on. Whoever hears that an entry has been applied finds it shown.
         self._usages.apply(commit)
+        self._tally = commit.tally
         self.folder_views.note(commit)
         self.context.update(commit.context)
         self.collected.update(commit.collected)

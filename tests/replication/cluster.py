@@ -14,6 +14,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
 import trio
 from prometheus_client import CollectorRegistry
 from trio.testing import MockClock
@@ -38,6 +39,7 @@ from replicator.mail.view import MailboxView, Message
 from replicator.node import archive_of
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
+from replicator.replication.log import sender
 from replicator.replication.node_status import StatusReporter
 from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.environment import Environment
@@ -48,7 +50,7 @@ from replicator.users import QuotaLimits
 from tests.replication.network import Network
 from tests.store.consistency import check_file
 from tests.store.damaging import damage
-from tests.store.harness import check_usages
+from tests.store.harness import check_tally, check_usages
 
 T = TypeVar("T")
 
@@ -272,6 +274,7 @@ class Cluster:
                             await node.store.flush()
                     for node in self.all():
                         check_usages(node.store)
+                        check_tally(node.store)
                     return found[0]
                 await trio.sleep(0.02)
 
@@ -338,6 +341,11 @@ class Cluster:
 
     async def dial(self, sid: str, peer: str) -> trio.abc.Stream:
         return self.line(await self.network.connect(sid, self.renamed.get((sid, peer), peer)))
+
+
+def entries_as_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nodes send each entry that is ready alone as commands, whose fields a test can change on their way."""
+    monkeypatch.setattr(sender, "fits_alone", lambda _: False)
 
 
 async def until(condition: Callable[[], bool], within_s: float = 120) -> None:

@@ -18,7 +18,7 @@ from trio.testing import MockClock
 
 from protocol.commands import Done, Mbox, Mismatch, Reply
 from protocol.values import Dot, UidSet
-from replicator.config import LogConfig, MastershipConfig
+from replicator.config import LogConfig, MastershipConfig, Scope
 from replicator.mail.mailstore import INBOX
 from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
@@ -454,3 +454,36 @@ async def test_changes_since_the_last_checkpoint_are_reported(tmp_path: Path, au
         assert not await node.report.has_unsaved()
         await node.mail.create_folder(USER, "Work")
         assert await node.report.has_unsaved()
+
+
+async def test_status_looks_at_no_mailbox_that_nobody_uses_once_all_are_counted(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await node.save("text")
+        await node.report.node_status()
+        read: set[tuple[str | None, str | None]] = set()
+
+        def note(action: int, table: str | None, column: str | None, *_: object) -> int:
+            if action == sqlite3.SQLITE_READ:
+                read.add((table, column))
+            return sqlite3.SQLITE_OK
+
+        for connection in (*node.store._readers._idle, node.store._connection):
+            connection.set_authorizer(note)
+        await node.report.node_status()
+        for connection in (*node.store._readers._idle, node.store._connection):
+            connection.set_authorizer(None)
+        assert ("log", "applied") in read
+        assert ("chain", "fingerprint") not in read
+
+
+@pytest.mark.parametrize("scope", Scope)
+async def test_mastered_mailboxes_are_counted_whatever_scope_they_have(
+    tmp_path: Path, autojump_clock: MockClock, scope: Scope
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, mastership=MastershipConfig(scope=scope)) as nodes:
+        await nodes["dc2"].save("text")
+        await nodes.converged()
+        assert [(await node.report.node_status()).mastered for node in nodes.all()] == [0, 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -142,6 +143,12 @@ class Life:
     term: int = 0  # at its last write
     term_began: float = 0.0
     rivals: list[str] = field(default_factory=list)  # see `Observer.may_still_number`
+
+
+async def _count(store: Store) -> None:
+    """Count what the node shows, as a node does from its start on."""
+    with suppress(MailError):
+        await store.tally(at_leisure=True)
 
 
 class Clock:
@@ -320,6 +327,7 @@ class Machine:
                         store.listeners.insert(0, _while_up(life, self.watch, self.story))
                         self._network.accepting[self.address] = self._accept
                         nursery.start_soon(coordinator.run)
+                        nursery.start_soon(_count, store)
                         task_status.started()
         except* RunsTwiceError as errors:
             if self.name == self.sid:

@@ -17,6 +17,7 @@ from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
+from replicator.store.db.tally import NO_TALLY, NOTHING, shown
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import sequencer
 from replicator.store.log.sequencer import CopySource, Flagged, Placed
@@ -51,6 +52,15 @@ def check_usages(store: Store) -> int:
     for user, usage in store._usages._known.items():
         assert usage == connection_of(store).execute(counted, (user,)).fetchone(), f"{store.origin}: mail of {user}"
     return len(store._usages._known)
+
+
+def check_tally(store: Store) -> None:
+    """Check the sum over what the store shows, as far as it is counted, against all rows."""
+    known = store._tally
+    counted = [chain for chain in queries.chains_of(connection_of(store), None) if known.has(chain.id)]
+    assert known.mailboxes == sum(chain.uidvalidity > 0 for chain in counted), f"{store.origin}: mailboxes"
+    sums = NO_TALLY.changed((NOTHING, shown(chain)) for chain in counted)
+    assert known.digest == sums.digest, f"{store.origin}: the digest of all mailboxes"
 
 
 def guid(number: int) -> bytes:

@@ -96,7 +96,7 @@ async def learn(
     something impossible (DamagedError), or the mailbox keeps changing; LinkDownError.
     """
     query = partial(shown, key=key, with_rows=with_rows, anew=anew)
-    ours, asked = await _both(store, query, partial(_ask, mastership, sid, key, anew=anew))
+    ours, asked = await _both(store.read, query, partial(_ask, mastership, sid, key, anew=anew))
     items: dict[bytes, Item] = {}
     gone: set[bytes] = set()
     for turn in range(TRIES):
@@ -128,7 +128,8 @@ async def head_at(mastership: Mastership, sid: str, key: MailboxKey) -> Chain | 
 
 async def differing_chains(store: Store, mastership: Mastership, sid: str) -> NodeDifference:
     """Find the mailboxes and trees that a node shows differently. Raises UnavailableError, LinkDownError."""
-    ours, asked = await _both(store, shown_node, partial(_ask, mastership, sid, None))
+    async with store.reader() as reader:  # it may take long
+        ours, asked = await _both(reader.read, shown_node, partial(_ask, mastership, sid, None))
     try:
         check_claims(store, asked.snapshot.context)  # a false claim would shift this node's own numbering
     except ProtocolError as error:
@@ -229,7 +230,9 @@ async def _ask(mastership: Mastership, sid: str, key: MailboxKey | None, *, anew
 
 
 async def _both(
-    store: Store, query: Callable[[Connection], T], ask_there: Callable[[], Awaitable[_Asked]]
+    read_here: Callable[[Callable[[Connection], T]], Awaitable[T]],
+    query: Callable[[Connection], T],
+    ask_there: Callable[[], Awaitable[_Asked]],
 ) -> tuple[T, _Asked]:
     """Read both sides in parallel, since either may take long. Raises the errors of `_ask`, or DatabaseFailedError."""
     here: list[T] = []
@@ -243,7 +246,7 @@ async def _both(
             failed.append(error)
 
     async def read() -> None:
-        here.append(await store.read(query))
+        here.append(await read_here(query))
 
     async def ask() -> None:
         there.append(await ask_there())

@@ -75,7 +75,8 @@ class SyncServer:
                 key = link.key_of(number)
                 return self._keep(await self._store.read(partial(shown, key=key, anew=anew)))
             case SyncNode():
-                return self._keep(await self._store.read(shown_node))
+                async with self._store.reader() as reader:  # it may take long
+                    return self._keep(await reader.read(shown_node))
         snapshot = self._snapshots.get(command.snapshot)
         if snapshot is None:
             return Refused(RefusalCode.TOO_OLD, f"snapshot {command.snapshot} has expired")

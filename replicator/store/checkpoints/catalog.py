@@ -75,7 +75,8 @@ def rounds(connection: sqlite3.Connection) -> list[Round]:
 
 def is_unproven_unsaved(connection: sqlite3.Connection) -> bool:
     """Return True if unproven chains wait for their next checkpoint."""
-    query = f"SELECT 1 FROM unproven u JOIN chain ON id = u.chain WHERE {_UNSAVED} LIMIT 1"
+    # CROSS JOIN fixes the join order: SQLite would otherwise look at all chains.
+    query = f"SELECT 1 FROM unproven u CROSS JOIN chain ON id = u.chain WHERE {_UNSAVED} LIMIT 1"
     return connection.execute(query).fetchone() is not None
 
 

@@ -21,6 +21,7 @@ from replicator.store.bodies.deletion_candidates import spare_bodies_of
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain, Usage
 from replicator.store.db.damage import WrongCountError
+from replicator.store.db.tally import NO_TALLY, NOTHING, Shown, Tally, shown
 from resync.clock import HybridClock, is_believed
 from resync.entry import Change, Entry
 from resync.folder_tree import TreeState
@@ -75,6 +76,7 @@ class Commit:
     growth: dict[str, Usage] = field(default_factory=dict)  # what users' mailboxes hold more, or less, than before
     recounted: set[str] = field(default_factory=set)  # users of mailboxes whose counters were wrong
     mended: set[str] = field(default_factory=set)  # users with rows that have been repaired
+    tally: Tally = NO_TALLY  # after the transaction
 
 
 @dataclass(slots=True)
@@ -90,8 +92,9 @@ class Origin:
 class Memory:
     """The writer's cache of rows between transactions."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, tally: Tally = NO_TALLY) -> None:
         self.chains: dict[bytes, Chain] = {}
+        self.tally = tally  # as of the last commit
         rows = connection.execute("SELECT name, seq, offset_bytes, collected, lost FROM origin")
         self.origins = {name: Origin(*numbers) for name, *numbers in rows}
         self.tree: tuple[bytes, Dot, TreeState] | None = None  # after the last entry of another node
@@ -119,6 +122,9 @@ class Transaction:
         self._clock = clock
         self._changed_chains: dict[bytes, Chain] = {}
         self._held_before: dict[bytes, Usage] = {}  # what the changed mailboxes held before
+        self._shown_before: dict[bytes, Shown] = {}  # what the changed chains added to the tally
+        self._tally = memory.tally
+        self._tally_grows = False
         self._users_to_count: set[str] = set()
         self._read_waiting: Callable[[sqlite3.Connection], dict[Dot, bytes]] | None = None
 
@@ -137,6 +143,8 @@ class Transaction:
             return self.begin_chain(chain_id, user, uidvalidity)
         self._changed_chains[chain_id] = chain
         self._held_before.setdefault(chain_id, chain.usage)
+        if chain_id not in self._shown_before and self._tally.has(chain_id):
+            self._shown_before[chain_id] = chain.tallied or shown(chain)
         return chain
 
     def begin_chain(self, chain_id: bytes, user: str, uidvalidity: int) -> Chain:
@@ -146,6 +154,7 @@ class Transaction:
         """
         chain = self._changed_chains[chain_id] = Chain(chain_id, user, uidvalidity)
         self._held_before.setdefault(chain_id, chain.usage)
+        self._shown_before.setdefault(chain_id, NOTHING)
         self._remember(chain)
         self.connection.execute("INSERT OR IGNORE INTO recent (mailbox, uidnext) VALUES (?, 1)", (chain_id,))
         return chain
@@ -278,6 +287,16 @@ class Transaction:
         """Set `Commit.usage` of this user when this transaction ends."""
         self._users_to_count.add(user)
 
+    def extend_tally(self) -> None:
+        """Count more of what this node shows when this transaction ends."""
+        self._tally_grows = True
+
+    def count_anew(self) -> None:
+        """Begin the tally anew: rows have been repaired, and what they added to it is not known."""
+        self._tally = NO_TALLY
+        for chain in self.memory.chains.values():
+            chain.tallied = None
+
     def write_chains(self) -> None:
         """Write changed chains now, for queries that join their rows."""
         for chain in self._changed_chains.values():
@@ -288,6 +307,7 @@ class Transaction:
         self.write_chains()
         self._note_unproven()
         self._note_usage()
+        self._note_tally()
         for name in self.commit.context | self.commit.collected:
             origin = self.memory.origins[name]
             self.connection.execute(
@@ -305,6 +325,16 @@ class Transaction:
             if (more := chain.usage.minus(before)) != Usage():
                 growth[chain.user] = growth.get(chain.user, Usage()).plus(more)
         self.commit.usage = {user: chains.usage(self.connection, user) for user in self._users_to_count}
+
+    def _note_tally(self) -> None:
+        changes = list[tuple[Shown, Shown]]()
+        for chain_id, before in self._shown_before.items():
+            chain = self._changed_chains[chain_id]
+            chain.tallied = shown(chain) if self._tally.has(chain_id) else None
+            if chain.tallied is not None:
+                changes.append((before, chain.tallied))
+        known = self._tally.changed(changes)
+        self.commit.tally = known.extended(self.connection) if self._tally_grows and not known.is_whole else known
 
     def _note_unproven(self) -> None:
         """Record heads taken over from other nodes as unproven: the log does not lead to them; a checkpoint will."""

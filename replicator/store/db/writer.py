@@ -152,6 +152,7 @@ class Writer:
                 job.run(tx)
             commit = tx.finish()
             self._connection.execute("COMMIT")
+            self._memory.tally = commit.tally
         except Exception as error:  # noqa: BLE001 - the edge where a failed transaction becomes its callers' errors
             self._undo()
             for job in jobs:
@@ -162,7 +163,7 @@ class Writer:
     def _undo(self) -> None:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
-        self._memory = Memory(self._connection)
+        self._memory = Memory(self._connection, self._memory.tally)
 
     def _translated(self, error: Exception) -> Exception:
         if schema.is_full(error):

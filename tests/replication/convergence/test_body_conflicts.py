@@ -22,7 +22,7 @@ from replicator.replication.links.entry_codec import Arrived, EntryAssembler
 from replicator.store.bodies.body_rows import StoredBody, read_body, replace_body, write_body
 from replicator.tasks import ApplyOptions, ResyncOptions
 from resync.entry import Entry, MailAdd
-from tests.replication.cluster import USER, Cluster, Node, cluster, until
+from tests.replication.cluster import USER, Cluster, Node, cluster, entries_as_commands, until
 from tests.replication.idle_parts import leave_forks
 from tests.replication.log.truncating import checkpoint, forget_log
 from tests.replication.stranger import text_of
@@ -54,6 +54,7 @@ async def plant(
     nodes: Cluster, monkeypatch: pytest.MonkeyPatch, *, author: str = "dc1", wrong: Sequence[str] = ("dc3",)
 ) -> None:
     """Save three messages at the author, and change the body of the second one on its way to the nodes in `wrong`."""
+    entries_as_commands(monkeypatch)
     with without_verification(monkeypatch):
         await nodes[author].save("first")
         await nodes.converged()

@@ -31,7 +31,7 @@ from resync.clock import COUNTER_BITS
 from resync.entry import Entry, MailAdd, Merge
 from resync.merge import merge
 from resync.state import MERGE_HEADROOM, MailboxState
-from tests.replication.cluster import EPOCH_MS, Cluster, Node, cluster
+from tests.replication.cluster import EPOCH_MS, Cluster, Node, cluster, entries_as_commands
 from tests.replication.stranger import INBOX as STRANGE_INBOX
 from tests.replication.stranger import header, text_of, visit
 from tests.store.harness import INBOX as STORED
@@ -84,6 +84,7 @@ async def test_heavy_entries_are_packed_and_unpacked_in_threads(
         seen.add((type(command).__name__, in_thread))
         return add(assembler, command)
 
+    entries_as_commands(monkeypatch)
     for limit in ("HEAVY_ROWS", "HEAVY_BYTES"):
         monkeypatch.setattr(entry_codec, limit, 0)
     monkeypatch.setattr("tests.replication.cluster._at_once", run)

@@ -21,7 +21,7 @@ from replicator.store.log.apply import receive
 from resync.entry import DIGEST_BYTES, Entry, FlagAdd
 from tests.effort import first
 from tests.master_election.adverts import adverts_of
-from tests.replication.cluster import Cluster, Node, cluster, until
+from tests.replication.cluster import Cluster, Node, cluster, entries_as_commands, until
 
 HEALED_S = 180.0
 FAR = 1 << 36
@@ -76,8 +76,11 @@ async def test_entries_acknowledged_by_mistake_are_sent_again(tmp_path: Path, au
         assert sorted((await nodes["dc2"].bodies()).values()) == ["first", "second", "third"]
 
 
-async def test_entry_changed_on_its_way_is_sent_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_entry_changed_on_its_way_is_sent_again(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The number of the entry changes on its way. Its digest shows that, and the next link brings it again."""
+    entries_as_commands(monkeypatch)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -190,6 +193,7 @@ async def test_overdue_entries_are_reported_and_their_state_adopted(
     """The named predecessor does not exist, so only adopting another node's state ends the waiting."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(Entry, "digest", lambda _: bytes(DIGEST_BYTES))  # so that nobody notices the change
+    entries_as_commands(monkeypatch)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()

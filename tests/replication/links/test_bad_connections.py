@@ -12,9 +12,8 @@ from trio.testing import MockClock
 from replicator.errors import UnavailableError
 from replicator.mail.mailstore import NewMessage
 from replicator.replication.convergence import fork_merge
-from replicator.replication.links import handshake
 from tests.effort import first
-from tests.replication.cluster import USER, Cluster, cluster, until
+from tests.replication.cluster import USER, Cluster, cluster, entries_as_commands, until
 from tests.replication.log.truncating import forget_log
 
 BODY = "Subject: Invoice\r\n\r\nPlease pay 1000 EUR"
@@ -102,7 +101,7 @@ async def test_receiver_refuses_entry_with_changed_field(
     field: str,
 ) -> None:
     """Of an entry that travels as commands; `test_entry_batch` changes batches."""
-    monkeypatch.setattr(handshake, "ENTRIES", "NO-BATCHES")
+    entries_as_commands(monkeypatch)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         node, road = nodes["dc1"], nodes.network.road("dc1", "dc2")
         if b"MBOX" not in ENTRY_FIELDS[field]:

@@ -14,9 +14,8 @@ from protocol.commands import Done, Hello, Ping, RefusalCode, Refused
 from protocol.stream_codec import Decoder, Response
 from replicator.config import Address, LimitsConfig
 from replicator.replication import timing
-from replicator.replication.links import handshake
 from replicator.status import LinkStatus
-from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, Node, cluster, until
+from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, Node, cluster, entries_as_commands, until
 from tests.replication.stranger import HELLO, Stranger, approach, reasons, visit
 
 FIVE_MINUTES_MS = 5 * 60 * 1000
@@ -202,7 +201,7 @@ async def test_starting_peer_is_dialled_before_it_numbers_alone(tmp_path: Path, 
 async def test_links_between_machines_are_compressed(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handshake, "ENTRIES", "NO-BATCHES")  # which have bodies compressed as the database has them
+    entries_as_commands(monkeypatch)  # batches have bodies compressed as the database has them
     sizes: dict[str, int] = {}
     body = "all work and no play makes Jack a dull boy\r\n" * 2000
     for host in ("127.0.0.1", "192.0.2.1"):

@@ -42,7 +42,7 @@ from tests.simulation.checks.retention import end_retention
 from tests.simulation.records.cache import Cache
 from tests.simulation.records.history import FlagChange, History, Placement, TreeChange
 from tests.simulation.records.watch import uidvalidity_of
-from tests.store.harness import check_usages, connection_of
+from tests.store.harness import check_tally, check_usages, connection_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -63,6 +63,7 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
     node = world.up()[0].node  # the others are equal
     for machine in world.up():
         check_usages(machine.node.store)
+        check_tally(machine.node.store)
     rows = _rows(node)
     chains = {chain.id: chain for chain in queries.chains_of(connection_of(node.store), None)}
     known = _Known(history, node.store.context, chains)

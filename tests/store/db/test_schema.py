@@ -1,10 +1,12 @@
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from replicator.errors import ConfigError, DatabaseFailedError, DataError
 from replicator.runtime.environment import Environment
+from replicator.store.checkpoints import catalog
 from replicator.store.db import queries, schema
 from replicator.store.store import Store
 from tests.store.harness import ALICE, INBOX, annotating, connection_of, creating, open_store, save, without_histories
@@ -193,3 +195,13 @@ async def test_begun_state_survives_a_restart(tmp_path: Path) -> None:
         await store.write(lambda tx: schema.begin(tx.connection))
     async with open_store(tmp_path, "dc1.b") as store:
         assert await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail"))
+
+
+def test_unproven_chains_are_looked_for_among_the_unproven_ones_alone(tmp_path: Path) -> None:
+    with closing(schema.open_writer(tmp_path / "node.db")) as connection:
+        asked: list[str] = []
+        connection.set_trace_callback(asked.append)
+        assert not catalog.is_unproven_unsaved(connection)
+        connection.set_trace_callback(None)
+        (plan,) = (connection.execute(f"EXPLAIN QUERY PLAN {sql}").fetchall() for sql in asked)
+    assert "SCAN chain" not in {step[-1] for step in plan}

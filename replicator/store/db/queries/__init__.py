@@ -9,7 +9,15 @@ from __future__ import annotations
 import sqlite3
 from typing import TypeAlias
 
-from replicator.store.db.queries.chain_queries import chain_or_empty, chains_of, empty_chain, key_of, users
+from replicator.store.db.queries.chain_queries import (
+    all_mailbox_keys,
+    chain_or_empty,
+    chains_of,
+    empty_chain,
+    key_of,
+    mailbox_keys,
+    users,
+)
 from replicator.store.db.queries.folder_queries import (
     FolderRecord,
     annotated,
@@ -64,6 +72,7 @@ __all__ = [
     "FolderRecord",
     "Lag",
     "MailboxKey",
+    "all_mailbox_keys",
     "annotated",
     "annotations_of",
     "chain_or_empty",
@@ -89,6 +98,7 @@ __all__ = [
     "log_settled",
     "log_start",
     "log_waiting",
+    "mailbox_keys",
     "mailbox_rows",
     "messages",
     "ordered_folders",

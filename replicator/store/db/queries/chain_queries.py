@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
@@ -33,6 +33,22 @@ def chains_of(connection: sqlite3.Connection, user: str | None) -> Iterator[Chai
     """Yield the chains by id: all, or one user's."""
     where, values = (" WHERE user = ?", (user,)) if user is not None else ("", ())
     yield from map(chains.from_row, connection.execute(f"{chains.SELECT}{where} ORDER BY id", values))
+
+
+def mailbox_keys(
+    connection: sqlite3.Connection, mailbox_ids: Iterable[bytes] = (), users: Iterable[str] = ()
+) -> Iterator[MailboxKey]:
+    """Yield the keys of these mailboxes, if they are here, and of those of these users."""
+    select = "SELECT user, id, uidvalidity FROM chain WHERE uidvalidity > 0 AND"
+    for column, values in (("id", mailbox_ids), ("user", users)):
+        for value in values:
+            yield from map(MailboxKey._make, connection.execute(f"{select} {column} = ?", (value,)))
+
+
+def all_mailbox_keys(connection: sqlite3.Connection) -> Iterator[MailboxKey]:
+    """Yield the keys of all mailboxes."""
+    query = "SELECT user, id, uidvalidity FROM chain WHERE uidvalidity > 0"
+    yield from map(MailboxKey._make, connection.execute(query))
 
 
 def users(connection: sqlite3.Connection) -> list[str]:

@@ -1,0 +1,107 @@
+"""What the store remembers of all mailboxes and trees together: the same as a count of all, whatever happens."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+import pytest
+import trio
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from replicator.store.db import queries, tally
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.log import sequencer
+from replicator.store.repair.row_repair import compare_and_mend
+from tests.store.harness import INBOX, Job, check_tally, connection_of, expunging, guid, open_store, saving
+
+KEYS = [MailboxKey(f"user{number}", bytes([number]) * 16, 9) for number in range(1, 7)]
+
+
+def creating(number: int) -> Job[object]:
+    def create(tx: Transaction) -> None:
+        sequencer.create_folder(tx, f"user{number}", f"Folder{len(tx.commit.logged)}", guid(number), spare_ids=iter([]))
+
+    return create
+
+
+def failing(work: Job[object]) -> Job[object]:
+    """Return a job that undoes its whole transaction after this work."""
+
+    def fail(tx: Transaction) -> None:
+        work(tx)
+        raise RuntimeError("undone")
+
+    return fail
+
+
+def counting(tx: Transaction) -> None:
+    tx.extend_tally()
+
+
+JOBS: st.SearchStrategy[Job[object]] = st.one_of(
+    st.builds(lambda number, key: saving(b"x", guid(number), key), st.integers(1, 20), st.sampled_from(KEYS)),
+    st.builds(lambda uid, key: expunging(uid, key=key), st.integers(1, 9), st.sampled_from(KEYS)),
+    st.builds(creating, st.integers(1, 6)),
+    st.just(counting),
+)
+ALONE = st.lists(st.one_of(JOBS, JOBS.map(failing)), min_size=1, max_size=3)  # a failure parts the others
+TOGETHER = st.lists(JOBS, min_size=1, max_size=8)
+
+
+@given(st.lists(st.one_of(TOGETHER, ALONE), max_size=12))
+@example([[saving(b"one", guid(1), KEYS[0])], [counting, saving(b"two", guid(2), KEYS[0])]])
+@settings(deadline=None, max_examples=60)
+def test_the_tally_is_that_of_all_rows(batches: list[list[Job[object]]]) -> None:
+    """Each batch is submitted at once, so it shares transactions; a slice has one mailbox or tree."""
+
+    async def run(directory: Path) -> None:
+        async with open_store(directory) as store:
+
+            async def submit(work: Job[object]) -> None:
+                with suppress(RuntimeError):
+                    await store.write(work)
+
+            for batch in batches:
+                async with trio.open_nursery() as nursery:
+                    for work in batch:
+                        nursery.start_soon(submit, work)
+            await store.tally()
+            check_tally(store)
+            await store.write(saving(b"last", guid(99), KEYS[2]))
+            await store.tally()
+            check_tally(store)
+
+    with TemporaryDirectory() as name, patch.object(tally, "SLICE_CHAINS", 1):
+        trio.run(run, Path(name))
+
+
+async def test_a_failed_batch_does_not_begin_the_count_anew(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        await store.write(saving(b"one", guid(1)))
+        before = await store.tally()
+        with pytest.raises(RuntimeError):
+            await store.write(failing(saving(b"two", guid(2))))
+        await store.write(lambda _: None)
+        assert store._tally == before
+
+
+async def test_repaired_rows_are_counted_anew(tmp_path: Path) -> None:
+    def damage(tx: Transaction) -> None:
+        tx.connection.execute("UPDATE chain SET messages = 7")
+        tx.memory.chains.clear()
+
+    async with open_store(tmp_path) as store:
+        await store.write(saving(b"one", guid(1)))
+        await store.write(damage)
+        await store.tally()
+        check_tally(store)
+        await store.write(partial(compare_and_mend, chain_id=INBOX.mailbox_id, doubted=True))
+        assert next(queries.chains_of(connection_of(store), None)).messages == 1
+        await store.tally()
+        check_tally(store)
