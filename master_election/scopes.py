@@ -6,6 +6,7 @@ is part, `mailbox:ID of user:NAME`: it has the master of the wider one until it 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import StrEnum
 
 _MAILBOX = "mailbox:"
@@ -51,7 +52,11 @@ def wider(scope: str) -> str | None:
 
 def mailbox_of(scope: str) -> bytes | None:
     """Return the id of the mailbox or folder tree whose scope this is; None: it may have several."""
-    return bytes.fromhex(scope.removeprefix(_MAILBOX).partition(_OF)[0]) if scope.startswith(_MAILBOX) else None
+    if not scope.startswith(_MAILBOX):
+        return None
+    with suppress(ValueError):  # a faulty peer may have named it
+        return bytes.fromhex(scope.removeprefix(_MAILBOX).partition(_OF)[0])
+    return None
 
 
 def user_of(scope: str) -> str | None:

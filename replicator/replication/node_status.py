@@ -30,6 +30,7 @@ from replicator.store.db import queries, schema
 from replicator.store.db.chain import Chain
 from replicator.store.db.damage import REMEDY, DatabaseDamagedError
 from replicator.store.db.queries import Connection, FolderRecord, Lag
+from replicator.store.db.tally import Tally, count_all
 from replicator.store.gc import expunged
 from replicator.store.log.forks import stray_folder_count
 from replicator.store.log.pending_resync import count as postponed_count
@@ -86,7 +87,7 @@ class StatusReporter:
         """See `NodeReport`."""
         coordinator, mastership = self._coordinator, self._coordinator.mastership
         counts = await self._store.read(partial(_counts, mastership=mastership, own=mastership.masters.own))
-        shown = await self._store.tally()
+        shown = await self._shown()
         held = coordinator.bodies.attachments_held
         return NodeStatus(
             sid=coordinator.sid,
@@ -192,8 +193,19 @@ class StatusReporter:
             await self._refresh(interval_s)
 
     async def _count(self) -> None:
-        with suppress(MailError):  # whoever asks for the status counts the rest, or hears why not
-            await self._store.tally(at_leisure=True)
+        while True:
+            with suppress(MailError):  # whoever asks for the status counts the rest, or hears why not
+                await self._store.tally(at_leisure=True)
+            await trio.sleep(timing.NODE_STATUS_COUNT_ANEW_S)
+            with suppress(MailError):
+                await self._store.write(lambda tx: tx.count_anew())
+
+    async def _shown(self) -> Tally:
+        """Return the sum of what this node shows, also while the writer hangs. Raises DatabaseFailedError."""
+        with trio.move_on_after(timing.NODE_STATUS_COUNT_S):
+            return await self._store.tally()
+        async with self._store.reader() as reader:
+            return await reader.read(count_all)
 
     async def _refresh(self, interval_s: float) -> None:
         while True:

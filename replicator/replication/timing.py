@@ -409,6 +409,10 @@ NODE_STATUS_RETRY_EVERY_S = 1.0
 """The same, if it failed: whoever waits for the disk is told soon, and however many ask, they hardly load it."""
 NODE_STATUS_WRITE_TIMEOUT_S = 5.0
 """For a trial write: a working disk is faster, however busy, and health checks wait for it."""
+NODE_STATUS_COUNT_S = 5.0
+"""For the writer to count what the node shows; then a status counts for itself, beside the writer."""
+NODE_STATUS_COUNT_ANEW_S = 3600.0
+"""Between two counts of what the node shows, lest damage that came after the last one stays hidden."""
 
 # ---- rebuild/rebuilder.py
 

@@ -26,7 +26,7 @@ from replicator.store.attachments.store import Attachments
 from replicator.store.db import chain as chains
 from replicator.store.db import queries, schema
 from replicator.store.db.chain import Usage
-from replicator.store.db.damage import Damage
+from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.db.folder_views import FolderViews
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.readers import Readers
@@ -149,6 +149,7 @@ class Store:
         self.folder_views = FolderViews(self.read)
         self._usages = UsageCache(self.write)
         self._tally = NO_TALLY
+        self._uncounted: DatabaseDamagedError | None = None  # why the last commit could count no more
         self.listeners: list[Listener] = []
         self._awaited: dict[Dot, set[trio.Event]] = {}
 
@@ -261,13 +262,15 @@ class Store:
         return await self._usages.get(user)
 
     async def tally(self, *, at_leisure: bool = False) -> Tally:
-        """Return the sum of what this node shows, once it is counted. Raises what `write` raises.
+        """Return the sum of what this node shows, once it is counted. Raises what `write` raises, DatabaseDamagedError.
 
         `at_leisure`: rest after each slice of the count for as long as it took, while nobody waits for the sum.
         """
         while not self._tally.is_whole:
             began = trio.current_time()
             await self.write(lambda tx: tx.extend_tally())
+            if self._uncounted is not None:
+                raise self.damage.note(self._uncounted)
             if at_leisure:
                 await trio.sleep(trio.current_time() - began)
         return self._tally
@@ -348,7 +351,7 @@ class Store:
             await self.views.apply(change)
         # Nothing waits from here on. Whoever hears that an entry has been applied finds it shown.
         self._usages.apply(commit)
-        self._tally = commit.tally
+        self._tally, self._uncounted = commit.tally, commit.uncounted
         self.folder_views.note(commit)
         self.context.update(commit.context)
         self.collected.update(commit.collected)

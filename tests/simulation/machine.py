@@ -42,6 +42,7 @@ from tests.store.consistency import check_file
 from tests.store.harness import connection_of
 
 FAR_AWAY = QuotaLimits(1 << 40, 10**9)  # no user comes near, but every delivery is counted
+COUNT_EVERY_S = 20.0
 RESTART_S = 1.0  # pause of a node whose disk does not accept its name
 
 T = TypeVar("T")
@@ -146,9 +147,11 @@ class Life:
 
 
 async def _count(store: Store) -> None:
-    """Count what the node shows, as a node does from its start on."""
-    with suppress(MailError):
-        await store.tally(at_leisure=True)
+    """Count what the node shows, as a node does from its start on, but look more often whether some is uncounted."""
+    while True:
+        with suppress(MailError):
+            await store.tally(at_leisure=True)
+        await trio.sleep(COUNT_EVERY_S)
 
 
 class Clock:

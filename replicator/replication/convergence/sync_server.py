@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
+import trio
+
 from protocol import commands as c
 from protocol.commands import Content, Done, Ranges, RefusalCode, Refused, Reply, Rows, SyncEnd, SyncMailbox, SyncNode
 from protocol.stream_codec import ProtocolError
@@ -67,6 +69,7 @@ class SyncServer:
         self._store = store
         self._snapshots: OrderedDict[int, Shown | ShownNode] = OrderedDict()  # most recently used last
         self._taken = 0
+        self._reading_node = trio.Lock()  # so that peers that ask at once, as after an election, do not slow each other
 
     async def answer(self, link: PeerLink, command: SyncCommand) -> Reply:
         """Answer a request. Raises ProtocolError for a request that no node sends."""
@@ -75,7 +78,7 @@ class SyncServer:
                 key = link.key_of(number)
                 return self._keep(await self._store.read(partial(shown, key=key, anew=anew)))
             case SyncNode():
-                async with self._store.reader() as reader:  # it may take long
+                async with self._reading_node, self._store.reader() as reader:  # it may take long
                     return self._keep(await reader.read(shown_node))
         snapshot = self._snapshots.get(command.snapshot)
         if snapshot is None:

@@ -75,6 +75,7 @@ class _Check:
         await self._sweep_attachments()
         await self._sweep_pointers()
         await self._work.name_messages()
+        await self._work.store.write(lambda tx: tx.count_anew())
 
     async def _sweep_attachments(self) -> None:
         """Check that attachments exist; a scrub reads their content."""

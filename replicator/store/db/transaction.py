@@ -20,7 +20,7 @@ from replicator.store.bodies.body_rows import StoredBody, write_body
 from replicator.store.bodies.deletion_candidates import spare_bodies_of
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain, Usage
-from replicator.store.db.damage import WrongCountError
+from replicator.store.db.damage import DatabaseDamagedError, WrongCountError
 from replicator.store.db.tally import NO_TALLY, NOTHING, Shown, Tally, shown
 from resync.clock import HybridClock, is_believed
 from resync.entry import Change, Entry
@@ -77,6 +77,7 @@ class Commit:
     recounted: set[str] = field(default_factory=set)  # users of mailboxes whose counters were wrong
     mended: set[str] = field(default_factory=set)  # users with rows that have been repaired
     tally: Tally = NO_TALLY  # after the transaction
+    uncounted: DatabaseDamagedError | None = None  # why no more of it could be counted
 
 
 @dataclass(slots=True)
@@ -292,7 +293,7 @@ class Transaction:
         self._tally_grows = True
 
     def count_anew(self) -> None:
-        """Begin the tally anew: rows have been repaired, and what they added to it is not known."""
+        """Begin the tally anew: what rows have added to it is not known, because they were damaged or may be."""
         self._tally = NO_TALLY
         for chain in self.memory.chains.values():
             chain.tallied = None
@@ -334,7 +335,12 @@ class Transaction:
             if chain.tallied is not None:
                 changes.append((before, chain.tallied))
         known = self._tally.changed(changes)
-        self.commit.tally = known.extended(self.connection) if self._tally_grows and not known.is_whole else known
+        self.commit.tally = known
+        if self._tally_grows and not known.is_whole:
+            try:
+                self.commit.tally = known.extended(self.connection)
+            except DatabaseDamagedError as error:  # of a row that no job of this transaction has asked for
+                self.commit.uncounted = error
 
     def _note_unproven(self) -> None:
         """Record heads taken over from other nodes as unproven: the log does not lead to them; a checkpoint will."""

@@ -23,6 +23,7 @@ from replicator.runtime.environment import ThreadRunner
 from replicator.runtime.signals import Signal, acquire
 from replicator.store.db import schema
 from replicator.store.db.damage import Damage, DatabaseDamagedError
+from replicator.store.db.tally import NO_TALLY
 from replicator.store.db.transaction import Commit, Memory, Transaction
 from resync.clock import COUNTER_BITS, FOLLOWED_MAX_MS, HybridClock
 
@@ -161,9 +162,11 @@ class Writer:
         return commit
 
     def _undo(self) -> None:
+        tally = NO_TALLY  # of a COMMIT that failed, nobody knows whether it was made
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
-        self._memory = Memory(self._connection, self._memory.tally)
+            tally = self._memory.tally
+        self._memory = Memory(self._connection, tally)
 
     def _translated(self, error: Exception) -> Exception:
         if schema.is_full(error):

@@ -102,9 +102,11 @@ def adopt(tx: Transaction, adoption: Adoption) -> bool:
     if shown.digest() != adoption.theirs.digest():
         counted = row_counts.count(tx.connection, shown)  # the counters included damaged rows, now repaired
         shown.messages, shown.unseen, shown.size_bytes, shown.fingerprint = counted
+        tx.count_anew()
     if shown.digest() != adoption.theirs.digest():
         raise DamageError(f"a mailbox taken over at {entry.dot} differs from what the other node shows")
     if adoption.is_damaged or is_lost:
+        tx.count_anew()
         tx.commit.retired.append(key.mailbox_id)  # clients may have seen damaged rows of it
     with _collisions_are_damage(entry.dot):
         apply_waiting(tx, key.mailbox_id)

@@ -57,7 +57,7 @@ def compare_and_mend(tx: Transaction, chain_id: bytes, base: Base | None = None,
 def mend_strays(tx: Transaction, damages: Sequence[Defect]) -> None:
     """Run the repairs of these damages; each must be right whatever has changed since."""
     tx.write_chains()
-    if damages:
+    if any(damage.kind == "chain" for damage in damages):
         tx.count_anew()
     retired: dict[bytes, None] = {}
     for damage in damages:

@@ -16,7 +16,7 @@ from tests.replication.cluster import USER, Cluster, Node, cluster, until
 from tests.replication.log.truncating import SAID_S, checkpoint, forget_log, log_entries
 from tests.replication.tasks.running import check_at, resync_at
 from tests.store.damaging import damage
-from tests.store.harness import guid, saving
+from tests.store.harness import check_tally, guid, saving
 
 LOST_CHAIN = "DELETE FROM chain WHERE uidvalidity > 0"
 LOST_TREE = "DELETE FROM chain WHERE uidvalidity = 0"
@@ -180,3 +180,21 @@ async def test_mailbox_that_is_adopted_anew_counts_once_for_its_user(tmp_path: P
         await resync_at(damaged, ResyncOptions(USER))
         assert (await damaged.mail.quota(USER)).messages == 3
         await nodes.converged()
+
+
+async def test_sum_of_what_is_shown_is_right_after_a_row_was_lost_at_run_time(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    def lose(tx: Transaction) -> None:
+        tx.connection.execute(LOST_CHAIN)
+        tx.memory.chains.clear()
+
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fill_and_truncate(nodes)
+        node = nodes["dc1"]
+        await node.store.tally()
+        await node.store.write(lose)
+        await resync_at(node, ResyncOptions(USER))
+        await nodes.converged()
+        await node.store.tally()
+        check_tally(node.store)

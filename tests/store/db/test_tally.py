@@ -13,11 +13,14 @@ import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from replicator.runtime.environment import Environment
 from replicator.store.db import queries, tally
+from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.queries import MailboxKey
-from replicator.store.db.transaction import Transaction
+from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.log import sequencer
 from replicator.store.repair.row_repair import compare_and_mend
+from replicator.store.store import Store
 from tests.store.harness import INBOX, Job, check_tally, connection_of, expunging, guid, open_store, saving
 
 KEYS = [MailboxKey(f"user{number}", bytes([number]) * 16, 9) for number in range(1, 7)]
@@ -105,3 +108,29 @@ async def test_repaired_rows_are_counted_anew(tmp_path: Path) -> None:
         assert next(queries.chains_of(connection_of(store), None)).messages == 1
         await store.tally()
         check_tally(store)
+
+
+async def test_an_unreadable_row_fails_whoever_counts_and_no_other_job(tmp_path: Path) -> None:
+    def damage(tx: Transaction) -> None:
+        tx.connection.execute("UPDATE chain SET context = x'c1' WHERE id = ?", (KEYS[1].mailbox_id,))
+        tx.memory.chains.clear()
+
+    async with Store.open(tmp_path / "node.db", "dc1.a", Environment()) as store:
+        for key in KEYS[:2]:
+            await store.write(saving(b"one", guid(key.mailbox_id[0]), key))
+        await store.write(damage)
+        commits: list[Commit] = []
+        store.listeners.append(commits.append)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.write, saving(b"two", guid(9), KEYS[0]))
+            with pytest.raises(DatabaseDamagedError):
+                await store.tally()
+        assert [len(commit.logged) for commit in commits] == [1], "one commit with both jobs"
+
+
+async def test_sum_beside_the_writer_is_the_same(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        for key in KEYS:
+            await store.write(saving(b"one", guid(key.mailbox_id[0]), key))
+        counted = await store.tally()
+        assert (await store.read(tally.count_all))[:2] == counted[:2]
