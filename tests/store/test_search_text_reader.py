@@ -133,3 +133,5 @@ def test_file_that_another_process_begins_anew_all_the_time(path: Path, reader: 
         finally:
             process.kill()
     assert {0, len(HASHES)} <= found
+    reader.close()
+    assert not deleted_files(), "an error keeps files open"

@@ -66,6 +66,8 @@ class SearchTexts:
         """Progress of the search texts; None: there are none, by the configuration or because the file fails."""
         if self._file is None:
             return None
+        if self._begins_anew:
+            return SearchTextStatus(0, self._made + len(self._awaited) + self._uncounted, self._size_bytes)
         return SearchTextStatus(self._made, len(self._awaited) + self._uncounted, self._size_bytes)
 
     async def of(self, hashes: Sequence[bytes]) -> SearchTextSlice:
@@ -107,6 +109,7 @@ class SearchTexts:
             await self._discard()
             return
         while True:
+            has_failed = False
             try:
                 await self._open(maker)
                 await self._keep(maker)
@@ -114,9 +117,11 @@ class SearchTexts:
                 self._note_damage(error)
             except MailError as error:  # without search texts, SEARCH reads bodies
                 log.warning("cannot make search texts now, trying again later: %s", error)
-                await trio.sleep(timing.SEARCH_TEXTS_EVERY_S)
+                has_failed = True
             finally:
                 await self._close()
+            if has_failed:
+                await trio.sleep(timing.SEARCH_TEXTS_EVERY_S)
             if self._begins_anew:
                 self._begins_anew = False
                 await self._discard()
@@ -130,6 +135,8 @@ class SearchTexts:
         with trio.CancelScope(shield=True):
             async with self._reading:
                 opened, self._reader, self._file = (self._reader, self._file), None, None
+                self._made = self._uncounted = 0
+                self._awaited.clear()
                 for closed in opened:
                     if closed is not None:
                         await self._run_in_thread(closed.close)

@@ -77,7 +77,9 @@ class SearchTextReader:
             if self._identity is None:
                 return None
             self._connection = opened = _open(self._path)
-            (form,) = opened.execute("PRAGMA user_version").fetchone()  # which also opens the files beside it
+            with closing(opened.cursor()) as cursor:
+                cursor.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+                (form,) = cursor.execute("PRAGMA user_version").fetchone()  # which also opens the files beside it
             if form != self._form:
                 self.close()
         return self._connection
@@ -91,7 +93,8 @@ class SearchTextReader:
         )
         found, left = dict[bytes, bytes](), SLICE_BYTES
         unpack = partial(zstandard.ZstdDecompressor().decompress, max_output_size=HASH_BYTES + TEXT_MAX_BYTES)
-        with closing(connection.execute(query, [*hashes])) as rows:
+        with closing(connection.cursor()) as rows:  # one that an error keeps in memory would keep the file open
+            rows.execute(query, [*hashes])
             for number, content_hash, packed in rows:
                 if packed == b"":
                     continue
@@ -119,6 +122,4 @@ def _open(path: Path) -> sqlite3.Connection:
     (`readonly_shm`).
     """
     uri = f"{path.absolute().as_uri()}?mode=ro&readonly_shm=1"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-    return connection
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import imaplib
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import cast
 from urllib.request import urlopen
@@ -106,7 +105,11 @@ def has_search_texts(node: Node) -> bool:
 
 def open_files(process: psutil.Process) -> list[str]:
     """Return the files that the process has open; psutil leaves out those that have been deleted."""
-    return [os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")]  # noqa: PTH115, PTH208
+    found = list[str]()
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.append(str(link.readlink()))
+    return found
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

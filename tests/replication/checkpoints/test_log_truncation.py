@@ -1,6 +1,7 @@
 """Clusters whose nodes write checkpoints and truncate their logs."""
 
 import logging
+import random
 from pathlib import Path
 
 import pytest
@@ -155,8 +156,9 @@ async def test_linked_peer_recovers_when_its_backlog_leaves_the_log(
         await nodes["dc1"].save("first")
         await nodes.converged()
         nodes.network.road("dc1", "dc2").bytes_per_s = 300_000
+        dice = random.Random("mail that does not compress well")
         for number in range(60):
-            await nodes["dc1"].save(f"{number} " + "x" * 100_000)
+            await nodes["dc1"].save(f"{number} {dice.randbytes(50_000).hex()}")
         log_truncation = nodes["dc1"].coordinator.log_truncation
         assert isinstance(log_truncation, LogTruncation)
         log_truncation._limits = LogConfig(max_size_bytes=1)
