@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -21,9 +20,8 @@ from pathlib import Path
 import trio
 
 from benchmarks.clients.mails import MailTexts
-from benchmarks.clients.wire import MeasurementError
 from benchmarks.clusters.cluster import OBJECTS_OF
-from benchmarks.clusters.prepared import CLUSTER, DATABASE
+from benchmarks.clusters.prepared import CLUSTER, DATABASE, make_apart
 from replicator.mail.mailstore import INBOX
 from replicator.runtime.environment import Environment
 from replicator.runtime.objects import ObjectStore
@@ -88,14 +86,7 @@ class Crowd:
 
 def prepare_crowd(crowd: Crowd) -> None:
     """Make the databases and manifests. Raises MeasurementError."""
-    command = [sys.executable, "-m", "benchmarks.clusters.crowd"]
-    told = json.dumps(asdict(crowd)).encode()
-    try:
-        subprocess.run(command, input=told, capture_output=True, check=True, timeout=LIMIT_S)
-    except subprocess.CalledProcessError as error:
-        raise MeasurementError(f"no databases: {error.stderr.decode()[-1000:]}") from error
-    except subprocess.TimeoutExpired as error:
-        raise MeasurementError(f"databases are not made in {LIMIT_S:.0f} s") from error
+    make_apart("benchmarks.clusters.crowd", asdict(crowd), LIMIT_S)
 
 
 def folder_names(count: int) -> list[str]:

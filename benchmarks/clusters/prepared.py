@@ -14,7 +14,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -59,14 +59,18 @@ class Prepared:
 
 def prepare(wanted: Prepared) -> None:
     """Make the databases. Raises MeasurementError."""
-    command = [sys.executable, "-m", "benchmarks.clusters.prepared"]
-    told = json.dumps(asdict(wanted)).encode()
+    make_apart("benchmarks.clusters.prepared", asdict(wanted), LIMIT_S)
+
+
+def make_apart(module: str, wanted: Mapping[str, object], limit_s: float) -> None:
+    """Have a module make databases in a process of its own, which gets `wanted` as JSON. Raises MeasurementError."""
+    told = json.dumps(wanted).encode()
     try:
-        subprocess.run(command, input=told, capture_output=True, check=True, timeout=LIMIT_S)
+        subprocess.run([sys.executable, "-m", module], input=told, capture_output=True, check=True, timeout=limit_s)
     except subprocess.CalledProcessError as error:
         raise MeasurementError(f"no databases: {error.stderr.decode()[-1000:]}") from error
     except subprocess.TimeoutExpired as error:
-        raise MeasurementError(f"databases are not made in {LIMIT_S:.0f} s") from error
+        raise MeasurementError(f"databases are not made in {limit_s:.0f} s") from error
 
 
 class _Texts:

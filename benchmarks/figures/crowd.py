@@ -59,7 +59,7 @@ SEED = 61
 
 @dataclass
 class Measured:
-    """What one node takes, in seconds, MiB and mails a second."""
+    """The measurements of one node, in seconds, MiB and mails a second."""
 
     ready_s: float = 0.0
     idle_cpu: float = 0.0

@@ -59,7 +59,7 @@ class Scale:
     crowd_messages: int
     """Messages in each of these."""
     crowd_forked: int
-    """Of their mailboxes."""
+    """The forked ones among their mailboxes."""
     crowd_join_s: float
     """Seconds in which a new node takes over what it can."""
     crowd_template: str = ""

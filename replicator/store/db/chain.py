@@ -63,7 +63,7 @@ class Chain:
     The writer's, not on disk.
     """
     tallied: tuple[int, int] | None = field(default=None, compare=False)
-    """What it added to the tally after the last commit that changed it (`tally.Shown`). The writer's, not on disk."""
+    """Its part of the tally after the last commit that changed it (`tally.Shown`). The writer's, not on disk."""
     time: int = field(default=0, compare=False)
     """Time of the head's stamp, as far as this run of the node has seen it. The writer's, not on disk."""
 

@@ -100,7 +100,7 @@ async def test_receiver_refuses_entry_with_changed_field(
     monkeypatch: pytest.MonkeyPatch,
     field: str,
 ) -> None:
-    """Of an entry that travels as commands; `test_entry_batch` changes batches."""
+    """The entry travels as commands; `test_entry_batch` changes batches."""
     entries_as_commands(monkeypatch)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         node, road = nodes["dc1"], nodes.network.road("dc1", "dc2")
