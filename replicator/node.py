@@ -154,7 +154,7 @@ async def run_node(
             listeners = [(await listen(address) if address else own, handler) for address, handler in handlers]
             nursery.start_soon(LoopWatch(LoopMetrics(registry)).run)
             nursery.start_soon(coordinator.run)
-            nursery.start_soon(report.run, config.mastership.heartbeat_s)
+            await nursery.start(report.run, config.mastership.heartbeat_s)
             if keys is not None:
                 nursery.start_soon(keys.run)
             nursery.start_soon(tasks.run)

@@ -186,11 +186,18 @@ class StatusReporter:
             return f"the disk has not completed a write for {timing.NODE_STATUS_WRITE_TIMEOUT_S:.0f} s"
         return None
 
-    async def run(self, interval_s: float) -> None:
-        """Refresh the metrics until cancelled, and count what this node shows, so that no status has to wait for it."""
+    async def run(self, interval_s: float, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Refresh the metrics until cancelled, and count what this node shows, so that no status has to wait for it.
+
+        It has started once the metrics have been refreshed, or could not be.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._count)
-            await self._refresh(interval_s)
+            await self._refresh()
+            task_status.started()
+            while True:
+                await trio.sleep(interval_s)
+                await self._refresh()
 
     async def _count(self) -> None:
         while True:
@@ -207,41 +214,39 @@ class StatusReporter:
         async with self._store.reader() as reader:
             return await reader.read(count_all)
 
-    async def _refresh(self, interval_s: float) -> None:
-        while True:
-            self._metrics.refresh_certificates(self._certificates())
-            with suppress(DatabaseFailedError):  # metrics keep their values; `healthy` says why
-                entries, waiting = await self._store.read(queries.log_counts)
-                postponed = await self._store.read(postponed_count)
-                texts_lacking = await self._store.read(lacking_count)
-                self._metrics.refresh_serving(
-                    serving=not self._not_serving(), without_room=len(self._coordinator.disk_shortage)
-                )
-                self._metrics.refresh_expunged(*await self._store.read(expunged.totals))
-                self._metrics.refresh_attachments(
-                    self._coordinator.bodies.attachments_held, self._coordinator.bodies.attachments_to_heal
-                )
-                self._metrics.refresh_search_texts(self._coordinator.bodies.search_texts.status)
-                overdue = self._coordinator.overdue_entries
-                self._metrics.refresh_overdue(
-                    predecessor=overdue.entries(of_branches=False),
-                    join=overdue.entries(of_branches=True),
-                    doubts=overdue.doubts,
-                )
-                mastered = self._coordinator.mastership.masters.own_count
-                copies = self._coordinator.durability.reachable
-                self._metrics.refresh(
-                    await self._links(),
-                    waiting=waiting,
-                    postponed=postponed,
-                    texts_lacking=texts_lacking,
-                    mastered=mastered,
-                    copies=copies,
-                    info=self._info(),
-                )
-                checkpoint = self._coordinator.log_truncation.checkpoint_status()
-                self._metrics.refresh_log(entries, checkpoint, self._environment.clock_ms())
-            await trio.sleep(interval_s)
+    async def _refresh(self) -> None:
+        self._metrics.refresh_certificates(self._certificates())
+        with suppress(DatabaseFailedError):  # metrics keep their values; `healthy` says why
+            entries, waiting = await self._store.read(queries.log_counts)
+            postponed = await self._store.read(postponed_count)
+            texts_lacking = await self._store.read(lacking_count)
+            self._metrics.refresh_serving(
+                serving=not self._not_serving(), without_room=len(self._coordinator.disk_shortage)
+            )
+            self._metrics.refresh_expunged(*await self._store.read(expunged.totals))
+            self._metrics.refresh_attachments(
+                self._coordinator.bodies.attachments_held, self._coordinator.bodies.attachments_to_heal
+            )
+            self._metrics.refresh_search_texts(self._coordinator.bodies.search_texts.status)
+            overdue = self._coordinator.overdue_entries
+            self._metrics.refresh_overdue(
+                predecessor=overdue.entries(of_branches=False),
+                join=overdue.entries(of_branches=True),
+                doubts=overdue.doubts,
+            )
+            mastered = self._coordinator.mastership.masters.own_count
+            copies = self._coordinator.durability.reachable
+            self._metrics.refresh(
+                await self._links(),
+                waiting=waiting,
+                postponed=postponed,
+                texts_lacking=texts_lacking,
+                mastered=mastered,
+                copies=copies,
+                info=self._info(),
+            )
+            checkpoint = self._coordinator.log_truncation.checkpoint_status()
+            self._metrics.refresh_log(entries, checkpoint, self._environment.clock_ms())
 
     def _info(self) -> dict[str, str]:
         """Return the labels of `replicator_info`."""
