@@ -13,7 +13,7 @@ from replicator.runtime.environment import open_database
 from replicator.runtime.file_modes import create_private
 from replicator.store.db.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 PAGE_BYTES = 2048  # of new files. A mail changes a few bytes of most pages it touches; half as many would split rows
 WAL_BYTES = 16 << 20  # between two checkpoints; each writes a page once, however often it changed
 CACHE_KIB = 16 * 1024  # per connection; a node has three
@@ -261,6 +261,7 @@ BEGIN
 END;
 """
 
+_DELETED_FOLDERS = "CREATE INDEX folder_deleted ON folder (user) WHERE deleted = 1;"
 
 _UPGRADES = {
     8: """
@@ -273,6 +274,7 @@ _UPGRADES = {
     11: f"ALTER TABLE chain ADD COLUMN history BLOB NOT NULL DEFAULT x''; {_OUTLINES}",  # entries name histories, too
     12: _ANNOTATIONS,
     13: "ALTER TABLE by_uid ADD COLUMN saved_ms INTEGER;",  # entries date messages, too
+    14: _DELETED_FOLDERS,
 }
 """Upgrade scripts: schema version -> SQL that brings a database to the next version."""
 
@@ -347,7 +349,8 @@ def open_writer(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.
     limit_wal(connection)
     if version == 0:
         connection.executescript(
-            f"BEGIN; {_SCHEMA} {_ANNOTATIONS} {_OUTLINES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+            f"BEGIN; {_SCHEMA} {_DELETED_FOLDERS} {_ANNOTATIONS} {_OUTLINES}"
+            f" PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
         )
     else:
         for before in range(version, SCHEMA_VERSION):

@@ -1,4 +1,5 @@
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from replicator.errors import ConfigError, DatabaseFailedError, DataError
 from replicator.runtime.environment import Environment
 from replicator.store.checkpoints import catalog
 from replicator.store.db import queries, schema
+from replicator.store.log.forks import users_with_strays
 from replicator.store.store import Store
 from tests.store.harness import ALICE, INBOX, annotating, connection_of, creating, open_store, save, without_histories
 
@@ -44,7 +46,8 @@ async def test_database_of_an_earlier_version_is_upgraded(tmp_path: Path, monkey
         "DROP INDEX lacking_hash; DROP INDEX log_abandoned; ALTER TABLE identity DROP COLUMN begun;"
         "ALTER TABLE by_uid DROP COLUMN also; ALTER TABLE by_uid DROP COLUMN saved_ms;"
         "ALTER TABLE chain DROP COLUMN history;"
-        "DROP TRIGGER outline_leaves; DROP TABLE outline; DROP TABLE annotation; PRAGMA user_version = 8;"
+        "DROP TRIGGER outline_leaves; DROP TABLE outline; DROP TABLE annotation;"
+        "DROP INDEX folder_deleted; PRAGMA user_version = 8;"
     )
     connection.close()
     async with open_store(tmp_path) as store:
@@ -63,7 +66,8 @@ async def test_entries_that_an_earlier_version_logged_can_be_read(
     connection.executescript(
         "UPDATE log SET body = substr(body, 18);"  # without checks
         "ALTER TABLE chain DROP COLUMN history; DROP TRIGGER outline_leaves; DROP TABLE outline;"
-        "ALTER TABLE by_uid DROP COLUMN saved_ms; DROP TABLE annotation; PRAGMA user_version = 10;"
+        "ALTER TABLE by_uid DROP COLUMN saved_ms; DROP TABLE annotation;"
+        "DROP INDEX folder_deleted; PRAGMA user_version = 10;"
     )
     connection.close()
     async with Store.open(path, "dc1.b", Environment()) as store:
@@ -78,7 +82,8 @@ async def test_database_from_before_there_were_annotations_takes_them(tmp_path: 
         await store.write(creating("Work", b"w" * 16))
     connection = sqlite3.connect(path)
     connection.executescript(
-        "DROP TABLE annotation; ALTER TABLE by_uid DROP COLUMN saved_ms; PRAGMA user_version = 12;"
+        "DROP TABLE annotation; ALTER TABLE by_uid DROP COLUMN saved_ms;"
+        "DROP INDEX folder_deleted; PRAGMA user_version = 12;"
     )
     connection.close()
     async with open_store(tmp_path, "dc1.b") as store:
@@ -96,7 +101,9 @@ async def test_messages_from_before_there_were_save_dates_stay_without_one(
             await save(store, 1)
         before = await store.read(lambda reader: queries.chain_or_empty(reader, INBOX))
     connection = sqlite3.connect(path)
-    connection.executescript("ALTER TABLE by_uid DROP COLUMN saved_ms; PRAGMA user_version = 13;")
+    connection.executescript(
+        "ALTER TABLE by_uid DROP COLUMN saved_ms; DROP INDEX folder_deleted; PRAGMA user_version = 13;"
+    )
     connection.close()
     async with open_store(tmp_path, "dc1.b") as store:
         after = await store.read(lambda reader: queries.chain_or_empty(reader, INBOX))
@@ -197,11 +204,21 @@ async def test_begun_state_survives_a_restart(tmp_path: Path) -> None:
         assert await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail"))
 
 
-def test_unproven_chains_are_looked_for_among_the_unproven_ones_alone(tmp_path: Path) -> None:
-    with closing(schema.open_writer(tmp_path / "node.db")) as connection:
+def _plan(path: Path, ask: Callable[[sqlite3.Connection], object]) -> set[str]:
+    """Return the steps by which SQLite answers the one query of `ask`."""
+    with closing(schema.open_writer(path)) as connection:
         asked: list[str] = []
         connection.set_trace_callback(asked.append)
-        assert not catalog.is_unproven_unsaved(connection)
+        assert not ask(connection)
         connection.set_trace_callback(None)
         (plan,) = (connection.execute(f"EXPLAIN QUERY PLAN {sql}").fetchall() for sql in asked)
-    assert "SCAN chain" not in {step[-1] for step in plan}
+    return {step[-1] for step in plan}
+
+
+def test_unproven_chains_are_looked_for_among_the_unproven_ones_alone(tmp_path: Path) -> None:
+    assert "SCAN chain" not in _plan(tmp_path / "node.db", catalog.is_unproven_unsaved)
+
+
+def test_stray_mail_is_looked_for_in_deleted_folders_alone(tmp_path: Path) -> None:
+    steps = _plan(tmp_path / "node.db", users_with_strays)
+    assert steps == {"SCAN f USING INDEX folder_deleted", "SEARCH c USING PRIMARY KEY (id=?)"}
