@@ -328,10 +328,12 @@ class Cluster:
             for peer in self.nodes
             if peer is not node
         )
+        extra = f"{self._extra}{node.site.extra}"
+        workers = "" if "[workers]" in extra else "[workers]\ndoors = 0\n"  # whatever cores the machine has
         return (
             f'[node]\nid = "{node.sid}"\n'
             f'[listen]\npeer = "{node.site.host}:{node.ports["peer"]}"\n{listen}'
-            f'{peers}[users]\npasswd_file = "users.passwd"\n{self._durability}{self._extra}{node.site.extra}'
+            f'{peers}[users]\npasswd_file = "users.passwd"\n{self._durability}{workers}{extra}'
         )
 
     def _way(self, node: Node, peer: Node) -> str:

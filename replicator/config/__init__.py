@@ -8,6 +8,7 @@ defaults are a contract: scripts rely on them.
 from replicator.config.loader import load_config
 from replicator.config.model import (
     ALGORITHMS,
+    WORKERS_MAX,
     Address,
     CertificateConfig,
     CheckpointConfig,
@@ -45,6 +46,7 @@ from replicator.config.template import config_text, tls_text
 
 __all__ = [
     "ALGORITHMS",
+    "WORKERS_MAX",
     "Address",
     "CertificateConfig",
     "CheckpointConfig",

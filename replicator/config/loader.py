@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
@@ -96,9 +97,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         oauth=_oauth(source.section("oauth"), file),
         limits=_limits(source.section("limits")),
         http=_http(source.section("http"), directory),
-        workers=WorkersConfig(
-            source.section("workers").take("doors", values.whole_number(0, WORKERS_MAX), WorkersConfig().doors)
-        ),
+        workers=_workers(source.section("workers")),
     )
     _check_peers(source, config)
     _check_listeners(source, config)
@@ -122,6 +121,11 @@ def _users(section: Section, directory: Path, node: NodeConfig) -> UsersConfig:
         )
         section.problem("passwd_file", f"{text} by `replicator user import`")
     return UsersConfig(node.cluster_users, source)
+
+
+def _workers(section: Section) -> WorkersConfig:
+    defaults = WorkersConfig.of_cores(len(os.sched_getaffinity(0)))
+    return WorkersConfig(section.take("doors", values.whole_number(0, WORKERS_MAX), defaults.doors))
 
 
 def _node(section: Section, directory: Path) -> NodeConfig:

@@ -207,6 +207,7 @@ class SearchConfig:
 
 
 WORKERS_MAX = 8
+SMALL_CORES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +215,14 @@ class WorkersConfig:
     """Numbers of processes. `doors`: processes that serve IMAP and LMTP; 0: the node's one process serves them."""
 
     doors: int = 0
+
+    @classmethod
+    def of_cores(cls, cores: int) -> WorkersConfig:
+        """Return the numbers for a machine with so many cores: one core is left to the node's own process.
+
+        Two cores are too few: what doors and core tell each other takes as much as the second core gives.
+        """
+        return cls(0 if cores <= SMALL_CORES else min(cores - 1, WORKERS_MAX))
 
 
 @dataclass(frozen=True, slots=True)

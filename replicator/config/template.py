@@ -24,7 +24,6 @@ from replicator.config.model import (
     TlsConfig,
     UsersConfig,
     UserSource,
-    WorkersConfig,
 )
 from replicator.config.values import DURATION_UNITS_S
 from replicator.runtime.sizes import SIZE_UNITS_BYTES
@@ -64,8 +63,7 @@ def config_text(config: Config, directory: Path) -> str:
         sections.append(f"[search]\nfull_text = {json.dumps(config.search.full_text)}    # kept for SEARCH\n")
     if config.http != HttpConfig():
         sections.append(_http(config.http, directory))
-    if config.workers != WorkersConfig():
-        sections.append(f"[workers]\ndoors = {config.workers.doors}    # processes that serve IMAP and LMTP\n")
+    sections.append(f"[workers]\ndoors = {config.workers.doors}    # processes that serve IMAP and LMTP; 0: none\n")
     return "\n".join(sections)
 
 

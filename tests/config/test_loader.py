@@ -73,6 +73,16 @@ url = "file:checkpoints"
 """
 
 
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the defaults be those of a small machine."""
+    has_cores(monkeypatch, 2)
+
+
+def has_cores(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(cores)))
+
+
 def load(directory: Path, text: str) -> Config:
     file = directory / "node.toml"
     file.write_text(text, encoding="utf-8")
@@ -111,6 +121,12 @@ def test_single_node_needs_only_its_id(tmp_path: Path) -> None:
     assert config == default_config("only", tmp_path)
     assert config.durability.copies == 1
     assert config.listen == ListenConfig(None, None, None, None)
+
+
+@pytest.mark.parametrize(("cores", "doors"), [(1, 0), (2, 0), (3, 2), (4, 3), (9, 8), (64, 8)])
+def test_doors_have_all_cores_but_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, doors: int) -> None:
+    has_cores(monkeypatch, cores)
+    assert load(tmp_path, '[node]\nid = "dc1"\n').workers.doors == doors
 
 
 def test_every_key_can_differ_from_its_default(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from replicator.config import (
     ALGORITHMS,
+    WORKERS_MAX,
     Address,
     CertificateConfig,
     CheckpointConfig,
@@ -33,6 +34,7 @@ from replicator.config import (
     UsersConfig,
     WhenFull,
     WhenShort,
+    WorkersConfig,
     config_text,
     default_config,
     load_config,
@@ -105,6 +107,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
             | st.just(QuotaConfig(when_full=WhenFull.DEFER))
         ),
         search=SearchConfig(draw(st.booleans())),
+        workers=WorkersConfig(draw(st.integers(0, WORKERS_MAX))),
         checkpoint=draw(
             st.builds(CheckpointConfig, paths.map(Path.as_uri), shared=st.booleans())
             | st.builds(CheckpointConfig, st.just("s3://b/p"), st.sampled_from([None, "https://o.example:443"]))

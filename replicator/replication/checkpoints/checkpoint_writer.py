@@ -1,21 +1,25 @@
 """A checkpoint round: a checkpoint of every chain whose head has none, then the manifest of all (design section 6).
 
-Each object is first written to this node's disk and then uploaded, so that no read transaction lasts as long as an
-upload: while one is open, SQLite cannot truncate the write-ahead log.
+Each object is read whole and then uploaded, so that no read transaction lasts as long as an upload: while one is open,
+SQLite cannot truncate the write-ahead log. Small ones are read into memory, many at once, a large one to this node's
+disk.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import BinaryIO, Protocol
 
 import trio
 
-from protocol.units import MIB
+from protocol.units import KIB, MIB
 from replicator.replication import timing
+from replicator.replication.parallel import in_turns
 from replicator.runtime.environment import Environment
 from replicator.runtime.objects import deadline
 from replicator.store.checkpoints import catalog
@@ -24,12 +28,17 @@ from replicator.store.checkpoints.catalog import Round
 from replicator.store.checkpoints.manifest import Manifest, write_manifest
 from replicator.store.db import queries
 from replicator.store.db.damage import DatabaseDamagedError
+from replicator.store.db.entry_validation import NamedHead
 from replicator.store.db.queries import Connection
+from replicator.store.db.transaction import Transaction
 from replicator.store.store import Reader, Store
 
 log = logging.getLogger(__name__)
 
 SCRATCH_STEP_BYTES = MIB  # per turn of the reader's thread, when writing the scratch file, and per read of it
+SMALL_BYTES = 64 * KIB  # of an object that is held in memory: a mailbox of some 500 messages
+READ_AT_ONCE = 32  # chains, in one turn of the reader's thread
+UPLOADS_AT_ONCE = 8
 
 
 class Which(Protocol):
@@ -69,25 +78,50 @@ class CheckpointWriter:
     # ---- checkpoints
 
     async def _save_each(self, reader: Reader, number: int, which: Which) -> None:
-        """Save one chain after the other, resting after each for as long as it took.
+        """Save all chains, resting after each few for as long as they took.
 
         Raises DatabaseDamagedError after saving all others: without the damaged chain, no manifest is published.
         """
         after, damage = b"", None
         while some := await reader.read(partial(which, after=after)):
-            for after in some:
+            after, waiting = some[-1], deque(some)
+            while waiting:
                 began = trio.current_time()
-                try:
-                    await self._save(reader, after, number)
-                except DatabaseDamagedError as error:
-                    log.warning("skipped the checkpoint of a damaged mailbox or folder tree: %s", error)
-                    damage = error
+                damage = await self._save_first(reader, waiting, number) or damage
                 await trio.sleep(trio.current_time() - began)
-
         if damage is not None:
             raise damage
 
-    async def _save(self, reader: Reader, chain_id: bytes, number: int) -> None:
+    async def _save_first(self, reader: Reader, waiting: deque[bytes], number: int) -> DatabaseDamagedError | None:
+        """Save the first of the chains, and take them out; return what is wrong with a damaged one among them."""
+        some = await reader.read(partial(_read_first, waiting=waiting, now_ms=self._clock_ms()))
+        await self._save_small(some.small, number)
+        damages = some.damages
+        if some.large is not None:
+            try:
+                await self._save_large(reader, some.large, number)
+            except DatabaseDamagedError as error:
+                damages.append(error)
+        for error in damages:
+            log.warning("skipped the checkpoint of a damaged mailbox or folder tree: %s", error)
+        return damages[-1] if damages else None
+
+    async def _save_small(self, objects: Iterable[_Small], number: int) -> None:
+        """Upload the objects, and note those that have been. Raises the first error of the object store."""
+        done: list[_Small] = []
+
+        async def save(one: _Small) -> None:
+            with deadline(timing.CHECKPOINT_WRITER_SAVE_TIMEOUT_S):
+                await self._archive.save(one.head, [one.data])
+            done.append(one)
+
+        try:
+            await in_turns(save, objects, UPLOADS_AT_ONCE)
+        finally:
+            if done:
+                await self._note([one.head for one in done], sum(len(one.data) for one in done), number)
+
+    async def _save_large(self, reader: Reader, chain_id: bytes, number: int) -> None:
         async with self._store.scratch() as file:
             async with _transaction(reader):
                 begin = partial(catalog.checkpoint_of, chain_id=chain_id, now_ms=self._clock_ms())
@@ -97,8 +131,15 @@ class CheckpointWriter:
                 size_bytes = await _set_down(reader, made.data, file)
             with deadline(timing.CHECKPOINT_WRITER_SAVE_TIMEOUT_S):
                 await self._archive.save(made.head, _taken_up(file))
-        await self._store.write(partial(catalog.note_saved, head=made.head, number=number))
-        self.saved += 1
+        await self._note([made.head], size_bytes, number)
+
+    async def _note(self, heads: list[NamedHead], size_bytes: int, number: int) -> None:
+        def note(tx: Transaction) -> None:
+            for head in heads:
+                catalog.note_saved(tx, head, number)
+
+        await self._store.write(note)
+        self.saved += len(heads)
         self.saved_bytes += size_bytes
 
     # ---- the manifest
@@ -137,6 +178,62 @@ class CheckpointWriter:
             for origin, seq in seen.items():
                 covered[origin] = max(seq, covered.get(origin, 0))
         return covered
+
+
+@dataclass(frozen=True, slots=True)
+class _Small:
+    """A chain's head, and the object that holds its state."""
+
+    head: NamedHead
+    data: bytes
+
+
+@dataclass(slots=True)
+class _Some:
+    """What one turn of the reader's thread has read: small objects, and the id of a chain whose object is large."""
+
+    small: list[_Small] = field(default_factory=list)
+    large: bytes | None = None
+    damages: list[DatabaseDamagedError] = field(default_factory=list)
+
+
+def _read_first(connection: Connection, waiting: deque[bytes], now_ms: int) -> _Some:
+    """Read the first `READ_AT_ONCE` chains, up to one whose object is large, and take them out of `waiting`."""
+    some = _Some()
+    with _at_one_moment(connection):
+        for _ in range(min(READ_AT_ONCE, len(waiting))):
+            chain_id = waiting.popleft()
+            try:
+                made = catalog.checkpoint_of(connection, chain_id, now_ms)
+                data = None if made is None else _small(made.data)
+            except DatabaseDamagedError as error:
+                some.damages.append(error)
+                continue
+            if made is not None and data is None:
+                some.large = chain_id
+                break
+            if made is not None and data is not None:
+                some.small.append(_Small(made.head, data))
+    return some
+
+
+def _small(pieces: Iterator[bytes]) -> bytes | None:
+    """Return the pieces as one; None if they are more than a small object has."""
+    data = bytearray()
+    for piece in pieces:
+        data += piece
+        if len(data) > SMALL_BYTES:
+            return None
+    return bytes(data)
+
+
+@contextmanager
+def _at_one_moment(connection: Connection) -> Iterator[None]:
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("COMMIT")
 
 
 @asynccontextmanager

@@ -109,6 +109,8 @@ class Reconciliation:
     async def _reconcile(self, key: MailboxKey, sid: str) -> Outcome | None:
         """Compare once; None: the mailbox has changed meanwhile."""
         mine = await chain_of(self._store, key)
+        if mine.head is None and (outcome := await self._adopt(key, sid)) is not None:
+            return outcome  # whatever that node has is more: a new node need not ask which head it is
         reply = await ask(self._mastership.toward(sid), sid, key, mine)
         if isinstance(reply, Done):
             return Outcome.SAME

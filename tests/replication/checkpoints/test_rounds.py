@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from replicator.config import LogConfig
 from replicator.errors import UnavailableError
 from replicator.replication import timing
+from replicator.replication.checkpoints import checkpoint_writer
 from replicator.replication.tasks.check import CheckTask
 from replicator.runtime.environment import Environment, open_scratch
 from replicator.runtime.objects import ObjectInfo, ObjectStore, ObjectStoreError
@@ -92,7 +93,13 @@ class ForgetfulStore(ObjectStore):
             yield info
 
 
-async def test_entries_in_a_manifest_leave_the_log(tmp_path: Path, autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(
+    "small_bytes", [0, 400, checkpoint_writer.SMALL_BYTES], ids=["all_large", "mixed", "all_small"]
+)
+async def test_entries_in_a_manifest_leave_the_log(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, small_bytes: int
+) -> None:
+    monkeypatch.setattr(checkpoint_writer, "SMALL_BYTES", small_bytes)
     async with running(tmp_path, autojump_clock) as node:
         await change(node.store)
         status = await node.log_truncation.checkpoint_now()
@@ -256,9 +263,10 @@ async def test_hanging_upload_is_given_up(tmp_path: Path, autojump_clock: MockCl
 
 
 async def test_full_disk_for_temporary_files_keeps_the_log(
-    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     is_full = True
+    monkeypatch.setattr(checkpoint_writer, "SMALL_BYTES", 0)
 
     def open_there(directory: Path) -> BinaryIO:
         return Path("/dev/full").open("w+b") if is_full else open_scratch(directory)
@@ -339,18 +347,19 @@ async def crash_in_second_round(
         async def cut(work: object) -> object:
             nonlocal writes
             writes += 1
-            if writes == write:
+            if writes == write or objects.steps >= objects.crash_at:
                 raise CrashError
             return await really_write(work)  # type: ignore[arg-type]
 
         monkeypatch.setattr(node.store, "write", cut)
+        has_crashed = False
         try:
             await node.log_truncation._look(is_demanded=True)
-        except CrashError:
-            return True
+        except* CrashError:
+            has_crashed = True
         finally:
             monkeypatch.undo()
-    return False
+    return has_crashed
 
 
 @pytest.mark.parametrize("kind", ["object_step", "write"])
