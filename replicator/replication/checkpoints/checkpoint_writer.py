@@ -102,8 +102,8 @@ class CheckpointWriter:
                 await self._save_large(reader, some.large, number)
             except DatabaseDamagedError as error:
                 damages.append(error)
-        for error in damages:
-            log.warning("skipped the checkpoint of a damaged mailbox or folder tree: %s", error)
+        for damage in damages:
+            log.warning("skipped the checkpoint of a damaged mailbox or folder tree: %s", damage)
         return damages[-1] if damages else None
 
     async def _save_small(self, objects: Iterable[_Small], number: int) -> None:
