@@ -28,7 +28,7 @@ from replicator.runtime.line_files import write_lines
 from replicator.runtime.signals import Signal
 from replicator.store.db.transaction import Commit
 from replicator.users import UserExistsError, UserUnknownError, folded
-from replicator.users.passwd_file import SECRET, SECRET_BYTES, needs_secret, user_of, with_hash
+from replicator.users.passwd_file import SECRET, SECRET_BYTES, name_in, needs_secret, user_of, with_hash
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ SCRAM_SECRET = "/shared/vendor/mail-replicator/scram-secret"  # noqa: S105 - a n
 HEAD = b"# The users of the cluster, written by the node: changes here are lost. Use `replicator user`.\n"
 RETRY_S = 5.0
 
-Users: TypeAlias = Mapping[str, bytes]
-"""Lines by users, without line ends."""
+Values: TypeAlias = Mapping[str, bytes]
+"""Annotations of the account, by their names: users' lines, without line ends, and the secret."""
 Changes: TypeAlias = Mapping[str, bytes | None]
 """The new lines of users; None: the user is removed."""
 
@@ -53,6 +53,7 @@ class ClusterUsers:
     def __init__(self, mail: MailStore, path: Path, run_in_thread: ThreadRunner = run_in_thread) -> None:
         self._mail = mail
         self._path = path
+        self._file = _File(path)
         self._run_in_thread = run_in_thread
         self._changed = Signal()
         self._changed.set()
@@ -81,12 +82,12 @@ class ClusterUsers:
 
         Raises UserExistsError; ValueError for a line that is not a user's.
         """
+        named = {folded(user_of(line)): line for line in lines}
 
-        def added(before: Users) -> Changes:
-            named = {folded(user_of(line)): line for line in lines}
-            known = sorted(before.keys() & named.keys())
-            if known and not replace:
-                raise UserExistsError(f"user {known[0]!r} already exists; set a new password instead")
+        def added(before: Values) -> Changes:
+            known = next((user for user in named if _name_of(user) in before), None)
+            if known is not None and not replace:
+                raise UserExistsError(f"user {known!r} already exists; set a new password instead")
             return named
 
         await self._change(added)
@@ -98,52 +99,63 @@ class ClusterUsers:
     async def delete(self, user: str) -> None:
         """Remove the user. The mail stays. Raises UserUnknownError."""
 
-        def deleted(before: Users) -> Changes:
+        def deleted(before: Values) -> Changes:
             _line_of(before, user)
             return {folded(user): None}
 
         await self._change(deleted)
 
-    async def _change(self, decide: Callable[[Users], Changes]) -> None:
+    async def _change(self, decide: Callable[[Values], Changes]) -> None:
         """Make the change that is decided on the latest table that can be had, and show it."""
         async with self._editing:
             await self._mail.catch_up(USER_TABLE)
             before = await self._mail.annotations(USER_TABLE, None)
-
-            def decided() -> dict[str, bytes | None]:
-                changes = decide(_users_in(before))
-                values = {_name_of(user): line for user, line in changes.items()}
-                if SCRAM_SECRET not in before and any(line and needs_secret(line) for line in changes.values()):
-                    values[SCRAM_SECRET] = base64.b64encode(secrets.token_bytes(SECRET_BYTES))
-                return values
-
-            await self._mail.annotate(USER_TABLE, None, await self._run_in_thread(decided))
+            changes = decide(before)
+            values = {_name_of(user): line for user, line in changes.items()}
+            if SCRAM_SECRET not in before and any(line and needs_secret(line) for line in changes.values()):
+                values[SCRAM_SECRET] = base64.b64encode(secrets.token_bytes(SECRET_BYTES))
+            await self._mail.annotate(USER_TABLE, None, values)
             await self._write()
 
     async def _write(self) -> None:
         """Write the file as this node shows the table. Raises NotReadyError before this node knows it, OSError."""
         async with self._writing:
             values = await self._mail.annotations(USER_TABLE, None)
-            await self._run_in_thread(partial(_write_file, self._path, values))
+            await self._run_in_thread(partial(self._file.write, values))
 
 
-def _write_file(path: Path, values: Mapping[str, bytes]) -> None:
-    users = _users_in(values)
-    if not users and not path.exists():
-        return  # there has never been a user: mail and log-ins wait instead of being refused
-    secret = [SECRET + values[SCRAM_SECRET] + b"\n"] if SCRAM_SECRET in values else []
-    write_lines(path, [HEAD, *secret, *(users[user] + b"\n" for user in sorted(users))])
+class _File:
+    """The passwd-file, and what was written last. Used by one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._values: Values | None = None
+        self._users: dict[str, str] = {}  # by names of their annotations
+
+    def write(self, values: Values) -> None:
+        """Write the lines among these annotations, unless the file has them. Blocks. Raises OSError."""
+        if values == self._values:
+            return
+        if not values and not self._path.exists():
+            return  # there has never been a user: mail and log-ins wait instead of being refused
+        before, users = self._values or {}, self._users
+        self._users = {
+            name: user
+            for name, line in values.items()
+            if (user := users.get(name) if before.get(name) == line else _user_in(name, line)) is not None
+        }
+        secret = [SECRET + values[SCRAM_SECRET] + b"\n"] if SCRAM_SECRET in values else []
+        lines = (values[name] + b"\n" for name in sorted(self._users, key=self._users.__getitem__))
+        write_lines(self._path, [HEAD, *secret, *lines])
+        self._values = values
 
 
-def _users_in(values: Mapping[str, bytes]) -> Users:
-    """Return the lines by users, without those that no node of this program writes."""
-    found: dict[str, bytes] = {}
-    for name, line in values.items():
-        with suppress(ValueError):
-            user = folded(user_of(line))
-            if name == _name_of(user):
-                found[user] = line
-    return found
+def _user_in(name: str, line: bytes) -> str | None:
+    """Return the user of a line under this name of an annotation; None for what no node of this program writes."""
+    with suppress(ValueError):
+        user = folded(name_in(line))
+        return user if name == _name_of(user) else None
+    return None
 
 
 def _name_of(user: str) -> str:
@@ -151,8 +163,8 @@ def _name_of(user: str) -> str:
     return LINE + hashlib.sha256(user.encode()).hexdigest()
 
 
-def _line_of(users: Users, user: str) -> bytes:
-    line = users.get(folded(user))
+def _line_of(values: Values, user: str) -> bytes:
+    line = values.get(_name_of(folded(user)))
     if line is None:
         raise UserUnknownError(f"there is no user {user!r}; `replicator user list` lists all users")
     return line

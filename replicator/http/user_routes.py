@@ -36,11 +36,12 @@ async def post_users(services: HttpServices, request: Request) -> Response:
     """Add users, or replace their lines."""
     options = Options(request.body)
     options.allow("lines", "replace")
-    lines = [line.encode() for line in options.list("lines") if isinstance(line, str)]
-    if not 0 < len(lines) <= LINES_MAX or len(lines) != len(options.list("lines")):
+    given = options.list("lines")
+    lines = [line for line in given if isinstance(line, str)]
+    if not 0 < len(lines) <= LINES_MAX or len(lines) != len(given):
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"lines must be a list of 1 to {LINES_MAX} strings")
     with _problems():
-        await _table(services).add(lines, replace=options.flag("replace"))
+        await _table(services).add([line.encode() for line in lines], replace=options.flag("replace"))
     return json_response({"users": len(lines)}, HTTPStatus.CREATED)
 
 

@@ -207,6 +207,15 @@ def user_of(line: bytes) -> str:
     return user
 
 
+def name_in(line: bytes) -> str:
+    """Return the name in a line without its end, whatever follows it. Raises ValueError if there is none."""
+    if not _is_entry(line) or b"\n" in line or b"\r" in line:
+        raise ValueError("not a user's line")
+    name = line.partition(b":")[0].decode()
+    check_user_name(name)
+    return name
+
+
 def with_hash(line: bytes, hashed: str) -> bytes:
     """Return a line, without its end, with this hash in place of its own. Raises ValueError as `user_of`."""
     changed = _with_hash(line, hashed.encode())
