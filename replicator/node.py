@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import trio
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
-from replicator.config import Address, Config, PeerAddress, WhenFull
+from replicator.config import Address, Config, PeerAddress, UserSource, WhenFull
 from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
 from replicator.http.destinations import Destinations
@@ -64,6 +64,7 @@ from replicator.store.db import schema
 from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
+from replicator.user_table import ClusterUsers
 from replicator.users import QuotaLimits, UserDirectory
 from replicator.workers.core.door_process import CoreServices
 from replicator.workers.core.processes import Doors
@@ -98,7 +99,7 @@ async def run_node(
         certificates, archive = _certificates_of(config), archive_of(config, environment)
         _warn_of_exposed(config, certificates)
         has_begun = await _claim(store, config, new_cluster=new_cluster)
-        registry = CollectorRegistry()
+        registry = _registry()
         keys = _provider_keys_of(config, certificates, environment, registry)
         tls = Tls(certificates)
         metrics, refusals = AttachmentMetrics(registry), RefusalMetrics(registry)
@@ -121,11 +122,10 @@ async def run_node(
             metrics=QuotaMetrics(registry),
         )
         mail = ClusterMailStore(store, coordinator, environment, quotas)
+        user_table = _user_table(config, mail, store, environment)
         tokens = AccessTokens(config.oauth, keys, environment.clock_ms) if config.oauth and keys else None
         doors = Doors(config, CoreServices(mail, store, users, tokens, refusals), registry)
         reloading = Reloading(certificates, environment, _file_of(keys, config), doors.reload)
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
         report = StatusReporter(
             coordinator,
             store,
@@ -149,14 +149,15 @@ async def run_node(
             shown=doors.metrics,
             refusals=refusals,
             reloading=reloading,
+            user_table=user_table,
         )
         async with own_socket(config.node.own_socket) as own, trio.open_nursery() as nursery:
             listeners = [(await listen(address) if address else own, handler) for address, handler in handlers]
             nursery.start_soon(LoopWatch(LoopMetrics(registry)).run)
             nursery.start_soon(coordinator.run)
             await nursery.start(report.run, config.mastership.heartbeat_s)
-            if keys is not None:
-                nursery.start_soon(keys.run)
+            for run in _runs(keys, user_table):
+                nursery.start_soon(run)
             nursery.start_soon(tasks.run)
             nursery.start_soon(coordinator.bodies.sweep)
             nursery.start_soon(coordinator.bodies.outline, OUTLINER)
@@ -177,12 +178,34 @@ async def run_node(
             ready()
 
 
+def _runs(keys: ProviderKeys | None, user_table: ClusterUsers | None) -> list[Callable[[], Awaitable[None]]]:
+    """Return the tasks of those parts that are configured."""
+    return [*([keys.run] if keys else []), *([user_table.run] if user_table else [])]
+
+
+def _registry() -> CollectorRegistry:
+    """Return a registry with the metrics of the process and of Python."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    return registry
+
+
 def _users_of(config: Config, environment: Environment) -> UserDirectory:
     quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
     file, site = config.users.passwd_file, site_of(config)
     users = UserDirectory(file, quota=quota, clock_ms=environment.clock_ms, site=site)
     users.refresh()  # warn of a missing file now, not when the first mail arrives
     return users
+
+
+def _user_table(config: Config, mail: ClusterMailStore, store: Store, environment: Environment) -> ClusterUsers | None:
+    """Return the cluster's users, if users come from there. They are in the file once `run` has begun."""
+    if config.users.source is not UserSource.CLUSTER:
+        return None
+    table = ClusterUsers(mail, config.users.passwd_file, environment.run_in_thread)
+    store.listeners.append(table.note)
+    return table
 
 
 def _certificates_of(config: Config) -> Certificates:
@@ -277,6 +300,7 @@ def _doors(
     shown: CollectorRegistry,
     refusals: RefusalMetrics,
     reloading: Reloading,
+    user_table: ClusterUsers | None,
 ) -> Iterator[tuple[PeerAddress | None, Handler]]:
     """Yield each address to listen on with its connection handler. None: the node's own socket.
 
@@ -326,6 +350,8 @@ def _doors(
         reload=reloading.reload,
         destinations=_destinations_of(config),
         servers=MailServers(users, config.clusters) if config.clusters else None,
+        list_users=users.users,
+        user_table=user_table,
     )
     yield None, HttpServer(http, Access(by_own_socket=True)).serve
     if doors.peer:

@@ -52,6 +52,7 @@ from replicator.tasks import (
 TIMEOUT_S = 90.0  # longer than any wait of the node itself
 JSON, MSGPACK = "application/json", "application/vnd.msgpack"
 ANSWER_BYTES_MAX = 256 * MIB  # the list of a million mailboxes
+USERS_AT_ONCE = 500
 SHOWN_MAX = 200  # characters of an answer that makes no sense
 OTHER_NAME = {62, 64}  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}
@@ -113,6 +114,24 @@ class NodeClient:
     def mailboxes(self, user: str) -> list[MailboxStatus]:
         """Return the user's mailboxes."""
         return self._parsed(_mailboxes, self._ask("GET", "/api/v1/mailboxes", {"user": user}))
+
+    def users(self) -> list[str]:
+        """Return the users' names."""
+        return self._parsed(_names, self._ask("GET", "/api/v1/users"))
+
+    def add_users(self, lines: Sequence[str], *, replace: bool = False) -> None:
+        """Add users to the cluster's table by their lines, `USERS_AT_ONCE` at most, all or none."""
+        body = json.dumps({"lines": lines, "replace": replace}).encode()
+        self._ask("POST", "/api/v1/users", body=body, content_type=JSON)
+
+    def set_password(self, user: str, hashed: str) -> None:
+        """Set the hash of a user's password in the cluster's table."""
+        body = json.dumps({"hash": hashed}).encode()
+        self._ask("PUT", f"/api/v1/users/{_segment(user)}/password", body=body, content_type=JSON)
+
+    def delete_user(self, user: str) -> None:
+        """Remove a user from the cluster's table."""
+        self._ask("DELETE", f"/api/v1/users/{_segment(user)}")
 
     def quota(self, user: str) -> QuotaStatus:
         """Return the usage and the limits of the user's mail."""
@@ -337,6 +356,10 @@ APPLY = TaskKind("apply", _apply_status)
 def _master(document: object) -> str | None:
     master = cast("_Object", document)["master"]
     return None if master is None else str(master)
+
+
+def _names(document: object) -> list[str]:
+    return [str(name) for name in cast("list[object]", document)]
 
 
 def _contents_page(document: object) -> tuple[list[str], int | None]:

@@ -40,6 +40,7 @@ from replicator.config.model import (
     TlsMode,
     UidConflict,
     UsersConfig,
+    UserSource,
     WhenFull,
     WhenShort,
     WorkersConfig,
@@ -78,9 +79,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         peers=peers,
         durability=_durability(source.section("durability"), nodes=1 + len(peers)),
         mastership=_mastership(source.section("mastership")),
-        users=UsersConfig(
-            source.section("users").take("passwd_file", values.path(directory), defaults.users.passwd_file)
-        ),
+        users=_users(source.section("users"), directory, node),
         conflict=ConflictConfig(
             source.section("conflict").take("uid", values.choice(UidConflict), ConflictConfig().uid)
         ),
@@ -109,6 +108,19 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         _check_checkpoint_directory(source, config)
     source.finish()
     return config
+
+
+def _users(section: Section, directory: Path, node: NodeConfig) -> UsersConfig:
+    source = section.take("source", values.choice(UserSource), UserSource.FILE)
+    named = section.take("passwd_file", values.path(directory), None)
+    if source is UserSource.FILE:
+        return UsersConfig(named or default_config(node.id, directory).users.passwd_file)
+    if named is not None:
+        text = (
+            'users come from the cluster (source = "cluster"); remove this key, and bring the users of the file in once'
+        )
+        section.problem("passwd_file", f"{text} by `replicator user import`")
+    return UsersConfig(node.cluster_users, source)
 
 
 def _workers(section: Section) -> WorkersConfig:
@@ -337,7 +349,7 @@ def _check_clusters(source: Source, config: Config) -> None:
 def _check_passwd_file(source: Source, users: UsersConfig) -> None:
     """Check that the passwd-file can be read. It may be missing: `replicator user add` creates it."""
     problem = values.unreadable(users.passwd_file)
-    if problem is not None and not isinstance(problem, FileNotFoundError):
+    if users.source is UserSource.FILE and problem is not None and not isinstance(problem, FileNotFoundError):
         text = (
             f"passwd_file: {users.passwd_file} cannot be read: {problem.strerror}; name a file that the node may read"
         )

@@ -96,6 +96,11 @@ class NodeConfig:
         """The file of the node's database."""
         return self.data / "node.db"
 
+    @property
+    def cluster_users(self) -> Path:
+        """The passwd-file that the node writes if users come from the cluster."""
+        return self.data / "users.passwd"
+
 
 @dataclass(frozen=True, slots=True)
 class ListenConfig:
@@ -133,11 +138,22 @@ class MastershipConfig:
     timeout_s: float = 4.0
 
 
+class UserSource(StrEnum):
+    """Where users come from: a passwd-file that the operator keeps, or the cluster's own table."""
+
+    FILE = "file"
+    CLUSTER = "cluster"
+
+
 @dataclass(frozen=True, slots=True)
 class UsersConfig:
-    """Users with mail here (`replicator.users`). The file need not exist yet."""
+    """Users with mail here (`replicator.users`).
+
+    The file need not exist yet. If users come from the cluster, the node writes it.
+    """
 
     passwd_file: Path
+    source: UserSource = UserSource.FILE
 
 
 @dataclass(frozen=True, slots=True)

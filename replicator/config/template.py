@@ -22,6 +22,8 @@ from replicator.config.model import (
     QuotaConfig,
     SearchConfig,
     TlsConfig,
+    UsersConfig,
+    UserSource,
 )
 from replicator.config.values import DURATION_UNITS_S
 from replicator.runtime.sizes import SIZE_UNITS_BYTES
@@ -38,7 +40,7 @@ def config_text(config: Config, directory: Path) -> str:
         _listen(config),
         *(_peer(peer) for peer in config.peers),
         _writes(config),
-        f"[users]\npasswd_file = {_path(config.users.passwd_file, directory)}    # user:{{SCHEME}}hash\n",
+        _users(config.users, directory),
         _storage(config, directory),
     ]
     if config.tls is not None:
@@ -99,6 +101,12 @@ def _writes(config: Config) -> str:
         f"heartbeat = {_duration(mastership.heartbeat_s)}\n"
         f"timeout = {_duration(mastership.timeout_s)}\n"
     )
+
+
+def _users(users: UsersConfig, directory: Path) -> str:
+    if users.source is UserSource.CLUSTER:
+        return '[users]\nsource = "cluster"    # the same at all nodes; see `replicator user`\n'
+    return f"[users]\npasswd_file = {_path(users.passwd_file, directory)}    # user:{{SCHEME}}hash\n"
 
 
 def _storage(config: Config, directory: Path) -> str:

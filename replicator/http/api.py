@@ -20,7 +20,8 @@
 
 A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and percent-encoded
 like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body]` for each message,
-`BATCH_MAX` at most. Long-running operations are in `task_routes`, answers for proxies in `proxy_routes`.
+`BATCH_MAX` at most. Long-running operations are in `task_routes`, answers for proxies in `proxy_routes`, users in
+`user_routes`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from replicator.http.proxy_routes import PROXY_ROUTES
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.http.task_routes import TASK_ROUTES
+from replicator.http.user_routes import USER_ROUTES
 from replicator.mail.flags import settable_in
 from replicator.mail.mailstore import INBOX, Folder, NewMessage, SavedMessage, canonical_name
 from replicator.runtime.metrics import exposition
@@ -298,4 +300,5 @@ ROUTES: tuple[Route[HttpServices], ...] = (
     ),
     *TASK_ROUTES,
     *PROXY_ROUTES,
+    *USER_ROUTES,
 )

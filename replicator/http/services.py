@@ -101,6 +101,22 @@ class SearchTextControl(Protocol):
         ...
 
 
+class UserControl(Protocol):
+    """The cluster's user table. Changes raise MailError as those of folders do, and OSError."""
+
+    async def add(self, lines: Sequence[bytes], *, replace: bool = False) -> None:
+        """Add users by their lines, all or none. Raises UserExistsError, ValueError."""
+        ...
+
+    async def set_password(self, user: str, hashed: str) -> None:
+        """Replace the hash of the user's password. Raises UserUnknownError, ValueError."""
+        ...
+
+    async def delete(self, user: str) -> None:
+        """Remove the user. Raises UserUnknownError."""
+        ...
+
+
 class UserHomes(Protocol):
     """The users of all clusters of the site."""
 
@@ -135,8 +151,8 @@ async def _nothing_to_reload() -> Sequence[CertificateStatus]:
 class HttpServices:
     """Services for handlers. `reload` reads the certificates again and returns them, or raises ConfigError.
 
-    `search_texts` is None if the node is to keep none, `servers` if no cluster is configured. `registry` holds the
-    node's own metrics, never the library's global ones.
+    `search_texts` is None if the node is to keep none, `servers` if no cluster is configured, `user_table` if users
+    come from a file. `registry` holds the node's own metrics, never the library's global ones.
     """
 
     sid: str
@@ -156,6 +172,8 @@ class HttpServices:
     reload: Callable[[], Awaitable[Sequence[CertificateStatus]]] = _nothing_to_reload
     destinations: Destinations = field(default_factory=Destinations)
     servers: MailServers | None = None
+    list_users: Callable[[], Sequence[str]] = tuple
+    user_table: UserControl | None = None
 
     def owner(self, name: str) -> str:
         """Return whose mail is meant: this user's, or that of a deleted user or one of another cluster, by its name."""

@@ -9,6 +9,11 @@ from replicator.errors import InvalidNameError
 
 SPECIAL_USE = "/private/specialuse"
 """The annotation that holds a folder's special uses, separated by spaces (RFC 6154 section 4)."""
+USER_TABLE = ":users"
+"""The account whose annotations are the users of the cluster (`replicator.user_table`); no user's name has a colon.
+
+The limits of what clients may store do not apply to it.
+"""
 VALUE_BYTES_MAX = 64 * KIB
 """Octets of a value, whatever a node's configuration allows."""
 NAME_MAX = 256

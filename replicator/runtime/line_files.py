@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,6 +33,12 @@ def edit_lines(
                 raise
             lines = []
         _replace(path, b"".join(change(lines)))
+
+
+def write_lines(path: Path, lines: Iterable[bytes]) -> None:
+    """Replace a file, or create it for its owner alone, by these lines, line ends included. Blocks. Raises OSError."""
+    with _locked(path.parent):
+        _replace(path, b"".join(lines))
 
 
 @contextmanager

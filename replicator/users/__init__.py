@@ -24,7 +24,9 @@ from replicator.users.passwd_file import (
     add_user,
     delete_user,
     list_users,
+    new_line,
     set_password,
+    valid_lines,
 )
 from replicator.users.quota_limits import NO_LIMITS, QuotaLimits
 from replicator.users.schemes import DEFAULT_SCHEME, NEW_SCHEMES
@@ -63,7 +65,9 @@ __all__ = [
     "delete_user",
     "folded",
     "list_users",
+    "new_line",
     "oauthbearer_challenge",
     "set_password",
+    "valid_lines",
     "xoauth2_challenge",
 ]

@@ -31,6 +31,9 @@ USER_MAX_BYTES = 254
 """Octets of a name; no address is longer (RFC 5321 section 4.5.3.1.3, without its angle brackets)."""
 
 
+LINE_MAX_BYTES = 4096
+"""Octets of a line that is kept in the cluster's table."""
+
 NO_HASH = "*"
 """Placeholder for a hash: the user logs in without a password, by a token or a certificate, or not at all."""
 
@@ -42,6 +45,7 @@ SECRET = b"# secret for SCRAM, keep it: "
 
 It stands in the file because all nodes have copies of that, and because nobody else may read it.
 """
+SECRET_BYTES = 32
 _SECRET_LINE = re.compile(re.escape(SECRET) + rb"([A-Za-z0-9+/]{43}=)\r?\n?")
 
 
@@ -147,7 +151,7 @@ def add_user(path: Path, user: str, password: str, *, scheme: str = DEFAULT_SCHE
     A missing file is created, readable by its owner only. Raises UserExistsError, and PasswdFileError for an invalid
     name or password and for a file that cannot be written; so do the functions below.
     """
-    line = _new_line(path, folded(user), password, scheme)
+    line = _new_line(path, user, password, scheme)
 
     def add(lines: list[bytes]) -> list[bytes]:
         if _position(lines, user) is not None:
@@ -166,9 +170,8 @@ def set_password(path: Path, user: str, password: str, *, scheme: str = DEFAULT_
     def replace(lines: list[bytes]) -> list[bytes]:
         position = _known_position(path, lines, user)
         old = lines[position]
-        end = old[len(old.rstrip(b"\r\n")) :]
-        name, *fields = old.rstrip(b"\r\n").split(b":", 2)
-        lines[position] = b":".join([name, hashed, *fields[1:]]) + end
+        bare = old.rstrip(b"\r\n")
+        lines[position] = _with_hash(bare, hashed) + old[len(bare) :]
         return _with_secret(lines, scheme)
 
     _edit(path, replace)
@@ -192,19 +195,77 @@ def check_user_name(user: str) -> None:
         raise ValueError(f"a user name must have no colon, space or control character and not begin with '#': {user!r}")
 
 
-def _new_line(path: Path, user: str, password: str, scheme: str) -> bytes:
+def user_of(line: bytes) -> str:
+    """Return the user of a line without its end. Raises ValueError if the line is none, or anything in it is wrong."""
+    if len(line) > LINE_MAX_BYTES or not _is_entry(line) or b"\n" in line or b"\r" in line:
+        raise ValueError(f"a user's line is `user:{{SCHEME}}hash`, with at most {LINE_MAX_BYTES} bytes and no line end")
+    user, password, more = _fields(line)
+    if password != NO_HASH:
+        parse_hash(password)
+    own_limits(more)
+    home_cluster(more)
+    return user
+
+
+def name_in(line: bytes) -> str:
+    """Return the name in a line without its end, whatever follows it. Raises ValueError if there is none."""
+    if not _is_entry(line) or b"\n" in line or b"\r" in line:
+        raise ValueError("not a user's line")
+    name = line.partition(b":")[0].decode()
+    check_user_name(name)
+    return name
+
+
+def with_hash(line: bytes, hashed: str) -> bytes:
+    """Return a line, without its end, with this hash in place of its own. Raises ValueError as `user_of`."""
+    changed = _with_hash(line, hashed.encode())
+    user_of(changed)
+    return changed
+
+
+def _with_hash(line: bytes, hashed: bytes) -> bytes:
+    name, *fields = line.split(b":", 2)
+    return b":".join([name, hashed, *fields[1:]])
+
+
+def needs_secret(line: bytes) -> bool:
+    """Return True if the line's user logs in by SCRAM, so that the file needs a secret."""
+    return line.partition(b":")[2].upper().startswith(b"{%s}" % scram.SCHEME.encode())
+
+
+def new_line(user: str, password: str, scheme: str) -> str:
+    """Return a line without its end, with the name folded. Blocks. Raises PasswdFileError."""
     try:
         check_user_name(user)
-        return f"{user}:{hash_password(password, scheme)}".encode()
+        return f"{folded(user)}:{hash_password(password, scheme)}"
     except ValueError as error:
-        raise PasswdFileError(f"{path}: not changed: {error}") from error
+        raise PasswdFileError(f"not changed: {error}") from error
+
+
+def valid_lines(path: Path) -> dict[str, str]:
+    """Return the lines of a file, without their ends, by users. Raises PasswdFileError if anything is wrong in it."""
+    try:
+        table, lines = read_users(path), _read_lines(path)
+    except OSError as error:
+        raise PasswdFileError(f"{path}: cannot be read: {error.strerror}") from error
+    if table.problems:
+        raise PasswdFileError(f"{len(table.problems)} lines are wrong, the first of them {table.problems[0]}")
+    entries = [line.rstrip(b"\r\n") for line in lines if _is_entry(line)]
+    return {folded(user_of(line)): line.decode() for line in entries}
+
+
+def _new_line(path: Path, user: str, password: str, scheme: str) -> bytes:
+    try:
+        return new_line(user, password, scheme).encode()
+    except PasswdFileError as error:
+        raise PasswdFileError(f"{path}: {error}") from error
 
 
 def _with_secret(lines: list[bytes], scheme: str) -> list[bytes]:
     """Return the lines with a secret, if they need one now and have none."""
     if scheme.upper() != scram.SCHEME or _secret(lines) is not None:
         return lines
-    return [SECRET + base64.b64encode(secrets.token_bytes(32)) + b"\n", *lines]
+    return [SECRET + base64.b64encode(secrets.token_bytes(SECRET_BYTES)) + b"\n", *lines]
 
 
 def _read_lines(path: Path) -> list[bytes]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
-from replicator.mail.annotations import SPECIAL_USE
+from replicator.mail.annotations import SPECIAL_USE, USER_TABLE
 from replicator.mail.mailstore import INBOX, SEPARATOR, check_folder_name
 from replicator.store.bodies.body_rows import StoredBody, write_body
 from replicator.store.db import queries
@@ -320,15 +320,15 @@ def annotate(tx: Transaction, user: str, mailbox_id: bytes, values: Iterable[tup
     """
     if mailbox_id != NOWHERE and _is_deleted(tx, user, mailbox_id) is not False:
         raise FolderNotFoundError("the user has no such folder")
-    known = queries.annotations_of(tx.connection, user, mailbox_id)
-    changed = tuple((name, value) for name, value in values if known.get(name) != value)
+    wanted = tuple(values)
+    had = queries.had_annotations(tx.connection, user, mailbox_id, [name for name, _ in wanted])
+    changed = tuple((name, value) for name, value in wanted if had.get(name) != value)
     if not changed:
         return _head_of(tx, _tree(user))
-    more = sum(value is not None and name not in known for name, value in changed)
-    query = "SELECT name FROM annotation WHERE user = ? AND mailbox_id = ?"
-    had = {name for (name,) in tx.connection.execute(query, (user, mailbox_id))}
-    fresh = sum(name not in had for name, _ in changed)
-    _check_annotations(tx, user, len(known), more - sum(value is None for _, value in changed), fresh)
+    if user != USER_TABLE:
+        more = sum((value is not None) - (had.get(name) is not None) for name, value in changed)
+        fresh = sum(name not in had for name, _ in changed)
+        _check_annotations(tx, user, queries.count_annotations(tx.connection, user, mailbox_id), more, fresh)
     return _commit(tx, _tree(user), [FolderAnnotate(mailbox_id, changed)]).dot
 
 

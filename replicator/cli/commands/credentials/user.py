@@ -1,16 +1,24 @@
-"""`replicator user`: edits the passwd-file of a node's configuration. Running nodes notice changes by themselves."""
+"""`replicator user`: edits the passwd-file of a node's configuration, or the table of users that its cluster has.
+
+A file is edited here, and running nodes notice that by themselves. The cluster's table is changed through the node,
+which must run; passwords are hashed here, so that they go nowhere.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import click
 
+from replicator.cli.client import USERS_AT_ONCE, NodeClient
 from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import echo_json
-from replicator.cli.target import CommandError, config_argument
+from replicator.cli.target import CommandError, NodeUrl, config_argument, url_of_config
+from replicator.config import UserSource
 from replicator.users import (
     DEFAULT_SCHEME,
     NEW_SCHEMES,
@@ -19,7 +27,9 @@ from replicator.users import (
     delete_user,
     folded,
     list_users,
+    new_line,
     set_password,
+    valid_lines,
 )
 
 config_option = click.option(
@@ -36,12 +46,88 @@ scheme_option = click.option(
 )
 
 
+class UserPlace(Protocol):
+    """Where the users of a node are. Every method raises CommandError."""
+
+    name: str
+
+    def add(self, user: str, password: str, scheme: str) -> None:
+        """Add a user."""
+        ...
+
+    def set_password(self, user: str, password: str, scheme: str) -> None:
+        """Set a user's password."""
+        ...
+
+    def delete(self, user: str) -> None:
+        """Remove a user, whose mail stays."""
+        ...
+
+    def names(self) -> list[str]:
+        """Return the users' names."""
+        ...
+
+
+class _File:
+    """The users of a passwd-file."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._path = path
+
+    def add(self, user: str, password: str, scheme: str) -> None:
+        with _errors():
+            add_user(self._path, user, password, scheme=scheme)
+
+    def set_password(self, user: str, password: str, scheme: str) -> None:
+        with _errors():
+            set_password(self._path, user, password, scheme=scheme)
+
+    def delete(self, user: str) -> None:
+        with _errors():
+            delete_user(self._path, user)
+
+    def names(self) -> list[str]:
+        with _errors():
+            return list_users(self._path)
+
+
+class _Cluster:
+    """The users of a node's cluster."""
+
+    def __init__(self, url: NodeUrl) -> None:
+        self.name = f"cluster of {url.name}"
+        self.url = url
+
+    def add(self, user: str, password: str, scheme: str) -> None:
+        with _errors():
+            line = new_line(user, password, scheme)
+        with NodeClient(self.url) as client:
+            client.add_users([line])
+            _tell_of_mail(client, user)
+
+    def set_password(self, user: str, password: str, scheme: str) -> None:
+        with _errors():
+            _, _, hashed = new_line(user, password, scheme).partition(":")
+        with NodeClient(self.url) as client:
+            client.set_password(user, hashed)
+
+    def delete(self, user: str) -> None:
+        with NodeClient(self.url) as client:
+            client.delete_user(user)
+
+    def names(self) -> list[str]:
+        with NodeClient(self.url) as client:
+            return client.users()
+
+
 @click.group(cls=HelpfulGroup)
 def user() -> None:
     """Add, list and delete users, and set passwords.
 
-    The command asks for a password; without a terminal, it reads the first line of standard input. Nodes on other
-    machines have their own passwd-file.
+    The command asks for a password; without a terminal, it reads the first line of standard input. Users are those of
+    the node's passwd-file, or with `source = "cluster"` in [users] those of all nodes of the cluster; then the node
+    must run.
     """
 
 
@@ -51,10 +137,9 @@ def user() -> None:
 @scheme_option
 def user_add(name: str, config_file: Path, scheme: str) -> None:
     """Add USER. Names are stored in lower case."""
-    file = _passwd_file(config_file)
-    password = _new_password()
-    _edit(lambda: add_user(file, name, password, scheme=scheme))
-    click.echo(f"{file}: user {folded(name)} added", err=True)
+    place = _place(config_file)
+    place.add(name, _new_password(), scheme)
+    click.echo(f"{place.name}: user {folded(name)} added", err=True)
 
 
 @user.command("passwd")
@@ -63,10 +148,9 @@ def user_add(name: str, config_file: Path, scheme: str) -> None:
 @scheme_option
 def user_passwd(name: str, config_file: Path, scheme: str) -> None:
     """Set a new password for USER. Open IMAP sessions end at their next command, in IDLE within half a minute."""
-    file = _passwd_file(config_file)
-    password = _new_password()
-    _edit(lambda: set_password(file, name, password, scheme=scheme))
-    click.echo(f"{file}: password of {folded(name)} set", err=True)
+    place = _place(config_file)
+    place.set_password(name, _new_password(), scheme)
+    click.echo(f"{place.name}: password of {folded(name)} set", err=True)
 
 
 @user.command("delete")
@@ -77,9 +161,9 @@ def user_delete(name: str, config_file: Path) -> None:
 
     Open IMAP sessions end at their next command, in IDLE within half a minute.
     """
-    file = _passwd_file(config_file)
-    _edit(lambda: delete_user(file, name))
-    click.echo(f"{file}: user {folded(name)} deleted", err=True)
+    place = _place(config_file)
+    place.delete(name)
+    click.echo(f"{place.name}: user {folded(name)} deleted", err=True)
 
 
 @user.command("list")
@@ -87,11 +171,7 @@ def user_delete(name: str, config_file: Path) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def user_list(config_file: Path, *, as_json: bool) -> None:
     """List all users, one per line."""
-    file = _passwd_file(config_file)
-    try:
-        names = list_users(file)
-    except PasswdFileError as error:
-        raise CommandError(str(error)) from error
+    names = _place(config_file).names()
     if as_json:
         echo_json(names)
         return
@@ -99,8 +179,44 @@ def user_list(config_file: Path, *, as_json: bool) -> None:
         click.echo(name)
 
 
-def _passwd_file(config_file: Path) -> Path:
-    return config_argument(config_file).users.passwd_file
+@user.command("import")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@config_option
+@click.option("--replace", is_flag=True, help="Give users who exist already the lines of FILE.")
+def user_import(file: Path, config_file: Path, *, replace: bool) -> None:
+    """Bring the users of FILE, a passwd-file, into the cluster's table; the file is not needed afterwards.
+
+    Users who exist already are left as they are and named. The command can be repeated.
+    """
+    place = _place(config_file)
+    if not isinstance(place, _Cluster):
+        raise CommandError(f'{config_file}: users come from {place.name}; set `source = "cluster"` in [users] first')
+    with _errors():
+        lines = valid_lines(file)
+    with NodeClient(place.url) as client:
+        known = set() if replace else set(client.users())
+        fresh = [line for user, line in lines.items() if user not in known]
+        for start in range(0, len(fresh), USERS_AT_ONCE):
+            client.add_users(fresh[start : start + USERS_AT_ONCE], replace=replace)
+    for user in sorted(known & lines.keys()):
+        click.echo(f"{place.name}: user {user} exists already, and stays as it is", err=True)
+    click.echo(f"{place.name}: {len(fresh)} users of {file} added", err=True)
+
+
+def _place(config_file: Path) -> UserPlace:
+    users = config_argument(config_file).users
+    return _File(users.passwd_file) if users.source is UserSource.FILE else _Cluster(url_of_config(config_file))
+
+
+def _tell_of_mail(client: NodeClient, user: str) -> None:
+    """Say so if a new user gets the mail of a former one."""
+    messages = sum(mailbox.messages for mailbox in client.mailboxes(user))
+    if messages:
+        click.echo(
+            f"{folded(user)} finds {messages} messages of the former user of this name: log in as {folded(user)} and"
+            " delete them, if they are somebody else's",
+            err=True,
+        )
 
 
 def _new_password() -> str:
@@ -112,8 +228,9 @@ def _new_password() -> str:
     return password
 
 
-def _edit(edit: Callable[[], None]) -> None:
+@contextmanager
+def _errors() -> Iterator[None]:
     try:
-        edit()
+        yield
     except PasswdFileError as error:
         raise CommandError(str(error)) from error

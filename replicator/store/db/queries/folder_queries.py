@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from replicator.mail.mailstore import INBOX, Folder
@@ -108,6 +109,22 @@ def annotations_of(connection: sqlite3.Connection, user: str, mailbox_id: bytes)
             (user, mailbox_id),
         )
     )
+
+
+def had_annotations(
+    connection: sqlite3.Connection, user: str, mailbox_id: bytes, names: Iterable[str]
+) -> dict[str, bytes | None]:
+    """Return the values of those of these annotations that a folder, or the account, has or had; None: removed."""
+    query = "SELECT value FROM annotation WHERE user = ? AND mailbox_id = ? AND name = ?"
+    rows = ((name, connection.execute(query, (user, mailbox_id, name)).fetchone()) for name in names)
+    return {name: row[0] for name, row in rows if row is not None}
+
+
+def count_annotations(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> int:
+    """Return the number of annotations of a folder or, with `NOWHERE`, of the account."""
+    query = "SELECT COUNT(*) FROM annotation WHERE user = ? AND mailbox_id = ? AND value IS NOT NULL"
+    count: int = connection.execute(query, (user, mailbox_id)).fetchone()[0]
+    return count
 
 
 def annotated(connection: sqlite3.Connection, user: str, name: str) -> dict[bytes, bytes]:

@@ -1,0 +1,100 @@
+"""Routes of the cluster's user table, for nodes with `users.source = "cluster"`; others answer with 409.
+
+| route | answers |
+|---|---|
+| `GET /api/v1/users` | the users' names, also of a node whose users come from a file |
+| `POST /api/v1/users` | 201 and the number of users added; 409 if one exists already |
+| `PUT /api/v1/users/USER/password` | the user, with a new hash |
+| `DELETE /api/v1/users/USER` | the user, who is removed; the mail stays |
+
+POST takes `{"lines": ["alice:{ARGON2ID}...", ...], "replace": false}`: lines of a passwd-file, `LINES_MAX` at most, all
+or none; with `replace`, users who exist get the new lines. PUT takes `{"hash": "{ARGON2ID}..."}`. Passwords themselves
+never come here. An answer means that the change is on `durability.copies` nodes, and in force at this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+
+from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, json_response
+from replicator.http.options import Options
+from replicator.http.routing import Route
+from replicator.http.services import HttpServices, UserControl
+from replicator.users import UserExistsError, UserUnknownError
+
+LINES_MAX = 500
+
+
+async def get_users(services: HttpServices, _request: Request) -> Response:
+    """Return the users that this node knows."""
+    return json_response(services.list_users())
+
+
+async def post_users(services: HttpServices, request: Request) -> Response:
+    """Add users, or replace their lines."""
+    options = Options(request.body)
+    options.allow("lines", "replace")
+    given = options.list("lines")
+    lines = [line for line in given if isinstance(line, str)]
+    if not 0 < len(lines) <= LINES_MAX or len(lines) != len(given):
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"lines must be a list of 1 to {LINES_MAX} strings")
+    with _problems():
+        await _table(services).add([line.encode() for line in lines], replace=options.flag("replace"))
+    return json_response({"users": len(lines)}, HTTPStatus.CREATED)
+
+
+async def put_password(services: HttpServices, request: Request) -> Response:
+    """Set the hash of a user's password."""
+    options = Options(request.body)
+    options.allow("hash")
+    hashed = options.text("hash")
+    if hashed is None:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, "hash is missing")
+    with _problems():
+        await _table(services).set_password(request.path["user"], hashed)
+    return json_response({"user": request.path["user"]})
+
+
+async def delete_user(services: HttpServices, request: Request) -> Response:
+    """Remove a user."""
+    with _problems():
+        await _table(services).delete(request.path["user"])
+    return json_response({"user": request.path["user"]})
+
+
+def _table(services: HttpServices) -> UserControl:
+    if services.user_table is None:
+        raise ProblemError(
+            HTTPStatus.CONFLICT,
+            'users of this node come from its passwd-file: edit that, or set `source = "cluster"` in [users]',
+        )
+    return services.user_table
+
+
+@contextmanager
+def _problems() -> Iterator[None]:
+    try:
+        yield
+    except UserExistsError as error:
+        raise ProblemError(HTTPStatus.CONFLICT, str(error)) from None
+    except UserUnknownError as error:
+        raise ProblemError(HTTPStatus.NOT_FOUND, str(error)) from None
+    except UnicodeEncodeError:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, "a line contains surrogates, which are not characters") from None
+    except ValueError as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
+    except OSError as error:
+        raise ProblemError(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            f"the change is made, but this node cannot write its file of users: {error.strerror}; it tries again",
+        ) from None
+
+
+USER_ROUTES = (
+    Route("GET", "/api/v1/users", get_users),
+    Route("POST", "/api/v1/users", post_users, body_type=JSON_TYPE),
+    Route("PUT", "/api/v1/users/{user}/password", put_password, body_type=JSON_TYPE),
+    Route("DELETE", "/api/v1/users/{user}", delete_user),
+)

@@ -1,0 +1,121 @@
+"""Users of the cluster: changed by the command line at one node, in force at all doors of all nodes."""
+
+from __future__ import annotations
+
+import imaplib
+import smtplib
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from replicator.cli.command_list import cli
+from replicator.config import Address, Config, UsersConfig, UserSource, WorkersConfig, config_text
+from tests.end_to_end.helpers.in_process import free_ports, running
+from tests.end_to_end.helpers.two_nodes import configs
+
+WITHIN_S = 60.0
+
+
+def cluster_in(directory: Path, doors: int) -> list[Config]:
+    """Return the configurations of two nodes, also written as files; dc2 has so many processes for its doors."""
+    made = []
+    for config, port in zip(configs(directory), free_ports(2), strict=True):
+        lmtp = replace(config.listen, lmtp=Address("127.0.0.1", port))
+        users = UsersConfig(config.node.cluster_users, UserSource.CLUSTER)
+        workers = WorkersConfig(doors if config.node.id == "dc2" else 0)
+        made.append(replace(config, listen=lmtp, users=users, workers=workers))
+        file_of(directory, config).write_text(config_text(made[-1], directory))
+    return made
+
+
+def file_of(directory: Path, config: Config) -> Path:
+    return directory / f"{config.node.id}.toml"
+
+
+def recipient(config: Config, address: str) -> int:
+    """Return the code of the reply to RCPT."""
+    assert config.listen.lmtp is not None
+    with smtplib.LMTP(*config.listen.lmtp) as client:
+        client.ehlo()
+        client.mail("s@example.org")
+        return client.rcpt(address)[0]
+
+
+def can_log_in(config: Config, user: str, password: str) -> bool:
+    assert config.listen.imap is not None
+    client = imaplib.IMAP4(*config.listen.imap)
+    try:
+        return client.login(user, password)[0] == "OK"
+    except imaplib.IMAP4.error:
+        return False
+    finally:
+        client.shutdown()
+
+
+def wait_for(true: object) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("doors", [0, 1])
+async def test_users_changed_at_one_node_are_users_of_all(tmp_path: Path, doors: int) -> None:
+    near, far = cluster_in(tmp_path, doors)
+
+    def run(*arguments: object, typed: str = "", at: Config = near) -> Result:
+        words = [*map(str, arguments), "--config", str(file_of(tmp_path, at))]
+        return CliRunner().invoke(cli, words, input=typed, prog_name="replicator")
+
+    def play() -> None:
+        assert recipient(far, "alice") == 451
+        added = run("user", "add", "Alice", typed="first\n")
+        assert (added.exit_code, added.stderr) == (0, "cluster of dc1: user alice added\n")
+        assert can_log_in(near, "alice", "first")
+        wait_for(lambda: can_log_in(far, "alice", "first"))
+        assert recipient(far, "bob") == 550
+        assert run("user", "passwd", "alice", typed="second\n", at=far).exit_code == 0
+        assert can_log_in(far, "alice", "second")
+        assert not can_log_in(far, "alice", "first")
+        wait_for(lambda: can_log_in(near, "alice", "second"))
+        assert run("user", "list", at=far).stdout == "alice\n"
+        again = run("user", "add", "ALICE", typed="x\n", at=far)
+        assert (again.exit_code, "already exists" in again.stderr) == (1, True)
+        old = tmp_path / "old.passwd"
+        old.write_text("alice:{PLAIN}x\nbob:{PLAIN}y\n")
+        imported = run("user", "import", old)
+        assert imported.exit_code == 0, imported.output
+        assert "alice exists already" in imported.stderr
+        assert "1 users of" in imported.stderr
+        wait_for(lambda: can_log_in(far, "bob", "y"))
+        assert can_log_in(near, "alice", "second")
+        assert run("user", "import", old, "--replace").exit_code == 0
+        wait_for(lambda: can_log_in(far, "alice", "x"))
+        assert run("user", "delete", "bob", at=far).exit_code == 0
+        wait_for(lambda: recipient(near, "bob") == 550)
+
+    async with running([near, far]):
+        await trio.to_thread.run_sync(play)
+
+
+async def test_a_new_user_is_told_of_mail_of_a_former_one(tmp_path: Path) -> None:
+    near, far = cluster_in(tmp_path, 0)
+
+    def run(*arguments: object) -> Result:
+        words = [*map(str, arguments), "--config", str(file_of(tmp_path, near))]
+        return CliRunner().invoke(cli, words, input="secret\n", prog_name="replicator")
+
+    def play() -> None:
+        assert run("user", "add", "alice").exit_code == 0
+        assert near.listen.lmtp is not None
+        with smtplib.LMTP(*near.listen.lmtp) as client:
+            client.sendmail("s@example.org", ["alice"], b"Subject: x\r\n\r\n")
+        assert run("user", "delete", "alice").exit_code == 0
+        assert "finds 1 messages of the former user" in run("user", "add", "alice").stderr
+
+    async with running([near, far]):
+        await trio.to_thread.run_sync(play)

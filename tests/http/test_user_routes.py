@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from replicator.http.server import HttpServer
+from replicator.http.services import HttpServices
+from replicator.http.user_routes import LINES_MAX
+from replicator.user_table import ClusterUsers
+from replicator.users import UserDirectory
+from tests.http.conversation import Answer, Conversation, conversation
+from tests.one_node import HookedMail, run_inline
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> UserDirectory:
+    return UserDirectory(tmp_path / "users.passwd")
+
+
+@pytest.fixture
+async def client(
+    services: HttpServices, mail: HookedMail, users: UserDirectory, tmp_path: Path
+) -> AsyncIterator[Conversation]:
+    table = ClusterUsers(mail, tmp_path / "users.passwd", run_inline)
+    async with conversation(HttpServer(replace(services, user_table=table, list_users=users.users))) as talk:
+        yield talk
+
+
+async def ask(client: Conversation, method: str, path: str, document: object = None) -> Answer:
+    head = f"{method} /api/v1/users{path} HTTP/1.1\r\nHost: localhost\r\n"
+    body = b""
+    if document is not None:
+        body = document if isinstance(document, bytes) else json.dumps(document).encode()
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return await client.ask(f"{head}\r\n".encode() + body, method.encode())
+
+
+async def names(client: Conversation) -> list[str]:
+    found: list[str] = json.loads((await ask(client, "GET", "")).body)
+    return found
+
+
+async def test_users_are_added_changed_listed_and_removed(client: Conversation, users: UserDirectory) -> None:
+    added = await ask(client, "POST", "", {"lines": ["bob:{PLAIN}x", "ann:{PLAIN}y"]})
+    assert (added.status, added.json) == (201, {"users": 2})
+    assert await names(client) == ["ann", "bob"]
+    assert await users.verify("ann", "y")
+    assert (await ask(client, "PUT", "/ann/password", {"hash": "{PLAIN}z"})).status == 200
+    assert await users.verify("ann", "z")
+    assert (await ask(client, "POST", "", {"lines": ["ann:{PLAIN}y"], "replace": True})).status == 201
+    assert await users.verify("ann", "y")
+    assert (await ask(client, "DELETE", "/ann")).status == 200
+    assert await names(client) == ["bob"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "document", "status", "words"),
+    [
+        ("POST ", {"lines": ["bob:{PLAIN}x"]}, 409, "'bob' already exists"),
+        ("POST ", {"lines": []}, 400, f"1 to {LINES_MAX} strings"),
+        ("POST ", {"lines": ["x:*"] * (LINES_MAX + 1)}, 400, f"1 to {LINES_MAX} strings"),
+        ("POST ", {"lines": ["ann:*", 7]}, 400, f"1 to {LINES_MAX} strings"),
+        ("POST ", {"lines": ["ann:{NO}x"]}, 400, "NO"),
+        ("POST ", {"lines": ["ann:*\neve:*"]}, 400, "no line end"),
+        ("POST ", {"lines": ["ann\ud800:*"]}, 400, "surrogates"),
+        ("POST ", {"line": []}, 400, "'line' is not an option"),
+        ("PUT /ann/password", {"hash": "{PLAIN}x"}, 404, "no user 'ann'"),
+        ("PUT /bob/password", {}, 400, "hash is missing"),
+        ("PUT /bob/password", {"hash": "x\ny"}, 400, "no line end"),
+        ("DELETE /ann", None, 404, "no user 'ann'"),
+    ],
+)
+async def test_impossible_changes_are_refused(
+    client: Conversation, asked: str, document: object, status: int, words: str
+) -> None:
+    await ask(client, "POST", "", {"lines": ["bob:{PLAIN}x"]})
+    method, path = asked.split(" ")
+    answer = await ask(client, method, path, document)
+    assert (answer.status, words in str(answer.json["detail"])) == (status, True), answer.json
+    assert await names(client) == ["bob"]
+
+
+async def test_node_with_a_file_of_users_keeps_no_table(services: HttpServices) -> None:
+    async with conversation(HttpServer(services)) as client:
+        answer = await ask(client, "DELETE", "/bob")
+    assert (answer.status, "come from its passwd-file" in str(answer.json["detail"])) == (409, True)

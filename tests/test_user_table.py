@@ -1,0 +1,185 @@
+"""The users of a cluster: the same at all nodes, whatever becomes of links and disks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicator.config import WhenShort
+from replicator.errors import DurabilityError, UsersUnavailableError
+from replicator.mail.annotations import USER_TABLE
+from replicator.user_table import HEAD, LINE, ClusterUsers
+from replicator.users import UserDirectory, UserExistsError, UserUnknownError
+from replicator.users.passwd_file import SECRET
+from tests.replication.cluster import Cluster, Node, cluster, until
+
+PLAIN = "{PLAIN}"
+
+
+@asynccontextmanager
+async def tables(nodes: Cluster, *sids: str) -> AsyncIterator[dict[str, ClusterUsers]]:
+    """Yield the tables of these running nodes, which write their files."""
+    async with trio.open_nursery() as nursery:
+        made = {}
+        for sid in sids:
+            node = nodes[sid]
+            made[sid] = ClusterUsers(node.mail, file_of(node), node.environment.run_in_thread)
+            node.store.listeners.append(made[sid].note)
+            nursery.start_soon(made[sid].run)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+def file_of(node: Node) -> Path:
+    return node.config.node.cluster_users
+
+
+def shown(node: Node) -> list[str]:
+    """Return the lines of the node's file but those that begin with `#`."""
+    file = file_of(node)
+    return [line for line in file.read_text().splitlines() if not line.startswith("#")] if file.exists() else []
+
+
+async def all_show(nodes: Cluster, *lines: str) -> None:
+    await until(lambda: all(shown(node) == list(lines) for node in nodes.all()))
+
+
+async def test_a_change_is_in_the_file_of_every_node(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 3) as nodes, tables(nodes, "dc1", "dc2", "dc3") as users:
+        await users["dc1"].add([b"bob:{PLAIN}first", b"Ann:{PLAIN}x:::::::quota_storage=1GiB"])
+        assert shown(nodes["dc1"]) == ["Ann:{PLAIN}x:::::::quota_storage=1GiB", "bob:{PLAIN}first"]
+        await all_show(nodes, *shown(nodes["dc1"]))
+        assert file_of(nodes["dc2"]).read_bytes().startswith(HEAD)
+        assert file_of(nodes["dc2"]).stat().st_mode & 0o777 == 0o600
+        await users["dc2"].set_password("BOB", "{PLAIN}second")
+        await users["dc3"].set_password("ann", "{PLAIN}y")
+        await all_show(nodes, "Ann:{PLAIN}y:::::::quota_storage=1GiB", "bob:{PLAIN}second")
+        directory = UserDirectory(file_of(nodes["dc3"]))
+        assert await directory.verify("ann", "y")
+        await users["dc3"].delete("ann")
+        await users["dc1"].delete("bob")
+        await all_show(nodes)
+        assert directory.users() == []
+
+
+async def test_each_user_is_as_the_last_change_says_once_parted_nodes_meet(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 3) as nodes, tables(nodes, "dc1", "dc2", "dc3") as users:
+        await users["dc1"].add([b"ann:{PLAIN}0", b"bob:{PLAIN}0", b"eve:{PLAIN}0"])
+        await nodes.converged()
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        await users["dc3"].set_password("ann", "{PLAIN}3")
+        await users["dc1"].set_password("bob", "{PLAIN}1")
+        await users["dc3"].delete("eve")
+        await users["dc3"].add([b"fay:{PLAIN}3"])
+        await trio.sleep(1)
+        await users["dc1"].set_password("ann", "{PLAIN}1")
+        await users["dc3"].set_password("bob", "{PLAIN}3")
+        await users["dc1"].add([b"fay:{PLAIN}1", b"gus:{PLAIN}1"])
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await nodes.converged()
+        await all_show(nodes, "ann:{PLAIN}1", "bob:{PLAIN}3", "fay:{PLAIN}1", "gus:{PLAIN}1")
+
+
+async def test_a_change_needs_as_many_disks_as_any_other(tmp_path: Path, autojump_clock: MockClock) -> None:
+    refuse = WhenShort.REFUSE
+    async with cluster(tmp_path, autojump_clock, 2, when_short=refuse) as nodes, tables(nodes, "dc1") as users:
+        await nodes.stop("dc2")
+        await nodes.linked(["dc1"])
+        with pytest.raises(DurabilityError):
+            await users["dc1"].add([b"ann:{PLAIN}0"])
+        assert shown(nodes["dc1"]) == []
+
+
+async def test_users_wait_at_a_node_that_does_not_know_them_yet(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        async with tables(nodes, "dc1") as users:
+            await users["dc1"].add([b"ann:{PLAIN}0"])
+            await nodes.converged()
+        await nodes.stop("dc2")
+        nodes.erase("dc2")
+        await nodes.stop("dc1")
+        await nodes.start("dc2")
+        async with tables(nodes, "dc2"):
+            await trio.sleep(60)
+            with pytest.raises(UsersUnavailableError):
+                UserDirectory(file_of(nodes["dc2"])).find("ann")
+            await nodes.start("dc1")
+            await until(lambda: shown(nodes["dc2"]) == ["ann:{PLAIN}0"])
+
+
+async def test_impossible_changes_are_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes, tables(nodes, "dc1") as users:
+        table = users["dc1"]
+        await table.add([b"ann:{PLAIN}0"])
+        with pytest.raises(UserExistsError, match="'ann' already exists"):
+            await table.add([b"bob:{PLAIN}0", b"ANN:{PLAIN}1"])
+        with pytest.raises(UserUnknownError, match="no user 'bob'"):
+            await table.set_password("bob", "{PLAIN}1")
+        with pytest.raises(UserUnknownError, match="no user 'bob'"):
+            await table.delete("bob")
+        for line, words in [
+            (b"bob:{PLAIN}0\nroot:{PLAIN}x", "no line end"),
+            (b"# bob", "a user's line is"),
+            (b"b b:{PLAIN}0", "no colon, space"),
+            (b"bob:{NO}0", "NO"),
+            (b"bob:\xff", "not UTF-8"),
+            (b"bob:{PLAIN}0:" + b"x" * 5000, "at most 4096 bytes"),
+        ]:
+            with pytest.raises(ValueError, match=words):
+                await table.add([line])
+        with pytest.raises(ValueError, match="no line end"):
+            await table.set_password("ann", "{PLAIN}1\nroot:{PLAIN}x")
+        assert shown(nodes["dc1"]) == ["ann:{PLAIN}0"]
+        await table.add([b"ANN:{PLAIN}1"], replace=True)
+        assert shown(nodes["dc1"]) == ["ANN:{PLAIN}1"]
+
+
+async def test_lines_that_no_node_writes_are_not_in_the_file(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes, tables(nodes, "dc1") as users:
+        await users["dc1"].add([b"ann:{PLAIN}0"])
+        strange = {LINE + "0" * 64: b"ann:{PLAIN}evil", "/shared/vendor/other/x": b"x", LINE + "1": b"\n"}
+        await nodes["dc1"].mail.annotate(USER_TABLE, None, strange)
+        await users["dc1"].add([b"bob:{PLAIN}0"])
+        assert shown(nodes["dc1"]) == ["ann:{PLAIN}0", "bob:{PLAIN}0"]
+
+
+async def test_all_nodes_have_one_secret_for_scram(tmp_path: Path, autojump_clock: MockClock) -> None:
+    scram = b"{SCRAM-SHA-256}4096,c2FsdHNhbHRzYWx0c2E=," + b",".join([b"A" * 43 + b"="] * 2)
+    async with cluster(tmp_path, autojump_clock, 2) as nodes, tables(nodes, "dc1", "dc2") as users:
+        await users["dc1"].add([b"ann:{PLAIN}0"])
+        assert SECRET not in file_of(nodes["dc1"]).read_bytes()
+        await users["dc1"].set_password("ann", scram.decode())
+        await users["dc2"].add([b"bob:" + scram])
+        await until(lambda: len(shown(nodes["dc1"])) == 2)
+        files = [file_of(node).read_bytes() for node in nodes.all()]
+        assert files[0] == files[1]
+        assert files[0].count(SECRET) == 1
+
+
+async def test_more_users_than_a_client_may_have_annotations(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes, tables(nodes, "dc1", "dc2") as users:
+        for first in range(0, 3000, 500):
+            await users["dc1"].add([f"user{number:04}:{PLAIN}x".encode() for number in range(first, first + 500)])
+        await until(lambda: len(shown(nodes["dc2"])) == 3000)
+
+
+async def test_a_node_that_was_away_while_all_users_went_shows_none(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 3) as nodes:
+        async with tables(nodes, "dc1", "dc2") as users:
+            await users["dc1"].add([b"ann:{PLAIN}0"])
+            await until(lambda: shown(nodes["dc2"]) == ["ann:{PLAIN}0"])
+            await nodes.stop("dc2")
+            await users["dc1"].delete("ann")
+        await nodes.start("dc2")
+        assert shown(nodes["dc2"]) == ["ann:{PLAIN}0"]
+        async with tables(nodes, "dc2"):
+            await until(lambda: shown(nodes["dc2"]) == [])
