@@ -14,6 +14,8 @@ import trio
 
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
+from replicator.imap.rendering.outline import MESSAGE_IDS
+from replicator.replication.stories.stories import Stories
 from replicator.replication.tasks.registry import tasks_of
 from tests.one_node import Names
 from tests.replication.cluster import Cluster, cluster
@@ -55,6 +57,7 @@ def served_pair(directory: Path, size: int = 2) -> Iterator[ServedPair]:
                 coordinator.handover,
                 coordinator.log_truncation,
                 tasks,
+                Stories(node.store, coordinator, node.environment, MESSAGE_IDS),
             )
             [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])
