@@ -5,6 +5,7 @@ UIDs are the text of an IMAP sequence set (RFC 3501 section 9) of at most `RANGE
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -25,6 +26,7 @@ from resync.entry import (
     Merge,
     TreeMerge,
 )
+from resync.folder_tree import GIVEN_UP
 from resync.row import Row
 from resync.story.places import Place, Places, Step, steps
 
@@ -52,7 +54,8 @@ class Deed:
 
     - `arrived`, `copied`, `expunged`: `messages`, `uids`; for `flags_set` and `flags_cleared` also `names`, the flags.
     - `merged`: `messages` have got other UIDs, of which `renumbered` lists some; `joined` messages of one branch keep
-      theirs; `changed` messages of both branches differed in flags or placements; `removed` were expunged on a branch;
+      theirs; `changed` messages of both branches differed in flags or placements; of `differing` ones the given entries
+      do not tell which of these they are; `removed` were expunged on a branch;
       `risen`, if this one has raised the UIDVALIDITY, is by how much merges have raised it in all.
     - `folder_created`, `folder_renamed`, `folder_deleted`: `folder`, and `was`, its name before; None: not known.
     - `subscribed`, `unsubscribed`: `folder`.
@@ -68,6 +71,7 @@ class Deed:
     renumbered: tuple[Renumbered, ...] = ()
     joined: int = 0
     changed: int = 0
+    differing: int = 0
     removed: int = 0
     risen: int = 0
     folder: str | None = None
@@ -148,26 +152,31 @@ def _on(kind: Kind, uids: UidSet, names: tuple[str, ...] = ()) -> Deed:
 def _merged(step: Step, merges: Sequence[Merge], given: Collection[Dot], risen: int) -> Deed:
     rows = [row for merge in merges for row in merge.rows]
     anew = [row for row in rows if row.claim == step.entry.dot]
-    joined = sum(row.claim != step.entry.dot and _is_of_one_branch(row, step.before, given) for row in rows)
+    kept = Counter(_kind_of(row, step.before, given) for row in rows if row.claim != step.entry.dot)
     listed = tuple(Renumbered(row.uid, _uids(row.guid, step.before)) for row in anew[:LISTED_MAX])
     return Deed(
         "merged",
         messages=len(anew),
         renumbered=listed,
-        joined=joined,
-        changed=len(rows) - len(anew) - joined,
+        joined=kept["joined"],
+        changed=kept["changed"],
+        differing=kept["differing"],
         removed=sum(len(merge.removed) for merge in merges),
         risen=risen,
     )
 
 
-def _is_of_one_branch(row: Row, before: Sequence[Places], given: Collection[Dot]) -> bool:
-    """Return True if one of the branches did not show the message.
+def _kind_of(row: Row, before: Sequence[Places], given: Collection[Dot]) -> Literal["joined", "changed", "differing"]:
+    """Return how the branches showed a message that keeps its UID.
 
-    What is not known of it goes by its placement: a message that is older than all the entries was on all branches.
+    A branch of which it is not known did not show it if all of its placements are given: they are of other branches.
     """
     known = [places[row.guid] for places in before if row.guid in places]
-    return any(place.uid is None for place in known) or (len(known) < len(before) and row.dot in given)
+    if any(place.uid is None for place in known):
+        return "joined"
+    if len(known) == len(before):
+        return "changed"
+    return "joined" if known and all(dot in given for dot, _ in row.placements()) else "differing"
 
 
 def _uids(guid: bytes, before: Sequence[Places]) -> tuple[int, ...]:
@@ -200,5 +209,7 @@ def _deeds_of_tree(entry: Entry, before: dict[bytes, str], names: Mapping[bytes,
 
 
 def _trees_merged(merges: Sequence[TreeMerge]) -> Deed:
-    folders = dict.fromkeys(folder.name for merge in merges for folder in merge.folders)
-    return Deed("trees_merged", names=tuple(folders)[:LISTED_MAX], changed=sum(len(merge.rows()) for merge in merges))
+    folders = [folder for merge in merges for folder in merge.folders if folder.sid != GIVEN_UP]
+    others = sum(len(merge.subscriptions) + len(merge.annotations) for merge in merges)
+    names = dict.fromkeys(folder.name for folder in folders)
+    return Deed("trees_merged", names=tuple(names)[:LISTED_MAX], changed=len(folders) + others)

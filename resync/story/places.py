@@ -35,16 +35,14 @@ class Step(NamedTuple):
     after: Places
 
 
-def steps(
-    entries: Iterable[Entry], guids: Collection[bytes], begin: Places = _UNKNOWN, begins: Collection[Dot] = ()
-) -> list[Step]:
+def steps(entries: Iterable[Entry], guids: Collection[bytes], begin: Mapping[Dot, Places] | None = None) -> list[Step]:
     """Follow these messages through the entries.
 
-    `begin`: where they were after each of the entries `begins`, which are not given. Before a mailbox's first entry no
+    `begin`: where they were after entries that are not given, if that is known. Before a mailbox's first entry no
     message is there.
     """
     wanted = frozenset(guids)
-    after: dict[Dot, Places] = dict.fromkeys(begins, begin)
+    after: dict[Dot, Places] = dict(begin or {})
     nothing: Places = dict.fromkeys(wanted, NOT_THERE)
     found: list[Step] = []
     for entry in entries:
@@ -62,8 +60,9 @@ def begin_of(
 ) -> Place | None:
     """Return where a message was before the first of the entries, if that follows from what is known of it later.
 
-    `shown`: the message's present UID, and the entry that gave it. `last_uid`: the UID that an expunged message had
-    last. A UID that none of the entries has given is older than all of them.
+    All entries stand on one that is not given. `shown`: the message's present UID, and the entry that gave it.
+    `last_uid`: the UID that an expunged message had last. A UID that none of the entries has given is older than all of
+    them.
     """
     given, claims = set[Dot](), [] if shown is None else [shown]
     is_named = False

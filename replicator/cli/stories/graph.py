@@ -28,10 +28,11 @@ class Drawn(NamedTuple, Generic[Name]):
 def drawn(history: Iterable[tuple[Name, Sequence[Name]]]) -> Iterator[Drawn[Name]]:
     """Yield the lines for entries, each of which comes with its predecessors among the later ones."""
     lanes: list[Name | None] = []  # the entry to which each line leads down; None: the lane is free
+    above = -1  # lane of the entry on the line before: another one right below would seem to be its predecessor
     for name, predecessors in history:
         if name not in lanes:
-            _take_free(lanes, name)
-        at = lanes.index(name)
+            _take_free(lanes, name, above)
+        at = above = lanes.index(name)
         while (other := _last(lanes, name)) != at:
             yield Drawn(_joining(lanes, at, other), None)
             lanes[other] = None
@@ -49,11 +50,10 @@ def _bar(lane: object) -> str:
     return "  " if lane is None else "| "
 
 
-def _take_free(lanes: list[Name | None], name: Name) -> None:
-    if None in lanes:
-        lanes[lanes.index(None)] = name
-    else:
-        lanes.append(name)
+def _take_free(lanes: list[Name | None], name: Name, above: int) -> None:
+    lanes += [None, None]
+    lanes[next(place for place, lane in enumerate(lanes) if lane is None and place != above)] = name
+    _trim(lanes)
 
 
 def _last(lanes: Sequence[Name | None], name: Name) -> int:

@@ -80,7 +80,8 @@ def join(told: Iterable[NodeTold]) -> JoinedStory:
     keys = dict.fromkeys((life.mailbox_id, life.guid) for story in stories for life in story.lives)
     lives = [_joined(stories, *key) for key in keys]
     lives.sort(key=lambda life: _SAMENESS.index(life.same))
-    arrivals = {(one.one, one.other): one for story in stories for one in _whole_last(story.arrivals)}
+    pairs = sorted((one for story in stories for one in story.arrivals), key=lambda one: one.joined_ms or 0)
+    arrivals = {(one.one, one.other): one for one in pairs}  # of a pair, the one whose node knows of the merge
     folders = {(one.entry, one.mailbox_id, one.kind): one for story in stories for one in story.folders}
     peers = {peer for story in stories for peer in story.peers}
     return JoinedStory(
@@ -91,10 +92,6 @@ def join(told: Iterable[NodeTold]) -> JoinedStory:
         tuple(sorted(folders.values(), key=lambda event: event.time_ms)),
         tuple(sorted(peers - {one.name for one in told})),
     )
-
-
-def _whole_last(arrivals: Iterable[Arrivals]) -> list[Arrivals]:
-    return sorted(arrivals, key=lambda one: one.joined_ms or 0)
 
 
 def _joined(stories: Sequence[MailStory], mailbox_id: str, guid: str) -> JoinedLife:

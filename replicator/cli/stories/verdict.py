@@ -159,7 +159,7 @@ def _namesakes(asked: Sequence[JoinedLife]) -> Iterator[str]:
 def _disagreement(life: JoinedLife) -> Iterator[str]:
     if life.gone_at:
         there, gone = listed(life.shown_at), listed(life.gone_at)
-        yield f"{there} shows it and {gone} does not: the nodes have yet to become equal."
+        yield f"It is shown at {there}, and not at {gone}: the nodes have yet to become equal."
     elif len(set(life.shown_at.values())) > 1:
         uids = listed([f"{uid} at {node}" for node, uid in life.shown_at.items()])
         yield f"It has UID {uids}: the nodes have yet to become equal."

@@ -72,6 +72,8 @@ def _merged(done: Deed) -> Iterator[str]:
         yield f"{counted(done.joined, 'mail')} of one branch"
     if done.changed:
         yield f"{counted(done.changed, 'mail')} with flags of both"
+    if done.differing:
+        yield f"{counted(done.differing, 'mail')} that differed"
     if done.removed:
         yield f"{done.removed} expunged on a branch"
     if done.risen:

@@ -287,12 +287,12 @@ def _told(_connection: Connection, walked: ChainWalk, rows: dict[bytes, _Rows]) 
     """Return what the entries of one mailbox tell of each mail."""
     entries = [one.entry for one in reversed(walked.found)]
     begin: dict[bytes, Place] = {}
-    for guid, row in rows.items():
+    for guid, row in rows.items() if walked.base is not None else ():
         shown = None if row.shown is None else (row.shown.uid, row.shown.claim)
         place = begin_of(entries, guid, shown, None if row.kept is None else row.kept.uid)
         if place is not None:
             begin[guid] = place
-    followed = steps(entries, rows.keys(), begin, walked.begins)
+    followed = steps(entries, rows.keys(), {} if walked.base is None else {walked.base: begin})
     return {guid: events(followed, guid) for guid in rows}
 
 
@@ -300,8 +300,8 @@ def _arrivals(walked: ChainWalk, told: Iterable[Event]) -> Iterator[Arrivals]:
     """Yield how the entries that brought the mails of one mailbox stand to each other."""
     entries = [one.entry for one in reversed(walked.found)]
     dots = {named(entry.dot): entry.dot for entry in entries}
-    brought = dict.fromkeys(event.entry for event in told if event.kind in _ADDING)
-    for one, other in islice(combinations(brought, 2), ARRIVALS_MAX):
+    brought = {event.entry for event in told if event.kind in _ADDING}
+    for one, other in islice(combinations(filter(brought.__contains__, dots), 2), ARRIVALS_MAX):
         met = meeting(entries, dots[one], dots[other])
         if met is not None:
             merge = met.joined_by if met.are_apart else None

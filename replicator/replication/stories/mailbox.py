@@ -114,7 +114,7 @@ class _Asked:
         with trio.move_on_after(timing.STORY_ASK_S) as scope:
             reply = await head_exchange.ask(link, sid, key, self._mine)
             if reply is not None:
-                self.answers[sid] = _answer(sid, self._mine, reply)
+                self.answers[sid] = answer_of(sid, self._mine, reply)
         if scope.cancelled_caught:
             late = f"it has not answered within {timing.STORY_ASK_S:.0f} s"
             self.answers[sid] = ShownElsewhere(sid, "unreachable", why=late)
@@ -124,7 +124,8 @@ class _Asked:
         return (state.error if state is not None else None) or "no route leads there"
 
 
-def _answer(sid: str, mine: Chain, reply: Reply) -> ShownElsewhere:
+def answer_of(sid: str, mine: Chain, reply: Reply) -> ShownElsewhere:
+    """Return what a node's reply to MBOX says, if this node shows `mine`."""
     match reply:
         case Done():
             return ShownElsewhere(sid, "same", None if mine.head is None else named(mine.head))

@@ -17,23 +17,31 @@ BODIES_MAX = 500
 
 
 class MessageIds:
-    """The Message-IDs of bodies, by content hash. `unread`: bodies of which no header was read."""
+    """The Message-IDs of bodies, by content hash."""
 
     def __init__(self, reader: Reader, how: MessageIdReader) -> None:
-        self.unread = 0
         self._reader = reader
         self._how = how
+        self._known: dict[bytes, str | None] = {}
+        self._unread: set[bytes] = set()
         self._bodies_left = BODIES_MAX
+
+    @property
+    def unread(self) -> int:
+        """Number of bodies of which no header was read: they are not here, or too many have no outline."""
+        return len(self._unread)
 
     async def of(self, hashes: Iterable[bytes]) -> dict[bytes, str]:
         """Return the Message-IDs that these bodies have. Raises DatabaseFailedError."""
         wanted = list(dict.fromkeys(hashes))
+        new = [one for one in wanted if one not in self._known]
         found, bodies = await self._reader.read(
-            partial(_message_ids, hashes=wanted, how=self._how, most=self._bodies_left)
+            partial(_message_ids, hashes=new, how=self._how, most=self._bodies_left)
         )
         self._bodies_left -= bodies
-        self.unread += len(wanted) - len(found)
-        return {content_hash: name for content_hash, name in found.items() if name is not None}
+        self._known |= found
+        self._unread |= {*new} - found.keys()
+        return {one: name for one in wanted if (name := self._known.get(one)) is not None}
 
 
 def _message_ids(

@@ -62,9 +62,14 @@ class ChainWalk:
         self._has_begun = False
 
     @property
-    def begins(self) -> list[Dot]:
-        """Entries before those found: they have left the log, or the walk has not come to them."""
-        return [*(dot for dot, why in self.absent.items() if why == "left"), *(dot for _, dot, _ in self._queue)]
+    def base(self) -> Dot | None:
+        """The one entry on which all that were found stand, if there is one: the log, or the walk, begins after it.
+
+        Above several, branches may show a message under several UIDs.
+        """
+        below = [*self.absent, *(dot for _, dot, _ in self._queue)]
+        has_first = any(not walked.entry.predecessors for walked in self.found)
+        return below[0] if len(below) == 1 and not has_first else None
 
     def go_on(self, connection: sqlite3.Connection) -> bool:
         """Walk a slice further. Return True if there is more to walk."""

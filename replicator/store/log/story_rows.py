@@ -14,6 +14,7 @@ from replicator.store.db.entry_validation import NamedHead
 from replicator.store.db.queries import MailboxKey
 from replicator.store.gc import expunged
 from resync.clock import COUNTER_BITS
+from resync.folder_tree import GIVEN_UP
 
 LISTED_MAX = 20  # entries that wait, the oldest first
 
@@ -32,10 +33,10 @@ def folder_named(connection: sqlite3.Connection, user: str, name: str) -> KnownF
     seen = queries.folder(connection, user, name)
     query = (
         "SELECT f.mailbox_id, f.name, f.uidvalidity + COALESCE(c.risen, 0), f.deleted FROM folder f"
-        " LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ? AND f.name = ?"
+        " LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ? AND f.name = ? AND f.sid <> ?"
         " ORDER BY f.mailbox_id = ? DESC, f.deleted, f.time DESC LIMIT 1"
     )
-    row = connection.execute(query, (user, name, b"" if seen is None else seen.mailbox_id)).fetchone()
+    row = connection.execute(query, (user, name, GIVEN_UP, b"" if seen is None else seen.mailbox_id)).fetchone()
     return None if row is None else KnownFolder(row[0], row[1], row[2], bool(row[3]))
 
 
@@ -156,9 +157,9 @@ def folders_of(connection: sqlite3.Connection, user: str) -> list[KnownFolder]:
     """Return all folders that the user has, or had; those that clients see come first."""
     query = (
         "SELECT f.mailbox_id, f.name, f.uidvalidity + COALESCE(c.risen, 0), f.deleted FROM folder f"
-        " LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ? ORDER BY f.deleted, f.time DESC"
+        " LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ? AND f.sid <> ? ORDER BY f.deleted, f.time DESC"
     )
-    return [KnownFolder(row[0], row[1], row[2], bool(row[3])) for row in connection.execute(query, (user,))]
+    return [KnownFolder(row[0], row[1], row[2], bool(row[3])) for row in connection.execute(query, (user, GIVEN_UP))]
 
 
 def at_uid(connection: sqlite3.Connection, mailbox_id: bytes, uid: int) -> list[Holding]:
