@@ -25,14 +25,10 @@ def lines(told: Sequence[NodeTold], joined: JoinedStory) -> Iterator[str]:
     for number, life in enumerate(joined.lives, 1):
         yield from _life(number, life)
         yield ""
-    yield from _folders(joined)
-    yield from _limits(told)
-    if joined.not_asked:
-        yield f"not asked: {listed(joined.not_asked)}; name them by --config or --url to hear what they know"
-    for one in told:
-        if one.error is not None:
-            yield f"no answer from {one.name}: {one.error}"
-    yield ""
+    notes = [*_folders(joined), *_limits(told), *_silent(told, joined)]
+    yield from notes
+    if notes:
+        yield ""
     yield " ".join(sentences(joined))
 
 
@@ -67,12 +63,13 @@ def _now(life: JoinedLife) -> Iterator[str]:
         at.setdefault(uid, []).append(node)
     for uid, nodes in at.items():
         yield f"UID {uid} at {listed(nodes)}"
+    gone: dict[str | None, list[str]] = {}
     for node in life.gone_at:
         kept = life.lives[node].kept
-        if kept is None:
-            yield f"not at {node}"
-        else:
-            yield f"gone at {node}, which keeps it until {local(kept.until_ms, 'minutes')}"
+        gone.setdefault(None if kept is None else local(kept.until_ms, "minutes"), []).append(node)
+    for until, nodes in gone.items():
+        kept_until = "" if until is None else f", kept until {until}"
+        yield f"gone at {listed(nodes)}{kept_until}"
 
 
 def _event(happened: JoinedEvent) -> str:
@@ -88,6 +85,14 @@ def _folders(joined: JoinedStory) -> Iterator[str]:
             what = "deleted" if one.kind == "deleted" else f"renamed to {printable(one.name or '?')}"
             folder = next((life.any.folder for life in joined.lives if life.any.mailbox_id == one.mailbox_id), "?")
             yield f"folder {folder}: {what} by {one.node} at {local(one.time_ms)}  [{one.entry}]"
+
+
+def _silent(told: Iterable[NodeTold], joined: JoinedStory) -> Iterator[str]:
+    if joined.not_asked:
+        yield f"not asked: {listed(joined.not_asked)}; name them by --config or --url to hear what they know"
+    for one in told:
+        if one.error is not None:
+            yield f"no answer from {one.name}: {one.error}"
 
 
 def _limits(told: Iterable[NodeTold]) -> Iterator[str]:

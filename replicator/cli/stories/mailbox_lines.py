@@ -23,10 +23,10 @@ AGREEMENTS: Mapping[Agreement, str] = {
 }
 
 HOW: Mapping[MasterHow, str] = {
-    "named": "{0} asked for a master, and no node was it",
-    "told": "{0} asked for the master then; it may be that for longer",
-    "taken": "{0} asked the master before it, for its clients or for an operator",
-    "given": "{0}, which was the master, handed it over",
+    "named": "since {when}, when it asked for a master and no node was it",
+    "told": "as the root told {node} at {when}",
+    "taken": "since {when}, when it asked the master before it, for its clients or an operator",
+    "given": "since {when}, when {node} handed over to it",
 }
 
 
@@ -76,7 +76,8 @@ def _master(story: MailboxStory) -> str:
         return f"{NONE} ({story.node} has needed none in this term)"
     if story.master_since_ms is None or story.master_how is None:
         return story.master
-    return f"{story.master}, since {local(story.master_since_ms)}: {HOW[story.master_how].format(story.node)}"
+    how = HOW[story.master_how].format(node=story.node, when=local(story.master_since_ms))
+    return f"{story.master}, {how}"
 
 
 def _troubles(story: MailboxStory) -> dict[str, str]:

@@ -47,7 +47,7 @@ def sentences(story: JoinedStory) -> list[str]:
     if len(here) > 1:
         found += _several(here, story)
     else:
-        found += _back(first) or _once(first, story)
+        found += _back(first, "It") or _once(first, story)
     return found + list(_elsewhere(story))
 
 
@@ -80,7 +80,7 @@ def arrivals_of(life: JoinedLife) -> list[Arrival]:
 
 
 def _several(here: Sequence[JoinedLife], story: JoinedStory) -> Iterator[str]:
-    told = [(life, arrival) for life in here for arrival in arrivals_of(life)[-1:]]
+    told = [(life, arrival) for life in here for arrival in arrivals_of(life)[:1]]
     told.sort(key=lambda one: one[1].time_ms or 0)
     if len(told) < len(here):
         yield f"It is here {_times(len(here))}; how that came about has left the logs."
@@ -94,6 +94,8 @@ def _several(here: Sequence[JoinedLife], story: JoinedStory) -> Iterator[str]:
     yield text + _apart(entries, story.arrivals)
     if 0 < copies < len(told):
         yield f"{copies} of them came by a client's COPY or MOVE."
+    for life in here:
+        yield from _back(life, _uids(life))
     if any(one.lives.keys().isdisjoint(other.lives) for one, other in combinations(here, 2)):
         yield "No node that was asked has all of them: the nodes have yet to become equal."
 
@@ -111,8 +113,8 @@ def _apart(entries: Sequence[str | None], arrivals: Sequence[Arrivals]) -> str:
     return f"{text}; {node_of(joined.joined_by)} joined their branches at {local(joined.joined_ms)}."
 
 
-def _back(life: JoinedLife) -> list[str]:
-    """Return why a mail is there that was expunged before; nothing if it never was."""
+def _back(life: JoinedLife, name: str) -> list[str]:
+    """Return why a mail is there that was expunged before, by the name given; nothing if it never was."""
     events = [one.event for one in life.events]
     gone = [at for at, event in enumerate(events) if event.kind in {"expunged", "removed"}]
     if not gone:
@@ -121,13 +123,13 @@ def _back(life: JoinedLife) -> list[str]:
     after = next((event for event in events[gone[-1] + 1 :] if event.kind in {"arrived", "copied"}), None)
     if after is not None:
         way = "copied here again" if after.kind == "copied" else "saved again under its old GUID, as `undelete` does"
-        return [f"It is back because it was {way}, {_by(after)}; it had been expunged {_by(before)}."]
+        return [f"{name} is back because it was {way}, {_by(after)}; it had been expunged {_by(before)}."]
     came = [one.event for one in life.events if one.event.kind in {"arrived", "copied"}]
     if len(came) > 1 or len(life.any.shown.placements if life.any.shown else ()) > 1:
         ways = f" ({listed(map(_by, came))})" if came else ""
         why = f"it had been saved more than once{ways}, and the expunge removed only what its author saw"
-        return [f"It is still here although it was expunged {_by(before)}, because {why}."]
-    return [f"It is here although a branch expunged it {_by(before)}: the branches are still to be joined."]
+        return [f"{name} is still here although it was expunged {_by(before)}, because {why}."]
+    return [f"{name} is here although a branch expunged it {_by(before)}: the branches are still to be joined."]
 
 
 def _once(life: JoinedLife, story: JoinedStory) -> list[str]:

@@ -71,7 +71,7 @@ def _merged(done: Deed) -> Iterator[str]:
     if done.joined:
         yield f"{counted(done.joined, 'mail')} of one branch"
     if done.changed:
-        yield f"{counted(done.changed, 'mail')} with flags of both"
+        yield f"{counted(done.changed, 'mail')} whose flags differed"
     if done.differing:
         yield f"{counted(done.differing, 'mail')} that differed"
     if done.removed:

@@ -68,8 +68,8 @@ async def test_master_is_named_with_its_tenure(tmp_path: Path, autojump_clock: M
         assert (named.master, named.master_how, named.master_since_ms) == ("dc1", "named", began_ms)
         assert began_ms is not None
         assert 0 <= began_ms - EPOCH_MS < 60_000
-        assert "dc1, since 2023-" in told(named)
-        assert "dc1 asked for a master, and no node was it" in told(named)
+        assert "master         dc1, since 2023-" in told(named)
+        assert ", when it asked for a master and no node was it" in told(named)
         assert (await shown(nodes["dc3"])).master is None
         assert "master         - (dc3 has needed none in this term)" in told(await shown(nodes["dc3"]))
         await nodes["dc2"].save("y")
