@@ -63,6 +63,8 @@ def _now(life: JoinedLife) -> Iterator[str]:
         at.setdefault(uid, []).append(node)
     for uid, nodes in at.items():
         yield f"UID {uid} at {listed(nodes)}"
+    if life.coming_at:
+        yield f"not shown yet at {listed(life.coming_at)}"
     gone: dict[str | None, list[str]] = {}
     for node in life.gone_at:
         kept = life.lives[node].kept

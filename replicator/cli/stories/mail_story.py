@@ -58,8 +58,13 @@ class JoinedLife:
 
     @property
     def gone_at(self) -> list[str]:
-        """The nodes that know of the mail and do not show it."""
-        return [node for node, life in self.lives.items() if life.shown is None]
+        """The nodes that know of the mail and do not show it any more."""
+        return [node for node, life in self.lives.items() if life.shown is None and not _is_coming(life)]
+
+    @property
+    def coming_at(self) -> list[str]:
+        """The nodes that know of the mail and do not show it yet: the entry that puts it there waits."""
+        return [node for node, life in self.lives.items() if _is_coming(life)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,17 @@ def _joined(stories: Sequence[MailStory], mailbox_id: str, guid: str) -> JoinedL
         lives,
         tuple(JoinedEvent(event, {node: _heard(event, life) for node, life in lives.items()}) for event in events),
     )
+
+
+def better(one: MailLife, other: MailLife) -> MailLife:
+    """Return one of a node's two tellings of one mail: where it has more in common with the mail asked for."""
+    return min(one, other, key=lambda life: _SAMENESS.index(life.same))
+
+
+def _is_coming(life: MailLife) -> bool:
+    kinds = {event.kind: event.entry in life.unshown for event in life.events}
+    is_gone = life.shown is not None or life.kept is not None or kinds.keys() & {"expunged", "removed"}
+    return not is_gone and (kinds.get("arrived", False) or kinds.get("copied", False))
 
 
 def _heard(event: Event, life: MailLife) -> Heard:

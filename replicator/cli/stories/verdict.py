@@ -42,8 +42,9 @@ def sentences(story: JoinedStory) -> list[str]:
     here = [life for life in story.lives if life.any.folder == story.mailbox and life.shown_at]
     first = next((life for life in asked if life.shown_at), asked[0])
     if not first.shown_at:
-        return [*_gone(first, story), *_others(first, here, story)]
-    found = [*_namesakes(asked), *_disagreement(first)]
+        why = _coming(first) if first.coming_at else _gone(first, story)
+        return [*why, *_others(first, here, story)]
+    found = [*_namesakes(asked)] or [*_disagreement(first)]
     if len(here) > 1:
         found += _several(here, story)
     else:
@@ -159,15 +160,24 @@ def _namesakes(asked: Sequence[JoinedLife]) -> Iterator[str]:
 
 
 def _disagreement(life: JoinedLife) -> Iterator[str]:
-    if life.gone_at:
-        there, gone = listed(life.shown_at), listed(life.gone_at)
+    if away := [*life.gone_at, *life.coming_at]:
+        there, gone = listed(life.shown_at), listed(away)
         yield f"It is shown at {there}, and not at {gone}: the nodes have yet to become equal."
     elif len(set(life.shown_at.values())) > 1:
         uids = listed([f"{uid} at {node}" for node, uid in life.shown_at.items()])
         yield f"It has UID {uids}: the nodes have yet to become equal."
 
 
-# ---- gone
+# ---- not there
+
+
+def _coming(life: JoinedLife) -> Iterator[str]:
+    nodes = life.coming_at
+    way = listed(arrivals_of(life)[:1])
+    yield (
+        f"It was put there {way}, and {listed(nodes)} does not show it yet: the change is on a branch that is still to"
+        f" be joined, or one before it is missing; `replicator mailbox show` at {nodes[0]} says which."
+    )
 
 
 def _gone(life: JoinedLife, story: JoinedStory) -> Iterator[str]:

@@ -245,7 +245,13 @@ async def test_branches_that_are_not_joined_yet(
             await link_apart(nodes, patched)
             told = await joined(nodes, await guid_of(nodes["dc1"], 2))
             [life] = told.lives
-            assert life.shown_at == {"dc1": 2}
+            assert (life.shown_at, life.gone_at, life.coming_at) == ({"dc1": 2}, [], ["dc2", "dc3"])
+            alone = await answer(nodes, await guid_of(nodes["dc1"], 2), "dc3")
+            assert is_said(
+                "It was put there by dc1 WHEN, and dc3 does not show it yet: the change is on a branch that is still to"
+                r" be joined, or one before it is missing; `replicator mailbox show` at dc3 says which\.",
+                alone,
+            ), alone
             assert [dict(happened.heard) for happened in life.events] == [
                 {"dc1": "shown", "dc2": "waits", "dc3": "waits"}
             ]

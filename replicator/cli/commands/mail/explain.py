@@ -14,10 +14,10 @@ from protocol.values import UID_MAX
 from replicator.cli.client import NodeClient, RefusedError, UnreachableError
 from replicator.cli.output import echo_json
 from replicator.cli.stories import mail_lines
-from replicator.cli.stories.mail_story import NodeTold, join
+from replicator.cli.stories.mail_story import NodeTold, better, join
 from replicator.cli.stories.verdict import sentences
 from replicator.cli.target import CommandError, NodeUrl, parse_url, token_option, url_of_config
-from replicator.stories import AskedMail, MailStory
+from replicator.stories import AskedMail, MailLife, MailStory
 
 ASKED_AT_ONCE = 16  # threads
 GUIDS_MAX = 5  # mails for which nodes are asked again, because they know them under another UID
@@ -105,7 +105,10 @@ def _asked_again(told: NodeTold, user: str, mailbox: str, guids: Sequence[str]) 
 
 
 def _together(one: MailStory, other: MailStory) -> MailStory:
-    lives = {(life.mailbox_id, life.guid): life for life in (*one.lives, *other.lives)}
+    lives: dict[tuple[str, str], MailLife] = {}
+    for life in (*one.lives, *other.lives):
+        key = life.mailbox_id, life.guid
+        lives[key] = better(lives.get(key, life), life)
     return replace(
         one,
         lives=tuple(lives.values()),

@@ -12,6 +12,7 @@ from replicator.stories import AskedMail
 from tests.cli.conftest import Invoke
 from tests.cli.served_pair import ServedPair, served_pair
 from tests.replication.cluster import Cluster
+from tests.replication.stories.telling import link_apart
 
 MAIL = "Message-ID: <one@example.org>\r\n\r\n"
 DATE = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d"
@@ -75,17 +76,26 @@ def test_mail_that_is_there_twice_is_explained(pair: ServedPair, invoke: Invoke)
     )
 
 
-def test_node_is_asked_again_for_a_mail_that_it_knows_under_another_uid(pair: ServedPair, invoke: Invoke) -> None:
-    """dc1 has not joined the branches yet, so UID 2 is another mail there; both nodes tell of both."""
+def asked(document: dict[str, list[dict[str, dict[str, list[dict[str, object]]]]]]) -> list[set[object]]:
+    """Return the GUIDs of the mails that were asked for, as each node tells it."""
+    lives = [node["story"]["lives"] for node in document["nodes"]]
+    return [{life["guid"] for life in told if life["same"] == "asked"} for told in lives]
+
+
+def test_node_is_asked_again_for_a_mail_that_it_knows_otherwise(
+    pair: ServedPair, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """UID 2 is another mail at each node. A node that has the other branch, and has not joined it, knows of both."""
     pair.do(save_apart)
-    document = json.loads(invoke("explain", "alice", "INBOX", "2", "--json", *urls(pair)).stdout)
-    asked = [{life["guid"] for life in node["story"]["lives"] if life["same"] == "asked"} for node in document["nodes"]]
-    assert [len(guids) for guids in asked] == [1, 1]
-    assert asked[0] != asked[1]
+    one, other = asked(json.loads(invoke("explain", "alice", "INBOX", "2", "--json", *urls(pair)).stdout))
+    assert (len(one), len(other), one & other) == (1, 1, set())
+    with monkeypatch.context() as patched:
+        pair.do(lambda nodes: link_apart(nodes, patched))
+        told = invoke("explain", "alice", "INBOX", "2", "--json", *urls(pair))
+        assert asked(json.loads(told.stdout)) == [one | other] * 2
     pair.do(link)
     merged = json.loads(invoke("explain", "alice", "INBOX", "2", "--json", *urls(pair)).stdout)
-    assert merged["nodes"][0]["story"]["lives"] == merged["nodes"][1]["story"]["lives"]
-    assert {life["guid"] for life in merged["nodes"][0]["story"]["lives"]} == asked[0] | asked[1]
+    assert asked(merged) == [one | other] * 2, "both had that UID once"
 
 
 def test_nodes_that_were_not_asked_are_named(pair: ServedPair, invoke: Invoke) -> None:
