@@ -28,16 +28,22 @@ class KnownMasters:
 
     Callers ask with the scope of a mailbox. A wider scope covers it unless the root or a move says otherwise; below,
     the standing and the master of a scope mean those of the scope that covers it. `move_ended` is called whenever
-    changes that wait for the end of a move may go on.
+    changes that wait for the end of a move may go on, `stepped` with each event that has changed a scope's record.
     """
 
     def __init__(
-        self, sid: str, *, move_ended: Callable[[], None] = lambda: None, cached_max: int = CACHED_MAX
+        self,
+        sid: str,
+        *,
+        move_ended: Callable[[], None] = lambda: None,
+        stepped: Callable[[str, Event], None] = lambda _scope, _event: None,
+        cached_max: int = CACHED_MAX,
     ) -> None:
         self.sid = sid
         self.term = 1
         self.own_count = 0  # scopes that this node masters, takes or gives
         self._move_ended = move_ended
+        self._stepped = stepped
         self._cached_max = cached_max
         # Each record is in one of these two; to a thread that looks while it passes from one to the other, it is not
         # ours. The first one is bounded by the mailboxes that this node has mastered or asked for in this term.
@@ -267,6 +273,7 @@ class KnownMasters:
         else:
             self._own_parts.discard(scope)
         self._file(scope, record)
+        self._stepped(scope, happening)
         if before in MOVING and record.standing not in MOVING:
             self._move_ended()
         return True

@@ -23,7 +23,7 @@ from replicator.http.services import HttpServices, MailServers
 from replicator.http.tokens import Tokens
 from replicator.imap.header_cache import HeaderCache
 from replicator.imap.matching.message_reader import Parsing
-from replicator.imap.rendering.outline import OUTLINER
+from replicator.imap.rendering.outline import MESSAGE_IDS, OUTLINER
 from replicator.imap.rendering.search_text import SEARCH_TEXTS
 from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
@@ -38,6 +38,7 @@ from replicator.reloading import Reloading
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.node_status import StatusReporter
+from replicator.replication.stories.stories import Stories
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
 from replicator.replication.writes.quotas import Quotas
@@ -145,6 +146,7 @@ async def run_node(
             tokens=tokens,
             report=report,
             tasks=tasks,
+            stories=Stories(store, coordinator, environment, MESSAGE_IDS),
             registry=registry,
             shown=doors.metrics,
             refusals=refusals,
@@ -296,6 +298,7 @@ def _doors(
     tokens: AccessTokens | None,
     report: StatusReporter,
     tasks: TaskRunner,
+    stories: Stories,
     registry: CollectorRegistry,
     shown: CollectorRegistry,
     refusals: RefusalMetrics,
@@ -340,6 +343,7 @@ def _doors(
         masters=coordinator.handover,
         checkpoints=coordinator.log_truncation,
         tasks=tasks,
+        stories=stories,
         users=users,
         registry=shown,
         metrics=http_metrics,

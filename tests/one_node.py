@@ -12,6 +12,7 @@ import trio
 
 from replicator.config import LimitsConfig, default_config
 from replicator.errors import MailError
+from replicator.imap.rendering.outline import MESSAGE_IDS
 from replicator.mail.lookup import SeenMessages
 from replicator.mail.mailstore import (
     BodySink,
@@ -29,6 +30,7 @@ from replicator.mail.view import MailboxView, Message
 from replicator.replication.bodies.search_texts import SearchTexts
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
+from replicator.replication.stories.stories import Stories
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
 from replicator.replication.writes.quotas import Quotas
@@ -186,6 +188,9 @@ class HookedMail(ClusterMailStore):
     def tasks(self) -> TaskRunner:
         """Return the task runner, which the test has to run."""
         return tasks_of(self._store, self._coordinator, self._environment)
+
+    def stories(self) -> Stories:
+        return Stories(self._store, self._coordinator, self._environment, MESSAGE_IDS)
 
     async def bodies(self, user: str, name: str = "INBOX") -> list[bytes]:
         view = await self.open_mailbox(await self.folder(user, name))

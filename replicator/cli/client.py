@@ -12,6 +12,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from urllib.parse import quote, urlencode
 import msgpack
 
 from protocol.units import MIB
+from replicator.cli.documents import parsed
 from replicator.cli.target import AUTHORITIES_VARIABLE, CommandError, NodeUrl
 from replicator.status import (
     CertificateStatus,
@@ -34,6 +36,7 @@ from replicator.status import (
     QuotaStatus,
     SearchTextStatus,
 )
+from replicator.stories import AskedMail, LoggedHistory, MailboxStory, MailStory
 from replicator.tasks import (
     ApplyStatus,
     CheckStatus,
@@ -155,6 +158,25 @@ class NodeClient:
     def move_master(self, user: str, mailbox: str, node: str) -> None:
         """Make a node the folder's master."""
         self._ask("PUT", f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}/master", {"node": node})
+
+    def mailbox(self, user: str, mailbox: str) -> MailboxStory:
+        """Return what the node knows of a folder."""
+        document = self._ask("GET", f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}")
+        return self._parsed(partial(parsed, MailboxStory), document)
+
+    def mail(self, user: str, mailbox: str, asked: AskedMail) -> MailStory:
+        """Return what the node knows of a mail, and of others like it."""
+        query = {"uid": asked.uid, "guid": asked.guid and asked.guid.hex(), "message_id": asked.message_id}
+        path = f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}/story"
+        given = {name: str(value) for name, value in query.items() if value is not None}
+        return self._parsed(partial(parsed, MailStory), self._ask("GET", path, given))
+
+    def history(self, user: str, mailbox: str | None, last: int, since_ms: int) -> LoggedHistory:
+        """Return the last entries of a folder, or with None of the user's folder tree."""
+        folder = "" if mailbox is None else f"/folders/{_segment(mailbox)}"
+        query = {"last": str(last), "since_ms": str(since_ms)}
+        document = self._ask("GET", f"/api/v1/users/{_segment(user)}{folder}/log", query)
+        return self._parsed(partial(parsed, LoggedHistory), document)
 
     def checkpoint(self) -> CheckpointResult:
         """Write checkpoints of all changes. Return the state afterwards or, if it takes long, so far."""

@@ -56,7 +56,8 @@ def _check_token(tokens: Tokens, head: Head, route: Route[Services]) -> None:
     token = tokens.holder(secret.strip())
     if token is None:
         raise _unauthorised("there is no such token; `replicator token list` lists all", 'error="invalid_token"')
-    needed = Role.PROXY if route.is_for_proxies else Role.READ if head.method in READING else Role.OPERATE
+    is_for_readers = head.method in READING and not route.is_private
+    needed = Role.PROXY if route.is_for_proxies else Role.READ if is_for_readers else Role.OPERATE
     if token.role not in {needed, Role.OPERATE}:
         raise ProblemError(
             HTTPStatus.FORBIDDEN,

@@ -20,8 +20,8 @@
 
 A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and percent-encoded
 like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body]` for each message,
-`BATCH_MAX` at most. Long-running operations are in `task_routes`, answers for proxies in `proxy_routes`, users in
-`user_routes`.
+`BATCH_MAX` at most. Long-running operations are in `task_routes`, what happened to mail in `story_routes`, users in
+`user_routes`, answers for proxies in `proxy_routes`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from protocol.values import UID_MAX
 from replicator.errors import ConfigError, FolderExistsError, FolderNotFoundError
 from replicator.http.message import Caller, ProblemError, Request, Response, encode_list, json_response
+from replicator.http.parameters import TIME_MAX_MS, no_such_user, number
 from replicator.http.proxy_routes import PROXY_ROUTES
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
+from replicator.http.story_routes import STORY_ROUTES
 from replicator.http.task_routes import TASK_ROUTES
 from replicator.http.user_routes import USER_ROUTES
 from replicator.mail.flags import settable_in
@@ -54,7 +56,6 @@ BATCH_TYPE = "application/vnd.msgpack"
 BATCH_MAX = 1000
 MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
 CHECKPOINT_WAIT_S = 30.0  # less than the time limit of a request, and than callers wait for an answer
-TIME_MAX_MS = 2**48 - 1  # as many bits as a stamp has (design section 2)
 
 
 async def get_health(services: HttpServices, request: Request) -> Response:
@@ -86,7 +87,7 @@ async def get_mailboxes(services: HttpServices, request: Request) -> Response:
     user = None if name is None else services.owner(name)
     mailboxes = await services.status.mailboxes(user)
     if name is not None and not mailboxes and services.users.find(name) is None:
-        raise _no_such_user(name)
+        raise no_such_user(name)
     encode = partial(encode_list, mailboxes, asdict)
     return Response(HTTPStatus.OK, await services.run_in_thread(encode))
 
@@ -164,7 +165,7 @@ async def post_search_rebuild(services: HttpServices, _request: Request) -> Resp
 async def list_messages(services: HttpServices, request: Request) -> Response:
     """Return UID and hash of a folder's messages, for `import` to skip. `more`: ask again after the last UID."""
     user = _known_user(services, request)
-    after = _number(request, "after", UID_MAX) or 0
+    after = number(request, "after", UID_MAX) or 0
     folder = await services.mail.folder(user, canonical_name(request.query.get("mailbox", INBOX)))
     messages = (await services.mail.open_mailbox(folder)).messages
     page = [messages[uid] for uid in islice(messages.irange(minimum=after + 1), MESSAGES_PAGE)]
@@ -186,7 +187,7 @@ async def post_message(services: HttpServices, request: Request) -> Response:
     message = NewMessage(
         body=request.body,
         flags=await settable_in(services.mail, folder, request.query.get("flags", "").split()),
-        received_ms=_number(request, "received_ms", TIME_MAX_MS),
+        received_ms=number(request, "received_ms", TIME_MAX_MS),
     )
     saved = await services.mail.save(folder, message)
     return json_response({"uidvalidity": saved.uidvalidity, "uid": _shown_uid(saved)}, HTTPStatus.CREATED)
@@ -248,22 +249,8 @@ def _known_user(services: HttpServices, request: Request) -> str:
     name = request.path["user"]
     user = services.users.find(name)
     if user is None:
-        raise _no_such_user(name)
+        raise no_such_user(name)
     return user
-
-
-def _no_such_user(name: str) -> ProblemError:
-    return ProblemError(HTTPStatus.NOT_FOUND, f"there is no user {name!r}; `replicator user list` lists all users")
-
-
-def _number(request: Request, name: str, maximum: int) -> int | None:
-    text = request.query.get(name)
-    if text is None:
-        return None
-    # isdecimal alone accepts other scripts' digits, and int() takes time quadratic in the length
-    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(maximum))) or int(text) > maximum:
-        raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {name} must be a number from 0 to {maximum}")
-    return int(text)
 
 
 def _folder_document(folder: Folder) -> dict[str, object]:
@@ -299,6 +286,7 @@ ROUTES: tuple[Route[HttpServices], ...] = (
         body_type=BATCH_TYPE,
     ),
     *TASK_ROUTES,
+    *STORY_ROUTES,
     *PROXY_ROUTES,
     *USER_ROUTES,
 )

@@ -25,7 +25,8 @@ class Route(Generic[Services]):
     `body_type` is the media type that the body must have; None: a body is refused. A route with a body never accepts a
     type that web pages may send to another origin without a preflight request, so no page can write here through an
     operator's browser (there is no CORS). `is_open`: for everybody, whatever the listener's rules. `is_for_proxies`:
-    for proxies of mail clients, whose tokens are good for nothing else.
+    for proxies of mail clients, whose tokens are good for nothing else. `is_private`: it tells more of users than
+    tokens for reading are good for.
     """
 
     method: str
@@ -35,6 +36,7 @@ class Route(Generic[Services]):
     body_type: str | None = None
     is_open: bool = False
     is_for_proxies: bool = False
+    is_private: bool = False
 
     def match(self, segments: Sequence[str]) -> Mapping[str, str] | None:
         """Return the values of the named segments, or None if the path does not match."""

@@ -16,6 +16,7 @@ from replicator.mail.mailstore import Folder, MailStore
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
 from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus, NodeStatus, SearchTextStatus
+from replicator.stories import AskedMail, LoggedHistory, MailboxStory, MailStory
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
 from replicator.users import Login, UserNames, folded
 
@@ -85,6 +86,25 @@ class CheckpointControl(Protocol):
 
     def checkpoint_status(self) -> CheckpointStatus:
         """Return the present state."""
+        ...
+
+
+class StoryTeller(Protocol):
+    """What this node knows of the history of mailboxes and mails."""
+
+    async def history(self, user: str, mailbox: str | None, *, last: int, since_ms: int) -> LoggedHistory:
+        """Return the last entries of a folder, or with None of the user's folder tree, none older than `since_ms`.
+
+        Raises FolderNotFoundError, DatabaseFailedError.
+        """
+        ...
+
+    async def mailbox(self, user: str, name: str) -> MailboxStory:
+        """Return what is known of a folder here, and whether other nodes show the same. Raises as `history`."""
+        ...
+
+    async def mail(self, user: str, name: str, asked: AskedMail) -> MailStory:
+        """Return what is known of a mail of a folder here, and of others like it. Raises as `history`."""
         ...
 
 
@@ -163,6 +183,7 @@ class HttpServices:
     masters: MasterControl
     checkpoints: CheckpointControl
     tasks: TaskControl
+    stories: StoryTeller
     search_texts: SearchTextControl | None = None
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms

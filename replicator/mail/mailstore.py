@@ -139,6 +139,19 @@ class SearchTextMaker:
     make: Callable[[Skeleton], bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class MessageIdReader:
+    """Reads the Message-ID of a message (RFC 5322 section 3.6.4), without its angle brackets; None if it has none.
+
+    `of_outline` takes an outline of this `version`, `of_skeleton` any message. Both run in a thread, keep no state, and
+    raise nothing.
+    """
+
+    version: int
+    of_outline: Callable[[bytes], str | None]
+    of_skeleton: Callable[[Skeleton], str | None]
+
+
 class SearchTextSlice(NamedTuple):
     """The search texts of the first `messages` requested messages, by content hash. A message without one is read."""
 

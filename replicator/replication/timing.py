@@ -401,6 +401,11 @@ REPAIR_PLAN_BODIES_EVERY_S = 0.5
 INVENTORY_KILLED_S = 5.0
 """For its exit after a kill; a process that is blocked by a disk exits when the disk responds."""
 
+# ---- stories/mailbox.py
+
+STORY_ASK_S = 3.0
+"""For each other node, and the root, to say what it shows of a mailbox: an operator waits."""
+
 # ---- node_status.py
 
 NODE_STATUS_TRY_EVERY_S = 5.0

@@ -56,7 +56,7 @@ def served_node(directory: Path) -> Iterator[ServedNode]:
             nursery.start_soon(tasks.run)
             users = Names("alice", "bob", "ann@example.org")
             services = HttpServices(
-                "dc1", mail, report, users, CollectorRegistry(), report, report, tasks, search_texts
+                "dc1", mail, report, users, CollectorRegistry(), report, report, tasks, mail.stories(), search_texts
             )
             [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])

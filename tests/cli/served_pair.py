@@ -1,4 +1,4 @@
-"""Two linked nodes in a thread of their own; the first one's HTTP door on loopback."""
+"""Two linked nodes in a thread of their own; each has an HTTP door on loopback."""
 
 from __future__ import annotations
 
@@ -14,21 +14,28 @@ import trio
 
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
+from replicator.imap.rendering.outline import MESSAGE_IDS
+from replicator.replication.stories.stories import Stories
 from replicator.replication.tasks.registry import tasks_of
 from tests.one_node import Names
-from tests.replication.cluster import Cluster, cluster
+from tests.replication.cluster import Cluster, Node, cluster
 
 T = TypeVar("T")
 
 
 @dataclass
 class ServedPair:
-    """Nodes dc1, which has an HTTP door, and dc2, both in another thread."""
+    """Nodes dc1 and dc2, both in another thread."""
 
-    url: str
+    urls: dict[str, str]
     nodes: Cluster
     token: trio.lowlevel.TrioToken
     ended: trio.Event
+
+    @property
+    def url(self) -> str:
+        """The address of dc1."""
+        return self.urls["dc1"]
 
     def do(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
         """Run work in the nodes' thread."""
@@ -42,24 +49,8 @@ def served_pair(directory: Path, size: int = 2) -> Iterator[ServedPair]:
 
     async def serve() -> None:
         async with cluster(directory, None, size, start=["dc1", "dc2"]) as nodes, trio.open_nursery() as nursery:
-            node, ended = nodes["dc1"], trio.Event()
-            tasks = tasks_of(node.store, node.coordinator, node.environment)
-            nursery.start_soon(tasks.run)
-            users, coordinator = Names("alice", "bob"), node.coordinator
-            services = HttpServices(
-                "dc1",
-                node.mail,
-                node.report,
-                users,
-                node.registry,
-                coordinator.handover,
-                coordinator.log_truncation,
-                tasks,
-            )
-            [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-            nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])
-            url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
-            running.put(ServedPair(url, nodes, trio.lowlevel.current_trio_token(), ended))
+            urls, ended = {node.sid: await _serve(node, nursery) for node in nodes.all()}, trio.Event()
+            running.put(ServedPair(urls, nodes, trio.lowlevel.current_trio_token(), ended))
             await ended.wait()
             nursery.cancel_scope.cancel()
 
@@ -72,3 +63,23 @@ def served_pair(directory: Path, size: int = 2) -> Iterator[ServedPair]:
     finally:
         pair.token.run_sync_soon(pair.ended.set)
         thread.join()
+
+
+async def _serve(node: Node, nursery: trio.Nursery) -> str:
+    """Open the node's HTTP door, and return its address."""
+    tasks, coordinator = tasks_of(node.store, node.coordinator, node.environment), node.coordinator
+    nursery.start_soon(tasks.run)
+    services = HttpServices(
+        node.sid,
+        node.mail,
+        node.report,
+        Names("alice", "bob"),
+        node.registry,
+        coordinator.handover,
+        coordinator.log_truncation,
+        tasks,
+        Stories(node.store, coordinator, node.environment, MESSAGE_IDS),
+    )
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])
+    return f"http://127.0.0.1:{listener.socket.getsockname()[1]}"

@@ -52,6 +52,7 @@ async def _conversation(pieces: list[bytes]) -> bytes:
                 masters=report,
                 checkpoints=report,
                 tasks=jobs,
+                stories=mail.stories(),
                 clock_ms=lambda: 784_111_777_000,
             )
             async with conversation(HttpServer(services)) as talk:

@@ -45,6 +45,7 @@ def services(mail: HookedMail, report: FixedReport, search_texts: FixedSearchTex
         masters=report,
         checkpoints=report,
         tasks=FixedJobs().tasks(),
+        stories=mail.stories(),
         search_texts=search_texts,
         metrics=HttpMetrics(registry),
         clock_ms=lambda: NOW_MS,

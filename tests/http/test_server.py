@@ -86,7 +86,8 @@ def test_any_bytes_are_answered_or_refused(data: bytes, head: bytes) -> None:
     async def scenario() -> None:
         async with one_node(Path(directory)) as mail:
             report, tasks = FixedReport(), FixedJobs().tasks()
-            services = HttpServices("dc1", mail, report, Names("alice"), CollectorRegistry(), report, report, tasks)
+            users, registry = Names("alice"), CollectorRegistry()
+            services = HttpServices("dc1", mail, report, users, registry, report, report, tasks, mail.stories())
             await survive(services)
 
     async def survive(services: HttpServices) -> None:

@@ -35,10 +35,12 @@ class Node:
         self.world.time += self.world.rng.randrange(2)  # stamps of two nodes may have one time
         self.world.times[Dot(self.origin, self.seq)] = self.world.time
         assert isinstance(changes, tuple)
-        return Entry(
+        entry = Entry(
             Dot(self.origin, self.seq), tuple(predecessors), self.world.time << COUNTER_BITS, modseq, "alice", MAILBOX,
             7, changes, dated=self.world.rng.random() < 0.8,
         )  # fmt: skip
+        self.world.entries.append(entry)
+        return entry
 
     def step(self, entry: Entry) -> None:
         """Step to a later state, and check every promise."""
@@ -46,6 +48,7 @@ class Node:
             self.state.uidnext, self.state.modseq, dict(self.state.context), dict(self.state.rows), self.state.risen
         )
         self.state.apply(entry)
+        self.world.rows[entry.dot] = {row.guid: row for row in self.state.rows.values()}
         self.history.append(entry)
         self.check(before)
 
@@ -126,6 +129,8 @@ class World:
         self.expunged: set[Placement] = set()  # by clients that saw a message of these placements
         self.flagged: dict[bytes, dict[str, tuple[int, str, bool]]] = {}  # GUID -> flags as last stamped
         self.shown: dict[int, set[bytes]] = {}
+        self.entries: list[Entry] = []  # of all nodes, in the order in which they were numbered
+        self.rows: dict[Dot, dict[bytes, Row]] = {}  # what a mailbox shows after each entry, by GUID
         raises = rng.choice([(False,), (True,), (False, True)])
         self.nodes = [Node(name, self, raises=rng.choice(raises)) for name in "abcde"[: rng.randint(2, 5)]]
 

@@ -16,7 +16,7 @@ import msgpack
 from replicator.imap.rendering.bodystructure import body_structure
 from replicator.imap.rendering.envelope import envelope
 from replicator.imap.rendering.fetch_answers import ParsedBody
-from replicator.imap.rendering.thread_id import named_thread
+from replicator.imap.rendering.thread_id import message_ids, named_thread
 from replicator.imap.wire.fetch_items import (
     Attribute,
     BodySection,
@@ -27,7 +27,7 @@ from replicator.imap.wire.fetch_items import (
     is_preview,
 )
 from replicator.imap.wire.responses import printed
-from replicator.mail.mailstore import Outliner
+from replicator.mail.mailstore import MessageIdReader, Outliner
 from replicator.mime.header import Field, Header
 from replicator.mime.skeleton import Gap, Skeleton
 from replicator.mime.structure import Part
@@ -39,6 +39,9 @@ _unpack = cast("Callable[..., tuple[object, ...]]", msgpack.unpackb)
 
 MAX_FIELDS = 100
 """Most fields of any header in an outlined message. All of these can be found by name, whatever the node's limits."""
+
+MESSAGE_ID_MAX = 4096
+"""Most octets of a field in which its Message-ID is looked for."""
 
 KEPT = frozenset(
     {
@@ -135,6 +138,18 @@ def wanted_gap(skeleton: Skeleton) -> Gap | None:
 
 
 OUTLINER = Outliner(VERSION, outline_of, wanted_gap)
+
+
+def _message_id(header: Header) -> str | None:
+    found = next(message_ids((header.value(b"message-id") or b"")[:MESSAGE_ID_MAX]), None)
+    return None if found is None else found.decode(errors="backslashreplace")
+
+
+MESSAGE_IDS = MessageIdReader(
+    VERSION,
+    of_outline=lambda packed: _message_id(Outline._make(_unpack(packed, use_list=False)).header),
+    of_skeleton=lambda skeleton: _message_id(ParsedBody(skeleton, MAX_FIELDS + 1).header),
+)
 
 
 def has_few_fields(part: Part) -> bool:

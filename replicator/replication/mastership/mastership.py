@@ -22,6 +22,7 @@ from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
 from replicator.replication.mastership.elections import Elections
 from replicator.replication.mastership.stall_detector import StallDetector
+from replicator.replication.mastership.tenures import Tenure, Tenures
 from replicator.runtime.signals import Signal
 from replicator.store.db.queries import MailboxKey
 
@@ -40,7 +41,8 @@ class Mastership:
         self.sid = elections.sid
         self.table = elections.table
         self._move_ended = Signal()
-        self.masters = KnownMasters(self.sid, move_ended=self._move_ended.notify)
+        self.tenures = Tenures()
+        self.masters = KnownMasters(self.sid, move_ended=self._move_ended.notify, stepped=self.tenures.note)
         self._elections = elections
         self._policy = ScopePolicy(config.mastership.scope)
         self._peers = {peer.id for peer in config.peers}
@@ -60,6 +62,7 @@ class Mastership:
         """Forget all masters, and number nothing before this node has become a master anew."""
         self._ready.clear()
         self._shows_all.clear()
+        self.tenures.forget_all()
         self.masters.begin(term)
         self._note_met()
 
@@ -101,6 +104,11 @@ class Mastership:
     def known_master(self, key: MailboxKey) -> str | None:
         """Return the mailbox's master, if this node knows it without asking."""
         return self.masters.master(self.scope(key))
+
+    def tenure(self, key: MailboxKey) -> Tenure | None:
+        """Return since when this node knows that the mailbox has its present master, as far as it remembers."""
+        covering = self.masters.covering(self.scope(key))
+        return None if covering is None else self.tenures.get(covering)
 
     def may_number(self, key: MailboxKey) -> bool:
         """Return True if this node may number the mailbox's changes at this moment."""

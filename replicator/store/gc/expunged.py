@@ -101,6 +101,13 @@ def kept(
     return [found[at] for at in sorted(found)][:count]
 
 
+def kept_one(connection: sqlite3.Connection, mailbox_id: bytes, guid: bytes) -> Kept | None:
+    """Return a message that was expunged from the mailbox, if it is kept. Raises DamagedRowError."""
+    query = f"SELECT {_COLUMNS} FROM expunged WHERE mailbox = ? AND guid = ?"
+    row = connection.execute(query, (mailbox_id, guid)).fetchone()
+    return None if row is None else _kept_from(row)
+
+
 def count(connection: sqlite3.Connection, mailbox_ids: Iterable[bytes], since_ms: int) -> int:
     """Return the number of messages that `kept` has, or a few more: it counts a message once for each mailbox."""
     query = "SELECT COUNT(*) FROM expunged WHERE mailbox = ? AND expunged_ms >= ?"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 
 import click
@@ -17,12 +15,10 @@ from replicator.cli.client import UNDELETE
 from replicator.cli.output import console, echo, echo_json, table
 from replicator.cli.target import one_node, token_option
 from replicator.cli.task_progress import echo_end, followed
-from replicator.config.values import duration
+from replicator.cli.times import local, parse_since
 from replicator.tasks import Undeleted, UndeleteOptions, UndeleteStatus
 
 BACK, WOULD_BE_BACK = "restored", "would be restored (dry run)"
-
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 @click.command()
@@ -68,17 +64,6 @@ def undelete(
         raise click.exceptions.Exit(1)
 
 
-def parse_since(text: str, now_s: float) -> int:
-    """Parse an age, or a local date and time, to milliseconds since the epoch. Raises click.BadParameter."""
-    try:
-        is_date = _DATE.match(text) is not None
-        seconds = datetime.fromisoformat(text).timestamp() if is_date else now_s - duration(0.0)(text)
-    except (ValueError, OverflowError, OSError) as error:
-        what = "is not a time: give an age (3d, 12h), or a date (2026-11-20, 2026-11-20T10:00)"
-        raise click.BadParameter(f"{text!r} {what}", param_hint="--since") from error
-    return max(0, int(seconds * 1000))
-
-
 def _print(status: UndeleteStatus) -> None:
     if status.messages:
         echo(console(), _table(status.messages, BACK if not status.dry_run else WOULD_BE_BACK))
@@ -107,14 +92,6 @@ def _left(status: UndeleteStatus) -> str:
 def _table(messages: Iterable[Undeleted], done: str) -> Table:
     made = table("Expunged mail", "expunged", "received", ">UID", ">bytes", "result…")
     for one in messages:
-        times = (_local(one.expunged_ms), _local(one.received_ms))
+        times = (local(one.expunged_ms, "minutes"), local(one.received_ms, "minutes"))
         made.add_row(*times, str(one.uid), str(one.size_bytes), escape(one.why_not or done))
     return made
-
-
-def _local(time_ms: int) -> str:
-    """Return local time to the minute, or `?`: a client may have set an impossible date."""
-    try:
-        return datetime.fromtimestamp(time_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M")
-    except (ValueError, OverflowError, OSError):
-        return "?"

@@ -8,7 +8,7 @@ import trio
 
 from protocol.values import UidSet
 from replicator.cli.client import NodeClient, TaskKind
-from replicator.cli.commands.mail.undelete import parse_since
+from replicator.cli.times import parse_since
 from replicator.mail.mailstore import NewMessage
 from replicator.tasks import UndeleteStatus
 from tests.cli.conftest import Invoke

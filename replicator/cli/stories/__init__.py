@@ -1,0 +1,1 @@
+"""How stories of mailboxes and mails are told in a terminal."""

@@ -1,0 +1,322 @@
+"""The story of one mail: where it is and was, what happened to it, and which mails are like it.
+
+A node tells what its own tables and its own log have. Each search has a limit, and the story says how far it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import combinations, islice
+
+from protocol.values import UID_MAX
+from replicator.mail.mailstore import MessageIdReader
+from replicator.replication.coordinator import Coordinator
+from replicator.replication.stories.history import find_folder, walk
+from replicator.replication.stories.message_ids import MessageIds
+from replicator.store.db import queries
+from replicator.store.db.queries import Connection
+from replicator.store.gc import expunged
+from replicator.store.gc.expunged import Kept
+from replicator.store.log import story_rows
+from replicator.store.log.chain_walk import ChainWalk
+from replicator.store.log.story_rows import Holding, KnownFolder
+from replicator.store.store import Reader
+from replicator.stories import (
+    Arrivals,
+    AskedMail,
+    FlagState,
+    KeptMail,
+    LookedAt,
+    MailLife,
+    MailStory,
+    Sameness,
+    ShownMail,
+)
+from resync.clock import COUNTER_BITS
+from resync.entry import Entry, tree_id
+from resync.row import Row
+from resync.story.branches import meeting
+from resync.story.lives import Event, FolderEvent, events, folder_events, named
+from resync.story.parts import about, about_folders, added_by, adding
+from resync.story.places import Place, begin_of, steps
+
+ENTRIES_MAX = 50_000  # of logs, for one story: some seconds of a thread
+TREE_ENTRIES_MAX = 5_000
+MESSAGES_MAX = 500_000  # rows that are looked at for the same body
+HEADERS_MAX = 20_000  # looked at for the same Message-ID
+HEADERS_AT_ONCE = 250
+KEPT_MAX = 1_000  # expunged messages of a folder whose headers are looked at
+LIVES_MAX = 20
+ALIKE_MAX = 50  # messages of one folder with the same body
+ARRIVALS_MAX = 20
+
+_ADDING = ("arrived", "copied")
+
+
+class MailStoryTeller:
+    """Tells one story. `reader` is held for it; `how` reads Message-IDs."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        coordinator: Coordinator,
+        how: MessageIdReader,
+        *,
+        user: str,
+        mailbox: str,
+        clock_ms: int,
+    ) -> None:
+        self._reader = reader
+        self._coordinator = coordinator
+        self._message_ids = MessageIds(reader, how)
+        self._user = user
+        self._mailbox = mailbox
+        self._clock_ms = clock_ms
+        self._folders: dict[bytes, KnownFolder] = {}
+        self._found: dict[tuple[bytes, bytes], Sameness] = {}  # mailbox id and GUID
+        self._hashes: dict[bytes, bytes] = {}  # content hashes by GUID
+        self._names: dict[bytes, str] = {}  # Message-IDs by content hash
+        self._entries = self._messages = self._messages_left = self._headers = self._headers_left = 0
+        self._is_cut = False
+
+    async def tell(self, asked: AskedMail) -> MailStory:
+        """Return the story. Raises FolderNotFoundError, DatabaseFailedError, DatabaseDamagedError."""
+        await find_folder(self._reader, self._coordinator.sid, self._user, self._mailbox)
+        folders = await self._reader.read(partial(story_rows.folders_of, user=self._user))
+        folders.sort(key=lambda folder: folder.name != self._mailbox)  # those of this name first
+        self._folders = {folder.mailbox_id: folder for folder in folders}
+        await self._find_asked(asked)
+        await self._find_alike(asked.message_id)
+        lives, arrivals = await self._lives()
+        return MailStory(
+            node=self._coordinator.sid,
+            clock_ms=self._clock_ms,
+            user=self._user,
+            mailbox=self._mailbox,
+            peers=self._peers(),
+            lives=tuple(lives),
+            lives_left=max(0, len(self._found) - LIVES_MAX),
+            arrivals=tuple(arrivals),
+            folders=tuple(await self._folder_events()) if lives else (),
+            looked_at=LookedAt(
+                entries=self._entries,
+                entries_left=self._is_cut,
+                messages=self._messages,
+                messages_left=self._messages_left,
+                headers=self._headers,
+                headers_left=self._headers_left,
+                headers_unread=self._message_ids.unread,
+            ),
+        )
+
+    def _peers(self) -> tuple[str, ...]:
+        coordinator = self._coordinator
+        nodes = {*coordinator.connections.peers, *coordinator.mastership.table.component}
+        return tuple(sorted(nodes - {coordinator.sid}))
+
+    def _of_this_name(self) -> list[bytes]:
+        return [folder.mailbox_id for folder in self._folders.values() if folder.name == self._mailbox]
+
+    def _note(self, holdings: Iterable[Holding], same: Sameness) -> None:
+        for one in holdings:
+            self._found.setdefault((one.mailbox_id, one.guid), same)
+            self._hashes[one.guid] = one.content_hash
+
+    # ---- which mails
+
+    async def _find_asked(self, asked: AskedMail) -> None:
+        if asked.guid is not None:
+            found = await self._reader.read(
+                partial(story_rows.with_guid, mailbox_ids=self._of_this_name(), guid=asked.guid)
+            )
+            self._note(found, "asked")
+            if not found:
+                await self._find_in_logs(lambda guid, _uid: guid == asked.guid)
+        elif asked.uid is not None:
+            await self._find_uid(asked.uid)
+        elif asked.message_id is not None:
+            await self._find_message_ids({asked.message_id}, self._of_this_name(), "asked")
+
+    async def _find_uid(self, uid: int) -> None:
+        for mailbox_id in self._of_this_name():
+            found = await self._reader.read(partial(story_rows.at_uid, mailbox_id=mailbox_id, uid=uid))
+            self._note(found, "asked")
+            if found:
+                return
+        await self._find_in_logs(lambda _guid, at: at == uid)
+
+    async def _find_in_logs(self, is_wanted: Callable[[bytes, int], bool]) -> None:
+        """Find mails that these folders show no more, and of which only the log tells."""
+        for mailbox_id in self._of_this_name():
+            walked = await self._walk(mailbox_id, partial(adding, is_wanted=is_wanted))
+            for one in walked.found:
+                self._note((Holding(mailbox_id, guid, of) for guid, of in added_by(one.entry).items()), "asked")
+
+    async def _find_alike(self, message_id: str | None) -> None:
+        """Find copies of the mails found so far, in all folders: by GUID, by body, and by Message-ID."""
+        asked = list(dict.fromkeys(guid for _, guid in self._found))[:LIVES_MAX]
+        for guid in asked:
+            others = partial(story_rows.with_guid, mailbox_ids=list(self._folders), guid=guid)
+            self._note(await self._reader.read(others), "guid")
+        hashes = [self._hashes[guid] for guid in asked]
+        await self._find_bodies(hashes)
+        names = set((await self._names_of(hashes)).values())
+        if message_id is not None:
+            names.add(message_id)
+        if names:
+            elsewhere = [one for one in self._folders if message_id is None or one not in self._of_this_name()]
+            await self._find_message_ids(names, elsewhere, "message_id")
+
+    async def _find_bodies(self, hashes: Sequence[bytes]) -> None:
+        sizes = await self._reader.read(partial(_message_counts, user=self._user))
+        for mailbox_id in self._folders:
+            count = sizes.get(mailbox_id, 0)
+            if self._messages + count > MESSAGES_MAX:
+                self._messages_left += count
+                continue
+            self._messages += count
+            for content_hash in dict.fromkeys(hashes):
+                query = partial(story_rows.with_body, mailbox_id=mailbox_id, content_hash=content_hash, most=ALIKE_MAX)
+                self._note(await self._reader.read(query), "body")
+
+    async def _find_message_ids(self, names: Collection[str], mailbox_ids: Iterable[bytes], same: Sameness) -> None:
+        sizes = await self._reader.read(partial(_message_counts, user=self._user))
+        for mailbox_id in mailbox_ids:
+            seen, below, some = 0, UID_MAX + 1, [(0, Holding(b"", b"", b""))]
+            while some and self._headers < HEADERS_MAX:
+                query = partial(story_rows.newest, mailbox_id=mailbox_id, below=below, most=HEADERS_AT_ONCE)
+                some = await self._reader.read(query)
+                await self._note_named([one for _, one in some], names, same)
+                seen, below = seen + len(some), some[-1][0] if some else 0
+            self._headers_left += max(0, sizes.get(mailbox_id, 0) - seen)
+            kept = partial(story_rows.newest_kept, mailbox_id=mailbox_id, most=KEPT_MAX)
+            for start in range(0, len(gone := await self._reader.read(kept)), HEADERS_AT_ONCE):
+                await self._note_named(gone[start : start + HEADERS_AT_ONCE], names, same)
+
+    async def _note_named(self, holdings: Sequence[Holding], names: Collection[str], same: Sameness) -> None:
+        self._headers += len(holdings)
+        found = await self._names_of([one.content_hash for one in holdings])
+        self._note((one for one in holdings if found.get(one.content_hash) in names), same)
+
+    async def _names_of(self, hashes: Sequence[bytes]) -> dict[bytes, str]:
+        found = await self._message_ids.of(hashes)
+        self._names |= found
+        return found
+
+    # ---- their lives
+
+    async def _lives(self) -> tuple[list[MailLife], list[Arrivals]]:
+        lives: list[MailLife] = []
+        arrivals: list[Arrivals] = []
+        chosen = dict(islice(self._found.items(), LIVES_MAX))
+        for mailbox_id in dict.fromkeys(mailbox_id for mailbox_id, _ in chosen):
+            guids = [guid for other, guid in chosen if other == mailbox_id]
+            rows = await self._reader.read(partial(_rows, mailbox_id=mailbox_id, guids=guids))
+            walked = await self._walk(mailbox_id, partial(about, guids=frozenset(guids)))
+            told = await self._reader.read(partial(_told, walked=walked, rows=rows))
+            lives += [
+                self._life(chosen[mailbox_id, guid], rows[guid], told[guid], walked, mailbox_id) for guid in guids
+            ]
+            arrivals += _arrivals(walked, [event for guid in guids for event in told[guid]])
+        order = list(chosen)
+        lives.sort(key=lambda life: order.index((bytes.fromhex(life.mailbox_id), bytes.fromhex(life.guid))))
+        return lives, arrivals[:ARRIVALS_MAX]
+
+    async def _walk(self, chain_id: bytes, keep: Callable[[Entry], Entry]) -> ChainWalk:
+        walked = await walk(self._reader, ChainWalk(chain_id, most=max(1, ENTRIES_MAX - self._entries), keep=keep))
+        self._entries += len(walked.found)
+        self._is_cut = self._is_cut or walked.is_cut
+        return walked
+
+    def _life(
+        self, same: Sameness, rows: _Rows, told: Sequence[Event], walked: ChainWalk, mailbox_id: bytes
+    ) -> MailLife:
+        folder, one = self._folders[mailbox_id], rows.shown or rows.kept
+        content_hash = self._hashes.get(rows.guid) or None
+        entries = {event.entry for event in told}
+        unshown = (named(one.entry.dot) for one in walked.found if one.state != "shown")
+        return MailLife(
+            same=same,
+            guid=rows.guid.hex(),
+            mailbox_id=mailbox_id.hex(),
+            folder=folder.name,
+            is_deleted=folder.is_deleted,
+            shown=None if rows.shown is None else _shown(rows.shown),
+            kept=None if rows.kept is None else self._kept(rows.kept, has_body=rows.has_body),
+            message_id=None if content_hash is None else self._names.get(content_hash),
+            sha256=None if content_hash is None else content_hash.hex(),
+            size_bytes=None if one is None else one.size_bytes,
+            received_ms=None if one is None else one.received_ms,
+            events=tuple(told),
+            unshown=tuple(name for name in unshown if name in entries),
+            log_since_ms=walked.found[-1].entry.stamp.ms if walked.found else None,
+            is_whole=not walked.absent and not walked.is_cut,
+        )
+
+    def _kept(self, kept: Kept, *, has_body: bool) -> KeptMail:
+        keep_ms = int(self._coordinator.config.content.keep_expunged_s * 1000)
+        return KeptMail(kept.uid, kept.expunged_ms, kept.expunged_ms + keep_ms, has_body)
+
+    async def _folder_events(self) -> list[FolderEvent]:
+        walked = await walk(self._reader, ChainWalk(tree_id(self._user), most=TREE_ENTRIES_MAX, keep=about_folders))
+        mailbox_ids = {mailbox_id for mailbox_id, _ in self._found}
+        return folder_events((one.entry for one in reversed(walked.found)), mailbox_ids)
+
+
+class _Rows:
+    """What the tables have of one mail in one folder."""
+
+    def __init__(self, connection: Connection, mailbox_id: bytes, guid: bytes) -> None:
+        self.guid = guid
+        self.shown: Row | None = queries.row_of_guid(connection, guid, mailbox_id)
+        self.kept: Kept | None = expunged.kept_one(connection, mailbox_id, guid)
+        one = self.shown or self.kept
+        self.has_body = one is not None and story_rows.has_body(connection, one.content_hash)
+
+
+def _rows(connection: Connection, mailbox_id: bytes, guids: Iterable[bytes]) -> dict[bytes, _Rows]:
+    return {guid: _Rows(connection, mailbox_id, guid) for guid in guids}
+
+
+def _message_counts(connection: Connection, user: str) -> dict[bytes, int]:
+    return {chain.id: chain.messages for chain in queries.chains_of(connection, user)}
+
+
+def _told(_connection: Connection, walked: ChainWalk, rows: dict[bytes, _Rows]) -> dict[bytes, list[Event]]:
+    """Return what the entries of one mailbox tell of each mail."""
+    entries = [one.entry for one in reversed(walked.found)]
+    begin: dict[bytes, Place] = {}
+    for guid, row in rows.items() if walked.base is not None else ():
+        shown = None if row.shown is None else (row.shown.uid, row.shown.claim)
+        place = begin_of(entries, guid, shown, None if row.kept is None else row.kept.uid)
+        if place is not None:
+            begin[guid] = place
+    followed = steps(entries, rows.keys(), {} if walked.base is None else {walked.base: begin})
+    return {guid: events(followed, guid) for guid in rows}
+
+
+def _arrivals(walked: ChainWalk, told: Iterable[Event]) -> Iterator[Arrivals]:
+    """Yield how the entries that brought the mails of one mailbox stand to each other."""
+    entries = [one.entry for one in reversed(walked.found)]
+    dots = {named(entry.dot): entry.dot for entry in entries}
+    brought = {event.entry for event in told if event.kind in _ADDING}
+    for one, other in islice(combinations(filter(brought.__contains__, dots), 2), ARRIVALS_MAX):
+        met = meeting(entries, dots[one], dots[other])
+        if met is not None:
+            merge = met.joined_by if met.are_apart else None
+            joined_by = None if merge is None else named(merge.dot)
+            yield Arrivals(one, other, met.are_apart, joined_by, None if merge is None else merge.stamp.ms)
+
+
+def _shown(row: Row) -> ShownMail:
+    return ShownMail(
+        uid=row.uid,
+        flags=tuple(
+            FlagState(flag, is_set, sid, time >> COUNTER_BITS)
+            for flag, (time, sid, is_set) in sorted(row.flags.items())
+        ),
+        placements=tuple(named(dot) for dot, _ in row.placements()),
+        placed_at=tuple(dot.sid for dot, _ in row.placements()),
+        saved_ms=row.saved_ms,
+    )
