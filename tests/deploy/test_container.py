@@ -12,8 +12,10 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -242,8 +244,7 @@ def test_three_nodes_run_by_the_configurations_with_the_certificates(program: Pr
 
 def wait_until_healthy(program: Program, file: Path) -> None:
     words = [*program.command, "health", "--config", str(file)]
-    for _ in range(60):
-        done = subprocess.run(words, env=program.environment, capture_output=True, text=True, timeout=60, check=False)
-        if done.returncode == 0:
-            return
-    raise AssertionError(done.stderr)
+    run = partial(subprocess.run, words, env=program.environment, capture_output=True, text=True, check=False)
+    deadline = time.monotonic() + 120
+    while (done := run()).returncode != 0:
+        assert time.monotonic() < deadline, done.stderr

@@ -14,6 +14,7 @@ import pytest
 
 from tests.deploy.installed import ROOT
 from tests.deploy.machine import Machine, machine, reason_unavailable
+from tests.end_to_end.helpers.pages import block
 
 PYTHON = Path("/usr/bin/python3.11")
 UNAVAILABLE = reason_unavailable() or (None if PYTHON.exists() else "python3.11, Debian 12's, is not installed")
@@ -54,10 +55,7 @@ def copy(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
 
 def first_node() -> list[list[str]]:
     """Return the commands of the installation page for the first node."""
-    page = (ROOT / "docs" / "installation.md").read_text("utf-8")
-    section = page.partition("\n## The first node\n")[2].partition("\n## ")[0]
-    [block] = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    return [shlex.split(line) for line in block.splitlines()]
+    return [shlex.split(line) for line in block("installation.md", "The first node", "sh").splitlines()]
 
 
 def state(copy: Machine, name: str) -> str:
@@ -83,7 +81,7 @@ def test_the_package_is_installed_run_upgraded_and_purged(copy: Machine, package
 
 
 def check_files(copy: Machine) -> None:
-    assert "(1)" in copy.run("man", "--whatis", "replicator-node")
+    assert copy.exists("/usr/share/man/man1/replicator-node.1.gz")
     for file in (
         "/usr/share/bash-completion/completions/replicator",
         "/usr/share/zsh/vendor-completions/_replicator",
