@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup tools run demo test lint pytest soak soak-commit soak-processes fuzz bench bench-peers bench-spark lock clean
+.PHONY: help setup tools run demo test lint pytest soak soak-commit soak-processes fuzz bench bench-peers bench-spark wheel deb man lock clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -70,10 +70,20 @@ bench-peers: setup ## the same loads for two nodes, a Dovecot pair and a Cyrus p
 bench-spark: setup ## what audits of whole nodes cost at 1, 3 and 10 million messages each
 	$(BIN)/python -m benchmarks.spark
 
+wheel: setup ## the wheel, in dist/
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
+deb: setup ## the Debian package, in dist/; it brings its own Python libraries
+	@PYTHON=$(BIN)/python deploy/debian/build dist
+
+man: setup ## the manual pages, in dist/man/
+	@$(BIN)/python -m replicator.cli.manual dist/man
+
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(if $(UPGRADE),--upgrade)
 lock: tools ## pin what is installed, with the hashes of all its files; UPGRADE=1 takes the newest versions
 	@$(LOCK) --group build --output-file constraints-build.txt
 	@$(LOCK) --constraint constraints-build.txt pyproject.toml --all-extras --group dev --output-file constraints.txt
+	@$(LOCK) --constraint constraints.txt pyproject.toml --extra inventory --output-file constraints-node.txt
 	@$(LOCK) --group tools --output-file constraints-tools.txt
 
 clean: ## remove the environment; mail under var/ stays

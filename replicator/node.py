@@ -57,6 +57,7 @@ from replicator.runtime.metrics import (
     RefusalMetrics,
 )
 from replicator.runtime.objects import ObjectStore
+from replicator.runtime.service_manager import ServiceManager
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
 from replicator.store.checkpoints.archive import Archive
@@ -83,16 +84,17 @@ async def run_node(
     new_cluster: bool = False,
     reloads: AsyncIterator[object] | None = None,
     stopping: trio.Event | None = None,
+    manager: ServiceManager | None = None,
 ) -> None:
     """Run a node until cancelled, or in order until `stopping` is set. `ready` is called once all listeners accept.
 
     With `new_cluster`, a node with a new database begins a new cluster and waits for no other node. At each item of
-    `reloads`, the node reads its certificates again.
+    `reloads`, the node reads its certificates again. `manager` hears of that, and that the node is alive.
 
     Raises ConfigError if a certificate cannot be used or the database is another node's, DataError if the data
     directory cannot be used, and OSError if an address cannot be listened on.
     """
-    environment = environment or Environment()
+    environment, manager = environment or Environment(), manager or ServiceManager()
     make_directory(config.node.data)
     origin = environment.new_origin(config.node.id)
     check_none(config.node.database)
@@ -126,7 +128,7 @@ async def run_node(
         user_table = _user_table(config, mail, store, environment)
         tokens = AccessTokens(config.oauth, keys, environment.clock_ms) if config.oauth and keys else None
         doors = Doors(config, CoreServices(mail, store, users, tokens, refusals), registry)
-        reloading = Reloading(certificates, environment, _file_of(keys, config), doors.reload)
+        reloading = Reloading(certificates, environment, _file_of(keys, config), doors.reload, manager)
         report = StatusReporter(
             coordinator,
             store,
@@ -156,6 +158,7 @@ async def run_node(
         async with own_socket(config.node.own_socket) as own, trio.open_nursery() as nursery:
             listeners = [(await listen(address) if address else own, handler) for address, handler in handlers]
             nursery.start_soon(LoopWatch(LoopMetrics(registry)).run)
+            nursery.start_soon(manager.beat, store.flush)
             nursery.start_soon(coordinator.run)
             await nursery.start(report.run, config.mastership.heartbeat_s)
             for run in _runs(keys, user_table):

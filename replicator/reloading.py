@@ -15,6 +15,7 @@ from replicator.errors import ConfigError
 from replicator.network.certificates import Certificates
 from replicator.oauth import ProviderKeys
 from replicator.runtime.environment import Environment
+from replicator.runtime.service_manager import ServiceManager
 from replicator.status import CertificateStatus
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ PAUSE_S = 1.0
 class Reloading:
     """The reading again of a node's certificates, and of the file of `keys`. Belongs to the event loop.
 
-    `elsewhere` has the node's other processes read them, too, and may raise ConfigError.
+    `elsewhere` has the node's other processes read them, too, and may raise ConfigError. `manager` is told of readings.
     """
 
     def __init__(
@@ -35,7 +36,9 @@ class Reloading:
         environment: Environment,
         keys: ProviderKeys | None = None,
         elsewhere: Callable[[], Awaitable[None]] | None = None,
+        manager: ServiceManager | None = None,
     ) -> None:
+        self._manager = manager or ServiceManager()
         self._certificates = certificates
         self._elsewhere = elsewhere
         self._keys = keys
@@ -58,7 +61,8 @@ class Reloading:
         number = self._asked
         async with self._turn:
             if self._answered < number:
-                await self._read()
+                with self._manager.reloading():
+                    await self._read()
         if self._problem is not None:
             raise ConfigError(str(self._problem)) from self._problem
         return self.shown()

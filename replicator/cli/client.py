@@ -10,7 +10,7 @@ import json
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -114,6 +114,14 @@ class NodeClient:
     def status(self) -> NodeStatus:
         """Return the status of the node and its links."""
         return self._parsed(_node_status, self._ask("GET", "/api/v1/status"))
+
+    def check_alive(self) -> None:
+        """Return if the node's process answers."""
+        self._ask("GET", "/livez")
+
+    def reasons_of_ill_health(self) -> list[str]:
+        """Return why clients should not be sent to the node; nothing if it is healthy."""
+        return self._parsed(_reasons, self._ask("GET", "/healthz", accepted=(HTTPStatus.SERVICE_UNAVAILABLE,)))
 
     def mailboxes(self, user: str) -> list[MailboxStatus]:
         """Return the user's mailboxes."""
@@ -234,6 +242,8 @@ class NodeClient:
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = "message/rfc822",
+        *,
+        accepted: Collection[int] = (),
     ) -> object:
         target = f"{path}?{urlencode(query)}" if query else path
         headers = {} if body is None else {"Content-Type": content_type}
@@ -247,7 +257,7 @@ class NodeClient:
             self._connection.close()
             raise UnreachableError(self._url, _why_unreachable(self._url, error)) from error
         document = self._parsed(json.loads, answer)
-        if response.status >= HTTPStatus.BAD_REQUEST:
+        if response.status >= HTTPStatus.BAD_REQUEST and response.status not in accepted:
             detail = document.get("detail") if isinstance(document, dict) else None
             raise RefusedError(self._url, str(detail or response.reason), response.status)
         return document
@@ -303,6 +313,13 @@ def _why_unreachable(url: NodeUrl, error: OSError | http.client.HTTPException) -
 
 def _segment(text: str) -> str:
     return quote(text, safe="")
+
+
+def _reasons(document: object) -> list[str]:
+    fields = cast("_Object", document)
+    if fields["healthy"]:
+        return []
+    return [str(reason) for reason in fields.get("reasons", ["not healthy; it tells why to those who have a token"])]
 
 
 def _node_status(document: object) -> NodeStatus:

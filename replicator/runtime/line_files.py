@@ -21,8 +21,8 @@ def edit_lines(
 ) -> None:
     """Replace the lines of a file, line ends included, by the result of `change`. Blocks.
 
-    With `create`, a missing file counts as empty, and the new one is readable by its owner only. Raises OSError, and
-    the errors of `read` and `change`.
+    With `create`, a missing file counts as empty, and the new one is readable by its owner only: who runs this, or, if
+    that is root, the owner of the directory. Raises OSError, and the errors of `read` and `change`.
     """
     path = path.resolve()  # replace the target of a symbolic link, not the link
     with _locked(path.parent):
@@ -53,15 +53,16 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Replace the file by a new one with the same owner and mode."""
+    """Replace the file by a new one with the same owner and mode; what root creates gets the directory's owner."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with open(descriptor, "wb") as stream:  # noqa: PTH123 - it is open already
-            if path.exists():
-                old = path.stat()
+            old = path.stat() if path.exists() else None
+            if old is not None:
                 os.fchmod(descriptor, old.st_mode & 0o7777)
-                if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-                    os.fchown(descriptor, old.st_uid, old.st_gid)
+            owned = old or (path.parent.stat() if os.geteuid() == 0 else None)  # else the node could not read it
+            if owned is not None and (owned.st_uid, owned.st_gid) != (os.geteuid(), os.getegid()):
+                os.fchown(descriptor, owned.st_uid, owned.st_gid)
             stream.write(data)
             stream.flush()
             os.fsync(descriptor)

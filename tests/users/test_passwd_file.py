@@ -123,6 +123,18 @@ def test_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["p"]  # noqa: PTH208 - names are what counts
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="files that belong to others need root")
+def test_what_root_creates_belongs_to_the_owner_of_the_directory(tmp_path: Path) -> None:
+    """The node that reads it runs as that user."""
+    os.chown(tmp_path, 12345, 12346)
+    add_user(tmp_path / "p", "a", "pw", scheme="PLAIN")
+    made = (tmp_path / "p").stat()
+    assert (made.st_uid, made.st_gid, stat.S_IMODE(made.st_mode)) == (12345, 12346, 0o600)
+    os.chown(tmp_path / "p", 0, 12346)
+    delete_user(tmp_path / "p", "a")
+    assert ((tmp_path / "p").stat().st_uid, (tmp_path / "p").stat().st_gid) == (0, 12346)
+
+
 def test_mode_and_symbolic_links_are_kept(file: Path) -> None:
     file.chmod(0o640)
     link = file.with_name("link")

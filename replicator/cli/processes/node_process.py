@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import logging
 import os
@@ -24,6 +25,7 @@ from replicator.node import run_node, umask_of
 from replicator.replication.rebuild.rebuilder import RebuildError
 from replicator.runtime.garbage import set_garbage_aside
 from replicator.runtime.log_lines import LogSettings, log_to_stderr
+from replicator.runtime.service_manager import ServiceManager
 from replicator.store.db.damage import DatabaseDamagedError
 
 log = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ def run_process(
     ConfigurationError, CommandError.
     """
     log_to_stderr(log_settings)
+    faulthandler.enable()  # the watchdog of a service manager sends SIGABRT: the log then has where each thread stood
     os.umask(umask_of(config))
     set_garbage_aside()  # the event loop does not run yet: nobody waits for the tenth of a second
     with ending_in_one_line(file, "the node cannot run"):
@@ -71,8 +74,9 @@ def ending_in_one_line(file: Path, what: str) -> Iterator[None]:
 
 
 async def _run(config: Config, asked: Sequence[int], *, new_cluster: bool, until_stdin_closes: bool) -> None:
+    manager = ServiceManager.of_environment(os.environ)
     async with trio.open_nursery() as nursery:
-        ending = _Ending(nursery.cancel_scope)
+        ending = _Ending(nursery.cancel_scope, manager)
         await nursery.start(_end_on_signal, ending)
         if asked:
             ending.begin(signal.Signals(asked[0]).name)
@@ -80,7 +84,12 @@ async def _run(config: Config, asked: Sequence[int], *, new_cluster: bool, until
             nursery.start_soon(_end_on_end_of_stdin, ending)
         with trio.open_signal_receiver(signal.SIGHUP) as reloads:
             await run_node(
-                config, ready=ending.ready, new_cluster=new_cluster, reloads=reloads, stopping=ending.stopping
+                config,
+                ready=ending.ready,
+                new_cluster=new_cluster,
+                reloads=reloads,
+                stopping=ending.stopping,
+                manager=manager,
             )
         nursery.cancel_scope.cancel()
 
@@ -88,17 +97,20 @@ async def _run(config: Config, asked: Sequence[int], *, new_cluster: bool, until
 class _Ending:
     """The end of the node: at once while it starts, and in order once it runs."""
 
-    def __init__(self, scope: trio.CancelScope) -> None:
+    def __init__(self, scope: trio.CancelScope, manager: ServiceManager) -> None:
         self._scope = scope
+        self._manager = manager
         self._is_ready = False
         self.stopping = trio.Event()
 
     def ready(self) -> None:
         self._is_ready = True
         _say_ready()
+        self._manager.ready()
 
     def begin(self, why: str) -> None:
         log.info("%s: the node is stopping", why)
+        self._manager.stopping()
         if self._is_ready:
             self.stopping.set()
         else:

@@ -21,6 +21,7 @@ import trustme
 
 from replicator.config import Address, CertificateConfig, Config, ListenConfig, ProxyConfig, default_config
 from tests.end_to_end.helpers.in_process import free_ports, running
+from tests.end_to_end.helpers.pages import block, put
 
 HAPROXY = shutil.which("haproxy")
 pytestmark = pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed: apt-get install haproxy")
@@ -40,19 +41,26 @@ def haproxy_file(front: ListenConfig, back: ListenConfig) -> str:
 @asynccontextmanager
 async def behind_haproxy(config: Config, directory: Path) -> AsyncIterator[ListenConfig]:
     """Run a node and HAProxy, and yield the addresses of the latter."""
-    assert HAPROXY is not None
     imap, imaps, lmtp = (Address("127.0.0.1", port) for port in free_ports(3))
     front = ListenConfig(imap=imap, imaps=imaps, lmtp=lmtp)
-    file = directory / "haproxy.cfg"
-    file.write_text(haproxy_file(front, config.listen), "utf-8")
     with trio.fail_after(60):
-        async with running([config]), trio.open_nursery() as nursery:
-            command = [HAPROXY, "-db", "-f", str(file)]
-            await nursery.start(partial(trio.run_process, command, stderr=subprocess.DEVNULL))
-            for address in (imap, imaps, lmtp):
-                await reachable(address)
+        async with running([config]), haproxy(haproxy_file(front, config.listen), directory, imap, imaps, lmtp):
             yield front
-            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def haproxy(text: str, directory: Path, *addresses: Address) -> AsyncIterator[None]:
+    """Run HAProxy with a configuration, by which it listens at these addresses."""
+    assert HAPROXY is not None
+    file = directory / "haproxy.cfg"
+    file.write_text(text, "utf-8")
+    async with trio.open_nursery() as nursery:
+        command = [HAPROXY, "-db", "-f", str(file)]
+        await nursery.start(partial(trio.run_process, command, stderr=subprocess.DEVNULL))
+        for address in addresses:
+            await reachable(address)
+        yield
+        nursery.cancel_scope.cancel()
 
 
 async def reachable(address: Address) -> None:
@@ -82,22 +90,68 @@ def use_mail(front: ListenConfig, context: ssl.SSLContext) -> bytes:
         return data[0][1]
 
 
+def node_for_proxies(directory: Path) -> tuple[Config, ssl.SSLContext]:
+    """Return a node with alice, and what its clients trust."""
+    ca = trustme.CA()
+    issued = ca.issue_cert("127.0.0.1")
+    ca.cert_pem.write_to_path(directory / "ca.pem")
+    issued.cert_chain_pems[0].write_to_path(directory / "mail.pem")
+    issued.private_key_pem.write_to_path(directory / "mail.key")
+    context = ssl.create_default_context()
+    ca.configure_trust(context)
+    (directory / "users.passwd").write_text("alice:{PLAIN}secret\n", "utf-8")
+    imap, imaps, lmtp, http = (Address("127.0.0.1", port) for port in free_ports(4))
+    config = replace(
+        default_config("dc1", directory, listen=ListenConfig(imap=imap, imaps=imaps, lmtp=lmtp, http=http)),
+        certificates=(CertificateConfig(directory / "mail.pem", directory / "mail.key"),),
+        proxy=ProxyConfig((ip_network("127.0.0.1"),)),
+    )
+    return config, context
+
+
+def test_haproxy_finds_no_fault_with_the_page(tmp_path: Path) -> None:
+    assert HAPROXY is not None
+    node_for_proxies(tmp_path)
+    page = put(block("operations.md", "Behind HAProxy"), ("/etc/haproxy/ca.pem", f"{tmp_path}/ca.pem"))
+    (tmp_path / "haproxy.cfg").write_text(page, "utf-8")
+    command = [HAPROXY, "-c", "-f", str(tmp_path / "haproxy.cfg")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+async def test_haproxy_sends_clients_to_nodes_that_are_healthy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of the page's nodes runs. Here its HTTP listener is on loopback, where it speaks no TLS."""
+    config, context = node_for_proxies(tmp_path)
+    front, away = (Address("127.0.0.1", port) for port in free_ports(2))
+    assert config.listen.http is not None
+    page = put(
+        block("operations.md", "Behind HAProxy"),
+        ("bind :993", f"bind {front}"),
+        (" port 1080 check-ssl verify required ca-file /etc/haproxy/ca.pem verifyhost mail.example.org", ""),
+        ("server dc1 10.1.0.11:993", f"server dc1 {away} port {away.port}"),
+        ("server dc2 10.1.0.12:993", f"server dc2 {config.listen.imaps} port {config.listen.http.port}"),
+    )
+
+    def log_in() -> bool:
+        try:
+            with imaplib.IMAP4_SSL(*front, ssl_context=context) as client:
+                return client.login("alice", "secret")[0] == "OK"
+        except OSError:  # of the node that does not run, before it was checked
+            return False
+
+    with caplog.at_level(logging.INFO), trio.fail_after(60):
+        async with running([config]), haproxy(page, tmp_path, front):
+            while not await trio.to_thread.run_sync(log_in):  # noqa: ASYNC110 - of HAProxy
+                await trio.sleep(0.1)
+    assert "login ok user=alice client=127.0.0.1" in caplog.text
+
+
 async def test_limits_logs_and_trace_headers_name_the_client_behind_haproxy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ca = trustme.CA()
-    issued = ca.issue_cert("127.0.0.1")
-    issued.cert_chain_pems[0].write_to_path(tmp_path / "mail.pem")
-    issued.private_key_pem.write_to_path(tmp_path / "mail.key")
-    context = ssl.create_default_context()
-    ca.configure_trust(context)
-    (tmp_path / "users.passwd").write_text("alice:{PLAIN}secret\n", "utf-8")
-    imap, imaps, lmtp = (Address("127.0.0.1", port) for port in free_ports(3))
-    config = replace(
-        default_config("dc1", tmp_path, listen=ListenConfig(imap=imap, imaps=imaps, lmtp=lmtp)),
-        certificates=(CertificateConfig(tmp_path / "mail.pem", tmp_path / "mail.key"),),
-        proxy=ProxyConfig((ip_network("127.0.0.1"),)),
-    )
+    config, context = node_for_proxies(tmp_path)
     with caplog.at_level(logging.INFO):
         async with behind_haproxy(config, tmp_path) as front:
             mail = await trio.to_thread.run_sync(use_mail, front, context)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import imaplib
 import os
 import pwd
-import re
 import shutil
 import smtplib
 import socket
@@ -33,8 +32,8 @@ from replicator.config import (
 )
 from replicator.http.tokens import Role, add_token
 from tests.end_to_end.helpers.in_process import free_ports, running
+from tests.end_to_end.helpers.pages import block, put
 
-PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
 NGINX, DOVECOT = shutil.which("nginx", path="/usr/sbin:/usr/bin"), Path("/usr/sbin/dovecot")
 NGINX_MAIL = Path("/usr/lib/nginx/modules/ngx_mail_module.so")
 DOVECOT_PARTS = ("imap-login", "lmtp", "modules/auth/libauthdb_lua.so")
@@ -49,20 +48,6 @@ USERS = "alice:{PLAIN}secret::::::cluster=east\nbob:{PLAIN}secret::::::cluster=w
 """Without the name of a cluster, carol has mail in none."""
 
 PATIENCE_S = 60.0
-
-
-def block(kind: str) -> str:
-    """Return the page's block of code of this kind."""
-    [text] = re.findall(rf"```{kind}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    return str(text)
-
-
-def put(text: str, *changes: tuple[str, str]) -> str:
-    """Replace what the page says by what holds here."""
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    return text
 
 
 @asynccontextmanager
@@ -155,7 +140,7 @@ async def test_nginx_passes_clients_to_the_cluster_of_their_mail(
     async with site(tmp_path, ProxyConfig(loopback, loopback)) as (config, token):
         front, asking = (Address("127.0.0.1", port) for port in free_ports(2))
         text = put(
-            block("nginx"),
+            block("scaling.md", "nginx", "nginx"),
             ("server dc1.example.org:1080;", f"server {config.listen.http};"),
             ("        server dc2.example.org:1080;\n", ""),
             ("https://nodes", "http://nodes"),
@@ -193,9 +178,11 @@ def home() -> Iterator[Path]:
 async def test_dovecot_passes_clients_and_mail_to_the_cluster_of_their_users(tmp_path: Path, home: Path) -> None:
     async with site(tmp_path, ProxyConfig()) as (config, token):
         imap, lmtp = (Address("127.0.0.1", port) for port in free_ports(2))
-        script = put(block("lua"), ("127.0.0.1:1080", str(config.listen.http)), ("TOKEN", token))
+        script = put(
+            block("scaling.md", "Dovecot", "lua"), ("127.0.0.1:1080", str(config.listen.http)), ("TOKEN", token)
+        )
         (home / "where.lua").write_text(script, "utf-8")
-        page = put(block("dovecot"), ("/etc/dovecot/where.lua", str(home / "where.lua")))
+        page = put(block("scaling.md", "Dovecot", "dovecot"), ("/etc/dovecot/where.lua", str(home / "where.lua")))
         (home / "dovecot.conf").write_text(page + dovecot_here(home, imap, lmtp), "utf-8")
         command = [str(DOVECOT), "-F", "-c", str(home / "dovecot.conf")]
         async with started(command, imap, home / "output.log"):

@@ -1,0 +1,40 @@
+"""`replicator health`: whether a node serves clients well, for scripts and for whatever watches a container."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from replicator.cli.client import NodeClient
+from replicator.cli.output import echo_json
+from replicator.cli.target import CommandError, one_node, token_option
+
+ANSWER_S = 10.0  # a node tries its disk for five seconds before it calls it broken
+
+
+@click.command()
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
+@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
+@token_option
+@click.option("--live", is_flag=True, help="Ask only whether the node's process answers.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def health(config_file: Path | None, url: str | None, *, live: bool, as_json: bool) -> None:
+    """Tell whether clients should be sent to the node: exit code 0, or 1 with the reasons.
+
+    A node that has just started, and has yet to catch up with the others, is not healthy. With --live, exit code 0
+    means that the process answers; a restart would not make a live node healthy.
+    """
+    node = one_node(config_file, url)
+    with NodeClient(node, timeout_s=ANSWER_S) as client:
+        if live:
+            client.check_alive()
+        reasons = [] if live else client.reasons_of_ill_health()
+    if as_json:
+        echo_json({"live": True} if live else {"healthy": not reasons, "reasons": reasons})
+        if reasons:
+            raise click.exceptions.Exit(1)
+    elif reasons:
+        raise CommandError(f"{node.name}: {'; '.join(reasons)}")
+    else:
+        click.echo(f"{node.name} {'answers' if live else 'is healthy'}")

@@ -1,0 +1,1 @@
+"""`deploy/` and what is built of it: wheel, Debian package, units, containers."""
