@@ -37,6 +37,7 @@ from replicator.oauth import AccessTokens, ProviderKeys, key_source
 from replicator.reloading import Reloading
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
+from replicator.replication.node_metrics import NodeMetrics
 from replicator.replication.node_status import StatusReporter
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
@@ -46,7 +47,6 @@ from replicator.runtime.environment import Environment
 from replicator.runtime.file_modes import PRIVATE_DIRECTORY, exposed_directory, exposed_file, umask_for
 from replicator.runtime.loop_watch import LoopWatch
 from replicator.runtime.metrics import (
-    AttachmentMetrics,
     HttpMetrics,
     ImapMetrics,
     LmtpMetrics,
@@ -54,6 +54,7 @@ from replicator.runtime.metrics import (
     OauthMetrics,
     QuotaMetrics,
     RefusalMetrics,
+    ReplicationMetrics,
 )
 from replicator.runtime.objects import ObjectStore
 from replicator.store.attachments.disk import DiskFiles
@@ -98,10 +99,10 @@ async def run_node(
         certificates, archive = _certificates_of(config), archive_of(config, environment)
         _warn_of_exposed(config, certificates)
         has_begun = await _claim(store, config, new_cluster=new_cluster)
-        registry = CollectorRegistry()
+        registry = _registry()
         keys = _provider_keys_of(config, certificates, environment, registry)
         tls = Tls(certificates)
-        metrics, refusals = AttachmentMetrics(registry), RefusalMetrics(registry)
+        refusals = RefusalMetrics(registry)
         coordinator = Coordinator(
             config,
             store,
@@ -109,7 +110,7 @@ async def run_node(
             tls.dial,
             certified,
             archive=archive,
-            metrics=metrics,
+            metrics=ReplicationMetrics(registry),
             refusals=refusals,
             is_new=not has_begun,
         )
@@ -124,17 +125,15 @@ async def run_node(
         tokens = AccessTokens(config.oauth, keys, environment.clock_ms) if config.oauth and keys else None
         doors = Doors(config, CoreServices(mail, store, users, tokens, refusals), registry)
         reloading = Reloading(certificates, environment, _file_of(keys, config), doors.reload)
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
         report = StatusReporter(
             coordinator,
             store,
             environment,
-            registry,
             problems=lambda: [*users.unreadable(), *doors.problems()],
             certificates=reloading.shown,
         )
         tasks = tasks_of(store, coordinator, environment)
+        metrics = NodeMetrics(registry, report, coordinator, store, environment, users=users.summary, tasks=tasks.state)
         handlers = _doors(
             config,
             certificates,
@@ -154,7 +153,8 @@ async def run_node(
             listeners = [(await listen(address) if address else own, handler) for address, handler in handlers]
             nursery.start_soon(LoopWatch(LoopMetrics(registry)).run)
             nursery.start_soon(coordinator.run)
-            await nursery.start(report.run, config.mastership.heartbeat_s)
+            await nursery.start(metrics.run, config.mastership.heartbeat_s)
+            nursery.start_soon(report.run)
             if keys is not None:
                 nursery.start_soon(keys.run)
             nursery.start_soon(tasks.run)
@@ -175,6 +175,14 @@ async def run_node(
             if config.plain_links:
                 log.warning('links are not encrypted, and any node that can connect is believed: [tls] mode is "none"')
             ready()
+
+
+def _registry() -> CollectorRegistry:
+    """Return a registry with the usual metrics of the process and of Python."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    return registry
 
 
 def _users_of(config: Config, environment: Environment) -> UserDirectory:
