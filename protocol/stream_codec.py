@@ -61,8 +61,8 @@ def is_large(frame: Frame) -> bool:
 class Decoder:
     """Decoder of the peer's bytes into commands and replies. `limits` bound its memory, whatever the peer sends.
 
-    A ProtocolError ends the decoder: the rest of the stream cannot be told from commands, so every later call raises
-    the same error.
+    `line_bytes` counts what it was fed, `plain_bytes` what that was without blocks and compression. A ProtocolError
+    ends the decoder: the rest of the stream cannot be told from commands, so every later call raises the same error.
     """
 
     def __init__(self, limits: FrameLimits = WIRE_LIMITS) -> None:
@@ -70,6 +70,7 @@ class Decoder:
         self._blocks: BlockReader | None = None
         self._decompressor: Decompressor | None = None
         self._error: ProtocolError | None = None
+        self.line_bytes = self.plain_bytes = 0
 
     def feed(self, data: bytes) -> Iterator[Item]:
         """Take bytes and return an iterator over the complete items, in order; exhaust it before the next call.
@@ -87,6 +88,7 @@ class Decoder:
         """
         if self._error is not None:
             raise self._error
+        self.line_bytes += len(data)
         if self._blocks is None:
             self._receive(data)
         else:
@@ -98,13 +100,13 @@ class Decoder:
         assert self._blocks is None, "a stream has one sequence of blocks"
         assert self._decompressor is None, "a stream is compressed inside of its blocks"
         self._blocks = BlockReader()
-        self._blocks.receive(self._framer.detach())
+        self._blocks.receive(self._detached())
 
     def start_decompression(self) -> None:
         """Treat all bytes after the last item as one zstd stream, including those that were fed already."""
         assert self._decompressor is None, "a stream is compressed once"
         self._decompressor = Decompressor()
-        self._decompressor.receive(self._framer.detach())
+        self._decompressor.receive(self._detached())
 
     def _items(self, frames: Iterator[Frame | ContinuationNeeded | None]) -> Iterator[Item]:
         try:
@@ -139,7 +141,20 @@ class Decoder:
             raise
 
     def _receive(self, data: bytes) -> None:
-        (self._framer if self._decompressor is None else self._decompressor).receive(data)
+        if self._decompressor is None:
+            self._frame(data)
+        else:
+            self._decompressor.receive(data)
+
+    def _frame(self, data: bytes) -> None:
+        self.plain_bytes += len(data)
+        self._framer.receive(data)
+
+    def _detached(self) -> bytes:
+        """Return the bytes that were taken for plain ones, and are not."""
+        data = self._framer.detach()
+        self.plain_bytes -= len(data)
+        return data
 
     def _next_block(self) -> bool:
         """Read the next block. Return False if there is none, or the stream has no blocks."""
@@ -154,20 +169,22 @@ class Decoder:
         data = None if self._decompressor is None else self._decompressor.step()
         if data is None:
             return None
-        self._framer.receive(data)
+        self._frame(data)
         return len(data)
 
 
 class Encoder:
     """Encoder of commands and replies. Each call returns a complete unit: the peer can read all of it once it is sent.
 
-    A value that the protocol cannot express raises ValueError, and then nothing has been encoded.
+    A value that the protocol cannot express raises ValueError, and then nothing has been encoded. `plain_bytes` counts
+    what was encoded, `line_bytes` what that has become by compression and blocks.
     """
 
     def __init__(self, limits: FrameLimits = WIRE_LIMITS) -> None:
         self._limits = limits
         self._blocks: BlockWriter | None = None
         self._compressor: zstandard.ZstdCompressionObj | None = None
+        self.line_bytes = self.plain_bytes = 0
 
     def request(self, tag: str | None, command: Command) -> bytes:
         """Encode a command; `tag` is None if no reply is wanted."""
@@ -198,6 +215,10 @@ class Encoder:
         self._compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
 
     def _encoded(self, data: bytes) -> bytes:
+        self.plain_bytes += len(data)
         if self._compressor is not None:
             data = self._compressor.compress(data) + self._compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
-        return data if self._blocks is None else self._blocks.write(data)
+        if self._blocks is not None:
+            data = self._blocks.write(data)
+        self.line_bytes += len(data)
+        return data

@@ -37,6 +37,7 @@ from replicator.oauth import AccessTokens, ProviderKeys, key_source
 from replicator.reloading import Reloading
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
+from replicator.replication.node_metrics import NodeMetrics
 from replicator.replication.node_status import StatusReporter
 from replicator.replication.stories.stories import Stories
 from replicator.replication.tasks.registry import tasks_of
@@ -47,7 +48,6 @@ from replicator.runtime.environment import Environment
 from replicator.runtime.file_modes import PRIVATE_DIRECTORY, exposed_directory, exposed_file, umask_for
 from replicator.runtime.loop_watch import LoopWatch
 from replicator.runtime.metrics import (
-    AttachmentMetrics,
     HttpMetrics,
     ImapMetrics,
     LmtpMetrics,
@@ -55,6 +55,7 @@ from replicator.runtime.metrics import (
     OauthMetrics,
     QuotaMetrics,
     RefusalMetrics,
+    ReplicationMetrics,
 )
 from replicator.runtime.objects import ObjectStore
 from replicator.runtime.service_manager import ServiceManager
@@ -105,7 +106,7 @@ async def run_node(
         registry = _registry()
         keys = _provider_keys_of(config, certificates, environment, registry)
         tls = Tls(certificates)
-        metrics, refusals = AttachmentMetrics(registry), RefusalMetrics(registry)
+        refusals = RefusalMetrics(registry)
         coordinator = Coordinator(
             config,
             store,
@@ -113,7 +114,7 @@ async def run_node(
             tls.dial,
             certified,
             archive=archive,
-            metrics=metrics,
+            metrics=ReplicationMetrics(registry),
             refusals=refusals,
             is_new=not has_begun,
         )
@@ -133,11 +134,11 @@ async def run_node(
             coordinator,
             store,
             environment,
-            registry,
             problems=lambda: [*users.unreadable(), *doors.problems()],
             certificates=reloading.shown,
         )
         tasks = tasks_of(store, coordinator, environment)
+        metrics = NodeMetrics(registry, report, coordinator, store, environment, users=users.summary, tasks=tasks.state)
         handlers = _doors(
             config,
             certificates,
@@ -160,7 +161,8 @@ async def run_node(
             nursery.start_soon(LoopWatch(LoopMetrics(registry)).run)
             nursery.start_soon(manager.beat, store.flush)
             nursery.start_soon(coordinator.run)
-            await nursery.start(report.run, config.mastership.heartbeat_s)
+            await nursery.start(metrics.run, config.mastership.heartbeat_s)
+            nursery.start_soon(report.run)
             for run in _runs(keys, user_table):
                 nursery.start_soon(run)
             nursery.start_soon(tasks.run)
@@ -189,7 +191,7 @@ def _runs(keys: ProviderKeys | None, user_table: ClusterUsers | None) -> list[Ca
 
 
 def _registry() -> CollectorRegistry:
-    """Return a registry with the metrics of the process and of Python."""
+    """Return a registry with the usual metrics of the process and of Python."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)

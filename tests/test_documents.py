@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.headings import FENCED, anchors
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("benchmarks", "master_election", "protocol", "replicator", "resync", "spark", "tests")
@@ -16,8 +16,6 @@ DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 _FILE = re.compile(r"`((?:\w+/)*\w+\.(?:py|lark))`")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
-_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-_HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
 
 
 def test_named_files_exist() -> None:
@@ -50,7 +48,7 @@ def test_map_of_tasks_names_all_modules_that_start_tasks() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_between_documents_have_targets(document: Path) -> None:
-    for link, anchor in _LINK.findall(_FENCED.sub("", document.read_text("utf-8"))):
+    for link, anchor in _LINK.findall(FENCED.sub("", document.read_text("utf-8"))):
         target = document.parent.joinpath(link).resolve() if link else document
         assert target.exists(), f"{document} links to {link}"
         if anchor:
@@ -61,16 +59,3 @@ def test_anchors_match_the_rendered_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A mail's way\n\n## `status`: 2 columns\n\n```sh\n# none\n```\n\n## Same\n\n## Same\n", "utf-8")
     assert anchors(page) == {"a-mails-way", "status-2-columns", "same", "same-1"}
-
-
-@cache
-def anchors(document: Path) -> frozenset[str]:
-    """Return the anchors that a rendered page gives its headings: lower case, hyphens for spaces, no punctuation."""
-    found = set()
-    seen: Counter[str] = Counter()
-    for heading in _HEADING.findall(_FENCED.sub("", document.read_text("utf-8"))):
-        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
-        slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
-        found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
-        seen[slug] += 1
-    return frozenset(found)

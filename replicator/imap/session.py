@@ -197,6 +197,7 @@ class Session:
             limit = self.services.limits.imap_connections_per_user
             raise CommandFailedError(f"You have {limit} connections open, which is the limit", "LIMIT")
         self._login = login
+        self.services.metrics.sessions.inc()
         self.connection.welcome(self.services.max_message_bytes)
         return Completion("Logged in", f"CAPABILITY {self.capabilities()}")
 
@@ -247,6 +248,8 @@ class Session:
         """End the session, whatever the reason."""
         self.select(None)
         self.notify(None)
+        if self._login is not None:
+            self.services.metrics.sessions.dec()
         self._login = None
         self.ended = True
 

@@ -63,7 +63,7 @@ from replicator.replication.writes.read_your_writes import ReadYourWrites
 from replicator.replication.writes.requests import ChangeRequest
 from replicator.replication.writes.router import Router
 from replicator.runtime.environment import Environment
-from replicator.runtime.metrics import AttachmentMetrics, RefusalMetrics
+from replicator.runtime.metrics import RefusalMetrics, ReplicationMetrics
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
@@ -84,7 +84,7 @@ class Coordinator:
         *,
         archive: Archive | None = None,
         capabilities: tuple[str, ...] = (),
-        metrics: AttachmentMetrics | None = None,
+        metrics: ReplicationMetrics | None = None,
         refusals: RefusalMetrics | None = None,
         is_new: bool = False,
     ) -> None:
@@ -92,6 +92,7 @@ class Coordinator:
         self.config = config
         self.store = store
         self.sid = config.node.id
+        self._metrics = metrics = metrics or ReplicationMetrics()
         self.connections = Connections(
             config,
             store.origin,
@@ -138,13 +139,13 @@ class Coordinator:
             removed=config.node.removed,
             links=lambda: self.connections.links,
         )
-        self.handover = Handover(store, self.elections, self.mastership, config)
+        self.handover = Handover(store, self.elections, self.mastership, config, metrics.mastership)
         self.bodies = Bodies(
             store,
             environment,
             config.content,
             lambda: self.connections.links,
-            metrics or AttachmentMetrics(),
+            metrics.attachments,
         )
         self.prestage = Prestage(store, self.bodies, self._links_kept_up_with, config.durability.copies - 1)
         self.checkpoints = CheckpointSource(store, archive, environment.run_in_thread) if archive else LogAlone()
@@ -170,6 +171,7 @@ class Coordinator:
             self.prestage,
             met_others=self._met_others,
             wait_to_number=self.readiness.wait_to_number,
+            metrics=metrics.changes,
         )
         self.read_your_writes = ReadYourWrites(store, self.mastership)
         self.fork_scheduler = ForkScheduler(
@@ -397,6 +399,7 @@ class Coordinator:
         self.mastership.went_on()
 
     def _term_began(self, term: int) -> None:
+        self._metrics.mastership.terms.inc()
         self.mastership.term_began(term)
 
     def _routes_changed(self) -> None:

@@ -1,4 +1,4 @@
-"""The node's report about itself, for `status`, the JSON API and the metrics."""
+"""The node's report about itself, for `status`, the JSON API, health and the metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from functools import partial
 from importlib.metadata import version
 
 import trio
-from prometheus_client import CollectorRegistry
 
 from master_election.scopes import mailbox_of, user_of
 from protocol.values import Dot, covers
@@ -20,7 +19,6 @@ from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.rival_runs import PeerState
 from replicator.replication.mastership.mastership import Mastership
-from replicator.replication.node_metrics import NodeMetrics
 from replicator.runtime.environment import Environment
 from replicator.status import CertificateStatus, LinkStatus, MailboxStatus, NodeStatus
 from replicator.store.attachments.files import MissingError
@@ -53,11 +51,24 @@ class _Counts:
     mastered: int
 
 
+@dataclass(frozen=True, slots=True)
+class PeerLag:
+    """What a peer lacks of this node's log.
+
+    `is_heard`: by what the peer has reported since this node's start; otherwise by what it is known to have settled
+    before, which is on disk here.
+    """
+
+    state: PeerState
+    lag: Lag
+    is_heard: bool
+    needs_sync: bool
+
+
 class StatusReporter:
     """The report of this node, see `NodeReport`.
 
-    `run` keeps the metrics in `registry` up to date; `problems` returns further reasons why the node is unhealthy,
-    `certificates` those that are in use.
+    `problems` returns further reasons why the node is unhealthy, `certificates` those that are in use.
     """
 
     def __init__(
@@ -65,7 +76,6 @@ class StatusReporter:
         coordinator: Coordinator,
         store: Store,
         environment: Environment,
-        registry: CollectorRegistry,
         *,
         problems: Callable[[], Sequence[str]] = tuple,
         certificates: Callable[[], Sequence[CertificateStatus]] = tuple,
@@ -74,14 +84,12 @@ class StatusReporter:
         self._store = store
         self._environment = environment
         self._problems = problems
-        self._certificates = certificates
-        self._started_ms = environment.clock_ms()
-        self._metrics = NodeMetrics(registry, str(coordinator.config.node.data))
+        self.certificates = certificates
+        self.started_ms = environment.clock_ms()
         self._tried_at = -math.inf
         self._trying = trio.Lock()
         self._found_by_trial: str | None = None
-        self._version = version("mail-replicator")  # reads a file
-        store.listeners.append(self._metrics.committed)
+        self.version = version("mail-replicator")  # reads a file
 
     async def node_status(self) -> NodeStatus:
         """See `NodeReport`."""
@@ -93,8 +101,8 @@ class StatusReporter:
             sid=coordinator.sid,
             origin=self._store.origin,
             cluster=coordinator.config.node.cluster,
-            version=self._version,
-            started_ms=self._started_ms,
+            version=self.version,
+            started_ms=self.started_ms,
             clock_ms=self._environment.clock_ms(),
             component=mastership.table.component,
             root=coordinator.elections.machine.root,
@@ -122,15 +130,16 @@ class StatusReporter:
             copies=coordinator.config.durability.copies,
             when_short=coordinator.config.durability.when_short.value,
             copies_reachable=coordinator.durability.reachable,
-            not_serving=self._not_serving(),
+            not_serving=self.not_serving,
             no_room=await coordinator.disk_shortage.told(),
             links=await self._links(),
-            certificates=tuple(self._certificates()),
+            certificates=tuple(self.certificates()),
             search_texts=coordinator.bodies.search_texts.status,
         )
 
-    def _not_serving(self) -> tuple[str, ...]:
-        """Return the reason why clients are refused, in words, if they are."""
+    @property
+    def not_serving(self) -> tuple[str, ...]:
+        """The reason why clients are refused, in words, if they are."""
         problem = self._coordinator.admission.problem() or self._coordinator.readiness.problem()
         return () if problem is None else (problem,)
 
@@ -150,19 +159,29 @@ class StatusReporter:
 
     async def healthy(self) -> Sequence[str]:
         """See `NodeReport`: the database answers and takes a change, and nothing else is wrong."""
-        problems = [*self._problems(), *self._not_serving()]
+        problems = [*self._problems(), *self.not_serving]
         problems += map(str, (await self._coordinator.disk_shortage.told())[:1])
-        problems += filter(None, [await self._disk_problem()])
+        problems += filter(None, [await self.try_disk(timing.NODE_STATUS_TRY_EVERY_S)])
         if self._store.damage.found is not None:
             problems.append(f"the database is damaged: {self._store.damage.found}; {REMEDY}")
         return problems
 
-    async def _disk_problem(self) -> str | None:
-        """Return what the last trial of the disk has found. Whoever asks during one, or soon after, shares it."""
+    @property
+    def was_healthy(self) -> bool:
+        """True if `healthy` finds nothing, by the last trial of the disk."""
+        is_damaged = self._store.damage.found is not None
+        is_short = len(self._coordinator.disk_shortage) > 0
+        return not (self._problems() or self.not_serving or is_short or self._found_by_trial or is_damaged)
+
+    async def try_disk(self, every_s: float) -> str | None:
+        """Return what the last trial of the disk has found. Whoever asks during one, or soon after, shares it.
+
+        There is a new trial if the last one was `every_s` ago, or less if it failed.
+        """
         async with self._trying:
             since_s = trio.current_time() - self._tried_at
             found = self._found_by_trial
-            if since_s >= (timing.NODE_STATUS_RETRY_EVERY_S if found else timing.NODE_STATUS_TRY_EVERY_S):
+            if since_s >= (timing.NODE_STATUS_RETRY_EVERY_S if found else every_s):
                 self._found_by_trial = await self._try_disk()
                 self._tried_at = trio.current_time()
             return self._found_by_trial
@@ -186,20 +205,8 @@ class StatusReporter:
             return f"the disk has not completed a write for {timing.NODE_STATUS_WRITE_TIMEOUT_S:.0f} s"
         return None
 
-    async def run(self, interval_s: float, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Refresh the metrics until cancelled, and count what this node shows, so that no status has to wait for it.
-
-        It has started once the metrics have been refreshed, or could not be.
-        """
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._count)
-            await self._refresh()
-            task_status.started()
-            while True:
-                await trio.sleep(interval_s)
-                await self._refresh()
-
-    async def _count(self) -> None:
+    async def run(self) -> None:
+        """Count what this node shows, so that no status has to wait for it, until cancelled."""
         while True:
             with suppress(MailError):  # whoever asks for the status counts the rest, or hears why not
                 await self._store.tally(at_leisure=True)
@@ -213,51 +220,6 @@ class StatusReporter:
             return await self._store.tally()
         async with self._store.reader() as reader:
             return await reader.read(count_all)
-
-    async def _refresh(self) -> None:
-        self._metrics.refresh_certificates(self._certificates())
-        with suppress(DatabaseFailedError):  # metrics keep their values; `healthy` says why
-            entries, waiting = await self._store.read(queries.log_counts)
-            postponed = await self._store.read(postponed_count)
-            texts_lacking = await self._store.read(lacking_count)
-            self._metrics.refresh_serving(
-                serving=not self._not_serving(), without_room=len(self._coordinator.disk_shortage)
-            )
-            self._metrics.refresh_expunged(*await self._store.read(expunged.totals))
-            self._metrics.refresh_attachments(
-                self._coordinator.bodies.attachments_held, self._coordinator.bodies.attachments_to_heal
-            )
-            self._metrics.refresh_search_texts(self._coordinator.bodies.search_texts.status)
-            overdue = self._coordinator.overdue_entries
-            self._metrics.refresh_overdue(
-                predecessor=overdue.entries(of_branches=False),
-                join=overdue.entries(of_branches=True),
-                doubts=overdue.doubts,
-            )
-            mastered = self._coordinator.mastership.masters.own_count
-            copies = self._coordinator.durability.reachable
-            self._metrics.refresh(
-                await self._links(),
-                waiting=waiting,
-                postponed=postponed,
-                texts_lacking=texts_lacking,
-                mastered=mastered,
-                copies=copies,
-                info=self._info(),
-            )
-            checkpoint = self._coordinator.log_truncation.checkpoint_status()
-            self._metrics.refresh_log(entries, checkpoint, self._environment.clock_ms())
-
-    def _info(self) -> dict[str, str]:
-        """Return the labels of `replicator_info`."""
-        election = self._coordinator.elections.machine
-        return {
-            "sid": self._coordinator.sid,
-            "cluster": self._coordinator.config.node.cluster,
-            "version": self._version,
-            "root": election.root or "",
-            "term": str(election.term),
-        }
 
     def _mailbox(self, record: FolderRecord, chain: Chain) -> MailboxStatus:
         # A mailbox's own digest leaves out the folder's UIDVALIDITY.
@@ -277,24 +239,27 @@ class StatusReporter:
             master=self._coordinator.mastership.known_master(record.key(chain.user)),
         )
 
-    async def _links(self) -> tuple[LinkStatus, ...]:
+    async def peer_lags(self) -> list[PeerLag]:
+        """Return what each configured peer lacks of this node's log. Raises DatabaseFailedError."""
         states = list(self._coordinator.connections.peers.values())
-        contexts = [self._coordinator.feeds.context(state.config.id) for state in states]
+        heard = [self._coordinator.feeds.context(state.config.id) for state in states]
         settled = self._coordinator.settled_logs.known()  # survives restarts: a peer may be away during one
-        lags = await self._store.read(
-            lambda reader: [None if context is None else queries.lag(reader, context) for context in contexts]
-        )
+        contexts = [
+            settled[state.config.id] if context is None else context
+            for state, context in zip(states, heard, strict=True)
+        ]
+        lags = await self._store.read(lambda reader: [queries.lag(reader, context) for context in contexts])
         collected = self._store.collected
-        return tuple(
-            self._link(
-                state,
-                lag,
-                needs_sync=not covers(settled[state.config.id] if context is None else context, collected),
-            )
-            for state, context, lag in zip(states, contexts, lags, strict=True)
-        )
+        return [
+            PeerLag(state, lag, is_heard=said is not None, needs_sync=not covers(context, collected))
+            for state, said, context, lag in zip(states, heard, contexts, lags, strict=True)
+        ]
 
-    def _link(self, state: PeerState, lag: Lag | None, *, needs_sync: bool) -> LinkStatus:
+    async def _links(self) -> tuple[LinkStatus, ...]:
+        return tuple(map(self._link, await self.peer_lags()))
+
+    def _link(self, peer: PeerLag) -> LinkStatus:
+        state, lag = peer.state, peer.lag if peer.is_heard else None
         return LinkStatus(
             peer=state.config.id,
             address=str(state.config.address),
@@ -305,7 +270,7 @@ class StatusReporter:
             lag_bytes=None if lag is None else lag.size_bytes,
             lag_s=None if lag is None else self._age_s(lag),
             error=state.error,
-            needs_sync=needs_sync,
+            needs_sync=peer.needs_sync,
         )
 
     def _age_s(self, lag: Lag) -> float | None:

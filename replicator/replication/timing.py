@@ -419,6 +419,15 @@ NODE_STATUS_COUNT_S = 5.0
 NODE_STATUS_COUNT_ANEW_S = 3600.0
 """Between two counts of what the node shows, lest damage that came after the last one stays hidden."""
 
+# ---- node_metrics/node_metrics.py
+
+NODE_METRICS_TRY_EVERY_S = 30.0
+"""Between two trial writes for the metric of health, if nobody else asks and the last one succeeded."""
+NODE_METRICS_START_S = 2.0
+"""For what the first metrics need: what peers had settled, and the room on disks; then a node starts without."""
+NODE_METRICS_COUNT_EVERY_S = 10.0
+"""Between two looks at the room on disks and, at least, between two counts of what waits in the database."""
+
 # ---- rebuild/rebuilder.py
 
 REBUILD_REACH_S = 60.0

@@ -95,12 +95,14 @@ def open_scratch(directory: Path) -> BinaryIO:
 class Environment:
     """Clocks, randomness, thread runners and file access of one node.
 
-    `random` generates GUIDs, mailbox ids and origins; `clock_ms` is the wall clock. Waits use trio's clock, which
-    stands still while the machine sleeps; `suspended_s` tells for how long it has slept. Work given to
+    `random` generates GUIDs, mailbox ids and origins; `clock_ms` is the wall clock. `stopwatch_s` is for durations, in
+    any thread. Waits use trio's clock, which stands still while the machine sleeps; `suspended_s` tells for how long it
+    has slept. Work given to
     `run_until_cancelled` goes on in its thread after the caller is cancelled, and must do no harm there.
     """
 
     clock_ms: Callable[[], int] = wall_clock_ms
+    stopwatch_s: Callable[[], float] = time.monotonic
     suspended_s: Callable[[], float] = suspended_s
     random: random.Random = field(default_factory=random.SystemRandom)
     run_in_thread: ThreadRunner = run_in_thread

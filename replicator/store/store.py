@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from replicator.store.db.tally import NO_TALLY, Tally
 from replicator.store.db.transaction import Commit, Logged, Transaction
 from replicator.store.db.usage_cache import UsageCache
 from replicator.store.db.view_cache import Views
+from replicator.store.db.waiting_entries import WaitingEntries
 from replicator.store.db.writer import Writer
 from replicator.store.log import pending_resync
 
@@ -132,6 +133,7 @@ class Store:
                 self._connection,
                 origin=origin,
                 clock_ms=environment.clock_ms,
+                stopwatch_s=environment.stopwatch_s,
                 run_in_thread=environment.run_in_thread,
                 publish=self._publish,
                 damage=self.damage,
@@ -140,8 +142,7 @@ class Store:
             self.context = queries.log_context(self._connection)
             self.collected = queries.log_collected(self._connection)
             self.tail = Tail(queries.log_end(self._connection))
-            self._waiting = queries.log_waiting(self._connection)  # dot -> chain, of entries not applied
-            self._waiting_in = Counter(self._waiting.values())
+            self.waiting = WaitingEntries(queries.log_waiting(self._connection), environment.clock_ms)
             self._unsettled_after = pending_resync.unsettled_after(self._connection)
             self._opened = opened.pop_all()
         self._writing = trio.CancelScope(shield=True)
@@ -201,6 +202,11 @@ class Store:
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """See `Writer.submit`."""
         return await self._writer.submit(work)
+
+    @property
+    def queued(self) -> int:
+        """See `Writer.queued`."""
+        return self._writer.queued
 
     @property
     def last_time(self) -> int:
@@ -277,16 +283,16 @@ class Store:
 
     def has_waiting(self, chain_id: bytes) -> bool:
         """Return True if entries of the mailbox or tree wait for missing predecessors, or stand on another branch."""
-        return bool(self._waiting_in[chain_id])
+        return self.waiting.is_in(chain_id)
 
     def is_waiting(self, dot: Dot) -> bool:
         """Return True if the entry is in the log but this node does not show its effect."""
-        return dot in self._waiting
+        return dot in self.waiting
 
     def settled(self) -> dict[str, int]:
         """Return, per origin, the seq up to which all entries are or were in the log and their effect is shown here."""
         settled = dict(self.context)
-        for origin, seq in self._waiting:
+        for origin, seq in self.waiting:
             settled[origin] = min(settled[origin], seq - 1)
         for origin, seq in self._unsettled_after.items():
             settled[origin] = min(settled.get(origin, 0), seq)
@@ -299,7 +305,7 @@ class Store:
 
     async def wait_applied(self, dot: Dot, chain_id: bytes) -> None:
         """Return when this node shows the effect of an entry of the mailbox or tree."""
-        if self.context.get(dot.origin, 0) >= dot.seq and dot not in self._waiting:
+        if self.context.get(dot.origin, 0) >= dot.seq and dot not in self.waiting:
             return
         event = trio.Event()
         waiters = self._awaited.setdefault(dot, set())
@@ -322,27 +328,17 @@ class Store:
         """Reload the set of waiting entries from the database. Raises MailError."""
         await self.write(lambda tx: tx.reread_waiting(queries.log_waiting))
 
-    def waiting(self) -> Mapping[Dot, bytes]:
-        """Return the entries in the log whose effect this node does not show, with their mailboxes or trees."""
-        return self._waiting
-
-    def _note_waiting(self, dot: Dot, chain_id: bytes) -> None:
-        if dot not in self._waiting:
-            self._waiting[dot] = chain_id
-            self._waiting_in[chain_id] += 1
-
     def _note_shown(self, dot: Dot) -> None:
-        chain_id = self._waiting.pop(dot, None)
-        if chain_id is not None:
-            self._waiting_in[chain_id] -= 1
+        self.waiting.discard(dot)
         for event in self._awaited.pop(dot, ()):
             event.set()
 
     def _believe_disk(self, waiting: dict[Dot, bytes]) -> None:
-        for dot in self._waiting.keys() - waiting.keys():
+        for dot in self.waiting.keys() - waiting.keys():
             log.warning("%s:%d was counted as waiting, but does not wait", *dot)
             self._note_shown(dot)
-        self._waiting, self._waiting_in = waiting, Counter(waiting.values())
+        for dot, chain_id in waiting.items():
+            self.waiting.add(dot, chain_id)
 
     async def _publish(self, commit: Commit) -> None:
         for mailbox_id in commit.retired:
@@ -357,12 +353,14 @@ class Store:
         self.collected.update(commit.collected)
         if commit.unsettled_after is not None:
             self._unsettled_after = commit.unsettled_after
-        for item in commit.logged:
-            self._note_waiting(item.entry.dot, item.entry.mailbox_id)
-        for dot, chain_id in commit.revived.items():
-            self._note_waiting(dot, chain_id)
         from_log = (entry.dot for entry in commit.applied if entry.dot not in commit.adopted)
-        for dot in (*from_log, *commit.absorbed):
+        shown = dict.fromkeys((*from_log, *commit.absorbed))
+        for item in commit.logged:
+            if item.entry.dot not in shown:
+                self.waiting.add(item.entry.dot, item.entry.mailbox_id)
+        for dot, chain_id in commit.revived.items():
+            self.waiting.add(dot, chain_id)
+        for dot in shown:
             self._note_shown(dot)
         if commit.waiting is not None:
             self._believe_disk(commit.waiting)

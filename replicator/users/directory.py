@@ -167,6 +167,14 @@ class UserDirectory:
         self.refresh()
         return list(self._table.users) if self._table else []
 
+    def summary(self) -> tuple[int, int]:
+        """Return the number of users, in whichever cluster, and the digest of their table (`UserTable.digest`).
+
+        Both are 0 while the users are unknown.
+        """
+        self.refresh()
+        return (len(self._table.users), self._table.digest) if self._table else (0, 0)
+
     def quota_limits(self, user: str) -> QuotaLimits:
         """Return the limits on what the user's mail may take."""
         self.refresh()

@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,6 +34,9 @@ USER_MAX_BYTES = 254
 
 LINE_MAX_BYTES = 4096
 """Octets of a line that is kept in the cluster's table."""
+
+DIGEST_BYTES = 4
+"""Octets of the digest of a file: few enough for people to compare, and nobody learns a hash from them."""
 
 NO_HASH = "*"
 """Placeholder for a hash: the user logs in without a password, by a token or a certificate, or not at all."""
@@ -66,7 +70,8 @@ class UserTable:
     """Users of the file by folded name; None is an unusable hash, or none. `problems` name file and line.
 
     `quotas`: of the users whose lines set limits. `clusters`: of the users whose lines name one (`home_cluster`).
-    `secret`: what SECRET says.
+    `secret`: what SECRET says. `digest`: a number that is equal for files with the same lines of users and the same
+    secret, in whichever order.
     """
 
     users: dict[str, PasswordHash | None] = field(default_factory=dict)
@@ -74,6 +79,7 @@ class UserTable:
     quotas: dict[str, OwnLimits] = field(default_factory=dict)
     clusters: dict[str, str] = field(default_factory=dict)
     secret: bytes | None = field(default=None, repr=False)
+    digest: int = 0
 
 
 def read_users(path: Path) -> UserTable:
@@ -129,7 +135,12 @@ def _parsed(path: Path, lines: list[bytes]) -> UserTable:
             cluster = NOWHERE
         if cluster is not None:
             clusters[user] = cluster
-    return UserTable(users, tuple(problems), quotas, clusters, _secret(lines))
+    return UserTable(users, tuple(problems), quotas, clusters, _secret(lines), _digest(lines))
+
+
+def _digest(lines: list[bytes]) -> int:
+    told = sorted(line.rstrip(b"\r\n") for line in lines if _is_entry(line) or line.startswith(SECRET))
+    return int.from_bytes(blake2b(b"\n".join(told), digest_size=DIGEST_BYTES).digest())
 
 
 def _secret(lines: list[bytes]) -> bytes | None:

@@ -24,11 +24,13 @@ async def test_metrics_count_connections_logins_and_commands(served: ImapService
     async with connected(served) as client:
         assert counted("connections") == 1
         await client.run("LOGIN alice wrong")
+        assert counted("sessions") == 0
         await client.log_in("alice", "INBOX")
+        assert counted("sessions") == 1
         await client.run("SELECT nowhere")
         await client.run("fetch 1:* FLAGS")
         await client.run("unknown command")
-    assert counted("connections") == 0
+    assert counted("connections") == counted("sessions") == 0
     assert [counted("logins_total", result=result) for result in ("ok", "failed")] == [1, 1]
     assert counted("commands_total", command="LOGIN", condition="NO") == 1
     assert counted("commands_total", command="SELECT", condition="OK") == 1

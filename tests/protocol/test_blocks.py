@@ -97,6 +97,32 @@ def test_blocks_begin_right_after_an_item(compressed: bool) -> None:  # noqa: FB
     assert read == [Request("a", Ping()), *items]
 
 
+@pytest.mark.parametrize("piece_bytes", [1, 7, 100_000])
+@pytest.mark.parametrize(("blocks", "compressed"), [(False, False), (False, True), (True, False), (True, True)])
+def test_both_ends_count_the_bytes_of_the_line_and_those_without_blocks_and_compression(
+    piece_bytes: int, *, blocks: bool, compressed: bool
+) -> None:
+    encoder, decoder, plain = Encoder(), Decoder(), Encoder()
+    items = [Request("a", Ping()), *(Request(f"b{number}", Who(5, "x" * 500, "dc1")) for number in range(20))]
+    data = encoder.batch(items[:1])
+    for begin, is_wanted in ((encoder.start_blocks, blocks), (encoder.start_compression, compressed)):
+        if is_wanted:
+            begin()
+    data += b"".join(encoder.batch([item]) for item in items[1:])
+    read = 0
+    for start in range(0, len(data), piece_bytes):
+        for _ in decoder.feed(data[start : start + piece_bytes]):
+            read += 1
+            if read == 1:
+                for begin, is_wanted in ((decoder.start_blocks, blocks), (decoder.start_decompression, compressed)):
+                    if is_wanted:
+                        begin()
+    assert read == len(items)
+    assert encoder.line_bytes == decoder.line_bytes == len(data)
+    assert encoder.plain_bytes == decoder.plain_bytes == len(plain.batch(items))
+    assert (encoder.line_bytes < encoder.plain_bytes) == compressed
+
+
 def test_decoder_believes_what_came_before_an_altered_block_and_nothing_after() -> None:
     encoder, decoder = Encoder(), Decoder()
     encoder.start_blocks()

@@ -40,10 +40,11 @@ from replicator.node import archive_of
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.log import sender
+from replicator.replication.node_metrics import NodeMetrics
 from replicator.replication.node_status import StatusReporter
 from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.environment import Environment
-from replicator.runtime.metrics import AttachmentMetrics
+from replicator.runtime.metrics import ReplicationMetrics
 from replicator.store.db import queries, schema
 from replicator.store.store import Store
 from replicator.users import QuotaLimits
@@ -71,6 +72,7 @@ def virtual_environment(
     """Return an environment with the test's clock, with randomness from the seed, and without threads."""
     return Environment(
         clock_ms=lambda: EPOCH_MS + int((clock.current_time() + ahead_s) * 1000),
+        stopwatch_s=clock.current_time,
         suspended_s=suspended_s,
         random=random.Random(seed),
         run_in_thread=_at_once,
@@ -89,6 +91,7 @@ class Node:
     coordinator: Coordinator
     mail: ClusterMailStore
     report: StatusReporter
+    metrics: NodeMetrics
     registry: CollectorRegistry
     scope: trio.CancelScope
     stopped: trio.Event = field(default_factory=trio.Event)
@@ -301,13 +304,16 @@ class Cluster:
                         lambda peer: self.dial(name, peer.id),
                         certify=lambda _: ("the network", frozenset(self.sids)) if self.has_tls else None,
                         archive=archive,
-                        metrics=AttachmentMetrics(registry),
+                        metrics=ReplicationMetrics(registry),
                         is_new=is_new,
                     )
                     quotas = Quotas(store.usage, lambda _: self.quota)
                     mail = ClusterMailStore(store, coordinator, environment, quotas)
-                    report = StatusReporter(coordinator, store, environment, registry)
-                    node = Node(sid, config, environment, store, coordinator, mail, report, registry, scope, stopped)
+                    report = StatusReporter(coordinator, store, environment)
+                    metrics = NodeMetrics(registry, report, coordinator, store, environment)
+                    node = Node(
+                        sid, config, environment, store, coordinator, mail, report, metrics, registry, scope, stopped
+                    )
                     if name == sid:
                         self.nodes[sid] = node
                         self.network.accepting[sid] = coordinator.connections.accept

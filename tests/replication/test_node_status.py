@@ -1,6 +1,5 @@
 """Status, digests, health and metrics of a node."""
 
-import math
 import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -13,25 +12,19 @@ from string import ascii_uppercase
 import pytest
 import trio
 import trio.testing
-from prometheus_client import CollectorRegistry
 from trio.testing import MockClock
 
 from protocol.commands import Done, Mbox, Mismatch, Reply
-from protocol.values import Dot, UidSet
-from replicator.config import LogConfig, MastershipConfig, Scope
+from protocol.values import Dot
+from replicator.config import MastershipConfig, Scope
 from replicator.mail.mailstore import INBOX
 from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
-from replicator.replication.node_metrics import NodeMetrics
 from replicator.replication.writes.head_exchange import compare
-from replicator.runtime.metrics import HttpMetrics, ImapMetrics, LmtpMetrics
 from replicator.status import LinkStatus
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
-from replicator.store.db.transaction import Commit
-from resync.entry import Entry, MailDel
 from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, USER, Node, cluster
-from tests.replication.metrics import value
 from tests.replication.slow_disk import delay_writes
 from tests.store.harness import connection_of
 
@@ -110,10 +103,6 @@ async def test_lag_is_unknown_until_a_peer_is_heard_from(tmp_path: Path, autojum
         node = nodes["dc1"]
         lag = await link_to(node, "dc2")
         assert [lag.lag_entries, lag.lag_bytes, lag.lag_s] == [None, None, None]
-        async with trio.open_nursery() as nursery:
-            await nursery.start(node.report.run, HEARTBEAT_S)  # all metrics are there before doors open
-            assert math.isnan(value(node.registry, "lag_entries", "dc2") or 0)
-            nursery.cancel_scope.cancel()
         await nodes.start("dc2")
         await nodes.linked()
         await nodes.converged()
@@ -329,119 +318,6 @@ async def test_all_who_ask_for_health_share_one_trial_of_the_disk(
             await trio.sleep(timing.NODE_STATUS_RETRY_EVERY_S / 10)
         assert trials == 1
         assert bool(await node.report.healthy()) == is_broken
-
-
-def info(registry: CollectorRegistry) -> dict[str, str]:
-    """Return the labels of the one series of `replicator_info`, without its term."""
-    (family,) = [family for family in registry.collect() if family.name == "replicator"]
-    (sample,) = family.samples
-    assert (sample.name, sample.value) == ("replicator_info", 1)
-    assert int(sample.labels["term"]) > 0
-    return {name: text for name, text in sample.labels.items() if name != "term"}
-
-
-def test_entry_that_names_another_history_counts_once_however_often_it_is_tried() -> None:
-    registry = CollectorRegistry()
-    metrics = NodeMetrics(registry, "data")
-    one, other = (Entry(Dot("dc1.a", seq), (), 0, 1, USER, bytes(16), 1, (MailDel(UidSet()),)) for seq in (1, 2))
-    for tried in ({one.dot: one}, {one.dot: one, other.dot: other}, {other.dot: other}):
-        metrics.committed(Commit(mismatched=tried))
-    assert value(registry, "history_mismatches_total") == 2
-    metrics.committed(Commit(applied=[one], absorbed=[other.dot]))
-    assert not metrics._mismatched, "those that no longer wait need no memory"
-
-
-def test_help_of_each_metric_is_a_whole_sentence() -> None:
-    registry = CollectorRegistry()
-    NodeMetrics(registry, "data")
-    for door in (LmtpMetrics, ImapMetrics, HttpMetrics):
-        door(registry)
-    texts = [family.documentation for family in registry.collect()]
-    assert len(set(texts)) == len(texts) > 12
-    assert [text for text in texts if not (text.endswith(".") and len(text.split()) > 4 and text[0] in CAPITALS)] == []
-
-
-async def test_metrics_follow_the_nodes_state(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with cluster(tmp_path, autojump_clock, 2) as nodes, trio.open_nursery() as nursery:
-        for node in nodes.all():
-            nursery.start_soon(node.report.run, HEARTBEAT_S)
-        await nodes["dc1"].save("one")
-        await nodes["dc1"].save("two")
-        await nodes["dc1"].mail.store_flags(await nodes["dc1"].view(), UidSet.of([1]), added=frozenset({"\\Seen"}))
-        await trio.sleep(2 * HEARTBEAT_S)
-        for sid, peer in (("dc1", "dc2"), ("dc2", "dc1")):
-            registry = nodes[sid].registry
-            assert value(registry, "link_up", peer) == 1
-            assert value(registry, "lag_entries", peer) == 0
-            assert value(registry, "messages_added_total") == 2
-            assert value(registry, "log_entries_total") == 4
-            assert value(registry, "applied_entries_total") == 4
-            assert value(registry, "waiting_entries") == 0
-            assert (value(registry, "commits_total") or 0) >= 1
-        assert value(nodes["dc1"].registry, "mailboxes_mastered") == 2  # the mailbox, and the folder tree
-        assert info(nodes["dc1"].registry) == {"sid": "dc1", "cluster": "mail", "version": VERSION, "root": "dc1"}
-        nodes.isolate("dc2")
-        await nodes.linked(["dc1"], ["dc2"])
-        await nodes["dc1"].save("three")
-        await trio.sleep(10)
-        registry = nodes["dc1"].registry
-        assert value(registry, "link_up", "dc2") == 0
-        assert value(registry, "lag_entries", "dc2") == 1
-        assert (value(registry, "lag_bytes", "dc2") or 0) > 5
-        assert value(registry, "lag_seconds", "dc2") == pytest.approx(10, abs=1.1)
-        nursery.cancel_scope.cancel()
-
-
-@pytest.mark.long
-async def test_metric_for_a_peer_that_needs_sync_survives_a_restart(tmp_path: Path, autojump_clock: MockClock) -> None:
-    calm = MastershipConfig(heartbeat_s=10.0, timeout_s=40.0)  # hours of virtual time: each heartbeat costs real time
-    async with cluster(tmp_path, autojump_clock, log=LogConfig(keep_s=3600.0), mastership=calm) as nodes:
-        await nodes["dc3"].save("all have it")
-        await nodes.converged()
-        await trio.sleep(30)  # for all to say so
-        await nodes.stop("dc3")
-        await nodes.linked(["dc1", "dc2"])
-        await nodes["dc1"].save("two have it")
-        for link in (await nodes["dc1"].report.node_status()).links:
-            assert not link.needs_sync
-        await trio.sleep(10_000)
-        assert await needing_sync(nodes["dc1"]) == {"dc2": 0, "dc3": 1}
-        await nodes.stop("dc1")
-        await nodes.start("dc1")
-        await nodes.linked(["dc1", "dc2"])
-        await trio.sleep(2 * HEARTBEAT_S)
-        assert await needing_sync(nodes["dc1"]) == {"dc2": 0, "dc3": 1}
-        await nodes.start("dc3")
-        await nodes.linked()
-        await nodes.converged()
-        await trio.sleep(30)
-        assert await needing_sync(nodes["dc1"]) == {"dc2": 0, "dc3": 0}
-
-
-async def needing_sync(node: Node) -> dict[str, float | None]:
-    """Return the metric by peer, after a refresh."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(node.report.run, HEARTBEAT_S)
-        await trio.sleep(2 * HEARTBEAT_S)
-        nursery.cancel_scope.cancel()
-    return {peer: value(node.registry, "peer_needs_sync", peer) for peer in ("dc2", "dc3")}
-
-
-async def test_lacking_bodies_are_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with cluster(tmp_path, autojump_clock, 1) as nodes, trio.open_nursery() as nursery:
-        node = nodes["dc1"]
-        await node.save("one")
-        await node.store.write(
-            lambda tx: tx.connection.execute("INSERT INTO lacking (received_ms, hash) VALUES (1, x'00')")
-        )
-        nursery.start_soon(node.report.run, HEARTBEAT_S)
-        await trio.sleep(2 * HEARTBEAT_S)
-        assert value(node.registry, "texts_lacking") == 1
-        assert (await node.report.node_status()).texts_lacking == 1
-        await node.store.write(lambda tx: tx.connection.execute("DELETE FROM lacking"))
-        await trio.sleep(2 * HEARTBEAT_S)
-        assert value(node.registry, "texts_lacking") == 0
-        nursery.cancel_scope.cancel()
 
 
 async def test_changes_since_the_last_checkpoint_are_reported(tmp_path: Path, autojump_clock: MockClock) -> None:

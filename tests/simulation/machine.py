@@ -20,6 +20,7 @@ from replicator.mail.mailstore import Folder
 from replicator.mail.view import MailboxView, Message
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
+from replicator.replication.node_metrics import NodeMetrics
 from replicator.replication.node_status import StatusReporter
 from replicator.replication.writes.quotas import Quotas
 from replicator.replication.writes.requests import ChangeRequest, CopyRequest
@@ -146,11 +147,15 @@ class Life:
     rivals: list[str] = field(default_factory=list)  # see `Observer.may_still_number`
 
 
-async def _count(store: Store) -> None:
-    """Count what the node shows, as a node does from its start on, but look more often whether some is uncounted."""
+async def _count(store: Store, metrics: NodeMetrics) -> None:
+    """Count what the node shows, as a node does from its start on, but look more often whether some is uncounted.
+
+    Metrics are refreshed as often, and not at each heartbeat.
+    """
     while True:
         with suppress(MailError):
             await store.tally(at_leisure=True)
+        await metrics.refresh()
         await trio.sleep(COUNT_EVERY_S)
 
 
@@ -289,6 +294,7 @@ class Machine:
         OWNER.set(owner)
         environment = Environment(
             clock_ms=self.clock.now_ms,
+            stopwatch_s=trio.current_time,
             suspended_s=lambda: 0.0,
             random=random.Random(f"{self.dice.random()}"),
             run_in_thread=mount.run,
@@ -320,9 +326,20 @@ class Machine:
                     mail.observe(self, self._observer)
                     if is_new:
                         self._observer.begins_anew(self)
-                    report = StatusReporter(coordinator, store, environment, registry)
+                    report = StatusReporter(coordinator, store, environment)
+                    metrics = NodeMetrics(registry, report, coordinator, store, environment)
                     node = Node(
-                        self.sid, config, environment, store, coordinator, mail, report, registry, scope, stopped
+                        self.sid,
+                        config,
+                        environment,
+                        store,
+                        coordinator,
+                        mail,
+                        report,
+                        metrics,
+                        registry,
+                        scope,
+                        stopped,
                     )
                     async with trio.open_nursery() as nursery:
                         life = self.life = Life(owner, node, nursery)
@@ -330,7 +347,7 @@ class Machine:
                         store.listeners.insert(0, _while_up(life, self.watch, self.story))
                         self._network.accepting[self.address] = self._accept
                         nursery.start_soon(coordinator.run)
-                        nursery.start_soon(_count, store)
+                        nursery.start_soon(_count, store, metrics)
                         task_status.started()
         except* RunsTwiceError as errors:
             if self.name == self.sid:

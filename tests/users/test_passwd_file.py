@@ -79,6 +79,30 @@ def test_lines_that_are_not_utf8_are_reported(tmp_path: Path) -> None:
     assert table.problems == (f"{path}:1: not UTF-8; save the file as UTF-8 text",)
 
 
+LINES = ("alice:{PLAIN}a", "bob:{PLAIN}b:::::quota_storage=1G", "# secret for SCRAM, keep it: AAAA")
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_alike"),
+    [
+        (("bob:{PLAIN}b:::::quota_storage=1G", "# a comment", "", "alice:{PLAIN}a\r", LINES[2]), True),
+        (LINES[:2], False),
+        (LINES[1:], False),
+        (("alice:{PLAIN}A", *LINES[1:]), False),
+        (("alice:{PLAIN}a", "bob:{PLAIN}b:::::quota_storage=2G", LINES[2]), False),
+        ((*LINES, "carol:{PLAIN}c"), False),
+    ],
+)
+def test_digests_of_two_files_are_equal_if_their_users_are(
+    tmp_path: Path, lines: tuple[str, ...], *, is_alike: bool
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_text("".join(f"{line}\n" for line in LINES), "utf-8")
+    other.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    assert (read_users(one).digest == read_users(other).digest) == is_alike
+    assert 0 < read_users(other).digest < 1 << 32
+
+
 def test_edits_leave_every_other_byte_alone(file: Path) -> None:
     add_user(file, "new@example.org", "pw", scheme="PLAIN")
     assert file.read_text() == FILE + "new@example.org:{PLAIN.B64}cHc=\n"

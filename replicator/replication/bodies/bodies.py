@@ -47,6 +47,7 @@ from replicator.store.bodies.body_rows import (
     replace_body,
 )
 from replicator.store.bodies.outline_rows import outlines
+from replicator.store.db.queries import Connection
 from replicator.store.db.transaction import Transaction
 from replicator.store.store import Reader, Store
 
@@ -304,6 +305,10 @@ class Bodies:
     async def outline(self, outliner: Outliner) -> None:
         """See `Outlines.run`."""
         await self._outlines.run(outliner)
+
+    def outdated_outlines(self, connection: Connection) -> int:
+        """See `Outlines.outdated`."""
+        return self._outlines.outdated(connection)
 
     async def keep_search_texts(self, maker: SearchTextMaker | None) -> None:
         """See `SearchTexts.run`."""

@@ -21,7 +21,8 @@ from replicator.replication.bodies.spare_time import SpareTime
 from replicator.runtime.environment import ThreadRunner
 from replicator.store.bodies.body_lists import ListedBody
 from replicator.store.bodies.body_reader import OpenBody, skeleton_of
-from replicator.store.bodies.outline_rows import unoutlined, write_outlines
+from replicator.store.bodies.outline_rows import old_count, unoutlined, write_outlines
+from replicator.store.db.queries import Connection
 from replicator.store.db.transaction import Transaction
 from replicator.store.store import Store
 
@@ -38,9 +39,11 @@ class Outlines:
         self._run_in_thread = run_in_thread
         self._open_body = open_body
         self._spare_time = spare_time
+        self._version: int | None = None  # of the outlines that are being made
 
     async def run(self, outliner: Outliner) -> None:
         """Make outlines until cancelled."""
+        self._version = outliner.version
         while True:
             end = self._store.tail.end
             try:
@@ -51,6 +54,10 @@ class Outlines:
             if end == self._store.tail.end:
                 with trio.move_on_after(timing.OUTLINES_EVERY_S):  # backfill brings bodies without entries
                     await self._store.tail.grown()
+
+    def outdated(self, connection: Connection) -> int:
+        """Return the number of bodies that are to be looked at anew, because their outline is of an earlier version."""
+        return 0 if self._version is None else old_count(connection, self._version)
 
     async def catch_up(self, outliner: Outliner) -> None:
         """Make outlines until no body lacks one of the present version. Raises MailError."""

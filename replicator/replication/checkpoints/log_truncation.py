@@ -110,6 +110,11 @@ class LogTruncation:
             error=self._error,
         )
 
+    @property
+    def unsaved_bytes(self) -> int:
+        """Size of the log's entries that came after the last round began, without bodies."""
+        return self._size.grown_bytes
+
     async def checkpoint_now(self) -> CheckpointStatus:
         """Run a round, unless nothing has changed since the last one; return the status after it.
 
@@ -296,6 +301,11 @@ class NoLogTruncation:
     def checkpoint_status(self) -> CheckpointStatus:
         """Return an empty status."""
         return CheckpointStatus()
+
+    @property
+    def unsaved_bytes(self) -> int:
+        """Always 0."""
+        return 0
 
     async def checkpoint_now(self) -> CheckpointStatus:
         """Raise UnavailableError."""

@@ -184,10 +184,10 @@ class ForkMerger:
         if wrong:
             return await self._keep_apart(key, head, f"{sid} shows {wrong}")
         try:
-            await self._store.read(check)
+            since = await self._store.read(check)
         except ContradictionError as error:
             return await self._keep_apart(key, head, error)
-        branch = Branch(head, learned.theirs.history, learned.state(), learned.time)
+        branch = Branch(head, learned.theirs.history, learned.state(), learned.time, since)
         return await self._join(key, branch, term)
 
     async def join_histories(self, key: MailboxKey, head: Dot, history: bytes) -> bool:

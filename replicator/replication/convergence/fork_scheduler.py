@@ -179,6 +179,11 @@ class ForkScheduler:
             some = UidSet.of(stray.to_expunge[start : start + GATHER_AT_ONCE])
             await self._submit(ExpungeRequest(stray.source, some, stray.head))
 
+    @property
+    def to_compare(self) -> int:
+        """Number of mailboxes and trees that other nodes have reported and that wait for their turn, or have it."""
+        return len(self._shown_elsewhere)
+
     def lacks(self, key: MailboxKey) -> None:
         """Note that another node shows something that this node, perhaps the mailbox's master, has not seen.
 

@@ -154,7 +154,7 @@ class OverdueEntries:
 
         Empty while a node is out of reach: cases that were overdue before stay open, but nothing is done about them.
         """
-        waiting, now = self._store.waiting(), trio.current_time()
+        waiting, now = self._store.waiting, trio.current_time()
         if not self._is_whole():
             self._since.clear()
             for case in self._cases.values():

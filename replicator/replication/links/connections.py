@@ -301,6 +301,7 @@ class Connections:
             self._drop(state, state.link)
         state.link, state.error, state.since_ms = link, None, self._environment.clock_ms()
         state.has_stopped = False
+        state.established += 1
         if state.lost is not None and state.lost[0] == link.hello.origin:
             state.lost = None
         log.info("link to %s is up (%s)", link.sid, link.hello.origin)
@@ -321,6 +322,7 @@ class Connections:
 
     def _forget(self, state: PeerState, link: PeerLink) -> None:
         if state.link is link:
+            state.past_traffic = state.traffic
             state.link, state.since_ms = None, self._environment.clock_ms()
             state.has_stopped = STOPPING in link.hello.capabilities
             self._rivals.note_loss(state, link.hello.origin)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -90,6 +90,22 @@ def _patience_s(command: Command) -> float:
     return timing.LINK_REPLY_LONG_S if is_anew else _PATIENCE_S.get(type(command), timing.LINK_REPLY_S)
 
 
+class Traffic(NamedTuple):
+    """Bytes that went over one or more links: on the line, and `plain`, before compression and after decompression."""
+
+    sent_bytes: int = 0
+    sent_plain_bytes: int = 0
+    received_bytes: int = 0
+    received_plain_bytes: int = 0
+
+    def plus(self, other: Traffic) -> Traffic:
+        """Return the sum of both."""
+        return Traffic(*map(sum, zip(self, other, strict=True)))
+
+
+NO_TRAFFIC = Traffic()
+
+
 class LinkDownError(Exception):
     """The link ended before the reply came: the request may or may not have been carried out."""
 
@@ -150,6 +166,17 @@ class PeerLink:
         self._pinged_at = self._slow_at = -math.inf
         self.closed = False
         self.scope = trio.CancelScope()
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes that went over this link so far, from HELLO on; TLS adds some."""
+        sent, received = self._encoder, self._decoder
+        return Traffic(sent.line_bytes, sent.plain_bytes, received.line_bytes, received.plain_bytes)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes that were posted, and are not being sent yet."""
+        return len(self._output)
 
     # ---- sending
 

@@ -12,7 +12,7 @@ from protocol.values import is_older
 from replicator.config import PeerConfig
 from replicator.replication import timing
 from replicator.replication.links.handshake import HelloRefusedError
-from replicator.replication.links.link import LinkDownError, PeerLink
+from replicator.replication.links.link import NO_TRAFFIC, LinkDownError, PeerLink, Traffic
 
 HOW_TO_PART = "stop one of the two; another node needs its own `node.id` and an empty `node.data`"
 
@@ -31,7 +31,10 @@ class TurnedAway:
 
 @dataclass(slots=True)
 class PeerState:
-    """State of the link to one configured peer. `has_stopped`: it said so at the end of the last link."""
+    """State of the link to one configured peer. `has_stopped`: it said so at the end of the last link.
+
+    `established` counts its links so far; `past_traffic` is that of those that have ended.
+    """
 
     config: PeerConfig
     link: PeerLink | None = None
@@ -40,6 +43,13 @@ class PeerState:
     lost: tuple[str, float] | None = None  # origin of the previous link, and the time when that link ended
     turned_away: TurnedAway | None = None
     has_stopped: bool = False
+    established: int = 0
+    past_traffic: Traffic = NO_TRAFFIC
+
+    @property
+    def traffic(self) -> Traffic:
+        """The traffic of all links to this peer since this node's start."""
+        return self.past_traffic if self.link is None else self.past_traffic.plus(self.link.traffic)
 
 
 class RivalRuns:

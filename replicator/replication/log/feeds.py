@@ -17,6 +17,7 @@ from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.log.body_completion import BodyCompletion
 from replicator.replication.log.disk_shortage import DiskShortage
+from replicator.replication.log.entry_counts import EntryCounts
 from replicator.replication.log.gap_recovery import GapRecovery
 from replicator.replication.log.receiver import LinkTo, Receiver, TooOld
 from replicator.replication.log.sender import Sender, Ships
@@ -78,6 +79,7 @@ class Feeds(Mapping[str, Feed]):
         self.may_ask = trio.Event()  # set when peers may be asked for their logs; they send nothing before
         self._feeds: dict[str, Feed] = {}
         self._contexts: dict[str, dict[str, int]] = {}
+        self._counts: dict[str, EntryCounts] = {}
         self._lacks: dict[str, _Lack] = {}  # origins of which a peer has more than this node
         store.listeners.append(self._note_commit)
 
@@ -92,7 +94,8 @@ class Feeds(Mapping[str, Feed]):
 
     def begin(self, link: PeerLink) -> Feed:
         """Create the feed of a link that has come up. The caller runs the feed."""
-        sender = Sender(self._store, link, self._ships, self._remotes, self.gaps)
+        counts = self.counts(link.sid)
+        sender = Sender(self._store, link, self._ships, remotes=self._remotes, gaps=self.gaps, counts=counts)
         receiver = Receiver(
             self._store,
             link,
@@ -102,6 +105,7 @@ class Feeds(Mapping[str, Feed]):
             remotes=self._remotes,
             body_completion=BodyCompletion(self._bodies, link, self._clock_ms, self._disk_shortage),
             disk_shortage=self._disk_shortage,
+            counts=counts,
         )
         feed = self._feeds[link.sid] = Feed(link, sender, receiver)
         return feed
@@ -126,6 +130,10 @@ class Feeds(Mapping[str, Feed]):
         if (feed := self._feeds.get(sid)) is not None:
             self._remember(feed)
         return self._contexts.get(sid)
+
+    def counts(self, sid: str) -> EntryCounts:
+        """Return the count of entries that went to and from the peer, which is kept up to date."""
+        return self._counts.setdefault(sid, EntryCounts())
 
     def claimed(self, sid: str) -> Context:
         """Return what the peer says, by LOG and ACK on the present link, is on its disk; empty without a link."""

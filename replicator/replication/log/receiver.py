@@ -23,6 +23,7 @@ from replicator.replication.links.link import NoReplyError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.log.body_completion import BodyCompletion, of_some_size
 from replicator.replication.log.disk_shortage import DiskShortage
+from replicator.replication.log.entry_counts import EntryCounts
 from replicator.runtime.signals import Signal
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.transaction import Transaction
@@ -56,6 +57,7 @@ class Receiver:
         remotes: RemoteEntries,
         body_completion: BodyCompletion,
         disk_shortage: DiskShortage,
+        counts: EntryCounts,
     ) -> None:
         self._store = store
         self._link = link
@@ -67,6 +69,7 @@ class Receiver:
         self._assembler = EntryAssembler(link.key_of)
         self._body_completion = body_completion
         self._disk_shortage = disk_shortage
+        self._counts = counts
         self._is_completing = False  # attachments are requested on this link, so it must be read meanwhile
         self._has_dropped = False
         self._waiting: list[Arrived | Announced] = []
@@ -85,6 +88,7 @@ class Receiver:
         arrived = await self._whole(command)
         if not arrived:
             return
+        self._counts.received += len(arrived)
         if self._is_completing and self._waiting_bytes > WAITING_BYTES:
             self._has_dropped = True
             return

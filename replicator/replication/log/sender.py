@@ -29,6 +29,7 @@ from replicator.replication.links.entry_codec import entry_commands, is_heavy, r
 from replicator.replication.links.handshake import ENTRIES, LONG_ENTRIES
 from replicator.replication.links.link import COMMANDS_AT_ONCE, LinkDownError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
+from replicator.replication.log.entry_counts import EntryCounts
 from replicator.replication.log.gap_recovery import GapRecovery
 from replicator.runtime.signals import Signal
 from replicator.store.bodies.body_rows import is_here
@@ -49,13 +50,23 @@ Ships = Callable[[str, str], bool]
 class Sender:
     """The sender of the log to one peer. Belongs to the link's task."""
 
-    def __init__(self, store: Store, link: PeerLink, ships: Ships, remotes: RemoteEntries, gaps: GapRecovery) -> None:
+    def __init__(
+        self,
+        store: Store,
+        link: PeerLink,
+        ships: Ships,
+        *,
+        remotes: RemoteEntries,
+        gaps: GapRecovery,
+        counts: EntryCounts,
+    ) -> None:
         self.acknowledged: dict[str, int] = {}  # the context that the peer has reported
         self._store = store
         self._link = link
         self._ships = ships
         self._remotes = remotes
         self._gaps = gaps
+        self._counts = counts
         self._inline_until = -math.inf  # until then the peer cannot read the object store
         self._sent: dict[str, int] = {}
         self.has_context = False  # the peer has reported its context
@@ -104,6 +115,17 @@ class Sender:
         self._changed.set()
         if not self._sending:
             self._restart.cancel()
+
+    @property
+    def backlog(self) -> int:
+        """Number of entries that this node is to send to the peer and has not sent yet; 0 until the peer has asked."""
+        if not self.has_context:
+            return 0
+        return sum(
+            seq - begin
+            for origin, seq in self._store.context.items()
+            if seq > (begin := self._begin(origin)) and self._is_ours_to_send(origin)
+        )
 
     async def run(self) -> None:
         """Send until cancelled or until the link is down.
@@ -232,6 +254,7 @@ class Sender:
         if self._link.closed:
             raise LinkDownError(self._link.sid)
         self._link.post(pack_batch(batch))
+        self._counts.sent += len(batch)
         for item in batch:
             self._sent[item.entry.dot.origin] = item.entry.dot.seq
 
@@ -254,6 +277,7 @@ class Sender:
                 self._link.post(command)
         finally:
             self._sending = False
+        self._counts.sent += 1
         self._sent[entry.dot.origin] = entry.dot.seq
 
     async def _without_expired(self, item: Logged) -> Logged:

@@ -60,6 +60,7 @@ class SettledLogs:
         self._removed = frozenset(removed)
         self._links = links
         self._said = {table.sid: Settled(table.sid, clock_ms(), context_dots(store.settled()))}
+        self.remembers = trio.Event()  # set once the statements that were written before this run are known
         self._news: dict[str, str] = {}  # SID whose statement is to be written and passed on -> SID of its sender
 
     # ---- questions
@@ -130,6 +131,7 @@ class SettledLogs:
         """Make, pass on and write statements until cancelled."""
         for said in await self._store.read(settled_rows.load):
             self._take(said, said.sid)
+        self.remembers.set()
         while True:
             await trio.sleep(timing.SETTLED_SAY_EVERY_S)
             self._say()

@@ -34,6 +34,7 @@ from replicator.replication import timing
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.mastership.elections import Elections
 from replicator.replication.mastership.request_loops import RequestLoops
+from replicator.runtime.metrics import MastershipMetrics
 from replicator.store.db import chain as chains
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
@@ -73,11 +74,14 @@ class Keeper(Protocol):
 class Handover:
     """Moves of scopes to and from this node. Belongs to the event loop."""
 
-    def __init__(self, store: Store, elections: Elections, keeper: Keeper, config: Config) -> None:
+    def __init__(
+        self, store: Store, elections: Elections, keeper: Keeper, config: Config, metrics: MastershipMetrics
+    ) -> None:
         self._store = store
         self._elections = elections
         self._masters = keeper.masters
         self._keeper = keeper
+        self._metrics = metrics
         self._timeout_s = config.mastership.timeout_s
         self._configured = {peer.id for peer in config.peers}
         self._usage = Usage()
@@ -208,6 +212,7 @@ class Handover:
                 if not self._masters.taken(scope, given, term):
                     return False
                 self._usage.came(given, now)
+                self._metrics.moved_here.inc()
                 if self._shows(head):
                     self._keeper.is_ready(key, term)
                 log.info("took over as master of %s", given)
@@ -242,6 +247,7 @@ class Handover:
             return Moved(covering, await self._head(key))
         part = covering if move.now else self._usage.offer(scope, covering, trio.current_time())
         if part is None:
+            self._metrics.refused.inc()
             return Refused(
                 RefusalCode.UNAVAILABLE,
                 f"clients of {sid} are using the mailbox, or {sid} has only just become its master",
@@ -250,6 +256,7 @@ class Handover:
             head = await self._head(key)
             given = promised and self._masters.give(part, move.destination, term)
         if not given:
+            self._metrics.refused.inc()
             return Refused(
                 RefusalCode.UNAVAILABLE, "another term has begun, or the mailbox is changing masters; ask again"
             )
@@ -260,6 +267,7 @@ class Handover:
         if not ask_again:
             self._usage.sent_away(scope, trio.current_time())
         self._elections.later(partial(self._report, part, master, term))
+        self._metrics.moved_away.inc()
         log.info("%s is the master of %s now", master, part)
 
     @asynccontextmanager
@@ -305,6 +313,8 @@ class Handover:
         async with self._promised(scope, scope, term) as promised:
             answer = await self._tell_root(scope, self._elections.sid, term) if promised else None
             if answer is not None and answer.covering == wider(scope) and self._masters.join(scope, answer.sid, term):
+                if answer.sid != self._elections.sid:
+                    self._metrics.moved_away.inc()
                 log.info("%s is mastered by %s as part of %s again", scope, answer.sid, answer.covering)
 
 

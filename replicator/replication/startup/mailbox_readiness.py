@@ -184,7 +184,7 @@ class Readiness:
             self._forget_gone()
             if not await self._has_all_shown():
                 return False
-            waiting = frozenset(self._store.waiting().values())
+            waiting = frozenset(self._store.waiting.values())
         else:
             waiting = frozenset(filter(self._store.has_waiting, self._left - self._ready))
         try:

@@ -14,7 +14,7 @@ from typing import Protocol
 import trio
 
 from replicator.errors import MailError
-from replicator.tasks import CheckStatus, InventoryStatus, TaskName, TaskOptions, TaskStatus
+from replicator.tasks import CheckStatus, InventoryStatus, TaskName, TaskOptions, TaskState, TaskStatus
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,11 @@ class TaskRunner:
         """Return the status of the latest task of this kind; None if there was none since the node's start."""
         task = self._tasks.get(name)
         return task.job.status.copy() if task else None
+
+    def state(self, name: TaskName) -> TaskState | None:
+        """Return the state of the latest task of this kind; None if there was none since the node's start."""
+        task = self._tasks.get(name)
+        return task.job.status.state if task else None
 
     async def wait(self, name: TaskName) -> None:
         """Wait until no task of this kind is running."""

@@ -8,8 +8,8 @@ another node.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -28,6 +28,7 @@ from replicator.replication.writes import head_exchange
 from replicator.replication.writes.durability import Durability
 from replicator.replication.writes.prestage import Prestage
 from replicator.replication.writes.requests import ChangeRequest, NotHereYetError, dots_of, parts_of, transfer_s
+from replicator.runtime.metrics import ChangeMetrics
 from replicator.store.db import queries
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.queries import MailboxKey
@@ -43,6 +44,21 @@ class NotMasterError(MailError):
     """The change goes back to the node that sent it, which knows only a former master."""
 
 
+class _Search:
+    """The search for a change's master: how long it took so far, without the time for which masters were at work."""
+
+    def __init__(self) -> None:
+        self.took_s = 0.0
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        began = trio.current_time()
+        try:
+            yield
+        finally:
+            self.took_s += trio.current_time() - began
+
+
 class Router:
     """The routing of changes to their masters. Belongs to the event loop."""
 
@@ -56,6 +72,7 @@ class Router:
         *,
         met_others: trio.Event,
         wait_to_number: Callable[[MailboxKey], Awaitable[None]],
+        metrics: ChangeMetrics,
     ) -> None:
         """Create a router that begins no change before `met_others`. For `wait_to_number` see `Readiness`."""
         self._store = store
@@ -64,6 +81,7 @@ class Router:
         self._durability = durability
         self._prestage = prestage
         self._wait_to_number = wait_to_number
+        self._metrics = metrics
         self._forwarded = RequestLoops()
         self._met_others = met_others
         self._committed = trio.Event()
@@ -98,6 +116,13 @@ class Router:
 
     async def perform(self, operation: ChangeRequest, came_from: PeerLink | None = None) -> Reply:
         """Bring an operation to its master and return its reply. Raises MailError. Waits without a time limit."""
+        search = _Search()
+        try:
+            return await self._perform(operation, came_from, search)
+        finally:
+            self._metrics.master_wait.observe(search.took_s)
+
+    async def _perform(self, operation: ChangeRequest, came_from: PeerLink | None, search: _Search) -> Reply:
         key = operation.key
         # A node that has just started may be behind: it numbers only after it has had time to meet the other nodes.
         if not self._met_others.is_set():
@@ -106,7 +131,8 @@ class Router:
         if to_offer is not None and not self._prestage.is_for(to_offer):
             to_offer = None
         while True:
-            master = await self._mastership.find(key)
+            with search.going_on():
+                master = await self._mastership.find(key)
             if master == self._mastership.sid:
                 await self._wait_to_number(key)
                 is_ready = self._mastership.may_number(key)
@@ -135,7 +161,8 @@ class Router:
             if reply is not None:
                 return reply
             self._mastership.bounced(key)
-            await trio.sleep(timing.MASTERSHIP_RETRY_S)
+            with search.going_on():
+                await trio.sleep(timing.MASTERSHIP_RETRY_S)
 
     async def _forward(self, operation: ChangeRequest, link: PeerLink, master: str) -> Reply | None:
         """Return the reply of the master to which this link leads; None if there is none and a retry is safe."""
@@ -162,14 +189,18 @@ class Router:
 
     async def _number(self, operation: ChangeRequest) -> Reply:
         self._durability.check()
+        began = trio.current_time()
         reply = await self._run(operation)
-        while True:
-            for dot in dots_of(reply):
-                await self._wait_durable(operation.key, dot)
-            # If this node has stood still since, it has no links, and too few nodes may seem reachable for a while.
-            if self._mastership.has_met:
-                return reply
-            await self._mastership.meet()
+        try:
+            while True:
+                for dot in dots_of(reply):
+                    await self._wait_durable(operation.key, dot)
+                # If this node has stood still since, it has no links, and too few nodes may seem reachable for a while.
+                if self._mastership.has_met:
+                    return reply
+                await self._mastership.meet()
+        finally:
+            self._metrics.durable.observe(trio.current_time() - began)
 
     async def _wait_durable(self, key: MailboxKey, dot: Dot) -> None:
         """Wait until an entry is on enough disks.

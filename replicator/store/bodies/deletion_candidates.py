@@ -39,6 +39,12 @@ def is_any_expired(connection: sqlite3.Connection, before_ms: int) -> bool:
     return bool(connection.execute(query, (before_ms,)).fetchone()[0])
 
 
+def count(connection: sqlite3.Connection) -> int:
+    """Return the number of bodies that are doomed."""
+    doomed: int = connection.execute("SELECT COUNT(*) FROM doomed").fetchone()[0]
+    return doomed
+
+
 def spare(connection: sqlite3.Connection, hashes: Iterable[bytes]) -> None:
     """Spare bodies that are referenced."""
     connection.executemany("DELETE FROM doomed WHERE hash = ?", ((content_hash,) for content_hash in hashes))

@@ -61,6 +61,19 @@ def unoutlined(connection: sqlite3.Connection, version: int, bodies: int, size_b
     return found
 
 
+def new_count(connection: sqlite3.Connection) -> int:
+    """Return the number of bodies that nobody has looked at yet; those that have left meanwhile may count. Cheap."""
+    query = "SELECT (SELECT COALESCE(MAX(id), 0) FROM content) - (SELECT COALESCE(MAX(id), 0) FROM outline)"
+    count: int = connection.execute(query).fetchone()[0]
+    return max(0, count)
+
+
+def old_count(connection: sqlite3.Connection, version: int) -> int:
+    """Return the number of bodies whose outline is of an earlier version."""
+    count: int = connection.execute("SELECT COUNT(*) FROM outline WHERE version < ?", (version,)).fetchone()[0]
+    return count
+
+
 def write_outlines(connection: sqlite3.Connection, made: Mapping[bytes, bytes], version: int) -> None:
     """Write rows of bodies that are still here. An empty outline, or one that is too large, leaves an empty row."""
     compress = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True).compress

@@ -23,6 +23,7 @@ from replicator.store.db.chain import Chain, Usage
 from replicator.store.db.damage import DatabaseDamagedError, WrongCountError
 from replicator.store.db.tally import NO_TALLY, NOTHING, Shown, Tally, shown
 from resync.clock import HybridClock, is_believed
+from resync.conflicts import Conflicts
 from resync.entry import Change, Entry
 from resync.folder_tree import TreeState
 
@@ -78,6 +79,9 @@ class Commit:
     mended: set[str] = field(default_factory=set)  # users with rows that have been repaired
     tally: Tally = NO_TALLY  # after the transaction
     uncounted: DatabaseDamagedError | None = None  # why no more of it could be counted
+    merged: list[Conflicts] = field(default_factory=list)  # what the merges that were made here had to decide
+    jobs: int = 0  # that share the transaction
+    took_s: float = 0.0  # seconds of COMMIT: its fsync and, now and then, a checkpoint of the write-ahead log
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -74,6 +75,7 @@ class Writer:
         *,
         origin: str,
         clock_ms: Callable[[], int],
+        stopwatch_s: Callable[[], float] = time.monotonic,
         run_in_thread: ThreadRunner,
         publish: Callable[[Commit], Awaitable[None]],
         damage: Damage,
@@ -81,6 +83,7 @@ class Writer:
     ) -> None:
         self._connection = connection
         self._origin = origin
+        self._stopwatch_s = stopwatch_s
         self._run_in_thread = run_in_thread
         self._publish = publish
         self._damage = damage
@@ -107,6 +110,11 @@ class Writer:
             return job.outcome()
         finally:
             self._room.release()
+
+    @property
+    def queued(self) -> int:
+        """Number of jobs that wait for their turn, or for a place in the queue; not those that are being written."""
+        return len(self._waiting) + self._room.statistics().tasks_waiting
 
     @property
     def last_time(self) -> int:
@@ -152,7 +160,9 @@ class Writer:
             for job in jobs:
                 job.run(tx)
             commit = tx.finish()
+            began = self._stopwatch_s()
             self._connection.execute("COMMIT")
+            commit.jobs, commit.took_s = len(jobs), self._stopwatch_s() - began
             self._memory.tally = commit.tally
         except Exception as error:  # noqa: BLE001 - the edge where a failed transaction becomes its callers' errors
             self._undo()

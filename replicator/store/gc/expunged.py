@@ -124,6 +124,12 @@ def totals(connection: sqlite3.Connection) -> tuple[int, int]:
     return messages, int(size_bytes)
 
 
+def oldest_ms(connection: sqlite3.Connection) -> int | None:
+    """Return the earliest expunge time of any kept message, or of an orphaned body."""
+    oldest: int | None = connection.execute("SELECT MIN(expunged_ms) FROM expunged").fetchone()[0]
+    return oldest
+
+
 def newest_ms(connection: sqlite3.Connection) -> int | None:
     """Return the latest expunge time of any kept message."""
     newest: int | None = connection.execute("SELECT MAX(expunged_ms) FROM expunged").fetchone()[0]

@@ -27,9 +27,10 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import apply_and_release
 from replicator.store.log.replay import Base, State, past_at
-from resync import bulk
+from resync import bulk, conflicts
 from resync import row as rows_of
 from resync.bulk import Item
+from resync.conflicts import NO_CONFLICTS, Conflicts, Since
 from resync.entry import Entry, Merge, TreeMerge
 from resync.folder_tree import TreeState, merge_trees, tree_difference
 from resync.merge import Anew, difference, merge
@@ -147,13 +148,14 @@ def _stray(connection: sqlite3.Connection, source: MailboxKey, destination: Mail
 class Branch(NamedTuple):
     """A branch that is to be joined: its head with its history, and the state there.
 
-    `time`: of a stamp not below any stamp of the branch; 0 if the log has all of its entries.
+    `time`: of a stamp not below any stamp of the branch; 0 if the log has all of its entries. `since`: see `Since`.
     """
 
     head: Dot
     history: bytes
     state: State
     time: int = 0
+    since: Since | None = None
 
 
 def replay_branch(connection: sqlite3.Connection, head: Dot, base: Base | None = None) -> Branch | None:
@@ -163,34 +165,39 @@ def replay_branch(connection: sqlite3.Connection, head: Dot, base: Base | None =
     before the log). Raises ContradictionError if no node can show it, or if a node has numbered on two branches.
     """
     past = past_at(connection, head, base)
-    if past is None or not check_apart(connection, past.chain_id, head, past.state.context, base):
+    if past is None:
         return None
-    return Branch(head, past.history, past.state)
+    since = check_apart(connection, past.chain_id, head, past.state.context, base)
+    return None if since is None else Branch(head, past.history, past.state, since=since)
 
 
 def check_apart(
     connection: sqlite3.Connection, chain_id: bytes, head: Dot, context: Context, base: Base | None = None
-) -> bool:
-    """Return True if the log proves that a branch, given by head and context, can be merged with what this node shows.
+) -> Since | None:
+    """Return when a branch, given by head and context, parted from ours, if the log proves that both can be merged.
+
+    None: the log does not tell.
 
     Raises ContradictionError if they cannot be merged: a node has numbered on both branches without seeing its own
     entries.
     """
     chain = chains.load(connection, chain_id)
     if chain is None or chain.head is None:
-        return True
+        return Since()
     for begin in (None, base):
         walk = _Walk(connection, begin)
         if walk.down(chain.head, head):
             ours, theirs = walk.apart
             _check_seen(ours, context)
             _check_seen(theirs, chain.context)
-            return True
-    return False
+            return Since(*walk.since)
+    return None
 
 
 class _Walk:
     """A walk down the histories of two heads, which collects the entries that only one of them has: `apart`.
+
+    `since` has the time of the first of them, for each side.
 
     It goes by MODSEQ, which falls from entry to predecessor, until all that is left is common to both. Entries that the
     base has seen are skipped: they are common if both sides have reached the base itself.
@@ -200,6 +207,7 @@ class _Walk:
 
     def __init__(self, connection: sqlite3.Connection, base: Base | None) -> None:
         self.apart: tuple[list[Dot], list[Dot]] = ([], [])
+        self.since = [0, 0]
         self._connection = connection
         self._base = base
         self._at_base = self._below_base = 0  # the sides that have come there, as in `_sides`
@@ -220,6 +228,7 @@ class _Walk:
             self._modseq = entry.modseq
             if side != self._BOTH:
                 self.apart[side - 1].append(dot)
+                self.since[side - 1] = min(entry.time, self.since[side - 1] or entry.time)
             if not all(self._reach(before, side) for before in entry.predecessors):
                 return False
         return True
@@ -268,7 +277,7 @@ class MiscountedError(DamagedRowError):
 class MergePlan:
     """A plan to merge a branch with what this node shows at a head. New claims name the merge as `_UNNAMED`.
 
-    `history` is that of the branch's head, `time` as in `Branch`.
+    `history` is that of the branch's head, `time` as in `Branch`. `conflicts`: what the merge decides.
     """
 
     key: MailboxKey
@@ -278,6 +287,7 @@ class MergePlan:
     modseq: int
     changes: tuple[Merge, ...] | tuple[TreeMerge, ...]
     time: int = 0
+    conflicts: Conflicts = NO_CONFLICTS
 
 
 _UNNAMED = Dot("", 0)
@@ -317,6 +327,7 @@ def carry_out(tx: Transaction, plan: MergePlan) -> Dot | None:
     entry = replace(entry, predecessors=heads, histories=histories, modseq=plan.modseq)
     tx.append(entry, [], applied=True)
     apply_and_release(tx, entry)
+    tx.commit.merged.append(plan.conflicts)
     return entry.dot
 
 
@@ -388,13 +399,16 @@ def _planned(
     theirs = branch.state
     if isinstance(ours, TreeState) and isinstance(theirs, TreeState):
         tree = merge_trees(ours, theirs)
-        return plan(tree.modseq, tree_difference(tree, (ours, theirs)))
+        return plan(
+            tree.modseq, tree_difference(tree, (ours, theirs)), conflicts=conflicts.of_trees(tree, (ours, theirs))
+        )
     assert isinstance(ours, MailboxState)
     assert isinstance(theirs, MailboxState)
     anew = Anew(partial(_time_of, connection)) if uid is UidConflict.UIDVALIDITY else None
     merged = merge(ours, theirs, _UNNAMED, anew)
     _check_uids_suffice(merged, (ours, theirs))
-    return plan(merged.modseq, difference(merged, (ours, theirs)))
+    decided = conflicts.of_mailboxes(merged, (ours, theirs), branch.since)
+    return plan(merged.modseq, difference(merged, (ours, theirs)), conflicts=decided)
 
 
 def _check_uids_suffice(merged: MailboxState, sides: Iterable[MailboxState]) -> None:

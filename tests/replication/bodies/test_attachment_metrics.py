@@ -21,7 +21,7 @@ OTHER = LOGO[:100_000]
 async def figures(node: Node, *names: str) -> list[float | None]:
     """Return these metrics after a refresh."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(node.report.run, HEARTBEAT_S)
+        nursery.start_soon(node.metrics.run, HEARTBEAT_S)
         await trio.sleep(HEARTBEAT_S / 2)
         nursery.cancel_scope.cancel()
     return [value(node.registry, name) for name in names]

@@ -338,7 +338,7 @@ async def test_kept_expunged_mail_is_counted(tmp_path: Path, autojump_clock: Moc
         for body in ("one", "three"):
             await node.save(body)
         await node.expunge(1, 2)
-        nursery.start_soon(node.report.run, HEARTBEAT_S)
+        nursery.start_soon(node.metrics.run, HEARTBEAT_S)
         await trio.sleep(HEARTBEAT_S)
         assert (value(node.registry, "expunged_kept_messages"), value(node.registry, "expunged_kept_bytes")) == (2, 8)
         status = await node.report.node_status()

@@ -179,7 +179,7 @@ async def test_applied_entry_that_counts_as_waiting_is_forgotten(
         node = nodes["dc2"]
         chain = next(chain for chain in await chains_of(node) if chain.uidvalidity)
         assert chain.head is not None
-        node.store._note_waiting(chain.head, chain.id)
+        node.store.waiting.add(chain.head, chain.id)
         assert node.store.has_waiting(chain.id)
         await trio.sleep(2 * timing.OVERDUE_S)
         assert not node.store.has_waiting(chain.id)
@@ -225,7 +225,7 @@ async def test_no_entry_becomes_overdue_while_a_node_is_away(tmp_path: Path, aut
         node = nodes["dc2"]
         chain = next(chain for chain in await chains_of(node) if chain.uidvalidity)
         assert chain.head is not None
-        node.store._note_waiting(chain.head, chain.id)
+        node.store.waiting.add(chain.head, chain.id)
         await trio.sleep(3 * timing.OVERDUE_S)
         assert node.store.has_waiting(chain.id)
         assert node.coordinator.overdue_entries.doubts == 0

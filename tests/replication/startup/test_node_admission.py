@@ -51,7 +51,7 @@ def has_begun(node: Node) -> bool:
 
 async def serving(node: Node) -> float | None:
     with trio.move_on_after(1):
-        await node.report.run(0.5)
+        await node.metrics.run(0.5)
     return node.registry.get_sample_value("replicator_serving")
 
 

@@ -88,7 +88,7 @@ async def test_mail_undeleted_on_two_branches_and_expunged_on_one_stays(
         assert (await undelete(nodes["dc2"])).restored == 1
         nodes.network.mend(("dc2", "dc3"))
         await nodes.linked(["dc1"], ["dc2", "dc3"])
-        await until(lambda: not nodes["dc2"].store._waiting and not nodes["dc3"].store._waiting)
+        await until(lambda: not nodes["dc2"].store.waiting and not nodes["dc3"].store.waiting)
         nodes.rejoin("dc1")
         await nodes.linked()
         await nodes.converged()

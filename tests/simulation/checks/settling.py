@@ -62,8 +62,8 @@ def reason_unsettled(machines: list[Machine]) -> str:
     for node in nodes:
         if node.store.context != first.store.context:
             return f"{node.sid} has other entries than {first.sid}: {_difference(node, first)}"
-        if node.store._waiting:
-            return f"{len(node.store._waiting)} entries wait at {node.sid}: {sorted(node.store._waiting)[:3]}"
+        if node.store.waiting:
+            return f"{len(node.store.waiting)} entries wait at {node.sid}: {sorted(node.store.waiting)[:3]}"
     for node in nodes:
         if _digests(node) != _digests(first):
             return f"{node.sid} shows something else than {first.sid}"

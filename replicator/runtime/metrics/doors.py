@@ -1,21 +1,13 @@
-"""Prometheus metrics of the doors, of attachments and of the event loop, and the output of all metrics of a node.
-
-Each of these has a metrics object of its own. Without a registry it counts for nothing, so that callers need no check.
-Names follow Prometheus's rules: base units, counters end in `_total`. Labels have few values, none of them chosen by a
-client.
-"""
+"""Metrics of the doors, and of what they refuse."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 DELIVERY_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 """Upper bounds in seconds: from one fsync to the longest that a sender waits; most senders give up after the last."""
-
-STALL_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
-"""Upper bounds in seconds: from what nobody notices to the time after which peers give a node up."""
 
 
 class RefusalMetrics:
@@ -91,6 +83,9 @@ class ImapMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.connections = Gauge("replicator_imap_connections", "IMAP connections that are open.", registry=registry)
+        self.sessions = Gauge(
+            "replicator_imap_sessions", "IMAP connections of clients that are logged in.", registry=registry
+        )
         self._logins = Counter(
             "replicator_imap_logins_total",
             "IMAP login attempts, by result.",
@@ -143,70 +138,6 @@ class HttpMetrics:
     def answered(self, route: str, status: int) -> None:
         """Count an answered request to a known route."""
         self._requests.labels(route, str(status)).inc()
-
-
-class LoopMetrics:
-    """Metrics of the event loop."""
-
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self._seconds = Histogram(
-            "replicator_event_loop_stall_seconds",
-            "Times of more than 5 ms for which one task held the event loop, so that nothing else of the node went on.",
-            buckets=STALL_BUCKETS_S,
-            registry=registry,
-        )
-        self._cpu_seconds = Histogram(
-            "replicator_event_loop_stall_cpu_seconds",
-            "Time of the processor that the same work took; less on a machine that is busy with other things.",
-            buckets=STALL_BUCKETS_S,
-            registry=registry,
-        )
-
-    def held(self, seconds: float, cpu_seconds: float) -> None:
-        """Count a time for which a task held the loop."""
-        self._seconds.observe(seconds)
-        self._cpu_seconds.observe(cpu_seconds)
-
-
-class AttachmentMetrics:
-    """Metrics of this node's attachments."""
-
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.damaged = Counter(
-            "replicator_attachments_damaged_total",
-            "Attachments found damaged or missing when they were read.",
-            registry=registry,
-        )
-        self.healed = Counter(
-            "replicator_attachments_healed_total",
-            "Attachments repaired with content from other nodes.",
-            registry=registry,
-        )
-        self.lost = Counter(
-            "replicator_texts_lost_total",
-            "Large messages that arrived from other nodes without their body, because no reachable node had all"
-            " parts of it.",
-            registry=registry,
-        )
-
-
-def exposition(registry: CollectorRegistry) -> bytes:
-    """Return all metrics in Prometheus's text format, without `_created` series, which only repeat the start time."""
-    return generate_latest(_WithoutCreated(registry))
-
-
-class _WithoutCreated(CollectorRegistry):
-    """View of another registry, without `_created` series. The library's setting would affect the whole process."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        super().__init__()
-        self._registry = registry
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metric families to be written."""
-        for family in self._registry.collect():
-            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-            yield family
 
 
 def _class(code: int) -> str:

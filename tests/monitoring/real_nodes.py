@@ -1,0 +1,67 @@
+"""The metrics of real nodes, one of which has doors in a process of its own, and the other has served clients."""
+
+from __future__ import annotations
+
+import imaplib
+import smtplib
+from dataclasses import replace
+from pathlib import Path
+from urllib.request import urlopen
+
+import trio
+
+from replicator.cli.authority import Authority
+from replicator.config import Address, Config, ListenConfig, OauthConfig, PeerConfig, WorkersConfig, default_config
+from tests.end_to_end.helpers.in_process import free_ports, running
+from tests.oauth.issuer import AUDIENCE, ISSUER, SigningKey, key_set
+
+MAIL = "Subject: counted\r\n\r\nText\r\n"
+
+
+def configs(directory: Path) -> list[Config]:
+    """Return two nodes with certificates and an identity provider."""
+    authority, keys = Authority.create(directory, "tests"), directory / "keys.json"
+    (directory / "users.passwd").write_text("alice:{PLAIN}secret\n", "utf-8")
+    keys.write_bytes(key_set(SigningKey("one")))
+    ports = free_ports(8)
+    nodes = []
+    for number, sid in enumerate(("dc1", "dc2")):
+        authority.issue(sid)
+        peer, imap, lmtp, http = (Address("127.0.0.1", port) for port in ports[4 * number : 4 * number + 4])
+        other = PeerConfig(f"dc{2 - number}", Address("127.0.0.1", ports[4 - 4 * number]))
+        listen = ListenConfig(peer, imap=imap, lmtp=lmtp, http=http)
+        config = default_config(sid, directory, listen=listen, peers=(other,))
+        oauth, workers = OauthConfig(ISSUER, AUDIENCE, keys, "email"), WorkersConfig(doors=number)
+        nodes.append(replace(config, tls=authority.files(sid), oauth=oauth, workers=workers))
+    return nodes
+
+
+def metrics_of(directory: Path) -> list[str]:
+    """Return what the nodes answer at /metrics, the one with a door's process last."""
+
+    async def run() -> list[str]:
+        nodes = configs(directory)
+        with trio.fail_after(60):
+            async with running(nodes):
+                await trio.to_thread.run_sync(_use, nodes[0])
+                return [await trio.to_thread.run_sync(_read, node) for node in nodes]
+
+    return trio.run(run)
+
+
+def _use(node: Config) -> None:
+    """Deliver a message, and look at it."""
+    assert node.listen.lmtp is not None
+    assert node.listen.imap is not None
+    with smtplib.LMTP(*node.listen.lmtp) as mta:
+        mta.sendmail("bob@example.org", "alice", MAIL)
+    client = imaplib.IMAP4(*node.listen.imap)
+    client.login("alice", "secret")
+    client.select()
+    client.logout()
+
+
+def _read(node: Config) -> str:
+    with urlopen(f"http://{node.listen.http}/metrics") as answer:
+        text: str = answer.read().decode()
+        return text
