@@ -21,6 +21,7 @@ from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.rival_runs import PeerState
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.node_metrics import NodeMetrics
+from replicator.runtime.disk_room import DiskRoom
 from replicator.runtime.environment import Environment
 from replicator.status import CertificateStatus, LinkStatus, MailboxStatus, NodeStatus
 from replicator.store.attachments.files import MissingError
@@ -57,7 +58,7 @@ class StatusReporter:
     """The report of this node, see `NodeReport`.
 
     `run` keeps the metrics in `registry` up to date; `problems` returns further reasons why the node is unhealthy,
-    `certificates` those that are in use.
+    `certificates` those that are in use, and `disks`, which blocks, the file systems that the node writes to.
     """
 
     def __init__(
@@ -69,12 +70,14 @@ class StatusReporter:
         *,
         problems: Callable[[], Sequence[str]] = tuple,
         certificates: Callable[[], Sequence[CertificateStatus]] = tuple,
+        disks: Callable[[], tuple[DiskRoom, ...]] = tuple,
     ) -> None:
         self._coordinator = coordinator
         self._store = store
         self._environment = environment
         self._problems = problems
         self._certificates = certificates
+        self._disks = disks
         self._started_ms = environment.clock_ms()
         self._metrics = NodeMetrics(registry, str(coordinator.config.node.data))
         self._tried_at = -math.inf
@@ -127,7 +130,15 @@ class StatusReporter:
             links=await self._links(),
             certificates=tuple(self._certificates()),
             search_texts=coordinator.bodies.search_texts.status,
+            edges=mastership.table.edges,
+            disks=await self._disk_rooms(),
         )
+
+    async def _disk_rooms(self) -> tuple[DiskRoom, ...]:
+        """Return the room on this node's disks; nothing if one of them, perhaps far away, does not answer."""
+        with trio.move_on_after(timing.NODE_STATUS_DISKS_S):
+            return await self._environment.run_until_cancelled(self._disks)
+        return ()
 
     def _not_serving(self) -> tuple[str, ...]:
         """Return the reason why clients are refused, in words, if they are."""
