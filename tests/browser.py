@@ -114,7 +114,8 @@ class Tab:
             raise AssertionError(f"never true: {script}\nThe page:\n{text}\n{self.complaints}") from None
 
     async def text(self, selector: str) -> str:
-        return str(await self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText"))
+        """Return the text that a reader sees there, with one space for any white space."""
+        return " ".join(str(await self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText")).split())
 
     async def press(self, key: str) -> None:
         """Press a key that has a name, such as Tab, and let it go."""
