@@ -51,7 +51,7 @@ function syncAttributes(present, wanted) {
   }
 }
 
-const MARKS = { good: "✓", bad: "✕", warn: "!", none: "–" };
+const MARKS = { good: "✓", bad: "✕", warn: "!", busy: "…", none: "–" };
 
 /** Return a word with a mark, so that nothing is told by colour alone. */
 export function badge(kind, text) {

@@ -173,7 +173,7 @@ function disk(room) {
   );
 }
 
-const TASK_STATES = { running: ["none", "running"], done: ["good", "done"], cancelled: ["none", "cancelled"], failed: ["bad", "failed"] };
+const TASK_STATES = { running: ["busy", "running"], done: ["good", "done"], cancelled: ["none", "cancelled"], failed: ["bad", "failed"] };
 
 function taskPart(task, nowMs) {
   if (task === null) return h("p", { class: "quiet" }, "No task has run since the node started.");
@@ -196,7 +196,7 @@ function certificates(status, nowMs) {
     const kind = days < 0 ? "bad" : days < CERTIFICATE_DAYS ? "warn" : "good";
     return [certificate.name || certificate.file, badge(kind, days < 0 ? "expired" : `${counted(days, "day")} left`), certificate.file];
   };
-  return facts(status.certificates.map(row));
+  return [h("h3", {}, "Certificates"), h("div", { class: "certificates" }, facts(status.certificates.map(row)))];
 }
 
 function daysLeft(certificate, nowMs) {

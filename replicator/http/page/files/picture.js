@@ -6,7 +6,8 @@ import { roundTrip } from "./words.js";
 const WIDTH = 480;
 const NODE_HEIGHT = 46;
 const LETTER = 9; // width of a letter of a node's name, about
-const NAME_MAX = 16; // letters of a name that are shown; the whole name is in the title
+const NAME_MAX = 12; // letters of a name that are shown; the whole name is in the title
+const LABELLED_MAX = 6; // nodes among which round trips can be told apart
 
 /** Links as `{one, other, state, label}`; `state` is `up`, `down`, or `unknown` between nodes that nobody hears. */
 export function linksOf(status, seen) {
@@ -38,16 +39,20 @@ export function picture(status, links) {
   const others = new Set(links.flatMap(({ one, other }) => [one, other]).concat(status.component));
   others.delete(status.sid);
   const sids = [status.sid, ...[...others].sort()];
-  const height = sids.length === 1 ? 110 : sids.length === 2 ? 140 : sids.length <= 6 ? 300 : 420;
+  const height = sids.length === 1 ? 110 : sids.length === 2 ? 140 : sids.length <= LABELLED_MAX ? 320 : 480;
   const places = new Map(sids.map((sid, at) => [sid, place(at, sids.length, height)]));
   const down = links.filter(({ state }) => state === "down").map(({ one, other }) => `${one} and ${other}`);
   const what = `${sids.length === 1 ? "One node" : `${sids.length} nodes`}: ${sids.join(", ")}. `;
+  const hasLabels = sids.length <= LABELLED_MAX;
+  // What is drawn last is on top.
+  const drawn = [...links].sort((one, other) => (one.state === "down") - (other.state === "down"))
+    .map((link) => (hasLabels || link.state === "down" ? link : { ...link, label: "" }));
   const broken = down.length ? `No link between ${down.join("; ")}.` : "No link is down.";
   return s(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": what + broken, class: "picture" },
-    links.map((link) => line(link, places)),
-    links.map((link) => middle(link, places)),
+    drawn.map((link) => line(link, places)),
+    drawn.map((link) => middle(link, places)),
     sids.map((sid) => node(sid, status, places.get(sid))),
   );
 }
@@ -68,7 +73,9 @@ function line({ one, other, state }, places) {
 
 function middle({ one, other, state, label }, places) {
   const [[x1, y1], [x2, y2]] = [places.get(one), places.get(other)];
-  const [x, y] = [(x1 + x2) / 2, (y1 + y2) / 2];
+  // Links of this node begin at one place, so their labels are beyond the middle.
+  const far = places.size > 2 ? 0.55 : 0.5;
+  const [x, y] = [x1 + (x2 - x1) * far, y1 + (y2 - y1) * far];
   const width = label.length * 7.4 + 14;
   const text = label
     ? [
@@ -92,7 +99,7 @@ function node(sid, status, [x, y]) {
   const shown = sid.length > NAME_MAX ? `${sid.slice(0, NAME_MAX - 1)}…` : sid;
   const roles = [isOwn ? "this node" : null, sid === status.root ? "root" : null, isReached ? null : "out of reach"];
   const role = roles.filter(Boolean).join(", ");
-  const width = Math.max(88, Math.max(shown.length * LETTER, role.length * 6.6) + 28);
+  const width = Math.max(80, Math.max(shown.length * LETTER, role.length * 6.6) + 28);
   return s(
     "g",
     { class: `node ${isOwn ? "own" : isReached ? "reached" : "lost"}` },
