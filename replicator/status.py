@@ -50,6 +50,16 @@ class MailboxStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class PurgeResult:
+    """What was removed of a former user's mail. `more`: ask again, there is more."""
+
+    user: str
+    folders: int
+    messages: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
 class QuotaStatus:
     """Usage of a user's mail at this node, and the most that it may take; None: no limit."""
 

@@ -31,6 +31,7 @@ from replicator.status import (
     MailboxStatus,
     NodeStatus,
     NoRoom,
+    PurgeResult,
     QuotaStatus,
     SearchTextStatus,
 )
@@ -133,6 +134,10 @@ class NodeClient:
     def delete_user(self, user: str) -> None:
         """Remove a user from the cluster's table."""
         self._ask("DELETE", f"/api/v1/users/{_segment(user)}")
+
+    def purge(self, user: str) -> PurgeResult:
+        """Remove some of a former user's mail; `more`: ask again."""
+        return self._parsed(_purge_result, self._ask("POST", f"/api/v1/users/{_segment(user)}/purge"))
 
     def quota(self, user: str) -> QuotaStatus:
         """Return the usage and the limits of the user's mail."""
@@ -360,6 +365,10 @@ APPLY = TaskKind("apply", _apply_status)
 def _master(document: object) -> str | None:
     master = cast("_Object", document)["master"]
     return None if master is None else str(master)
+
+
+def _purge_result(document: object) -> PurgeResult:
+    return PurgeResult(**cast("_Object", document))
 
 
 def _names(document: object) -> list[str]:

@@ -12,6 +12,7 @@ COMMANDS = {
     "check": "replicator.cli.commands.repair.check:check",
     "checkpoint": "replicator.cli.commands.nodes.checkpoint:checkpoint",
     "cluster": "replicator.cli.commands.nodes.cluster:cluster",
+    "config": "replicator.cli.commands.nodes.config:config",
     "diff": "spark.job.command:diff",
     "import": "replicator.cli.commands.mail.import_mail:import_mail",
     "inventory": "replicator.cli.commands.repair.inventory:inventory",

@@ -1,10 +1,11 @@
 """The configuration file (design section 9): TOML in, one frozen `Config` out, every problem reported with its line.
 
 `model` holds the data classes and defaults, `values` the rules of single values, `positions` finds lines, `loader`
-combines them, `template` writes a file. Nothing here opens a socket or creates a directory. Known keys and their
-defaults are a contract: scripts rely on them.
+combines them, `template` writes a file, `agreement` compares those of several nodes. Nothing here opens a socket or
+creates a directory. Known keys and their defaults are a contract: scripts rely on them.
 """
 
+from replicator.config.agreement import disagreements
 from replicator.config.loader import load_config
 from replicator.config.model import (
     ALGORITHMS,
@@ -80,6 +81,7 @@ __all__ = [
     "WorkersConfig",
     "config_text",
     "default_config",
+    "disagreements",
     "load_config",
     "tls_text",
 ]

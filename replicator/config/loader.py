@@ -136,6 +136,7 @@ def _node(section: Section, directory: Path) -> NodeConfig:
         data=section.take("data", values.path(directory), defaults.data),
         cluster=section.take("cluster", values.cluster_name, defaults.cluster),
         priority=section.take("priority", values.whole_number(0, PRIORITY_MAX), defaults.priority),
+        removed=section.take("removed", values.sids, ()),
     )
 
 
@@ -304,6 +305,8 @@ def _check_peers(source: Source, config: Config) -> None:
     """Check that every node is listed once."""
     if len(config.peers) > PEERS_MAX:
         source.problem(("peer",), f"a node can have at most {PEERS_MAX} peers, not {len(config.peers)}")
+    for sid in sorted({config.node.id, *(peer.id for peer in config.peers)} & set(config.node.removed)):
+        source.problem(("node", "removed"), f"removed: {sid!r} is listed as a node, too; remove it from one of the two")
     ids: Counter[str] = Counter()
     addresses: Counter[PeerAddress] = Counter()
     for number, peer in enumerate(config.peers):

@@ -79,12 +79,16 @@ class UidConflict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """This node. `priority`: the reachable node with the lowest priority, then the lowest id, is the root."""
+    """This node. `priority`: the reachable node with the lowest priority, then the lowest id, is the root.
+
+    `removed`: ids of nodes that have left the cluster for good, for which the log is not kept.
+    """
 
     id: str
     data: Path
     cluster: str = "mail"
     priority: int = 100
+    removed: tuple[str, ...] = ()
 
     @property
     def own_socket(self) -> Path:

@@ -75,6 +75,7 @@ def _node(config: Config, directory: Path) -> str:
         f"data = {_path(node.data, directory)}    # paths are relative to this file\n"
         f"cluster = {_quoted(node.cluster)}\n"
         f"priority = {node.priority}    # the reachable node with the lowest priority, then the lowest id, is root\n"
+        + (f"removed = {json.dumps(node.removed)}    # nodes that have left for good\n" if node.removed else "")
     )
 
 

@@ -67,6 +67,13 @@ def sid(value: object) -> str:
     return _matching(value, SID, "a node id: 1 to 32 of a-z, 0-9 and -, for example 'dc1'")
 
 
+def sids(value: object) -> tuple[str, ...]:
+    """Parse a list of node ids."""
+    if not isinstance(value, list) or len(value) > PLACES_MAX:
+        raise ValueError(f'expected a list of at most {PLACES_MAX} node ids such as ["dc3"], not {_shown(value)}')
+    return tuple(map(sid, value))
+
+
 def cluster_name(value: object) -> str:
     """Parse a cluster name, which is an atom on the wire."""
     return _matching(value, CLUSTER, "a cluster name: 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'")

@@ -1,8 +1,14 @@
-"""Routes of the cluster's user table, for nodes with `users.source = "cluster"`; others answer with 409.
+"""Routes of users: the cluster's table, and the mail of former users.
 
 | route | answers |
 |---|---|
-| `GET /api/v1/users` | the users' names, also of a node whose users come from a file |
+| `GET /api/v1/users` | the users' names, wherever they come from |
+| `POST /api/v1/users/USER/purge` | `PurgeResult`: what was removed of a former user's mail, and if there is more |
+
+The others are for nodes with `users.source = "cluster"`; nodes whose users come from a file answer with 409.
+
+| route | answers |
+|---|---|
 | `POST /api/v1/users` | 201 and the number of users added; 409 if one exists already |
 | `PUT /api/v1/users/USER/password` | the user, with a new hash |
 | `DELETE /api/v1/users/USER` | the user, who is removed; the mail stays |
@@ -15,16 +21,28 @@ never come here. An answer means that the change is on `durability.copies` nodes
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from http import HTTPStatus
+from itertools import islice
 
+import trio
+
+from protocol.values import UidSet
+from replicator.errors import OtherClusterError
 from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, json_response
 from replicator.http.options import Options
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices, UserControl
-from replicator.users import UserExistsError, UserUnknownError
+from replicator.mail.annotations import AT_ONCE_MAX
+from replicator.mail.mailstore import INBOX
+from replicator.status import PurgeResult
+from replicator.users import UserExistsError, UserUnknownError, folded
+from replicator.users.passwd_file import check_user_name
 
 LINES_MAX = 500
+EXPUNGED_AT_ONCE = 1000
+PURGE_S = 20.0  # less than the time limit of a request
 
 
 async def get_users(services: HttpServices, _request: Request) -> Response:
@@ -64,6 +82,35 @@ async def delete_user(services: HttpServices, request: Request) -> Response:
     return json_response({"user": request.path["user"]})
 
 
+async def post_purge(services: HttpServices, request: Request) -> Response:
+    """Remove the mail, folders and annotations of somebody who is no user here, as far as the time allows."""
+    name = request.path["user"]
+    with _problems():
+        check_user_name(name)  # what is no user's name may be an account of the cluster's own
+    with suppress(OtherClusterError):  # whose mail has moved there
+        if services.users.find(name) is not None:
+            raise ProblemError(HTTPStatus.CONFLICT, f"{name!r} is a user: delete the user first")
+    user, mail = folded(name), services.mail
+    shown = [mailbox for mailbox in await services.status.mailboxes(user) if mailbox.messages or mailbox.name != INBOX]
+    folders = messages = 0
+    with trio.move_on_after(PURGE_S):
+        for mailbox in sorted(shown, key=lambda mailbox: mailbox.name, reverse=True):  # what is below others first
+            folder = await mail.folder(user, mailbox.name)
+            view = await mail.open_mailbox(folder)
+            while uids := list(islice(view.messages, EXPUNGED_AT_ONCE)):
+                await mail.expunge(view, UidSet.of(uids))
+                messages += len(uids)
+            if mailbox.name != INBOX:
+                await mail.delete_folder(user, mailbox.name)
+                folders += 1
+        for subscribed in await mail.subscriptions(user):
+            await mail.subscribe(user, subscribed, subscribed=False)
+        if annotations := await mail.annotations(user, None):
+            await mail.annotate(user, None, dict.fromkeys(islice(annotations, AT_ONCE_MAX)))
+        return json_response(asdict(PurgeResult(user, folders, messages, more=len(annotations) > AT_ONCE_MAX)))
+    return json_response(asdict(PurgeResult(user, folders, messages, more=True)))
+
+
 def _table(services: HttpServices) -> UserControl:
     if services.user_table is None:
         raise ProblemError(
@@ -94,6 +141,7 @@ def _problems() -> Iterator[None]:
 
 USER_ROUTES = (
     Route("GET", "/api/v1/users", get_users),
+    Route("POST", "/api/v1/users/{user}/purge", post_purge),
     Route("POST", "/api/v1/users", post_users, body_type=JSON_TYPE),
     Route("PUT", "/api/v1/users/{user}/password", put_password, body_type=JSON_TYPE),
     Route("DELETE", "/api/v1/users/{user}", delete_user),

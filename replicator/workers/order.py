@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from replicator.config import Config
 from replicator.mail_doors import Protocol
+from replicator.runtime.log_lines import LogSettings
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Order:
 
     number: int
     config: Config
-    log_level: str
+    log: LogSettings
     sockets: Mapping[Protocol, tuple[int, ...]]
     users_key: bytes
 

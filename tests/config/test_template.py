@@ -91,7 +91,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
     )
     cluster = draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]*", fullmatch=True))[:64]
     return Config(
-        node=NodeConfig(sid, draw(paths), cluster, 7),
+        node=NodeConfig(sid, draw(paths), cluster, 7, draw(st.sampled_from([(), ("gone", "gone-2")]))),
         listen=ListenConfig(*doors),
         peers=tuple(peers),
         durability=DurabilityConfig(draw(st.integers(1, 1 + len(peers))), draw(st.sampled_from(WhenShort))),

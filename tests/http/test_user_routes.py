@@ -10,6 +10,7 @@ import pytest
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.user_routes import LINES_MAX
+from replicator.mail.annotations import USER_TABLE
 from replicator.user_table import ClusterUsers
 from replicator.users import UserDirectory
 from tests.http.conversation import Answer, Conversation, conversation
@@ -82,6 +83,19 @@ async def test_impossible_changes_are_refused(
     answer = await ask(client, method, path, document)
     assert (answer.status, words in str(answer.json["detail"])) == (status, True), answer.json
     assert await names(client) == ["bob"]
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"), [("alice", 409, "'alice' is a user"), ("%3Ausers", 400, "no colon")]
+)
+async def test_only_the_mail_of_former_users_is_purged(
+    services: HttpServices, mail: HookedMail, name: str, status: int, words: str
+) -> None:
+    await mail.annotate(USER_TABLE, None, {"/shared/vendor/x/y": b"kept"})
+    async with conversation(HttpServer(services)) as client:
+        answer = await ask(client, "POST", f"/{name}/purge")
+    assert (answer.status, words in str(answer.json["detail"])) == (status, True), answer.json
+    assert await mail.annotations(USER_TABLE, None) == {"/shared/vendor/x/y": b"kept"}
 
 
 async def test_node_with_a_file_of_users_keeps_no_table(services: HttpServices) -> None:

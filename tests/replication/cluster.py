@@ -167,6 +167,7 @@ class Cluster:
         self.durability = durability
         self.conflict = ConflictConfig()
         self.shares_objects = False
+        self.removed: tuple[str, ...] = ()  # nodes that the others are told have left for good, from their next start
         self.log = LogConfig()
         self.content = ContentConfig()
         self.quota = QuotaLimits(1 << 40, 10**9)  # far away, but every delivery is counted
@@ -191,10 +192,12 @@ class Cluster:
         return list(self.nodes.values())
 
     def config(self, sid: str) -> Config:
-        peers = tuple(PeerConfig(other, self.peer_address) for other in self.sids if other != sid)
+        others = [other for other in self.sids if other not in {sid, *self.removed}]
+        peers = tuple(PeerConfig(other, self.peer_address) for other in others)
         defaults = default_config(sid, self.directory, peers=peers)
         return replace(
             defaults,
+            node=replace(defaults.node, removed=self.removed),
             durability=self.durability,
             mastership=self.mastership,
             conflict=self.conflict,

@@ -23,7 +23,7 @@ from replicator.errors import ConfigError, DatabaseFailedError, DataError, leave
 from replicator.node import run_node, umask_of
 from replicator.replication.rebuild.rebuilder import RebuildError
 from replicator.runtime.garbage import set_garbage_aside
-from replicator.runtime.log_lines import log_to_stderr
+from replicator.runtime.log_lines import LogSettings, log_to_stderr
 from replicator.store.db.damage import DatabaseDamagedError
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ STDIN_CHUNK_BYTES = 1024
 def run_process(
     config: Config,
     file: Path,
-    log_level: str,
+    log_settings: LogSettings,
     *,
     asked: Sequence[int],
     new_cluster: bool,
@@ -46,7 +46,7 @@ def run_process(
     `asked` lists signals that have arrived so far; more may be added until the node handles signals itself. Raises
     ConfigurationError, CommandError.
     """
-    log_to_stderr(log_level)
+    log_to_stderr(log_settings)
     os.umask(umask_of(config))
     set_garbage_aside()  # the event loop does not run yet: nobody waits for the tenth of a second
     with ending_in_one_line(file, "the node cannot run"):

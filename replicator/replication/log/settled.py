@@ -39,7 +39,8 @@ MAX_CLAIMS = 1 << 18  # origins in all statements: 50 nodes that each name 50 no
 class SettledLogs:
     """The statements of all nodes. Belongs to the event loop.
 
-    Sequences start from `clock_ms`, so that the statements of a restarted node count; see `LinkTable`.
+    Sequences start from `clock_ms`, so that the statements of a restarted node count; see `LinkTable`. `removed`: nodes
+    that have left the cluster, and count only as long as others can still reach them.
     """
 
     def __init__(
@@ -49,12 +50,14 @@ class SettledLogs:
         *,
         clock_ms: Callable[[], int],
         peers: Iterable[str],
+        removed: Iterable[str] = (),
         links: Callable[[], Iterable[PeerLink]],
     ) -> None:
         self._store = store
         self._table = table
         self._clock_ms = clock_ms
         self._peers = tuple(peers)
+        self._removed = frozenset(removed)
         self._links = links
         self._said = {table.sid: Settled(table.sid, clock_ms(), context_dots(store.settled()))}
         self._news: dict[str, str] = {}  # SID whose statement is to be written and passed on -> SID of its sender
@@ -62,10 +65,12 @@ class SettledLogs:
     # ---- questions
 
     def known(self) -> dict[str, Context]:
-        """Return SID -> settled context for each node ever heard of; empty if the node has said nothing."""
+        """Return SID -> settled context for each node ever heard of and not gone; empty if it has said nothing."""
         sids = {*self._peers, *self._table.sids, *map(sid_of, self._store.context)}
         said = {sid: context_of(one.context) for sid, one in self._said.items()}
-        return {**{sid: {} for sid in sids}, **said, self._table.sid: self._store.settled()}
+        known = {**{sid: {} for sid in sids}, **said, self._table.sid: self._store.settled()}
+        gone = self._removed - set(self._table.sids)
+        return {sid: context for sid, context in known.items() if sid not in gone}
 
     def lacking(self, context: Context) -> list[str]:
         """Return the nodes that are not known to have settled all of the context.

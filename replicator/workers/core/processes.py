@@ -22,6 +22,7 @@ from replicator.imap.services import places_of as imap_places_of
 from replicator.lmtp import places_of as lmtp_places_of
 from replicator.mail_doors import Protocol, addresses_of
 from replicator.network.streams import listen
+from replicator.runtime.log_lines import settings_in_force
 from replicator.workers.both_ends.metrics import DoorMetrics
 from replicator.workers.core.door_process import CoreServices, DoorProcess
 from replicator.workers.interface import interface_digest
@@ -134,8 +135,7 @@ class Doors:
 
     async def _start(self, number: int) -> DoorProcess:
         """Return a fresh process of a door, which accepts connections. Raises OSError, DataError."""
-        level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-        order = Order(number, self._config, level, self._sockets, self._core.users.key)
+        order = Order(number, self._config, settings_in_force(), self._sockets, self._core.users.key)
         process = DoorProcess(order, self._interface, self._core, self._places, self.metrics)
         await self._nursery.start(process.run)
         return process

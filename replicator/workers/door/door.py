@@ -93,7 +93,7 @@ class Door:
             return "the program on the disk is another one than the node runs; restart the node"
         order = Order.unpacked(packed)
         config, channel = order.config, self._channel
-        log_to_stderr(order.log_level, f"door {order.number}")
+        log_to_stderr(order.log, f"door {order.number}")
         registry = CollectorRegistry()
         try:
             certificates = Certificates(config.tls, config.certificates, of_clients=config.client_certificates)

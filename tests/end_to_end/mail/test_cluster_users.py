@@ -5,6 +5,8 @@ from __future__ import annotations
 import imaplib
 import smtplib
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,6 +58,17 @@ def can_log_in(config: Config, user: str, password: str) -> bool:
         client.shutdown()
 
 
+@contextmanager
+def logged_in(config: Config, user: str) -> Iterator[imaplib.IMAP4]:
+    assert config.listen.imap is not None
+    client = imaplib.IMAP4(*config.listen.imap)
+    try:
+        client.login(user, "secret")
+        yield client
+    finally:
+        client.shutdown()
+
+
 def wait_for(true: object) -> None:
     deadline = time.monotonic() + WITHIN_S
     while not true():  # type: ignore[operator]
@@ -102,11 +115,11 @@ async def test_users_changed_at_one_node_are_users_of_all(tmp_path: Path, doors:
         await trio.to_thread.run_sync(play)
 
 
-async def test_a_new_user_is_told_of_mail_of_a_former_one(tmp_path: Path) -> None:
+async def test_mail_of_a_former_user_is_told_to_the_next_one_unless_it_is_purged(tmp_path: Path) -> None:
     near, far = cluster_in(tmp_path, 0)
 
-    def run(*arguments: object) -> Result:
-        words = [*map(str, arguments), "--config", str(file_of(tmp_path, near))]
+    def run(*arguments: object, at: Config = near) -> Result:
+        words = [*map(str, arguments), "--config", str(file_of(tmp_path, at))]
         return CliRunner().invoke(cli, words, input="secret\n", prog_name="replicator")
 
     def play() -> None:
@@ -114,8 +127,24 @@ async def test_a_new_user_is_told_of_mail_of_a_former_one(tmp_path: Path) -> Non
         assert near.listen.lmtp is not None
         with smtplib.LMTP(*near.listen.lmtp) as client:
             client.sendmail("s@example.org", ["alice"], b"Subject: x\r\n\r\n")
+        with logged_in(near, "alice") as alice:
+            for folder in ("Work", "Work/Old", "Work/Old/Older"):
+                alice.create(folder)
+                alice.append(folder, "()", "", b"Subject: y\r\n\r\n")
+            alice.subscribe("Work")
         assert run("user", "delete", "alice").exit_code == 0
-        assert "finds 1 messages of the former user" in run("user", "add", "alice").stderr
+        assert "finds 4 messages of the former user" in run("user", "add", "alice").stderr
+        refused = run("user", "purge", "alice", "--yes")
+        assert (refused.exit_code, "delete the user first" in refused.stderr) == (1, True)
+        assert run("user", "delete", "alice").exit_code == 0
+        unsure = run("user", "purge", "alice", at=far)
+        assert (unsure.exit_code, "say --yes" in unsure.stderr) == (1, True)
+        wait_for(lambda: run("user", "purge", "alice", "--yes", at=far).exit_code == 0)
+        assert run("user", "add", "alice").stderr == "cluster of dc1: user alice added\n"
+        with logged_in(near, "alice") as alice:
+            assert alice.list() == ("OK", [rb'(\HasNoChildren) "/" "INBOX"'])
+            assert alice.lsub() == ("OK", [None])
+            assert alice.select() == ("OK", [b"0"])
 
     async with running([near, far]):
         await trio.to_thread.run_sync(play)

@@ -90,6 +90,33 @@ async def test_node_that_is_cut_off_counts_as_lacking_new_entries(tmp_path: Path
         await until(lambda: all(knows_all(node, nodes) for node in nodes.all()))
 
 
+async def test_a_removed_node_keeps_nothing_in_the_logs_of_others(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc3"].save("before")
+        await nodes.converged()
+        await nodes.stop("dc3")
+        await nodes["dc1"].save("after")
+        assert await lacking_at_last(nodes["dc1"], nodes["dc1"].store.context) == ["dc3"]
+        await nodes.stop("dc2")
+        await nodes.stop("dc1")
+        nodes.removed = ("dc3",)
+        await nodes.start("dc1")
+        await nodes.start("dc2")
+        assert await lacking_at_last(nodes["dc1"], nodes["dc1"].store.context) == []
+        assert set((await nodes["dc1"].report.node_status()).unsettled) == {"dc1", "dc2"}
+
+
+async def test_a_removed_node_counts_while_it_can_be_reached(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc3"].save("before")
+        await nodes.converged()
+        await nodes.stop("dc1")
+        nodes.removed = ("dc3",)
+        await nodes.start("dc1")
+        await until(lambda: nodes["dc1"].component == {"dc1", "dc2", "dc3"})
+        assert "dc3" in nodes["dc1"].coordinator.settled_logs.known()
+
+
 async def test_node_sends_the_same_settled_only_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         first = await stranger.next_command(Settled)

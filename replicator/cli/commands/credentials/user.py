@@ -179,6 +179,29 @@ def user_list(config_file: Path, *, as_json: bool) -> None:
         click.echo(name)
 
 
+@user.command("purge")
+@click.argument("name", metavar="USER")
+@config_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def user_purge(name: str, config_file: Path, *, yes: bool) -> None:
+    """Remove the mail and folders of USER, who has been deleted, at all nodes.
+
+    Nodes keep it for `content.keep_expunged`, as all expunged mail, and then it is gone for good.
+    """
+    with NodeClient(url_of_config(config_file)) as client:
+        found = client.mailboxes(name)
+        messages = sum(mailbox.messages for mailbox in found)
+        what = f"{messages} messages in {len(found)} folders of {folded(name)}"
+        if not yes and sys.stdin.isatty():
+            click.confirm(f"Remove {what}, at all nodes?", abort=True, err=True)
+        elif not yes:
+            raise CommandError(f"this removes {what}; say --yes")
+        removed = client.purge(name)
+        while removed.more:
+            removed = client.purge(name)
+    click.echo(f"{what} removed", err=True)
+
+
 @user.command("import")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @config_option

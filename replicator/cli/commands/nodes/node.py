@@ -13,8 +13,21 @@ from pathlib import Path
 import click
 
 from replicator.cli.target import config_argument
+from replicator.runtime.log_lines import LEVELS, LogFormat, LogSettings
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
+
+class LogLevels(click.ParamType[str]):
+    """A level, and levels of modules."""
+
+    name = "levels"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check the value."""
+        try:
+            LogSettings.of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return value
 
 
 @click.command()
@@ -22,7 +35,19 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
     "--config", "config_file", required=True, type=click.Path(path_type=Path), help="The node's configuration."
 )
 @click.option(
-    "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Lowest level to log."
+    "--log-level",
+    metavar="LEVEL[,MODULE=LEVEL]...",
+    type=LogLevels(),
+    default="info",
+    show_default=True,
+    help=f"Lowest level to log: {', '.join(LEVELS)}. Modules can have one of their own, such as info,imap=debug.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(list(map(str, LogFormat))),
+    default="auto",
+    show_default=True,
+    help="Lines of text, JSON, or lines for systemd's journal; auto: those if standard error leads there, else text.",
 )
 @click.option(
     "--new-cluster",
@@ -33,7 +58,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--until-stdin-closes", is_flag=True, hidden=True, help="Stop, too, when the process that started the node ends."
 )
-def node(config_file: Path, log_level: str, *, new_cluster: bool, until_stdin_closes: bool) -> None:
+def node(config_file: Path, log_level: str, log_format: str, *, new_cluster: bool, until_stdin_closes: bool) -> None:
     """Run a node until SIGTERM or SIGINT. SIGHUP makes it read its certificates again.
 
     Prints the line "ready" on standard output when all listeners accept. Logs to standard error. A node with a new
@@ -46,7 +71,7 @@ def node(config_file: Path, log_level: str, *, new_cluster: bool, until_stdin_cl
         run_process(
             config,
             config_file,
-            log_level,
+            LogSettings.of(log_level, LogFormat(log_format)),
             asked=asked,
             new_cluster=new_cluster,
             until_stdin_closes=until_stdin_closes,

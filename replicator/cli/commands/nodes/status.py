@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
+from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -25,26 +30,59 @@ ASKED_AT_ONCE = 64  # threads; larger clusters take a little longer
 @token_option
 @click.option("--user", help="Also show this user's mailboxes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(configs: Sequence[Path], urls: Sequence[str], user: str | None, *, as_json: bool) -> None:
+@click.option(
+    "--watch",
+    "every_s",
+    type=click.FloatRange(0.5, 3600),
+    metavar="SECONDS",
+    help="Ask again every so many seconds, until Ctrl-C.",
+)
+def status(
+    configs: Sequence[Path], urls: Sequence[str], user: str | None, every_s: float | None, *, as_json: bool
+) -> None:
     """Show the state of nodes: links, lag, masters, and whether they show the same mail.
 
     Name one or more nodes by --config or --url. --json prints more: the age of a node's checkpoints, and the nodes for
-    which its log is kept. Exit code 1 if any of the nodes does not answer, or does not know USER.
+    which its log is kept. Exit code 1 if any of the nodes does not answer, or does not know USER. With --watch, the
+    terminal shows the latest state, or with --json each state is a line.
     """
     nodes = [url_of_config(file) for file in configs] + [parse_url(url) for url in urls]
     if not nodes:
         raise click.UsageError("name at least one node by --config FILE or --url URL")
+    if every_s is not None:
+        with suppress(KeyboardInterrupt):
+            _watch(nodes, user, every_s, as_json=as_json)
+        return
     answers = ask_all(nodes, user)
     if as_json:
         echo_json(to_document(answers))
     else:
         show(console(), answers)
+    if _tell_errors(answers):
+        raise click.exceptions.Exit(1)
+
+
+def _watch(nodes: Sequence[NodeUrl], user: str | None, every_s: float, *, as_json: bool) -> NoReturn:
+    """Show the state again and again, until Ctrl-C."""
+    while True:
+        answers = ask_all(nodes, user)
+        if as_json:
+            click.echo(json.dumps(to_document(answers)))
+        else:
+            click.clear()
+            click.echo(f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}")
+            show(console(), answers)
+        _tell_errors(answers)
+        time.sleep(every_s)
+
+
+def _tell_errors(answers: Sequence[NodeAnswer]) -> bool:
+    """Name the nodes that do not answer; return True if there are any."""
     errors = [answer for answer in answers if answer.error is not None]
     for text in dict.fromkeys(answer.error for answer in errors):
         names = ", ".join(answer.url.name for answer in errors if answer.error == text)
         click.echo(f"Error: {names}: {text}", err=True)
-    if errors:
-        raise click.exceptions.Exit(1)
+    return bool(errors)
 
 
 def ask_all(nodes: Sequence[NodeUrl], user: str | None) -> list[NodeAnswer]:

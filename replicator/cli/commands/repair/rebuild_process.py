@@ -22,13 +22,13 @@ from replicator.config import Config
 from replicator.node import umask_of
 from replicator.rebuild import rebuild_node
 from replicator.replication.rebuild.rebuilder import Progress, Rebuilt
-from replicator.runtime.log_lines import log_to_stderr
+from replicator.runtime.log_lines import LogSettings, log_to_stderr
 from replicator.store.repair.database_swap import replacement_of
 
 
 def run_rebuild(config: Config, file: Path, *, as_json: bool) -> None:
     """Rebuild until done or until a signal. Raises ConfigurationError, CommandError, or click's Exit with code 1."""
-    log_to_stderr("warning")
+    log_to_stderr(LogSettings("warning"))
     os.umask(umask_of(config))
     try:
         with ending_in_one_line(file, "the node cannot be rebuilt"), _progress() as tell:

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -321,3 +324,14 @@ def test_sizes_and_spans_are_readable() -> None:
     assert [size(n) for n in (0, 1023, 1536, 5 << 20, 3 << 40)] == ["0 B", "1023 B", "1.5 KiB", "5 MiB", "3.0 TiB"]
     assert [ago(0, seconds * 1000) for seconds in (59, 125, 7_199, 90_061)] == ["59s", "2m 5s", "1h 59m", "1d 1h"]
     assert ago(5_000, 0) == "0s"
+
+
+def test_watched_state_is_asked_for_again_until_ctrl_c(served: ServedNode) -> None:
+    command = [sys.executable, "-m", "replicator", "status", "--url", served.url, "--watch", "0.5", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        states = [json.loads(watching.stdout.readline()) for _ in range(2)]
+        watching.send_signal(signal.SIGINT)
+        assert (watching.wait(30), watching.stderr and watching.stderr.read()) == (0, "")
+    assert [state["nodes"][0]["status"]["sid"] for state in states] == ["dc1", "dc1"]
+    assert states[0]["nodes"][0]["url"] == served.url

@@ -1,0 +1,71 @@
+"""`replicator config`: checks configuration files, alone and against each other, and shows what they mean."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from replicator.cli.group import HelpfulGroup
+from replicator.cli.output import echo_json
+from replicator.cli.target import USAGE_EXIT_CODE, config_argument
+from replicator.config import Config, UserSource, config_text, disagreements, load_config
+from replicator.errors import ConfigError
+
+FILES = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group(cls=HelpfulGroup)
+def config() -> None:
+    """Check configuration files, and show what they mean with all defaults."""
+
+
+@config.command("check")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILES)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def config_check(files: tuple[Path, ...], *, as_json: bool) -> None:
+    """Check configuration files as a node does at its start: keys, values, certificates and the passwd-file.
+
+    With several FILEs, the nodes of one cluster, also check that they fit each other. Exits with 2 if anything is
+    wrong. Changes nothing, and needs no running node.
+    """
+    problems, loaded = [], []
+    for file in files:
+        try:
+            loaded.append(load_config(file, serving=True))
+        except ConfigError as error:
+            problems += str(error).split("\n")
+    for each in loaded:
+        problems += _problems_beside(each)
+    problems += disagreements(loaded)
+    if as_json:
+        echo_json(problems)
+    else:
+        for problem in problems:
+            click.echo(problem, err=True)
+    if problems:
+        sys.exit(USAGE_EXIT_CODE)
+    if not as_json:
+        click.echo("no problems found")
+
+
+def _problems_beside(checked: Config) -> Iterator[str]:
+    """Yield the problems of files that the configuration names."""
+    from replicator.network.certificates import Certificates  # noqa: PLC0415 - slow to import, and `show` needs neither
+    from replicator.users import UserDirectory  # noqa: PLC0415
+
+    try:
+        Certificates(checked.tls, checked.certificates, of_clients=checked.client_certificates, oauth=checked.oauth)
+    except ConfigError as error:
+        yield str(error)
+    if checked.users.source is UserSource.FILE and checked.users.passwd_file.exists():
+        yield from UserDirectory(checked.users.passwd_file).problems()
+
+
+@config.command("show")
+@click.argument("file", type=FILES)
+def config_show(file: Path) -> None:
+    """Print the configuration of FILE as the node understands it, with the defaults of what FILE leaves out."""
+    click.echo(config_text(config_argument(file), file.parent), nl=False)

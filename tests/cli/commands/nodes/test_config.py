@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from replicator.config import (
+    Config,
+    ConflictConfig,
+    ListenConfig,
+    MastershipConfig,
+    PeerConfig,
+    Scope,
+    SocketPath,
+    UidConflict,
+    UsersConfig,
+    UserSource,
+    config_text,
+    default_config,
+    load_config,
+)
+from tests.cli.conftest import Invoke
+
+SIDS = ("dc1", "dc2", "dc3")
+
+
+def nodes(directory: Path) -> dict[str, Config]:
+    """Return the configurations of three nodes that fit each other."""
+    sockets = {sid: SocketPath(directory / f"{sid}.sock") for sid in SIDS}
+    return {
+        sid: default_config(
+            sid,
+            directory,
+            listen=ListenConfig(peer=sockets[sid]),
+            peers=tuple(PeerConfig(other, sockets[other]) for other in SIDS if other != sid),
+        )
+        for sid in SIDS
+    }
+
+
+def written(directory: Path, configs: dict[str, Config]) -> list[Path]:
+    files = [directory / f"{sid}.toml" for sid in configs]
+    for file, config in zip(files, configs.values(), strict=True):
+        file.write_text(config_text(config, directory))
+    return files
+
+
+def test_configurations_that_fit_each_other_have_no_problems(tmp_path: Path, invoke: Invoke) -> None:
+    checked = invoke("config", "check", *written(tmp_path, nodes(tmp_path)))
+    assert (checked.exit_code, checked.stdout, checked.stderr) == (0, "no problems found\n", "")
+
+
+def test_what_nodes_do_not_agree_on_is_named(tmp_path: Path, invoke: Invoke) -> None:
+    made = nodes(tmp_path)
+    made["dc1"] = replace(made["dc1"], conflict=ConflictConfig(UidConflict.UIDVALIDITY))
+    made["dc2"] = replace(
+        made["dc2"],
+        mastership=MastershipConfig(Scope.USER),
+        peers=made["dc2"].peers[:1],
+        durability=made["dc1"].durability,
+    )
+    made["dc3"] = replace(made["dc3"], users=UsersConfig(made["dc3"].node.cluster_users, UserSource.CLUSTER))
+    checked = invoke("config", "check", *written(tmp_path, made))
+    assert checked.exit_code == 2
+    scope, uid, source = (
+        "scope in [mastership] is 'mailbox' at dc1 and 'user' at dc2; it must be the same, because",
+        "uid in [conflict] is 'uidvalidity' at dc1 and 'renumber' at dc2; it must be the same",
+        "source in [users] is 'file' at dc1 and 'cluster' at dc3; it must be the same, because users would differ",
+    )
+    found = checked.stderr.splitlines()
+    assert found[0].startswith(scope)
+    assert found[1].startswith(uid)
+    assert found[3] == source
+    assert found[-1] == "dc2 does not list dc3 as a [[peer]]; nodes list each other"
+    assert len(found) == 7
+    again = invoke("config", "check", "--json", *written(tmp_path, made))
+    assert json.loads(again.stdout) == found
+
+
+def test_one_file_twice_is_two_nodes_of_one_id(tmp_path: Path, invoke: Invoke) -> None:
+    file = written(tmp_path, nodes(tmp_path))[0]
+    checked = invoke("config", "check", file, file)
+    assert (checked.exit_code, "two files are for 'dc1'" in checked.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "passwd", "words"),
+    [
+        ('[node]\nid = "A"\n[log]\nkeep = 1', "", ["x.toml:2: id:", "x.toml:4: keep:"]),
+        ('node.id = "a"', "ann:{NO}x\nann:*\n", ["users.passwd:1:", "users.passwd:2:"]),
+        ('node.id = "a"\n[tls]\ncertificate = "c"\nkey = "k"\nca = "ca"', "", ["x.toml:3: certificate"]),
+        (
+            'node.id = "a"\n[tls]\ncertificate = "users.passwd"\nkey = "users.passwd"\nca = "users.passwd"',
+            "ann:*\n",
+            ["users.passwd"],
+        ),
+    ],
+)
+def test_every_problem_of_a_file_is_named(
+    tmp_path: Path, invoke: Invoke, text: str, passwd: str, words: list[str]
+) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(text)
+    if passwd:
+        (tmp_path / "users.passwd").write_text(passwd)
+    checked = invoke("config", "check", file)
+    assert checked.exit_code == 2
+    assert [word for word in words if word not in checked.stderr] == []
+
+
+def test_what_is_shown_means_the_same(tmp_path: Path, invoke: Invoke) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('node.id = "a"\nlog.keep = "3h"\n')
+    shown = invoke("config", "show", file)
+    assert (shown.exit_code, 'keep = "3h"' in shown.stdout, "max_size" in shown.stdout) == (0, True, True)
+    before = load_config(file)
+    file.write_text(shown.stdout)
+    assert load_config(file) == before
