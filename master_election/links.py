@@ -166,6 +166,11 @@ class LinkTable:
         """
         return self._root[1]
 
+    @property
+    def edges(self) -> Edges:
+        """All known edges, also those between nodes that can no longer be reached, as they last said."""
+        return self._edges
+
     def next_hop(self, to: str) -> str | None:
         """Return the neighbour that leads to `to`, or None if `to` is this node or cannot be reached."""
         return self.next_hop_from(self.sid, to)

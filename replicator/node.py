@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -44,6 +45,7 @@ from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
 from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.addresses import client_address
+from replicator.runtime.disk_room import disk_rooms
 from replicator.runtime.environment import Environment
 from replicator.runtime.file_modes import PRIVATE_DIRECTORY, exposed_directory, exposed_file, umask_for
 from replicator.runtime.loop_watch import LoopWatch
@@ -136,6 +138,7 @@ async def run_node(
             environment,
             problems=lambda: [*users.unreadable(), *doors.problems()],
             certificates=reloading.shown,
+            disks=partial(disk_rooms, _written(config)),
         )
         tasks = tasks_of(store, coordinator, environment)
         metrics = NodeMetrics(registry, report, coordinator, store, environment, users=users.summary, tasks=tasks.state)
@@ -267,6 +270,11 @@ def attachments_of(config: Config) -> Files | None:
         return None
     make_directory(directory, "content.attachments")
     return DiskFiles(directory)
+
+
+def _written(config: Config) -> list[Path]:
+    """Return the directories that the node writes to."""
+    return [config.node.data, *filter(None, (config.content.attachments, config.checkpoint.directory))]
 
 
 def umask_of(config: Config) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+from replicator.runtime.disk_room import DiskRoom
 
 CheckpointOutcome: TypeAlias = Literal["written", "unchanged", "waiting", "running"]
 
@@ -181,3 +183,5 @@ class NodeStatus:
     links: tuple[LinkStatus, ...]
     certificates: tuple[CertificateStatus, ...] = ()
     search_texts: SearchTextStatus | None = None  # None: there are none now, so SEARCH reads bodies
+    edges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # node -> those linked with it, as both say
+    disks: tuple[DiskRoom, ...] = ()  # where this node writes; empty: they do not answer

@@ -24,6 +24,7 @@ import msgpack
 from protocol.units import MIB
 from replicator.cli.documents import parsed
 from replicator.cli.target import AUTHORITIES_VARIABLE, CommandError, NodeUrl
+from replicator.runtime.disk_room import DiskRoom
 from replicator.status import (
     CertificateStatus,
     CheckpointResult,
@@ -330,6 +331,9 @@ def _node_status(document: object) -> NodeStatus:
     lists = {name: tuple(fields[name]) for name in ("component", "not_serving")}
     certificates = tuple(_certificates(fields.get("certificates", ())))
     records: _Object = {"no_room": no_room, "links": links, "checkpoint": checkpoint, "certificates": certificates}
+    edges = cast("_Object", fields.get("edges", {}))  # an earlier version tells none
+    records["edges"] = {sid: tuple(nears) for sid, nears in edges.items()}
+    records["disks"] = tuple(DiskRoom(**room) for room in fields.get("disks", ()))
     if fields.get("search_texts") is not None:
         records["search_texts"] = _search_text_status(fields["search_texts"])
     return NodeStatus(**{**fields, **lists, **records})

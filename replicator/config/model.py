@@ -383,6 +383,7 @@ class LimitsConfig:
     lmtp_idle_seconds: int = _limit(300, lowest=60, highest=3_600)
     http_connections: int = _limit(64, highest=10_000)
     http_heads_per_address: int = _limit(32, highest=10_000)
+    http_streams: int = _limit(16, highest=10_000)
     http_head_seconds: int = _limit(75, lowest=5, highest=3_600)
     peer_hello_bytes: int = _limit(8192, lowest=1024, highest=65_536)
     peer_strangers: int = _limit(64, highest=1024)

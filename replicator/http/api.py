@@ -21,7 +21,7 @@
 A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and percent-encoded
 like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body]` for each message,
 `BATCH_MAX` at most. Long-running operations are in `task_routes`, what happened to mail in `story_routes`, users in
-`user_routes`, answers for proxies in `proxy_routes`.
+`user_routes`, answers for proxies in `proxy_routes`, the page for operators in `page`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from protocol.values import UID_MAX
 from replicator.errors import ConfigError, FolderExistsError, FolderNotFoundError
 from replicator.http.message import Caller, ProblemError, Request, Response, encode_list, json_response
+from replicator.http.page.routes import PAGE_ROUTES
 from replicator.http.parameters import TIME_MAX_MS, no_such_user, number
 from replicator.http.proxy_routes import PROXY_ROUTES
 from replicator.http.routing import Route
@@ -289,4 +290,5 @@ ROUTES: tuple[Route[HttpServices], ...] = (
     *STORY_ROUTES,
     *PROXY_ROUTES,
     *USER_ROUTES,
+    *PAGE_ROUTES,
 )

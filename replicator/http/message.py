@@ -7,7 +7,7 @@ become one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from http import HTTPStatus
@@ -35,6 +35,7 @@ from replicator.errors import (
 
 JSON_TYPE = "application/json"
 PROBLEM_TYPE = "application/problem+json"
+EVENTS_TYPE = "text/event-stream"
 
 T = TypeVar("T")
 
@@ -85,6 +86,17 @@ class Response:
     body: bytes = field(repr=False)
     content_type: str = JSON_TYPE
     headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EventStream:
+    """Output of a handler that goes on for `most_s` seconds: `next` returns what to send next, once there is something.
+
+    The server ends the stream earlier if its client would no longer be allowed to ask for it.
+    """
+
+    next: Callable[[], Awaitable[bytes]]
+    most_s: float
 
 
 class ProblemError(Exception):

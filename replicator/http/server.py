@@ -1,8 +1,8 @@
 """Trio adapter of HTTP/1.1: one task per connection, h11, one request at a time.
 
 Pipelined requests wait in the socket's buffer while one is served, so a connection never holds more than a head, a body
-and a response. Every wait here has a deadline. Errors of the peer, of the request and of the mail store become problem
-documents in `_Connection._answer` and `_Connection.serve`, nowhere else.
+and a response, or one event of a stream. Every wait here has a deadline. Errors of the peer, of the request and of the
+mail store become problem documents in `_Connection._answer` and `_Connection.serve`, nowhere else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,18 @@ from protocol.units import KIB, MIB
 from replicator.errors import MailError
 from replicator.http.access import Access
 from replicator.http.api import ROUTES
-from replicator.http.message import JSON_TYPE, Caller, Head, Headers, ProblemError, Request, Response, problem_of
+from replicator.http.message import (
+    EVENTS_TYPE,
+    JSON_TYPE,
+    Caller,
+    EventStream,
+    Head,
+    Headers,
+    ProblemError,
+    Request,
+    Response,
+    problem_of,
+)
 from replicator.http.routing import Route, find_route
 from replicator.http.services import HttpServices
 from replicator.runtime.addresses import client_address
@@ -61,12 +72,16 @@ class HttpServer:
         self._access = access or Access()
         self._places = Places(limits, partial(services.refusals.refused, "http"))
         self._bodies = trio.CapacityLimiter(BODIES_MAX)
+        # Streams keep their places for long, so they leave half of them to others.
+        self._streams = trio.CapacityLimiter(
+            max(1, min(services.limits.http_streams, services.limits.http_connections // 2))
+        )
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Serve one connection until either side ends it, and close it. Safe to cancel."""
         try:
             async with stream:
-                connection = _Connection(stream, self._services, self._access, self._bodies)
+                connection = _Connection(stream, self._services, self._access, self._bodies, self._streams)
                 async with self._places.admit(client_address(stream)) as place:
                     if place is not None:
                         await connection.serve(place)
@@ -79,23 +94,32 @@ class HttpServer:
 
 class _Connection:
     def __init__(
-        self, stream: trio.abc.Stream, services: HttpServices, access: Access, bodies: trio.CapacityLimiter
+        self,
+        stream: trio.abc.Stream,
+        services: HttpServices,
+        access: Access,
+        bodies: trio.CapacityLimiter,
+        streams: trio.CapacityLimiter,
     ) -> None:
         self._stream = stream
         self._services = services
         self._access = access
         self._bodies = bodies
+        self._streams = streams
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._method = ""
         self._route = NO_ROUTE
+        self._admit: Callable[[], Caller] | None = None  # decides anew if the last request is allowed
 
     async def serve(self, place: Place) -> None:
         """Serve requests until the connection cannot take another."""
         try:
             while (head := await self._receive_head()) is not None:
                 with ExitStack() as in_work:
-                    response = await self._answer(head, partial(in_work.enter_context, place.busy()))
-                    await self._respond(response, last=self._http.their_state is not h11.DONE)
+                    answer = await self._answer(head, partial(in_work.enter_context, place.busy()))
+                    response = await self._stream_events(answer) if isinstance(answer, EventStream) else answer
+                    if response is not None:
+                        await self._respond(response, last=self._http.their_state is not h11.DONE)
                 if self._http.our_state is not h11.DONE:
                     break
                 self._http.start_next_cycle()
@@ -111,14 +135,15 @@ class _Connection:
         if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             await self._respond(problem.response(), last=True)
 
-    async def _answer(self, head: Head, keep_place: Callable[[], object]) -> Response:
+    async def _answer(self, head: Head, keep_place: Callable[[], object]) -> Response | EventStream:
         """Answer a request. Strangers do not keep their places: one who does not read would have it for a minute."""
         try:
             if not head.has_body:
                 await self._receive_body()  # of no bytes: the request is complete, and the next may follow its answer
             route, request = find_route(ROUTES, head)
             self._route = route.path
-            request = replace(request, caller=self._access.admit(head, route))
+            self._admit = partial(self._access.admit, head, route)
+            request = replace(request, caller=self._admit())
             if request.caller is not Caller.STRANGER:
                 keep_place()
             doing("http", None, f"{route.method} {route.path}")
@@ -132,7 +157,7 @@ class _Connection:
         except MailError as error:
             return problem_of(error).response()
 
-    async def _handle(self, route: Route[HttpServices], request: Request) -> Response:
+    async def _handle(self, route: Route[HttpServices], request: Request) -> Response | EventStream:
         try:
             with trio.fail_after(HANDLER_S):
                 return await route.handler(self._services, request)
@@ -181,22 +206,62 @@ class _Connection:
         return event
 
     async def _respond(self, response: Response, *, last: bool) -> None:
-        self._services.metrics.answered(self._route, response.status)
-        headers = [
-            ("Date", formatdate(self._services.clock_ms() / 1000, usegmt=True)),
-            ("Content-Type", response.content_type),
-            ("Content-Length", str(len(response.body))),
-            *COMMON_HEADERS,
-            *response.headers,
-            *([("Connection", "close")] if last else ()),
-        ]
+        size = ("Content-Length", str(len(response.body)))
+        head = self._head(response.status, response.content_type, (size, *response.headers), last=last)
         body = b"" if self._method == "HEAD" else response.body
         with trio.fail_after(SEND_S):
-            await self._send(
-                h11.Response(status_code=response.status, headers=headers, reason=HTTPStatus(response.status).phrase),
-                h11.Data(data=body),
-                h11.EndOfMessage(),
+            await self._send(head, h11.Data(data=body), h11.EndOfMessage())
+
+    async def _stream_events(self, stream: EventStream) -> Response | None:
+        """Send events until the time is over or the client may no longer ask. Return a refusal if none can be sent."""
+        try:
+            self._streams.acquire_nowait()
+        except trio.WouldBlock:
+            self._services.refusals.refused("http", "http_streams")
+            detail = (
+                f"{self._streams.total_tokens} streams of events are open already, the limit here; close some pages"
             )
+            return ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, detail).response()
+        try:
+            await self._send_events(stream)
+        finally:
+            self._streams.release()
+        return None
+
+    async def _send_events(self, stream: EventStream) -> None:
+        """Send the events in chunks, or to a client of HTTP/1.0 as they are. A step that takes too long ends it."""
+        ends_at = trio.current_time() + stream.most_s
+        with trio.fail_after(SEND_S):
+            await self._send(self._head(HTTPStatus.OK, EVENTS_TYPE, (), last=True))
+        while self._method != "HEAD" and trio.current_time() < ends_at:
+            with trio.fail_after(HANDLER_S):
+                event = await stream.next()
+            if not self._is_admitted():
+                break
+            with trio.fail_after(SEND_S):
+                await self._send(h11.Data(data=event))
+        with trio.fail_after(SEND_S):
+            await self._send(h11.EndOfMessage())
+
+    def _is_admitted(self) -> bool:
+        assert self._admit is not None
+        try:
+            self._admit()
+        except ProblemError:
+            return False
+        return True
+
+    def _head(self, status: int, content_type: str, more: Headers, *, last: bool) -> h11.Response:
+        """Return the head of a response, which is counted."""
+        self._services.metrics.answered(self._route, status)
+        headers = [
+            ("Date", formatdate(self._services.clock_ms() / 1000, usegmt=True)),
+            ("Content-Type", content_type),
+            *COMMON_HEADERS,
+            *more,
+            *([("Connection", "close")] if last else ()),
+        ]
+        return h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase)
 
     async def _send(self, *events: h11.Event) -> None:
         await self._stream.send_all(b"".join(self._http.send(event) or b"" for event in events))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
+import trio
 from prometheus_client import CollectorRegistry
 
 from replicator.config import ClusterConfig, LimitsConfig
@@ -19,6 +20,8 @@ from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus
 from replicator.stories import AskedMail, LoggedHistory, MailboxStory, MailStory
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
 from replicator.users import Login, UserNames, folded
+
+T = TypeVar("T")
 
 
 class NodeReport(Protocol):
@@ -163,6 +166,21 @@ class MailServers:
     asking: Counter[str] = field(default_factory=Counter)
 
 
+class Shared(Generic[T]):
+    """A value that is made for several who ask, at most once in a while. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._making = trio.Lock()
+        self._made: tuple[float, T] | None = None
+
+    async def get(self, make: Callable[[], Awaitable[T]], fresh_s: float) -> T:
+        """Return a value that is at most `fresh_s` old, made by `make` if need be; what it raises is passed on."""
+        async with self._making:
+            if self._made is None or trio.current_time() >= self._made[0] + fresh_s:
+                self._made = trio.current_time(), await make()
+            return self._made[1]
+
+
 async def _nothing_to_reload() -> Sequence[CertificateStatus]:
     return ()
 
@@ -172,7 +190,8 @@ class HttpServices:
     """Services for handlers. `reload` reads the certificates again and returns them, or raises ConfigError.
 
     `search_texts` is None if the node is to keep none, `servers` if no cluster is configured, `user_table` if users
-    come from a file. `registry` holds the node's own metrics, never the library's global ones.
+    come from a file. `registry` holds the node's own metrics, never the library's global ones. `overviews` holds the
+    last overview of the node, as `page.events` tells it.
     """
 
     sid: str
@@ -195,6 +214,7 @@ class HttpServices:
     servers: MailServers | None = None
     list_users: Callable[[], Sequence[str]] = tuple
     user_table: UserControl | None = None
+    overviews: Shared[tuple[bytes, bytes]] = field(default_factory=Shared)
 
     def owner(self, name: str) -> str:
         """Return whose mail is meant: this user's, or that of a deleted user or one of another cluster, by its name."""

@@ -19,6 +19,7 @@ from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.rival_runs import PeerState
 from replicator.replication.mastership.mastership import Mastership
+from replicator.runtime.disk_room import DiskRoom
 from replicator.runtime.environment import Environment
 from replicator.status import CertificateStatus, LinkStatus, MailboxStatus, NodeStatus
 from replicator.store.attachments.files import MissingError
@@ -68,7 +69,8 @@ class PeerLag:
 class StatusReporter:
     """The report of this node, see `NodeReport`.
 
-    `problems` returns further reasons why the node is unhealthy, `certificates` those that are in use.
+    `problems` returns further reasons why the node is unhealthy, `certificates` those that are in use, and `disks`,
+    which blocks, the file systems that the node writes to.
     """
 
     def __init__(
@@ -79,12 +81,14 @@ class StatusReporter:
         *,
         problems: Callable[[], Sequence[str]] = tuple,
         certificates: Callable[[], Sequence[CertificateStatus]] = tuple,
+        disks: Callable[[], tuple[DiskRoom, ...]] | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._store = store
         self._environment = environment
         self._problems = problems
         self.certificates = certificates
+        self._disks = disks
         self.started_ms = environment.clock_ms()
         self._tried_at = -math.inf
         self._trying = trio.Lock()
@@ -135,7 +139,17 @@ class StatusReporter:
             links=await self._links(),
             certificates=tuple(self.certificates()),
             search_texts=coordinator.bodies.search_texts.status,
+            edges=mastership.table.edges,
+            disks=await self._disk_rooms(),
         )
+
+    async def _disk_rooms(self) -> tuple[DiskRoom, ...]:
+        """Return the room on this node's disks; nothing if one of them, perhaps far away, does not answer."""
+        if self._disks is None:
+            return ()
+        with trio.move_on_after(timing.NODE_STATUS_DISKS_S):
+            return await self._environment.run_until_cancelled(self._disks)
+        return ()
 
     @property
     def not_serving(self) -> tuple[str, ...]:

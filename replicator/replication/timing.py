@@ -418,6 +418,8 @@ NODE_STATUS_COUNT_S = 5.0
 """For the writer to count what the node shows; then a status counts for itself, beside the writer."""
 NODE_STATUS_COUNT_ANEW_S = 3600.0
 """Between two counts of what the node shows, lest damage that came after the last one stays hidden."""
+NODE_STATUS_DISKS_S = 1.0
+"""For file systems to tell their free space; then a status has none."""
 
 # ---- node_metrics/node_metrics.py
 

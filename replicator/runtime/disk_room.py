@@ -1,4 +1,4 @@
-"""Disk space that a node leaves free where it writes what it can do without.
+"""Free disk space, and how much of it a node leaves where it writes what it can do without.
 
 A node refuses its clients' changes only when its disk is full, so inventories and search texts stop well before that.
 """
@@ -6,7 +6,9 @@ A node refuses its clients' changes only when its disk is full, so inventories a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +33,32 @@ class Shortage(NamedTuple):
     def reserve(self) -> str:
         """The reserve in words."""
         return _gib(self.reserve_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRoom:
+    """The file system of a directory. `free_bytes`: for a user other than root. `is_short`: less than the reserve."""
+
+    directory: str
+    free_bytes: int
+    all_bytes: int
+    is_short: bool
+
+
+def disk_rooms(directories: Iterable[Path], look_at: LookAt = os.statvfs) -> tuple[DiskRoom, ...]:
+    """Return the file systems of these directories, each once, under the first directory. Blocks.
+
+    Directories that cannot be examined are left out, as are file systems that do not report their size.
+    """
+    rooms: dict[int, DiskRoom] = {}
+    for directory in directories:
+        with suppress(OSError):
+            state, device = look_at(directory), directory.stat().st_dev
+            free_bytes, all_bytes = state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
+            if all_bytes:
+                is_short = shortage(directory, lambda _: state) is not None  # noqa: B023 (called at once)
+                rooms.setdefault(device, DiskRoom(str(directory), free_bytes, all_bytes, is_short))
+    return tuple(rooms.values())
 
 
 def shortage(directory: Path, look_at: LookAt = os.statvfs) -> Shortage | None:

@@ -8,6 +8,7 @@ from functools import partial
 
 from replicator.errors import UnavailableError
 from replicator.mail.mailstore import INBOX, Folder
+from replicator.runtime.disk_room import DiskRoom
 from replicator.status import (
     CertificateStatus,
     CheckpointStatus,
@@ -100,6 +101,8 @@ class FixedReport:
             certificates=self.certificates,
             search_texts=self.search_texts,
             links=(up, down),
+            edges={"dc1": ("dc2",), "dc2": ("dc1",)},
+            disks=(DiskRoom("/srv/dc1", 1 << 30, 100 << 30, is_short=True),),
         )
 
     async def checkpoint_now(self) -> CheckpointStatus:

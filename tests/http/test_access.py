@@ -67,14 +67,14 @@ def access(tmp_path: Path) -> Access:
     return Access(Tokens(tmp_path / "http.tokens"))
 
 
-async def test_without_a_token_there_is_health_and_nothing_else(
+async def test_without_a_token_there_is_health_and_the_empty_page_and_nothing_else(
     services: HttpServices, report: FixedReport, access: Access
 ) -> None:
     report.reasons = ["the disk is full"]
     healthy = await ask(services, access, "GET /healthz", host="dc1.example.org")
     assert (healthy.status, healthy.json) == (503, {"sid": "dc1", "healthy": False})
     for route in ROUTES:
-        if route.path != "/healthz":
+        if route.path not in {"/healthz", "/", "/page/{name}"}:
             path = route.path.replace("{user}", "alice").replace("{name}", "INBOX")
             content = [f"Content-Type: {route.body_type}", "Content-Length: 2"] if route.body_type else []
             refused = await ask(services, access, f"{route.method} {path}", *content)

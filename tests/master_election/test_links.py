@@ -108,8 +108,10 @@ def test_link_counts_once_both_ends_advertise_it() -> None:
     assert [flood.to for flood in update.floods] == ["b"]
     assert update.floods[0].adverts == (LinkAdvert("a", 100, 2, (("b", 250),)),)
     assert not table.receive([LinkAdvert("b", 100, 7, ())], "b").component_changed
+    assert table.edges == {}
     assert table.receive([LinkAdvert("b", 100, 8, (("a", 250),))], "b").component_changed
     assert table.component == ("a", "b")
+    assert table.edges == {"a": ("b",), "b": ("a",)}
 
 
 def test_new_neighbour_gets_the_whole_table_and_others_only_news() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from replicator.cli.authority import Authority
+from tests.end_to_end.helpers.pages import block
 from tests.headings import anchors
 from tests.monitoring.promtool import needs_promtool, promtool
 
@@ -119,3 +122,16 @@ def test_prometheus_can_read_each_question_of_the_dashboard(tmp_path: Path) -> N
     file = tmp_path / "dashboard.yml"
     file.write_text("\n".join(lines) + "\n", "utf-8")
     promtool("check", "rules", file)
+
+
+@needs_promtool
+def test_prometheus_takes_the_configuration_of_the_page(tmp_path: Path) -> None:
+    configuration = block("monitoring.md", "Setting up Prometheus and Grafana", "yaml")
+    (tmp_path / "replicator").mkdir()
+    shutil.copy(ALERTS, tmp_path / "replicator")
+    (tmp_path / "replicator.token").touch()
+    Authority.create(tmp_path / "ca", "tests")
+    shutil.copy(tmp_path / "ca" / "ca.pem", tmp_path / "replicator-ca.pem")
+    file = tmp_path / "prometheus.yml"
+    file.write_text(configuration.replace("/etc/prometheus", str(tmp_path)), "utf-8")
+    promtool("check", "config", "--lint-fatal", file)

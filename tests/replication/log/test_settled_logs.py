@@ -82,7 +82,9 @@ async def test_node_that_is_cut_off_counts_as_lacking_new_entries(tmp_path: Path
         await nodes["dc3"].save("there")
         assert await lacking_at_last(nodes["dc2"], nodes["dc2"].store.context) == ["dc3"]
         assert await lacking_at_last(nodes["dc3"], nodes["dc3"].store.context) == ["dc1", "dc2"]
-        assert (await nodes["dc1"].report.node_status()).unsettled == {"dc1": 0, "dc2": 0, "dc3": 1}
+        status = await nodes["dc1"].report.node_status()
+        assert status.unsettled == {"dc1": 0, "dc2": 0, "dc3": 1}
+        assert status.edges == {"dc1": ("dc2",), "dc2": ("dc1",)}
         assert (await nodes["dc3"].report.node_status()).unsettled == {"dc1": 1, "dc2": 1, "dc3": 0}
         nodes.rejoin("dc3")
         await nodes.linked()

@@ -1,0 +1,82 @@
+// A user's folders. All that is shown of them was chosen by somebody who sends mail.
+
+import { h, show } from "./build.js";
+import { Refused, mailboxes } from "./node.js";
+import { UNKNOWN, count, counted, size } from "./words.js";
+
+const SHOWN_MAX = 500; // more rows make the browser slow
+
+const form = document.getElementById("look-up");
+const problem = document.getElementById("user-problem");
+const folders = document.getElementById("folders");
+
+/** Answer the form. `refused` is called with the error if the token does not hold. */
+export function lookUp(refused) {
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const user = form.querySelector("input").value.trim();
+    show(problem);
+    try {
+      const found = await mailboxes(user);
+      folders.replaceChildren(...list(user, found));
+    } catch (error) {
+      folders.replaceChildren();
+      if (error instanceof Refused && error.status === 401) refused(error);
+      else show(problem, error instanceof Refused ? error.message : "The node does not answer.");
+    }
+  });
+}
+
+/** Show nothing of anybody. */
+export function forgetFolders() {
+  form.reset();
+  show(problem);
+  folders.replaceChildren();
+}
+
+function list(user, found) {
+  const messages = found.reduce((sum, mailbox) => sum + mailbox.messages, 0);
+  const left = found.length > SHOWN_MAX ? ` The first ${count(SHOWN_MAX)} are shown.` : "";
+  const said = `${user}: ${counted(found.length, "folder")}, ${counted(messages, "message")}.${left}`;
+  const heads = ["Folder", "Messages", "Unseen", "Size", "Master"].map((name) => h("span", {}, name));
+  return [
+    h("p", { class: "quiet", role: "status" }, said),
+    found.length ? h("div", { class: "folder heads", "aria-hidden": "true" }, heads) : null,
+    ...found.sort(inboxFirst).slice(0, SHOWN_MAX).map(folder),
+  ].filter(Boolean);
+}
+
+function inboxFirst(one, other) {
+  return (other.name === "INBOX") - (one.name === "INBOX");
+}
+
+function folder(mailbox) {
+  const cell = (label, value) => h("span", { "data-label": label }, value);
+  return h(
+    "details",
+    {},
+    h(
+      "summary",
+      { class: "folder" },
+      h("span", { class: "folder-name" }, mailbox.name),
+      cell("messages", count(mailbox.messages)),
+      cell("unseen", count(mailbox.unseen)),
+      cell("size", size(mailbox.size_bytes)),
+      cell("master", mailbox.master ?? UNKNOWN),
+    ),
+    inspected(mailbox),
+  );
+}
+
+/** Return what the node knows of one mailbox. What else it may tell, such as its story, goes below. */
+function inspected(mailbox) {
+  const rows = [
+    ["UIDVALIDITY", String(mailbox.uidvalidity)],
+    ["UIDNEXT", String(mailbox.uidnext)],
+    ["HIGHESTMODSEQ", String(mailbox.highestmodseq)],
+    ["Last entry", mailbox.head ?? "none"],
+    ["Mailbox id", mailbox.mailbox_id],
+    ["Digest", mailbox.digest],
+  ];
+  return h("dl", { class: "inspected" }, rows.map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, h("code", {}, value)))));
+}
