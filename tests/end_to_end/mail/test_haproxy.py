@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import imaplib
 import logging
 import shutil
 import smtplib
+import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -19,7 +21,8 @@ import pytest
 import trio
 import trustme
 
-from replicator.config import Address, CertificateConfig, Config, ListenConfig, ProxyConfig, default_config
+from replicator.config import Address, CertificateConfig, Config, HttpConfig, ListenConfig, ProxyConfig, default_config
+from replicator.http.tokens import Role, add_token
 from tests.end_to_end.helpers.in_process import free_ports, running
 from tests.end_to_end.helpers.pages import block, put
 
@@ -105,7 +108,9 @@ def node_for_proxies(directory: Path) -> tuple[Config, ssl.SSLContext]:
         default_config("dc1", directory, listen=ListenConfig(imap=imap, imaps=imaps, lmtp=lmtp, http=http)),
         certificates=(CertificateConfig(directory / "mail.pem", directory / "mail.key"),),
         proxy=ProxyConfig((ip_network("127.0.0.1"),)),
+        http=HttpConfig(directory / "http.tokens"),  # as every listener that others reach
     )
+    add_token(directory / "http.tokens", "somebody", Role.READ)
     return config, context
 
 
@@ -134,18 +139,30 @@ async def test_haproxy_sends_clients_to_nodes_that_are_healthy(
         ("server dc2 10.1.0.12:993", f"server dc2 {config.listen.imaps} port {config.listen.http.port}"),
     )
 
-    def log_in() -> bool:
-        try:
-            with imaplib.IMAP4_SSL(*front, ssl_context=context) as client:
-                return client.login("alice", "secret")[0] == "OK"
-        except OSError:  # of the node that does not run, before it was checked
-            return False
+    told = tmp_path / "told"
+    page = f"global\n    stats socket {told}\n{page}"
+
+    def log_in() -> str:
+        with imaplib.IMAP4_SSL(*front, ssl_context=context) as client:
+            return client.login("alice", "secret")[0]
 
     with caplog.at_level(logging.INFO), trio.fail_after(60):
         async with running([config]), haproxy(page, tmp_path, front):
-            while not await trio.to_thread.run_sync(log_in):  # noqa: ASYNC110 - of HAProxy
+            while "INI" in (checks := await trio.to_thread.run_sync(found_by_checks, told)).values():  # noqa: ASYNC110
                 await trio.sleep(0.1)
+            assert checks == {"dc1": "L4CON", "dc2": "L7OK"}
+            assert await trio.to_thread.run_sync(log_in) == "OK"
     assert "login ok user=alice client=127.0.0.1" in caplog.text
+
+
+def found_by_checks(told: Path) -> dict[str, str]:
+    """Return what came of the last check of each server, in HAProxy's words; INI: there was none yet."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(str(told))
+        asking.sendall(b"show stat\n")
+        answer = b"".join(iter(lambda: asking.recv(65536), b"")).decode()
+    rows = csv.DictReader(answer.removeprefix("# ").splitlines())
+    return {row["svname"]: row["check_status"].lstrip("* ") for row in rows if row["svname"] in ("dc1", "dc2")}
 
 
 async def test_limits_logs_and_trace_headers_name_the_client_behind_haproxy(
