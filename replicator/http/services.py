@@ -23,6 +23,8 @@ from replicator.users import Login, UserNames, folded
 
 T = TypeVar("T")
 
+REST = 10  # times as long as a shared value took to make, until it is made again
+
 
 class NodeReport(Protocol):
     """The node's report on itself."""
@@ -171,13 +173,19 @@ class Shared(Generic[T]):
 
     def __init__(self) -> None:
         self._making = trio.Lock()
-        self._made: tuple[float, T] | None = None
+        self._made: tuple[float, T] | None = None  # and until when it is fresh
 
     async def get(self, make: Callable[[], Awaitable[T]], fresh_s: float) -> T:
-        """Return a value that is at most `fresh_s` old, made by `make` if need be; what it raises is passed on."""
+        """Return a value that is made anew by `make` once it is older than `fresh_s`; what `make` raises is passed on.
+
+        What takes long to make is kept for longer, so that making it never takes more than 1/`REST` of the time.
+        """
         async with self._making:
-            if self._made is None or trio.current_time() >= self._made[0] + fresh_s:
-                self._made = trio.current_time(), await make()
+            began = trio.current_time()
+            if self._made is None or began >= self._made[0]:
+                value = await make()
+                took_s = trio.current_time() - began
+                self._made = began + max(fresh_s, REST * took_s), value
             return self._made[1]
 
 

@@ -17,7 +17,7 @@ from replicator.errors import DatabaseFailedError
 from replicator.http.access import Access
 from replicator.http.page.events import BEAT_S, LOOK_S, STREAM_S
 from replicator.http.server import HttpServer
-from replicator.http.services import HttpServices
+from replicator.http.services import REST, HttpServices
 from replicator.http.tokens import Role, Tokens, add_token, delete_token
 from replicator.runtime.metrics import RefusalMetrics
 from replicator.status import NodeStatus
@@ -128,6 +128,25 @@ async def test_node_looks_at_itself_once_for_all_streams(
         for listener in [await listen(one), await listen(other)]:
             await listener.status()
         assert (report.asked, autojump_clock.current_time()) == (1, 0)
+
+
+class Slow(FixedReport):
+    """A report that takes two seconds to make, each with another figure."""
+
+    async def node_status(self) -> NodeStatus:
+        await trio.sleep(2)
+        self.log_entries += 1
+        return await super().node_status()
+
+
+async def test_node_that_takes_long_to_look_at_itself_looks_less_often(
+    services: HttpServices, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with conversation(HttpServer(replace(services, status=Slow()))) as talk:
+        listener = await listen(talk)
+        seen = {int(cast("int", (await listener.status())["log_entries"])) for _ in range(9)}
+        looks = len(seen)
+        assert 2 <= looks <= autojump_clock.current_time() / (2 * REST) + 1
 
 
 class Failing(FixedReport):

@@ -4,9 +4,9 @@ An event `node` has an overview as JSON: the `status` (`NodeStatus`), the `reaso
 `task` that runs or ended last, or null. It comes at once, then whenever the node looks different, and at least every
 `BEAT_S`. An event `problem` has `detail`, the reason why there is no overview now.
 
-The node looks at itself at most once in `LOOK_S`, however many clients listen. The stream belongs to the connection's
-task. It ends after `STREAM_S`, when the node stops, or when the client's token no longer holds, whichever comes first;
-clients then ask again.
+The node looks at itself at most once in `LOOK_S`, however many clients listen, and less often if that takes long. The
+stream belongs to the connection's task. It ends after `STREAM_S`, when the node stops, or when the client's token no
+longer holds, whichever comes first; clients then ask again.
 """
 
 from __future__ import annotations

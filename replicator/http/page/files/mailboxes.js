@@ -68,7 +68,7 @@ function folder(mailbox) {
   );
 }
 
-/** Return what the node knows of one mailbox. What else it may tell, such as its story, goes below. */
+/** Return what the node knows of one mailbox. */
 function inspected(mailbox) {
   const rows = [
     ["UIDVALIDITY", String(mailbox.uidvalidity)],

@@ -11,10 +11,21 @@ export class Refused extends Error {
 }
 
 export const token = {
-  get: () => sessionStorage.getItem(KEPT),
-  set: (secret) => sessionStorage.setItem(KEPT, secret),
-  forget: () => sessionStorage.removeItem(KEPT),
+  get: () => storage().getItem(KEPT),
+  set: (secret) => storage().setItem(KEPT, secret),
+  forget: () => storage().removeItem(KEPT),
 };
+
+const memory = new Map();
+
+/** Return the tab's storage; a browser that is set to keep nothing throws, and then the token ends with the page. */
+function storage() {
+  try {
+    return sessionStorage;
+  } catch {
+    return { getItem: (key) => memory.get(key) ?? null, setItem: (key, value) => memory.set(key, value), removeItem: (key) => memory.delete(key) };
+  }
+}
 
 async function ask(path, signal) {
   const secret = token.get();

@@ -15,6 +15,7 @@ const form = byId("log-in");
 
 let overview = null;
 let heardAt = 0; // by the browser's clock that never goes back
+let takenAt = 0; // when the overview came for the first time: a node may tell an old one again
 let trouble = null; // why there is nothing new
 let listening = null; // AbortController of the stream
 
@@ -45,6 +46,7 @@ function hear(name, document) {
     trouble = document.detail;
   } else {
     announce(overview, document);
+    if (overview?.status.clock_ms !== document.status.clock_ms) takenAt = performance.now();
     overview = document;
     heardAt = performance.now();
     trouble = null;
@@ -69,7 +71,7 @@ function announce(before, after) {
 
 function tick() {
   const age = performance.now() - heardAt;
-  if (overview !== null) showOverview(overview, overview.status.clock_ms + age);
+  if (overview !== null) showOverview(overview, overview.status.clock_ms + performance.now() - takenAt);
   const isOld = trouble !== null || (overview !== null && age > OLD_MS);
   if (overview === null) show(byId("line"), trouble === null ? null : badge("bad", trouble));
   else if (isOld) show(byId("line"), badge("bad", `${trouble ?? "the node is silent"}; this is ${span(age)} old`));

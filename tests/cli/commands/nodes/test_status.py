@@ -130,6 +130,15 @@ def test_peer_that_the_log_no_longer_covers_is_named(served: ServedNode, invoke:
     assert [link["needs_sync"] for link in document["nodes"][0]["status"]["links"]] == [False, True]
 
 
+def test_json_has_the_links_of_all_nodes_and_the_room_on_disks(served: ServedNode, invoke: Invoke) -> None:
+    document = json.loads(invoke("status", "--url", served.url, "--json").stdout)
+    status = document["nodes"][0]["status"]
+    assert status["edges"] == {"dc1": ["dc2"], "dc2": ["dc1"]}
+    assert status["disks"] == [
+        {"directory": "/srv/dc1", "free_bytes": 1 << 30, "all_bytes": 100 << 30, "is_short": True}
+    ]
+
+
 def test_bodies_that_a_node_lacks_are_counted(served: ServedNode, invoke: Invoke) -> None:
     assert "lacks" not in invoke("status", "--url", served.url).stdout
     served.report.texts_lacking = 1
