@@ -115,6 +115,12 @@ def test_events_lead_to_what_is_shown(seed: int, length: int) -> None:
         kinds = [event.kind for event in told]
         assert kinds.count("arrived") == len(world.placed.get(guid, ()))
         assert ("expunged" in kinds) == bool(world.placed.get(guid, set()) & world.expunged)
+        for event in told:
+            if event.kind in {"renumbered", "merged"}:
+                [dot] = (entry.dot for entry in world.entries if named(entry.dot) == event.entry)
+                row = world.rows[dot][guid]
+                assert (event.kind == "renumbered") == (row.claim == dot)
+                assert (event.uid, event.placements) == (row.uid, len(row.placements()))
         uids = [event.uid for event in told if event.kind in {"arrived", "renumbered"}]
         if guid in shown:
             assert shown[guid].uid in uids

@@ -137,6 +137,9 @@ def test_branches_that_wait_are_told_and_joined() -> None:
     assert order[0] == (("dc1.a", 3), "shown")
     assert {state for _, state in order} == {"shown"}
     assert len(order) == 5
+    cut = ChainWalk(INBOX.mailbox_id, most=3)
+    assert not cut.go_on(one.connection)
+    assert (len(cut.found), cut.base) == (3, None), "the branches begin below"
     for node in (one, other):
         node.connection.close()
 
