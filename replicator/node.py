@@ -161,6 +161,8 @@ async def run_node(
         )
         async with own_socket(config.node.own_socket) as own, trio.open_nursery() as nursery:
             listeners = [(await listen(address) if address else own, handler) for address, handler in handlers]
+            if stopping is not None:
+                nursery.start_soon(_stop_when_asked, stopping, coordinator, nursery.cancel_scope)
             nursery.start_soon(LoopWatch(LoopMetrics(registry)).run)
             nursery.start_soon(manager.beat, store.flush)
             nursery.start_soon(coordinator.run)
@@ -172,8 +174,6 @@ async def run_node(
             nursery.start_soon(coordinator.bodies.sweep)
             nursery.start_soon(coordinator.bodies.outline, OUTLINER)
             nursery.start_soon(coordinator.bodies.keep_search_texts, SEARCH_TEXTS if config.search.full_text else None)
-            if stopping is not None:
-                nursery.start_soon(_stop_when_asked, stopping, coordinator, nursery.cancel_scope)
             if reloads is not None:
                 nursery.start_soon(reloading.reload_at_each, reloads)
             await nursery.start(doors.run)

@@ -49,7 +49,7 @@ class MailboxStatus:
     master: str | None  # SID, if known here
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PurgeResult:
     """What was removed of a former user's mail. `more`: ask again, there is more."""
 

@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 import trio
 
+from protocol.units import MIB
 from replicator.errors import MailError
 from replicator.mail.annotations import USER_TABLE
 from replicator.mail.mailstore import MailStore
@@ -28,7 +29,7 @@ from replicator.runtime.line_files import write_lines
 from replicator.runtime.signals import Signal
 from replicator.store.db.transaction import Commit
 from replicator.users import UserExistsError, UserUnknownError, folded
-from replicator.users.passwd_file import SECRET, SECRET_BYTES, name_in, needs_secret, user_of, with_hash
+from replicator.users.passwd_file import FILE_MAX_BYTES, SECRET, SECRET_BYTES, name_in, needs_secret, user_of, with_hash
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ LINE = "/shared/vendor/mail-replicator/user/"
 SCRAM_SECRET = "/shared/vendor/mail-replicator/scram-secret"  # noqa: S105 - a name
 HEAD = b"# The users of the cluster, written by the node: changes here are lost. Use `replicator user`.\n"
 RETRY_S = 5.0
+TABLE_MAX_BYTES = FILE_MAX_BYTES - MIB
+"""Octets of all lines: nodes must be able to read the file."""
 
 Values: TypeAlias = Mapping[str, bytes]
 """Annotations of the account, by their names: users' lines, without line ends, and the secret."""
@@ -67,15 +70,25 @@ class ClusterUsers:
 
     async def run(self) -> None:
         """Write the file whenever the table changes, until cancelled."""
+        problem = ""
         while True:
             await self._changed.wait()
             self._changed.clear()
             try:
                 await self._write()
             except (MailError, OSError) as error:
-                log.warning("%s: the users of the cluster cannot be written yet: %s", self._path, error)
+                if str(error) != problem:
+                    problem = str(error)
+                    log.warning("%s: the users of the cluster cannot be written yet: %s", self._path, problem)
                 self._changed.set()
                 await trio.sleep(RETRY_S)
+            else:
+                problem = ""
+
+    async def has(self, user: str) -> bool:
+        """Return True if the table has a user of this name, as far as the nodes in reach know. Raises MailError."""
+        await self._mail.catch_up(USER_TABLE)
+        return _name_of(folded(user)) in await self._mail.annotations(USER_TABLE, None)
 
     async def add(self, lines: Sequence[bytes], *, replace: bool = False) -> None:
         """Add users by their lines, without line ends, all or none; with `replace`, in place of those that there are.
@@ -83,6 +96,8 @@ class ClusterUsers:
         Raises UserExistsError; ValueError for a line that is not a user's.
         """
         named = {folded(user_of(line)): line for line in lines}
+        if len(named) < len(lines):
+            raise ValueError("a user is named twice")
 
         def added(before: Values) -> Changes:
             known = next((user for user in named if _name_of(user) in before), None)
@@ -112,6 +127,8 @@ class ClusterUsers:
             before = await self._mail.annotations(USER_TABLE, None)
             changes = decide(before)
             values = {_name_of(user): line for user, line in changes.items()}
+            if sum(map(len, (*before.values(), *filter(None, values.values())))) > TABLE_MAX_BYTES:
+                raise ValueError(f"the users' lines would have more than {TABLE_MAX_BYTES} bytes")
             if SCRAM_SECRET not in before and any(line and needs_secret(line) for line in changes.values()):
                 values[SCRAM_SECRET] = base64.b64encode(secrets.token_bytes(SECRET_BYTES))
             await self._mail.annotate(USER_TABLE, None, values)
@@ -138,16 +155,16 @@ class _File:
             return
         if not values and not self._path.exists():
             return  # there has never been a user: mail and log-ins wait instead of being refused
-        before, users = self._values or {}, self._users
-        self._users = {
+        before, known = self._values or {}, self._users
+        users = {
             name: user
             for name, line in values.items()
-            if (user := users.get(name) if before.get(name) == line else _user_in(name, line)) is not None
+            if (user := known.get(name) if before.get(name) == line else _user_in(name, line)) is not None
         }
         secret = [SECRET + values[SCRAM_SECRET] + b"\n"] if SCRAM_SECRET in values else []
-        lines = (values[name] + b"\n" for name in sorted(self._users, key=self._users.__getitem__))
+        lines = (values[name] + b"\n" for name in sorted(users, key=users.__getitem__))
         write_lines(self._path, [HEAD, *secret, *lines])
-        self._values = values
+        self._values, self._users = values, users
 
 
 def _user_in(name: str, line: bytes) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import errno
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from replicator import user_table
 from replicator.config import WhenShort
-from replicator.errors import DurabilityError, UsersUnavailableError
+from replicator.errors import DurabilityError, InvalidNameError, UsersUnavailableError
 from replicator.mail.annotations import USER_TABLE
+from replicator.runtime.line_files import write_lines
 from replicator.user_table import HEAD, LINE, ClusterUsers
 from replicator.users import UserDirectory, UserExistsError, UserUnknownError
 from replicator.users.passwd_file import SECRET
@@ -133,11 +136,15 @@ async def test_impossible_changes_are_refused(tmp_path: Path, autojump_clock: Mo
             (b"bob:{NO}0", "NO"),
             (b"bob:\xff", "not UTF-8"),
             (b"bob:{PLAIN}0:" + b"x" * 5000, "at most 4096 bytes"),
+            (b"bob:{PLAIN}0:::::::quota_storage=much", "quota_storage"),
         ]:
             with pytest.raises(ValueError, match=words):
                 await table.add([line])
-        with pytest.raises(ValueError, match="no line end"):
-            await table.set_password("ann", "{PLAIN}1\nroot:{PLAIN}x")
+        with pytest.raises(ValueError, match="twice"):
+            await table.add([b"bob:{PLAIN}0", b"BOB:{PLAIN}1"])
+        for hashed in ("{PLAIN}1\nroot:{PLAIN}x", "{PLAIN}1:::::::quota_storage=9GiB", "{PLAIN}\x01"):
+            with pytest.raises(ValueError, match="no colon and no control"):
+                await table.set_password("ann", hashed)
         assert shown(nodes["dc1"]) == ["ann:{PLAIN}0"]
         await table.add([b"ANN:{PLAIN}1"], replace=True)
         assert shown(nodes["dc1"]) == ["ANN:{PLAIN}1"]
@@ -167,8 +174,8 @@ async def test_all_nodes_have_one_secret_for_scram(tmp_path: Path, autojump_cloc
 
 async def test_more_users_than_a_client_may_have_annotations(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes, tables(nodes, "dc1", "dc2") as users:
-        for first in range(0, 3000, 500):
-            await users["dc1"].add([f"user{number:04}:{PLAIN}x".encode() for number in range(first, first + 500)])
+        for first in range(0, 3000, 200):
+            await users["dc1"].add([f"user{number:04}:{PLAIN}x".encode() for number in range(first, first + 200)])
         await until(lambda: len(shown(nodes["dc2"])) == 3000)
 
 
@@ -183,3 +190,52 @@ async def test_a_node_that_was_away_while_all_users_went_shows_none(tmp_path: Pa
         assert shown(nodes["dc2"]) == ["ann:{PLAIN}0"]
         async with tables(nodes, "dc2"):
             await until(lambda: shown(nodes["dc2"]) == [])
+
+
+async def test_no_node_numbers_a_change_that_others_refuse(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """An entry that no peer takes would end every link."""
+    async with cluster(tmp_path, autojump_clock, 2) as nodes, tables(nodes, "dc1", "dc2") as users:
+        lines = [f"user{number:04}:{{PLAIN}}x:".encode().ljust(4096, b"x") for number in range(500)]
+        with pytest.raises(InvalidNameError, match="too much for one change"):
+            await users["dc1"].add(lines)
+        await users["dc1"].add(lines[:200])
+        await until(lambda: len(shown(nodes["dc2"])) == 200)
+
+
+async def test_a_file_that_could_not_be_written_has_everybody_in_the_end(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_full = False
+
+    def write(path: Path, lines: Iterable[bytes]) -> None:
+        if is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_lines(path, lines)
+
+    monkeypatch.setattr(user_table, "write_lines", write)
+    async with cluster(tmp_path, autojump_clock, 1) as nodes, tables(nodes, "dc1") as users:
+        await users["dc1"].add([b"ann:{PLAIN}0"])
+        is_full = True
+        with pytest.raises(OSError, match="No space"):
+            await users["dc1"].delete("ann")
+        await users["dc1"].add([b"ann:{PLAIN}0"])  # the file has her still
+        is_full = False
+        await users["dc1"].add([b"bob:{PLAIN}0"])
+        assert shown(nodes["dc1"]) == ["ann:{PLAIN}0", "bob:{PLAIN}0"]
+
+
+async def test_only_trouble_that_is_new_is_logged(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("x")
+        await nodes.converged()
+        await nodes.stop("dc2")
+        nodes.erase("dc2")
+        await nodes.stop("dc1")
+        nodes.waits_when_new = True
+        await nodes.start("dc2")
+        async with tables(nodes, "dc2"):
+            await trio.sleep(300)
+        await nodes.start("dc1")
+    assert caplog.text.count("the users of the cluster cannot be written yet") <= 1

@@ -57,7 +57,7 @@ from replicator.tasks import (
 TIMEOUT_S = 90.0  # longer than any wait of the node itself
 JSON, MSGPACK = "application/json", "application/vnd.msgpack"
 ANSWER_BYTES_MAX = 256 * MIB  # the list of a million mailboxes
-USERS_AT_ONCE = 500
+USERS_AT_ONCE = 200
 SHOWN_MAX = 200  # characters of an answer that makes no sense
 OTHER_NAME = {62, 64}  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}

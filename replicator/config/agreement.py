@@ -42,7 +42,9 @@ def disagreements(configs: Sequence[Config]) -> Iterator[str]:
 
 
 def _unlisted(near: Config, far: Config) -> Iterator[str]:
-    """Yield which of two nodes does not list the other one."""
+    """Yield which of two nodes does not list the other one, or a node that the other one lists."""
     for one, other in ((near, far), (far, near)):
+        for sid in sorted({peer.id for peer in other.peers} & set(one.node.removed)):
+            yield f"{one.node.id} has {sid} in `removed` of [node], and {other.node.id} lists it as a [[peer]]"
         if all(peer.id != other.node.id for peer in one.peers):
             yield f"{one.node.id} does not list {other.node.id} as a [[peer]]; nodes list each other"

@@ -124,7 +124,7 @@ def _users(section: Section, directory: Path, node: NodeConfig) -> UsersConfig:
 
 
 def _workers(section: Section) -> WorkersConfig:
-    defaults = WorkersConfig.of_cores(len(os.sched_getaffinity(0)))
+    defaults = WorkersConfig.of_cores(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
     return WorkersConfig(section.take("doors", values.whole_number(0, WORKERS_MAX), defaults.doors))
 
 

@@ -13,8 +13,8 @@ from string import hexdigits
 from protocol.values import UID_MAX, Dot, sid_of
 from replicator.config.values import sid
 from replicator.http.message import ProblemError
+from replicator.mail.annotations import check_owner_name
 from replicator.tasks import HEADS_MAX, PLANNED_MAX, PlannedMailbox
-from replicator.users.passwd_file import check_user_name
 from resync.entry import ID_BYTES, tree_id
 
 ORIGIN_CHARS_MAX = 100  # length of `SID.boot`
@@ -71,7 +71,7 @@ def _planned(document: object) -> PlannedMailbox:
 
 def check_planned(planned: PlannedMailbox) -> None:
     """Raise ValueError for values that no mailbox, folder tree or node can have."""
-    check_user_name(planned.user)
+    check_owner_name(planned.user)
     if not 0 <= planned.uidvalidity <= UID_MAX:
         raise ValueError(_UIDVALIDITY)
     if planned.uidvalidity == 0 and bytes.fromhex(planned.mailbox) != tree_id(planned.user):

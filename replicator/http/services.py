@@ -129,6 +129,10 @@ class SearchTextControl(Protocol):
 class UserControl(Protocol):
     """The cluster's user table. Changes raise MailError as those of folders do, and OSError."""
 
+    async def has(self, user: str) -> bool:
+        """Return True if the table has a user of this name, as far as the nodes in reach know."""
+        ...
+
     async def add(self, lines: Sequence[bytes], *, replace: bool = False) -> None:
         """Add users by their lines, all or none. Raises UserExistsError, ValueError."""
         ...

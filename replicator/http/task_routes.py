@@ -51,6 +51,7 @@ from replicator.http.options import Options
 from replicator.http.planned import planned_mailboxes
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
+from replicator.mail.annotations import check_owner_name
 from replicator.mail.mailstore import canonical_name, check_folder_name
 from replicator.tasks import (
     ApplyOptions,
@@ -62,7 +63,6 @@ from replicator.tasks import (
     TaskOptions,
     UndeleteOptions,
 )
-from replicator.users.passwd_file import check_user_name
 
 WAIT_S = 1.0  # between two reports of progress
 PATH_BYTES_MAX = 4000  # Linux takes 4096, including the names of files
@@ -185,7 +185,7 @@ def _apply(_services: HttpServices, options: Options) -> ApplyOptions:
 def _check_names(user: str | None, mailbox: str | None, peer: str | None) -> None:
     """Raise ValueError or InvalidNameError for impossible names."""
     if user is not None:
-        check_user_name(user)
+        check_owner_name(user)
     if mailbox is not None:
         check_folder_name(mailbox)
     if peer is not None:

@@ -21,33 +21,23 @@ never come here. An answer means that the change is on `durability.copies` nodes
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from http import HTTPStatus
-from itertools import islice
 
-import trio
-
-from protocol.values import UidSet
-from replicator.errors import OtherClusterError
 from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, json_response
 from replicator.http.options import Options
+from replicator.http.purge import purge
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices, UserControl
-from replicator.mail.annotations import AT_ONCE_MAX
-from replicator.mail.mailstore import INBOX
-from replicator.status import PurgeResult
-from replicator.users import UserExistsError, UserUnknownError, folded
-from replicator.users.passwd_file import check_user_name
+from replicator.users import UserExistsError, UserUnknownError
 
-LINES_MAX = 500
-EXPUNGED_AT_ONCE = 1000
-PURGE_S = 20.0  # less than the time limit of a request
+LINES_MAX = 200  # each may have 4 KiB, and one change to the table 2 MiB
 
 
 async def get_users(services: HttpServices, _request: Request) -> Response:
     """Return the users that this node knows."""
-    return json_response(services.list_users())
+    return json_response(sorted(services.list_users()))
 
 
 async def post_users(services: HttpServices, request: Request) -> Response:
@@ -83,32 +73,8 @@ async def delete_user(services: HttpServices, request: Request) -> Response:
 
 
 async def post_purge(services: HttpServices, request: Request) -> Response:
-    """Remove the mail, folders and annotations of somebody who is no user here, as far as the time allows."""
-    name = request.path["user"]
-    with _problems():
-        check_user_name(name)  # what is no user's name may be an account of the cluster's own
-    with suppress(OtherClusterError):  # whose mail has moved there
-        if services.users.find(name) is not None:
-            raise ProblemError(HTTPStatus.CONFLICT, f"{name!r} is a user: delete the user first")
-    user, mail = folded(name), services.mail
-    shown = [mailbox for mailbox in await services.status.mailboxes(user) if mailbox.messages or mailbox.name != INBOX]
-    folders = messages = 0
-    with trio.move_on_after(PURGE_S):
-        for mailbox in sorted(shown, key=lambda mailbox: mailbox.name, reverse=True):  # what is below others first
-            folder = await mail.folder(user, mailbox.name)
-            view = await mail.open_mailbox(folder)
-            while uids := list(islice(view.messages, EXPUNGED_AT_ONCE)):
-                await mail.expunge(view, UidSet.of(uids))
-                messages += len(uids)
-            if mailbox.name != INBOX:
-                await mail.delete_folder(user, mailbox.name)
-                folders += 1
-        for subscribed in await mail.subscriptions(user):
-            await mail.subscribe(user, subscribed, subscribed=False)
-        if annotations := await mail.annotations(user, None):
-            await mail.annotate(user, None, dict.fromkeys(islice(annotations, AT_ONCE_MAX)))
-        return json_response(asdict(PurgeResult(user, folders, messages, more=len(annotations) > AT_ONCE_MAX)))
-    return json_response(asdict(PurgeResult(user, folders, messages, more=True)))
+    """Remove a former user's mail, as far as the time allows."""
+    return json_response(asdict(await purge(services, request.path["user"])))
 
 
 def _table(services: HttpServices) -> UserControl:

@@ -6,6 +6,7 @@ import re
 
 from protocol.units import KIB, MIB
 from replicator.errors import InvalidNameError
+from replicator.users.passwd_file import check_user_name
 
 SPECIAL_USE = "/private/specialuse"
 """The annotation that holds a folder's special uses, separated by spaces (RFC 6154 section 4)."""
@@ -25,6 +26,12 @@ BYTES_AT_ONCE_MAX = 2 * MIB
 _NAME = re.compile(r"/(?:private|shared)(?:/[!-$&-)+-.0-~]+)+")
 """RFC 5464 section 3.2: levels without `*` and `%`, here of printable ASCII; names are the same in upper case."""
 _VENDOR_LEVELS = 5  # "", scope, "vendor", token, name
+
+
+def check_owner_name(user: str) -> None:
+    """Raise ValueError if this is neither a user's name nor the account of the user table."""
+    if user != USER_TABLE:
+        check_user_name(user)
 
 
 def check_annotation_name(name: str) -> None:

@@ -55,15 +55,15 @@ class LogSettings:
             module, equals, of_module = item.partition("=")
             if not equals or not all(map(str.isidentifier, module.split("."))):
                 raise ValueError(f"{item!r} is not MODULE=LEVEL, such as imap=debug")
-            within = module.removeprefix(f"{PROGRAM}.")
-            if not _is_module(within):
+            name = module if f"{module}.".startswith(f"{PROGRAM}.") else f"{PROGRAM}.{module}"
+            if not _is_module(name):
                 raise ValueError(f"there is no module {module!r} in the program; the log names them, as in imap.server")
-            levels[f"{PROGRAM}.{within}"] = _level(of_module)
+            levels[name] = _level(of_module)
         return cls(_level(level), levels, format_)
 
 
 def _is_module(name: str) -> bool:
-    place = Path(__file__).parents[1].joinpath(*name.split("."))
+    place = Path(__file__).parents[2].joinpath(*name.split("."))
     return place.is_dir() or place.with_suffix(".py").is_file()
 
 

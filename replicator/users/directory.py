@@ -380,7 +380,7 @@ class UserDirectory:
         in_place = self._version is None or version[0] == self._version[0]
         self._version = version
         try:
-            table = read_whole_file(self._path)
+            table = read_whole_file(self._path, self._table)
         except (OSError, PasswdFileError) as error:
             self._note_unreadable(error)
             return

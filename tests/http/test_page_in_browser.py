@@ -204,6 +204,7 @@ async def test_unknown_user_is_told_in_words(services: HttpServices, report: Fig
         assert "there is no user 'nobody'" in await tab.text("#user-problem")
 
 
+@pytest.mark.long
 async def test_page_that_is_not_seen_leaves_its_stream_to_others(services: HttpServices) -> None:
     async with opened(services) as tab:
         await tab.until(SHOWN)
@@ -248,6 +249,7 @@ async def violations(tab: Tab, axe: str) -> list[object]:
     return cast("list[object]", await tab.evaluate(f"axe.run(document, {rules}).then(r => {listed})"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 async def test_axe_finds_nothing(services: HttpServices, report: Figures, axe: str, width: int, *, dark: bool) -> None:
@@ -268,6 +270,7 @@ async def test_axe_finds_nothing(services: HttpServices, report: Figures, axe: s
         assert await violations(tab, axe) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 async def test_axe_finds_nothing_at_the_log_in(services: HttpServices, tmp_path: Path, axe: str, *, dark: bool) -> None:
     async with opened(services, Access(Tokens(tmp_path / "http.tokens"))) as tab:

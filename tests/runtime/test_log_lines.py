@@ -87,6 +87,7 @@ def test_modules_have_levels_of_their_own() -> None:
     lines = logged("error,imap=debug,replicator.lmtp=warning", "text")
     assert ["fine" in lines[0], "login ok" in lines[1], "a line" in lines[2], "a defect" in lines[3]] == [True] * 4
     assert len(logged("error,imap.handlers=error", "text")) == 1
+    assert len(logged("error,replicator=warning", "text")) == 2
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,12 @@ def prepare(directory: Path, nodes: int | None) -> list[ClusterNode]:
 
 
 def logins(directory: Path, passwd_file: Path) -> list[Login]:
-    """Return all users, with those first passwords that are still valid. Each check takes a moment."""
+    """Return all users, with those first passwords that are still valid. Each check takes a moment.
+
+    There are none before the first user of a cluster that has a table of its own is added.
+    """
+    if not passwd_file.exists():
+        return []
     passwords = _read_passwords(directory / "passwords.txt")
     found = []
     for user, stored in read_users(passwd_file).users.items():

@@ -15,6 +15,7 @@ from replicator.mail.annotations import SPECIAL_USE, USER_TABLE
 from replicator.mail.mailstore import INBOX, SEPARATOR, check_folder_name
 from replicator.store.bodies.body_rows import StoredBody, write_body
 from replicator.store.db import queries
+from replicator.store.db.entry_validation import are_annotations
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import apply
@@ -316,11 +317,14 @@ def subscribe(tx: Transaction, user: str, name: str, *, subscribed: bool) -> Dot
 def annotate(tx: Transaction, user: str, mailbox_id: bytes, values: Iterable[tuple[str, bytes | None]]) -> Dot | None:
     """Set or, by None, remove annotations of a folder or, with `NOWHERE`, of the account, all or none (RFC 5464).
 
-    Return the entry, or the head if nothing changes. Raises FolderNotFoundError, MailboxFullError.
+    Return the entry, or the head if nothing changes. Raises FolderNotFoundError, MailboxFullError; InvalidNameError for
+    a change that other nodes would refuse.
     """
+    wanted = tuple(values)
+    if not are_annotations(wanted):
+        raise InvalidNameError("so many annotations, or such names and values, are too much for one change")
     if mailbox_id != NOWHERE and _is_deleted(tx, user, mailbox_id) is not False:
         raise FolderNotFoundError("the user has no such folder")
-    wanted = tuple(values)
     had = queries.had_annotations(tx.connection, user, mailbox_id, [name for name, _ in wanted])
     changed = tuple((name, value) for name, value in wanted if had.get(name) != value)
     if not changed:

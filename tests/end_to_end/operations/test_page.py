@@ -10,7 +10,7 @@ import pytest
 from benchmarks.clusters.cluster import Cluster
 from tests.browser import Tab, browser, needs_chromium
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.long]
 
 HOSTILE = '<img src=x onerror="document.title=1">'
 

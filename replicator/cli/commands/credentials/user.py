@@ -188,18 +188,20 @@ def user_purge(name: str, config_file: Path, *, yes: bool) -> None:
 
     Nodes keep it for `content.keep_expunged`, as all expunged mail, and then it is gone for good.
     """
+    user = folded(name)
     with NodeClient(url_of_config(config_file)) as client:
-        found = client.mailboxes(name)
+        found = client.mailboxes(user)
         messages = sum(mailbox.messages for mailbox in found)
-        what = f"{messages} messages in {len(found)} folders of {folded(name)}"
+        what = f"{messages} messages in {len(found)} folders of {user}"
         if not yes and sys.stdin.isatty():
             click.confirm(f"Remove {what}, at all nodes?", abort=True, err=True)
         elif not yes:
             raise CommandError(f"this removes {what}; say --yes")
-        removed = client.purge(name)
-        while removed.more:
-            removed = client.purge(name)
-    click.echo(f"{what} removed", err=True)
+        removed = [client.purge(user)]
+        while removed[-1].more:
+            removed.append(client.purge(user))
+    messages, folders = sum(one.messages for one in removed), sum(one.folders for one in removed)
+    click.echo(f"{messages} messages and {folders} folders of {user} removed", err=True)
 
 
 @user.command("import")
@@ -209,7 +211,7 @@ def user_purge(name: str, config_file: Path, *, yes: bool) -> None:
 def user_import(file: Path, config_file: Path, *, replace: bool) -> None:
     """Bring the users of FILE, a passwd-file, into the cluster's table; the file is not needed afterwards.
 
-    Users who exist already are left as they are and named. The command can be repeated.
+    Users who exist already are left as they are and counted. The command can be repeated.
     """
     place = _place(config_file)
     if not isinstance(place, _Cluster):
@@ -221,8 +223,8 @@ def user_import(file: Path, config_file: Path, *, replace: bool) -> None:
         fresh = [line for user, line in lines.items() if user not in known]
         for start in range(0, len(fresh), USERS_AT_ONCE):
             client.add_users(fresh[start : start + USERS_AT_ONCE], replace=replace)
-    for user in sorted(known & lines.keys()):
-        click.echo(f"{place.name}: user {user} exists already, and stays as it is", err=True)
+    if kept := sorted(known & lines.keys()):
+        click.echo(f"{place.name}: {len(kept)} users exist already, and stay as they are, such as {kept[0]}", err=True)
     click.echo(f"{place.name}: {len(fresh)} users of {file} added", err=True)
 
 

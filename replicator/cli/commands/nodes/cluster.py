@@ -112,7 +112,10 @@ def _welcome(directory: Path, nodes: Sequence[ClusterNode], children: Sequence[N
     ready = [node for node, child in zip(nodes, children, strict=True) if child.is_ready]
     users = logins(directory, ready[0].config.users.passwd_file)
     echo(console(), "", _node_table(nodes, children), _user_table(users))
-    click.echo(f"The generated passwords are in {directory / 'passwords.txt'}.")
+    if users:
+        click.echo(f"The generated passwords are in {directory / 'passwords.txt'}.")
+    else:
+        click.echo("There are no users yet: see `replicator user add` and `replicator user import`.")
     for text, command in _examples(ready, users):
         click.echo(f"\n{text}:\n\n  {command}")
     click.echo("\nCtrl-C stops the cluster. To continue with the same mail, run this command again.\n")

@@ -54,14 +54,17 @@ def config_check(files: tuple[Path, ...], *, as_json: bool) -> None:
 def _problems_beside(checked: Config) -> Iterator[str]:
     """Yield the problems of files that the configuration names."""
     from replicator.network.certificates import Certificates  # noqa: PLC0415 - slow to import, and `show` needs neither
-    from replicator.users import UserDirectory  # noqa: PLC0415
+    from replicator.users.passwd_file import PasswdFileError, read_whole_file  # noqa: PLC0415
 
     try:
         Certificates(checked.tls, checked.certificates, of_clients=checked.client_certificates, oauth=checked.oauth)
     except ConfigError as error:
         yield str(error)
     if checked.users.source is UserSource.FILE and checked.users.passwd_file.exists():
-        yield from UserDirectory(checked.users.passwd_file).problems()
+        try:
+            yield from read_whole_file(checked.users.passwd_file).problems
+        except PasswdFileError as error:
+            yield f"{checked.users.passwd_file}: {error}"
 
 
 @config.command("show")

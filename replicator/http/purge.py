@@ -1,0 +1,103 @@
+"""The removal of a former user's mail, at all nodes. What cannot be told for sure is refused: mail would be lost."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from itertools import islice
+
+import trio
+
+from protocol.values import UidSet
+from replicator.errors import OtherClusterError
+from replicator.http.message import ProblemError
+from replicator.http.services import HttpServices
+from replicator.mail.annotations import AT_ONCE_MAX
+from replicator.mail.mailstore import INBOX, Folder, MailStore
+from replicator.status import PurgeResult
+from replicator.users import folded
+from replicator.users.passwd_file import check_user_name
+
+EXPUNGED_AT_ONCE = 1000
+PURGE_S = 20.0  # less than the time limit of a request
+
+
+async def purge(services: HttpServices, name: str) -> PurgeResult:
+    """Remove mail, folders, subscriptions and annotations, as far as the time allows.
+
+    Raises ProblemError if this is, or may be, a user, or if nodes cannot be reached; MailError.
+    """
+    user = folded(name)
+    await _check_former(services, user)
+    await _check_all_reached(services)
+    if not await services.mail.catch_up(user):
+        raise _unsure("other nodes do not say what they have of this mail")
+    removed = PurgeResult(user, 0, 0, more=True)
+    with trio.move_on_after(PURGE_S):
+        for mailbox in sorted(await services.status.mailboxes(user), key=lambda one: one.name, reverse=True):
+            removed.messages += await _empty(services.mail, user, mailbox.name)  # what is below others comes first
+            if mailbox.name == INBOX:
+                await _clear(services.mail, user, await services.mail.folder(user, INBOX))
+            else:
+                await services.mail.delete_folder(user, mailbox.name)
+                removed.folders += 1
+        for subscribed in await services.mail.subscriptions(user):
+            await services.mail.subscribe(user, subscribed, subscribed=False)
+        await _clear(services.mail, user, None)
+        removed.more = False
+    return removed
+
+
+async def _check_former(services: HttpServices, user: str) -> None:
+    """Check that nobody has this name here. Raises ProblemError, MailError."""
+    try:
+        check_user_name(user)  # what is no user's name may be an account of the cluster's own
+    except ValueError as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
+    try:
+        if services.user_table is None:
+            services.users.find(user)  # raises if users are not known now
+            is_user = user in services.list_users()
+        else:
+            is_user = await services.user_table.has(user)
+            if is_user:
+                services.users.find(user)
+    except OtherClusterError:
+        is_user = not _is_elsewhere(services, user)
+    if is_user:
+        raise ProblemError(HTTPStatus.CONFLICT, f"{user!r} is a user: delete the user first")
+
+
+def _is_elsewhere(services: HttpServices, user: str) -> bool:
+    """Return True if the user's line names another cluster of the site, and not none or one that does not exist."""
+    servers = services.servers
+    found = None if servers is None else servers.users.home_of(user)
+    return found is not None and servers is not None and found[1] in {cluster.name for cluster in servers.clusters}
+
+
+async def _check_all_reached(services: HttpServices) -> None:
+    """Raise ProblemError unless all nodes are linked: one that is away may have more of the mail, or the user."""
+    status = await services.status.node_status()
+    away = [link.peer for link in status.links if link.peer not in status.component]
+    if away:
+        raise _unsure(f"{', '.join(away)} cannot be reached, and may have more of this mail, or such a user")
+
+
+def _unsure(why: str) -> ProblemError:
+    return ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, f"nothing is removed: {why}; try again when all are linked")
+
+
+async def _empty(mail: MailStore, user: str, name: str) -> int:
+    """Expunge all messages of a folder; return their number."""
+    await mail.catch_up(user, name)
+    view = await mail.open_mailbox(await mail.folder(user, name))
+    messages = 0
+    while uids := list(islice(view.messages, EXPUNGED_AT_ONCE)):
+        await mail.expunge(view, UidSet.of(uids))
+        messages += len(uids)
+    return messages
+
+
+async def _clear(mail: MailStore, user: str, folder: Folder | None) -> None:
+    """Remove all annotations of a folder, or of the account."""
+    while some := list(islice(await mail.annotations(user, folder), AT_ONCE_MAX)):
+        await mail.annotate(user, folder, dict.fromkeys(some))
