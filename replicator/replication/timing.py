@@ -401,6 +401,11 @@ REPAIR_PLAN_BODIES_EVERY_S = 0.5
 INVENTORY_KILLED_S = 5.0
 """For its exit after a kill; a process that is blocked by a disk exits when the disk responds."""
 
+# ---- stories/mail.py
+
+STORY_READ_S = 30.0
+"""For a node to read what one story is made of; it tells what it has read by then."""
+
 # ---- stories/mailbox.py
 
 STORY_ASK_S = 3.0

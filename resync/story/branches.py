@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 from protocol.values import Dot
@@ -16,20 +17,29 @@ class Meeting(NamedTuple):
     there is none yet.
     """
 
+    one: Dot
+    other: Dot
     are_apart: bool
     joined_by: Entry | None
 
 
-def meeting(entries: Iterable[Entry], one: Dot, other: Dot) -> Meeting | None:
-    """Return how two of the entries stand to each other; None if one of them is not given."""
-    seen: dict[Dot, frozenset[Dot]] = {}  # of the two, those that an entry is or stands on
-    pair = {one, other}
-    are_apart, joined_by = True, None
+def meetings(entries: Iterable[Entry], some: Sequence[Dot]) -> list[Meeting]:
+    """Return how some of the entries stand to each other, each to all others that follow it in `some`."""
+    bits = {dot: 1 << number for number, dot in enumerate(some)}
+    seen: dict[Dot, int] = {}  # those of `some` that an entry is or stands on, one bit each
+    joined: dict[int, Entry] = {}  # by both bits
     for entry in entries:
-        below = frozenset().union(*(seen.get(dot, frozenset()) for dot in entry.predecessors))
-        seen[entry.dot] = below | (pair & {entry.dot})
-        if entry.dot in pair and below:
-            are_apart = False
-        if len(seen[entry.dot]) == len(pair) and joined_by is None:
-            joined_by = entry
-    return Meeting(are_apart, joined_by) if pair <= seen.keys() else None
+        before = [seen.get(dot, 0) for dot in entry.predecessors]
+        now = bits.get(entry.dot, 0)
+        for below in before:
+            now |= below
+        seen[entry.dot] = now
+        if now not in before:
+            for pair in combinations([bit for bit in bits.values() if bit & now], 2):
+                joined.setdefault(sum(pair), entry)
+    found: list[Meeting] = []
+    for one, other in combinations([dot for dot in some if dot in seen], 2):
+        both = bits[one] | bits[other]
+        are_apart = both not in {seen[one] & both, seen[other] & both}
+        found.append(Meeting(one, other, are_apart, joined.get(both)))
+    return found

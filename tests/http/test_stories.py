@@ -13,10 +13,11 @@ import pytest
 from protocol.values import UID_MAX, UidSet
 from replicator.http.access import Access
 from replicator.http.parameters import TIME_MAX_MS
-from replicator.http.server import HttpServer
+from replicator.http.server import HANDLER_S, HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.tokens import Role, Tokens, add_token
 from replicator.mail.mailstore import NewMessage
+from replicator.replication import timing
 from replicator.runtime.environment import run_in_thread
 from replicator.stories import LAST_MAX
 from tests.http.conversation import Answer, Conversation, conversation
@@ -146,6 +147,10 @@ async def test_tokens_for_reading_are_told_numbers_and_not_what_users_did(
             head = f"GET {target} HTTP/1.1\r\nHost: dc1\r\nAuthorization: Bearer {secrets[role]}\r\n\r\n"
             answer = await talk.ask(head.encode())
         assert (role, target, answer.status) == (role, target, status)
+
+
+def test_story_ends_before_its_request() -> None:
+    assert timing.STORY_READ_S + timing.STORY_ASK_S < HANDLER_S
 
 
 async def test_long_stories_are_written_in_threads(services: HttpServices, mail: HookedMail) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +31,7 @@ from resync.entry import (
     TreeMerge,
     tree_id,
 )
-from resync.story.branches import meeting
+from resync.story.branches import meetings
 from resync.story.deeds import RANGES_MAX, Deed, Renumbered, deeds_of_mailbox, deeds_of_tree
 from resync.story.lives import Event, events, folder_events, named
 from resync.story.parts import about, about_folders, added_by, adding
@@ -129,19 +130,18 @@ def test_events_lead_to_what_is_shown(seed: int, length: int) -> None:
 
 @drawn
 @thorough
-def test_meeting_of_two_entries(seed: int, length: int) -> None:
+def test_meetings_of_entries(seed: int, length: int) -> None:
     world = world_of(seed, length)
     below: dict[Dot, set[Dot]] = {}
     for entry in world.entries:
         below[entry.dot] = {entry.dot}.union(*(below[dot] for dot in entry.predecessors))
-    for _ in range(20):
-        one, other = (entry.dot for entry in world.rng.sample(world.entries, 2))
-        met = meeting(world.entries, one, other)
-        assert met is not None
-        assert met.are_apart == (one not in below[other] and other not in below[one])
+    some = [entry.dot for entry in world.rng.sample(world.entries, min(7, len(world.entries)))]
+    found = meetings(world.entries, [*some, Dot("z.z", 1)])
+    assert [(met.one, met.other) for met in found] == [*combinations(some, 2)]
+    for one, other, are_apart, joined_by in found:
+        assert are_apart == (one not in below[other] and other not in below[one])
         both = [entry for entry in world.entries if {one, other} <= below[entry.dot]]
-        assert met.joined_by == (both[0] if both else None)
-    assert meeting(world.entries, world.entries[0].dot, Dot("z.z", 1)) is None
+        assert joined_by == (both[0] if both else None)
 
 
 @drawn

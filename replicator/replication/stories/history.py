@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from functools import partial
 
-from protocol.values import Dot
+import trio
+
 from replicator.errors import FolderNotFoundError
+from replicator.replication import timing
 from replicator.store.db.queries import Connection
 from replicator.store.log import story_rows
 from replicator.store.log.chain_walk import ChainWalk, WalkedEntry
@@ -21,10 +23,12 @@ BEFORE = 500
 """Entries before those that are asked for, by which merges are told better: which UIDs they have replaced."""
 
 
-async def walk(reader: Reader, walking: ChainWalk) -> ChainWalk:
-    """Walk to the end. Raises DatabaseFailedError."""
+async def walk(reader: Reader, walking: ChainWalk, until: float) -> ChainWalk:
+    """Walk to the end, or until a time of the event loop. Raises DatabaseFailedError."""
     while await reader.read(walking.go_on):
-        pass
+        if trio.current_time() >= until:
+            walking.cut()
+            break
     return walking
 
 
@@ -46,32 +50,34 @@ async def history_of(
     Raises FolderNotFoundError, DatabaseFailedError.
     """
     chain_id = tree_id(user) if mailbox is None else (await find_folder(reader, sid, user, mailbox)).mailbox_id
-    walked = await walk(reader, ChainWalk(chain_id, most=last + BEFORE))
+    walked = await walk(reader, ChainWalk(chain_id, most=last + BEFORE), trio.current_time() + timing.STORY_READ_S)
     if mailbox is None and walked.head is None and not walked.found:
         raise FolderNotFoundError(f"{user} has no folders at {sid}, and had none")
-    deeds = await reader.read(partial(_deeds, walked.found, user, is_tree=mailbox is None))
     told = [one for one in walked.found[:last] if one.entry.stamp.ms >= since_ms]
     named_here = {walked.head, *(dot for one in told for dot in one.entry.predecessors)}
+    entries = await reader.read(partial(_logged, walked.found, told, user, is_tree=mailbox is None))
     return LoggedHistory(
         node=sid,
         user=user,
         mailbox=mailbox,
         mailbox_id=chain_id.hex(),
         head=None if walked.head is None else named(walked.head),
-        entries=tuple(_logged(one, deeds) for one in told),
+        entries=entries,
         absent=tuple(AbsentEntry(named(dot), why) for dot, why in walked.absent.items() if dot in named_here),
         is_cut=walked.is_cut or len(told) < len(walked.found),
     )
 
 
-def _deeds(
-    found: list[WalkedEntry], user: str, connection: Connection, *, is_tree: bool
-) -> Mapping[Dot, tuple[Deed, ...]]:
+def _logged(
+    found: Sequence[WalkedEntry], told: Iterable[WalkedEntry], user: str, connection: Connection, *, is_tree: bool
+) -> tuple[LoggedEntry, ...]:
+    """Return the entries that are to be told, by all that were found; in a thread, since they may be many."""
     entries = [walked.entry for walked in reversed(found)]
-    return deeds_of_tree(entries, story_rows.folder_names(connection, user)) if is_tree else deeds_of_mailbox(entries)
+    deeds = deeds_of_tree(entries, story_rows.folder_names(connection, user)) if is_tree else deeds_of_mailbox(entries)
+    return tuple(_logged_entry(walked, deeds[walked.entry.dot]) for walked in told)
 
 
-def _logged(walked: WalkedEntry, deeds: Mapping[Dot, tuple[Deed, ...]]) -> LoggedEntry:
+def _logged_entry(walked: WalkedEntry, deeds: tuple[Deed, ...]) -> LoggedEntry:
     entry = walked.entry
     return LoggedEntry(
         entry=named(entry.dot),
@@ -80,5 +86,5 @@ def _logged(walked: WalkedEntry, deeds: Mapping[Dot, tuple[Deed, ...]]) -> Logge
         time_ms=entry.stamp.ms,
         modseq=entry.modseq,
         state=walked.state,
-        deeds=deeds[entry.dot],
+        deeds=deeds,
     )

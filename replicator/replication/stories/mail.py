@@ -1,47 +1,36 @@
 """The story of one mail: where it is and was, what happened to it, and which mails are like it.
 
-A node tells what its own tables and its own log have. Each search has a limit, and the story says how far it came.
+A node tells what its own tables and its own log have. Each search has a limit, and so has the whole story's time; the
+story says how far it came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from itertools import combinations, islice
+from itertools import islice
+
+import trio
 
 from protocol.values import UID_MAX
 from replicator.mail.mailstore import MessageIdReader
+from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.stories.history import find_folder, walk
+from replicator.replication.stories.mail_lives import LogTold, MailRows, rows_of, told_by_log, told_by_tree
 from replicator.replication.stories.message_ids import MessageIds
 from replicator.store.db import queries
 from replicator.store.db.queries import Connection
-from replicator.store.gc import expunged
-from replicator.store.gc.expunged import Kept
 from replicator.store.log import story_rows
 from replicator.store.log.chain_walk import ChainWalk
 from replicator.store.log.story_rows import Holding, KnownFolder
 from replicator.store.store import Reader
-from replicator.stories import (
-    Arrivals,
-    AskedMail,
-    FlagState,
-    KeptMail,
-    LookedAt,
-    MailLife,
-    MailStory,
-    Sameness,
-    ShownMail,
-)
-from resync.clock import COUNTER_BITS
+from replicator.stories import Arrivals, AskedMail, LookedAt, MailLife, MailStory, Sameness
 from resync.entry import Entry, tree_id
-from resync.row import Row
-from resync.story.branches import meeting
-from resync.story.lives import Event, FolderEvent, events, folder_events, named
+from resync.story.lives import FolderEvent
 from resync.story.parts import about, about_folders, added_by, adding
-from resync.story.places import Place, begin_of, steps
 
-ENTRIES_MAX = 50_000  # of logs, for one story: some seconds of a thread
+ENTRIES_MAX = 50_000  # of logs, for one story: three seconds of a thread
 TREE_ENTRIES_MAX = 5_000
 MESSAGES_MAX = 500_000  # rows that are looked at for the same body
 HEADERS_MAX = 20_000  # looked at for the same Message-ID
@@ -49,9 +38,6 @@ HEADERS_AT_ONCE = 250
 KEPT_MAX = 1_000  # expunged messages of a folder whose headers are looked at
 LIVES_MAX = 20
 ALIKE_MAX = 50  # messages of one folder with the same body
-ARRIVALS_MAX = 20
-
-_ADDING = ("arrived", "copied")
 
 
 class MailStoryTeller:
@@ -73,6 +59,7 @@ class MailStoryTeller:
         self._user = user
         self._mailbox = mailbox
         self._clock_ms = clock_ms
+        self._until = trio.current_time() + timing.STORY_READ_S
         self._folders: dict[bytes, KnownFolder] = {}
         self._found: dict[tuple[bytes, bytes], Sameness] = {}  # mailbox id and GUID
         self._hashes: dict[bytes, bytes] = {}  # content hashes by GUID
@@ -184,7 +171,7 @@ class MailStoryTeller:
         sizes = await self._reader.read(partial(_message_counts, user=self._user))
         for mailbox_id in mailbox_ids:
             seen, below, some = 0, UID_MAX + 1, [(0, Holding(b"", b"", b""))]
-            while some and self._headers < HEADERS_MAX:
+            while some and self._headers < HEADERS_MAX and trio.current_time() < self._until:
                 query = partial(story_rows.newest, mailbox_id=mailbox_id, below=below, most=HEADERS_AT_ONCE)
                 some = await self._reader.read(query)
                 await self._note_named([one for _, one in some], names, same)
@@ -207,116 +194,53 @@ class MailStoryTeller:
     # ---- their lives
 
     async def _lives(self) -> tuple[list[MailLife], list[Arrivals]]:
-        lives: list[MailLife] = []
+        lives: dict[tuple[bytes, bytes], MailLife] = {}
         arrivals: list[Arrivals] = []
         chosen = dict(islice(self._found.items(), LIVES_MAX))
         for mailbox_id in dict.fromkeys(mailbox_id for mailbox_id, _ in chosen):
             guids = [guid for other, guid in chosen if other == mailbox_id]
-            rows = await self._reader.read(partial(_rows, mailbox_id=mailbox_id, guids=guids))
+            rows = await self._reader.read(partial(rows_of, mailbox_id=mailbox_id, guids=guids))
             walked = await self._walk(mailbox_id, partial(about, guids=frozenset(guids)))
-            told = await self._reader.read(partial(_told, walked=walked, rows=rows))
-            lives += [
-                self._life(chosen[mailbox_id, guid], rows[guid], told[guid], walked, mailbox_id) for guid in guids
-            ]
-            arrivals += _arrivals(walked, [event for guid in guids for event in told[guid]])
-        order = list(chosen)
-        lives.sort(key=lambda life: order.index((bytes.fromhex(life.mailbox_id), bytes.fromhex(life.guid))))
-        return lives, arrivals[:ARRIVALS_MAX]
+            told = await self._reader.read(partial(told_by_log, walked=walked, rows=rows))
+            for guid in guids:
+                lives[mailbox_id, guid] = self._life(chosen[mailbox_id, guid], rows[guid], told)
+            arrivals += told.arrivals
+        return [lives[key] for key in chosen], arrivals
 
     async def _walk(self, chain_id: bytes, keep: Callable[[Entry], Entry]) -> ChainWalk:
-        walked = await walk(self._reader, ChainWalk(chain_id, most=max(1, ENTRIES_MAX - self._entries), keep=keep))
+        most = max(1, ENTRIES_MAX - self._entries)
+        walked = await walk(self._reader, ChainWalk(chain_id, most=most, keep=keep), self._until)
         self._entries += len(walked.found)
         self._is_cut = self._is_cut or walked.is_cut
         return walked
 
-    def _life(
-        self, same: Sameness, rows: _Rows, told: Sequence[Event], walked: ChainWalk, mailbox_id: bytes
-    ) -> MailLife:
-        folder, one = self._folders[mailbox_id], rows.shown or rows.kept
-        content_hash = self._hashes.get(rows.guid) or None
-        entries = {event.entry for event in told}
-        unshown = (named(one.entry.dot) for one in walked.found if one.state != "shown")
+    def _life(self, same: Sameness, rows: MailRows, told: LogTold) -> MailLife:
+        folder, one = self._folders[rows.mailbox_id], rows.shown or rows.kept
+        content_hash, happened = self._hashes.get(rows.guid) or None, tuple(told.events[rows.guid])
         return MailLife(
             same=same,
             guid=rows.guid.hex(),
-            mailbox_id=mailbox_id.hex(),
+            mailbox_id=rows.mailbox_id.hex(),
             folder=folder.name,
             is_deleted=folder.is_deleted,
-            shown=None if rows.shown is None else _shown(rows.shown),
-            kept=None if rows.kept is None else self._kept(rows.kept, has_body=rows.has_body),
+            shown=rows.shown_mail(),
+            kept=rows.kept_mail(int(self._coordinator.config.content.keep_expunged_s * 1000)),
             message_id=None if content_hash is None else self._names.get(content_hash),
             sha256=None if content_hash is None else content_hash.hex(),
             size_bytes=None if one is None else one.size_bytes,
             received_ms=None if one is None else one.received_ms,
-            events=tuple(told),
-            unshown=tuple(name for name in unshown if name in entries),
-            log_since_ms=walked.found[-1].entry.stamp.ms if walked.found else None,
-            is_whole=not walked.absent and not walked.is_cut,
+            events=happened,
+            unshown=tuple(dict.fromkeys(event.entry for event in happened if event.entry in told.unshown)),
+            log_since_ms=told.since_ms,
+            is_whole=told.is_whole,
         )
 
-    def _kept(self, kept: Kept, *, has_body: bool) -> KeptMail:
-        keep_ms = int(self._coordinator.config.content.keep_expunged_s * 1000)
-        return KeptMail(kept.uid, kept.expunged_ms, kept.expunged_ms + keep_ms, has_body)
-
     async def _folder_events(self) -> list[FolderEvent]:
-        walked = await walk(self._reader, ChainWalk(tree_id(self._user), most=TREE_ENTRIES_MAX, keep=about_folders))
+        tree = ChainWalk(tree_id(self._user), most=TREE_ENTRIES_MAX, keep=about_folders)
+        walked = await walk(self._reader, tree, self._until)
         mailbox_ids = {mailbox_id for mailbox_id, _ in self._found}
-        return folder_events((one.entry for one in reversed(walked.found)), mailbox_ids)
-
-
-class _Rows:
-    """What the tables have of one mail in one folder."""
-
-    def __init__(self, connection: Connection, mailbox_id: bytes, guid: bytes) -> None:
-        self.guid = guid
-        self.shown: Row | None = queries.row_of_guid(connection, guid, mailbox_id)
-        self.kept: Kept | None = expunged.kept_one(connection, mailbox_id, guid)
-        one = self.shown or self.kept
-        self.has_body = one is not None and story_rows.has_body(connection, one.content_hash)
-
-
-def _rows(connection: Connection, mailbox_id: bytes, guids: Iterable[bytes]) -> dict[bytes, _Rows]:
-    return {guid: _Rows(connection, mailbox_id, guid) for guid in guids}
+        return await self._reader.read(partial(told_by_tree, walked=walked, mailbox_ids=mailbox_ids))
 
 
 def _message_counts(connection: Connection, user: str) -> dict[bytes, int]:
     return {chain.id: chain.messages for chain in queries.chains_of(connection, user)}
-
-
-def _told(_connection: Connection, walked: ChainWalk, rows: dict[bytes, _Rows]) -> dict[bytes, list[Event]]:
-    """Return what the entries of one mailbox tell of each mail."""
-    entries = [one.entry for one in reversed(walked.found)]
-    begin: dict[bytes, Place] = {}
-    for guid, row in rows.items() if walked.base is not None else ():
-        shown = None if row.shown is None else (row.shown.uid, row.shown.claim)
-        place = begin_of(entries, guid, shown, None if row.kept is None else row.kept.uid)
-        if place is not None:
-            begin[guid] = place
-    followed = steps(entries, rows.keys(), {} if walked.base is None else {walked.base: begin})
-    return {guid: events(followed, guid) for guid in rows}
-
-
-def _arrivals(walked: ChainWalk, told: Iterable[Event]) -> Iterator[Arrivals]:
-    """Yield how the entries that brought the mails of one mailbox stand to each other."""
-    entries = [one.entry for one in reversed(walked.found)]
-    dots = {named(entry.dot): entry.dot for entry in entries}
-    brought = {event.entry for event in told if event.kind in _ADDING}
-    for one, other in islice(combinations(filter(brought.__contains__, dots), 2), ARRIVALS_MAX):
-        met = meeting(entries, dots[one], dots[other])
-        if met is not None:
-            merge = met.joined_by if met.are_apart else None
-            joined_by = None if merge is None else named(merge.dot)
-            yield Arrivals(one, other, met.are_apart, joined_by, None if merge is None else merge.stamp.ms)
-
-
-def _shown(row: Row) -> ShownMail:
-    return ShownMail(
-        uid=row.uid,
-        flags=tuple(
-            FlagState(flag, is_set, sid, time >> COUNTER_BITS)
-            for flag, (time, sid, is_set) in sorted(row.flags.items())
-        ),
-        placements=tuple(named(dot) for dot, _ in row.placements()),
-        placed_at=tuple(dot.sid for dot, _ in row.placements()),
-        saved_ms=row.saved_ms,
-    )

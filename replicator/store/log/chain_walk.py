@@ -81,6 +81,10 @@ class ChainWalk:
             self._step(connection)
         return True
 
+    def cut(self) -> None:
+        """End the walk here: it takes too long."""
+        self.is_cut = True
+
     def _begin(self, connection: sqlite3.Connection) -> None:
         self._has_begun = True
         chain = chains.load(connection, self._chain_id)

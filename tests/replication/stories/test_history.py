@@ -9,7 +9,9 @@ from trio.testing import MockClock
 
 from replicator.cli.stories.history_lines import lines
 from replicator.errors import FolderNotFoundError
+from replicator.replication import timing
 from replicator.replication.stories import history
+from replicator.store.log import chain_walk
 from replicator.stories import LAST_DEFAULT, LoggedHistory
 from tests.replication.cluster import EPOCH_MS, USER, Cluster, Node, cluster
 from tests.replication.log.truncating import forget_log
@@ -94,6 +96,18 @@ async def test_last_and_since_limit_the_story(tmp_path: Path, autojump_clock: Mo
         late = await told(nodes["dc1"], since_ms=EPOCH_MS + 3_600_000)
         assert (late.entries, late.is_cut) == ((), True)
         assert len((await told(nodes["dc1"], since_ms=EPOCH_MS)).entries) == 5
+
+
+async def test_history_that_takes_too_long_ends_with_what_it_has(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        for number in range(5):
+            await nodes["dc1"].save(str(number))
+        monkeypatch.setattr(timing, "STORY_READ_S", 0.0)
+        monkeypatch.setattr(chain_walk, "SLICE_ENTRIES", 2)
+        found = await told(nodes["dc1"])
+        assert ([one.modseq for one in found.entries], found.is_cut) == ([5, 4], True)
 
 
 async def test_merge_is_told_by_entries_before_those_asked_for(

@@ -13,10 +13,12 @@ from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError
 from replicator.imap.rendering.outline import OUTLINER
 from replicator.mail.mailstore import NewMessage
+from replicator.replication import timing
 from replicator.replication.stories import mail, message_ids
 from replicator.replication.writes.requests import SaveRequest
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
+from replicator.store.log import chain_walk
 from replicator.tasks import UndeleteOptions, UndeleteStatus
 from tests.replication.cluster import USER, Cluster, Node, cluster
 from tests.replication.log.truncating import checkpoint, forget_log
@@ -340,6 +342,20 @@ async def test_limits_are_kept_and_said(
         monkeypatch.setattr(mail, "ENTRIES_MAX", 5)
         short = await story(node, 1)
         assert (short.looked_at.entries, short.looked_at.entries_left, short.lives[0].is_whole) == (5, True, False)
+
+
+async def test_story_that_takes_too_long_ends_with_what_it_has(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        for number in range(5):
+            await nodes["dc1"].save(f"{MAIL}{number}")
+        monkeypatch.setattr(timing, "STORY_READ_S", 0.0)
+        monkeypatch.setattr(chain_walk, "SLICE_ENTRIES", 2)
+        told = await story(nodes["dc1"], 5)
+        assert (told.looked_at.entries, told.looked_at.entries_left) == (2, True)
+        assert (told.looked_at.headers, told.looked_at.headers_left) == (0, 5)
+        assert [(life.is_whole, kinds(told)) for life in told.lives] == [(False, ["arrived"])]
 
 
 async def test_stories_hold_no_reader_of_clients(tmp_path: Path, autojump_clock: MockClock) -> None:
