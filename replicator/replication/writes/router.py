@@ -8,10 +8,11 @@ another node.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import trio
 
@@ -35,6 +36,8 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Store
 
+T = TypeVar("T")
+
 
 class _NotOursError(MailError):
     """The change was not numbered, because the term has ended or the mailbox has another master now."""
@@ -50,11 +53,11 @@ class _Search:
     def __init__(self) -> None:
         self.took_s = 0.0
 
-    @contextmanager
-    def going_on(self) -> Iterator[None]:
+    async def until(self, found: Awaitable[T]) -> T:
+        """Return what this returns, as a part of the search."""
         began = trio.current_time()
         try:
-            yield
+            return await found
         finally:
             self.took_s += trio.current_time() - began
 
@@ -131,8 +134,7 @@ class Router:
         if to_offer is not None and not self._prestage.is_for(to_offer):
             to_offer = None
         while True:
-            with search.going_on():
-                master = await self._mastership.find(key)
+            master = await search.until(self._mastership.find(key))
             if master == self._mastership.sid:
                 await self._wait_to_number(key)
                 is_ready = self._mastership.may_number(key)
@@ -161,8 +163,8 @@ class Router:
             if reply is not None:
                 return reply
             self._mastership.bounced(key)
-            with search.going_on():
-                await trio.sleep(timing.MASTERSHIP_RETRY_S)
+            await trio.sleep(timing.MASTERSHIP_RETRY_S)
+            search.took_s += timing.MASTERSHIP_RETRY_S
 
     async def _forward(self, operation: ChangeRequest, link: PeerLink, master: str) -> Reply | None:
         """Return the reply of the master to which this link leads; None if there is none and a retry is safe."""

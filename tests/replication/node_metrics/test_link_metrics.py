@@ -25,6 +25,7 @@ async def test_lag_of_a_peer_that_has_gone_is_what_it_has_not_confirmed(
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes, refreshed(*nodes.all()):
         await nodes["dc1"].save("one")
+        await nodes["dc2"].save("two", user="bob")  # which dc1 need not send to dc2
         await trio.sleep(2 * HEARTBEAT_S)
         for sid, peer in BOTH_WAYS:
             registry = nodes[sid].registry
