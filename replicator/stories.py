@@ -124,6 +124,7 @@ class MailboxStory:
     branches: int  # with how many ends
     waiting_since_ms: int | None  # when the first of them was numbered
     waiting_entries: tuple[WaitingEntry, ...]  # the first ones
+    why_apart: str | None  # why this node, which is the master, could not join a branch
     abandoned: int  # entries that can never be shown
     is_unproven: bool  # neither log nor checkpoint leads to the head
     is_postponed: bool  # a state transfer has left it different from a peer's

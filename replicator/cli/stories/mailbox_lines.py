@@ -97,6 +97,8 @@ def _troubles(story: MailboxStory) -> dict[str, str]:
         since = ago(story.waiting_since_ms or story.clock_ms, story.clock_ms)
         ends = counted(story.branches, "branch", "branches")
         facts["waiting"] = f"{counted(story.waiting, 'entry', 'entries')} on {ends}, the first from {since} ago"
+    if story.why_apart:
+        facts["cannot join"] = story.why_apart
     return facts
 
 

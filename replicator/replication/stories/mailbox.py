@@ -68,6 +68,7 @@ async def story_of(reader: Reader, coordinator: Coordinator, user: str, name: st
         branches=waiting.branches,
         waiting_since_ms=waiting.since_ms,
         waiting_entries=_waiting(facts),
+        why_apart=coordinator.fork_merger.why_apart(chain.id),
         abandoned=waiting.abandoned,
         is_unproven=facts.is_unproven,
         is_postponed=facts.is_postponed,

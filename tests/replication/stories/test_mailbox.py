@@ -17,6 +17,7 @@ from replicator.replication.links.link import PeerLink
 from replicator.replication.peer_requests import PeerRequests
 from replicator.replication.stories.mailbox import answer_of
 from replicator.store.db.chain import Chain
+from replicator.store.db.queries import MailboxKey
 from replicator.stories import MailboxStory
 from tests.replication.cluster import EPOCH_MS, USER, Node, cluster
 from tests.replication.log.truncating import checkpoint, forget_log
@@ -135,6 +136,12 @@ async def test_other_nodes_are_behind_ahead_or_forked(
             assert "3 entries on 1 branch, the first from " in told(one)
             assert "is on another branch, which the master joins" in told(one)
             assert "forked: both show changes that the other does not" in told(one)
+            assert one.why_apart is None
+            key, merger = MailboxKey.of(await nodes["dc1"].inbox()), nodes["dc1"].coordinator.fork_merger
+            head = next(iter(nodes["dc1"].store.waiting()))
+            await merger._keep_apart(key, head, "the merge would take too many UIDs")
+            assert "cannot join    the merge would take too many UIDs" in told(await shown(nodes["dc1"]))
+            merger.doubt(key)
         await heal(nodes)
         assert answers(await shown(nodes["dc1"])) == {"dc2": "same", "dc3": "same"}
 
