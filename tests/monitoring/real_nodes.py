@@ -5,6 +5,7 @@ from __future__ import annotations
 import imaplib
 import smtplib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -12,7 +13,8 @@ import trio
 
 from replicator.cli.authority import Authority
 from replicator.config import Address, Config, ListenConfig, OauthConfig, PeerConfig, WorkersConfig, default_config
-from tests.end_to_end.helpers.in_process import free_ports, running
+from replicator.node import run_node
+from tests.end_to_end.helpers.in_process import free_ports
 from tests.oauth.issuer import AUDIENCE, ISSUER, SigningKey, key_set
 
 MAIL = "Subject: counted\r\n\r\nText\r\n"
@@ -42,9 +44,15 @@ def metrics_of(directory: Path) -> list[str]:
     async def run() -> list[str]:
         nodes = configs(directory)
         with trio.fail_after(60):
-            async with running(nodes):
+            async with trio.open_nursery() as nursery:
+                for config in nodes:
+                    ready = trio.Event()
+                    nursery.start_soon(partial(run_node, config, ready=ready.set, new_cluster=config is nodes[0]))
+                    await ready.wait()
                 await trio.to_thread.run_sync(_use, nodes[0])
-                return [await trio.to_thread.run_sync(_read, node) for node in nodes]
+                texts = [await trio.to_thread.run_sync(_read, node) for node in nodes]
+                nursery.cancel_scope.cancel()
+        return texts
 
     return trio.run(run)
 
