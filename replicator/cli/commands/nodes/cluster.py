@@ -161,6 +161,8 @@ def _examples(ready: Sequence[ClusterNode], users: Sequence[Login]) -> Iterator[
     asked = " ".join(f"--config {shlex.quote(str(node.file))}" for node in ready if node.config.listen.http)
     if asked:
         yield "See nodes, links, lag and masters", f"{own_name()} status {asked}"
+    if shown := [f"http://{node.config.listen.http}/" for node in ready if node.config.listen.http]:
+        yield "Look at them in a browser", "  ".join(shown)
 
 
 def _deliver(lmtp: Address | None, user: str) -> str:
