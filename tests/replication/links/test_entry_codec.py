@@ -111,7 +111,13 @@ def wire_bytes(logged: Logged) -> Iterator[bytes]:
 def decoded_entries(data: bytes) -> list[Arrived]:
     """Decode the entries before the first error."""
     numbered: dict[int, MailboxKey] = {}
-    assembler, found = EntryAssembler(numbered.__getitem__), list[Arrived]()
+
+    def key_of(number: int) -> MailboxKey:
+        if number not in numbered:
+            raise ProtocolError(f"no mailbox has the number {number}")
+        return numbered[number]
+
+    assembler, found = EntryAssembler(key_of), list[Arrived]()
     with suppress(ProtocolError):
         for item in Decoder().feed(data):
             match item:

@@ -138,7 +138,7 @@ async def test_other_nodes_are_behind_ahead_or_forked(
             assert "forked: both show changes that the other does not" in told(one)
             assert one.why_apart is None
             key, merger = MailboxKey.of(await nodes["dc1"].inbox()), nodes["dc1"].coordinator.fork_merger
-            head = next(iter(nodes["dc1"].store.waiting()))
+            head = next(iter(nodes["dc1"].store.waiting))
             await merger._keep_apart(key, head, "the merge would take too many UIDs")
             assert "cannot join    the merge would take too many UIDs" in told(await shown(nodes["dc1"]))
             merger.doubt(key)

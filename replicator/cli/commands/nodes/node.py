@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from replicator.cli.target import config_argument
 from replicator.runtime.log_lines import LEVELS, LogFormat, LogSettings
@@ -28,6 +29,10 @@ class LogLevels(click.ParamType[str]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         return value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002 - the base class's signature
+        """Return the levels that begin so."""
+        return [CompletionItem(level) for level in LEVELS if level.startswith(incomplete)]
 
 
 @click.command()
