@@ -51,7 +51,7 @@ class MailboxStatus:
 
 @dataclass(slots=True)
 class PurgeResult:
-    """What was removed of a former user's mail. `more`: ask again, there is more."""
+    """The counts of what was removed of a former user's mail. `more`: ask again, there is more."""
 
     user: str
     folders: int

@@ -68,7 +68,7 @@ cannot be though both have seen the same entries, nothing yet, or not known."""
 
 @dataclass(frozen=True, slots=True)
 class ShownElsewhere:
-    """What another node has answered. `why`: why it is unreachable."""
+    """The answer of another node. `why`: why it is unreachable."""
 
     node: str
     shows: Agreement
@@ -234,7 +234,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """How much a node has looked at: entries of logs, messages (for the same body), headers (for the Message-ID).
+    """Counts of what a node looked at: entries of logs, messages (for the same body), headers (for the Message-ID).
 
     `entries_left`: the log has more entries of the folders. `messages_left`, `headers_left`: messages of the user that
     were not looked at. `headers_unread`: those of which no header is here.

@@ -25,7 +25,7 @@ class Since(NamedTuple):
 
 
 class Conflicts(NamedTuple):
-    """How many conflicts a merge has decided, by kind."""
+    """Numbers of conflicts that a merge has decided, by kind."""
 
     uid: int = 0
     """Messages that have another UID now than a side showed."""

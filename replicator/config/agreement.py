@@ -1,4 +1,4 @@
-"""What the configurations of a cluster's nodes must have in common (docs/configuration.md, last section)."""
+"""The keys that the configurations of a cluster's nodes must have in common (docs/configuration.md, last section)."""
 
 from __future__ import annotations
 

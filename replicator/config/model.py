@@ -143,7 +143,7 @@ class MastershipConfig:
 
 
 class UserSource(StrEnum):
-    """Where users come from: a passwd-file that the operator keeps, or the cluster's own table."""
+    """The source of users: a passwd-file that the operator keeps, or the cluster's own table."""
 
     FILE = "file"
     CLUSTER = "cluster"

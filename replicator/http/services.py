@@ -95,7 +95,7 @@ class CheckpointControl(Protocol):
 
 
 class StoryTeller(Protocol):
-    """What this node knows of the history of mailboxes and mails."""
+    """The history of mailboxes and mails, as this node knows it."""
 
     async def history(self, user: str, mailbox: str | None, *, last: int, since_ms: int) -> LoggedHistory:
         """Return the last entries of a folder, or with None of the user's folder tree, none older than `since_ms`.

@@ -21,7 +21,7 @@ JOURNAL = "JOURNAL_STREAM"
 """The variable by which systemd names the stream that leads to its journal, as `device:inode` (systemd.exec(5))."""
 
 PRIORITIES: Mapping[int, int] = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3}
-"""Of the levels in the journal (sd-daemon(3)); anything above has 2, critical."""
+"""Priorities of the levels in the journal (sd-daemon(3)); anything above has 2, critical."""
 
 CONTROL_CHARACTERS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
     0x0A: "\\n",
@@ -30,7 +30,7 @@ CONTROL_CHARACTERS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0
 
 
 class LogFormat(StrEnum):
-    """What a line is. AUTO: JOURNAL if standard error leads to systemd's journal, else TEXT."""
+    """The form of a line. AUTO: JOURNAL if standard error leads to systemd's journal, else TEXT."""
 
     AUTO = "auto"
     TEXT = "text"
@@ -40,7 +40,7 @@ class LogFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """Which events are logged, and how. `levels`: of modules that have one of their own, by the loggers' names."""
+    """Settings of the log. `levels`: of modules that have one of their own, by the loggers' names."""
 
     level: str = "info"
     levels: Mapping[str, str] = field(default_factory=dict)

@@ -66,7 +66,7 @@ class UserUnknownError(PasswdFileError):
 
 
 class Line(NamedTuple):
-    """What a line says. `user` is folded, `name` as written; None: the line makes no sense. `digest`: of its bytes."""
+    """A line. `user` is folded, `name` as written; None: the line makes no sense. `digest`: of its bytes."""
 
     user: str | None
     name: str

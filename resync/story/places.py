@@ -14,7 +14,7 @@ from resync.entry import Change, Entry, FlagAdd, FlagDel, MailAdd, MailDel, Merg
 
 
 class Place(NamedTuple):
-    """What a mailbox shows of a message. `uid` None: the message is not there. `flags` None: they are not known."""
+    """The state of a message in a mailbox. `uid` None: the message is not there. `flags` None: they are not known."""
 
     uid: int | None
     flags: frozenset[str] | None = None

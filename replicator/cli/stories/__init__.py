@@ -1,1 +1,1 @@
-"""How stories of mailboxes and mails are told in a terminal."""
+"""Stories of mailboxes and mails as text for a terminal."""

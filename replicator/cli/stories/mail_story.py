@@ -1,4 +1,4 @@
-"""What several nodes tell of one mail, put together: each life of a mail in a folder once, with what each node says."""
+"""The answers of several nodes about one mail, put together: each life of a mail in a folder once."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class JoinedLife:
 
 @dataclass(frozen=True, slots=True)
 class JoinedStory:
-    """What all nodes tell. `not_asked`: nodes of the cluster that were not named."""
+    """The answers of all nodes. `not_asked`: nodes of the cluster that were not named."""
 
     user: str
     mailbox: str

@@ -21,7 +21,7 @@ CLEARING_MS = 60_000  # within which a client that deletes a folder has expunged
 
 
 class Arrival(NamedTuple):
-    """How a mail came into a folder. `entry` is None if no log tells of it any more."""
+    """The arrival of a mail in a folder. `entry` is None if no log tells of it any more."""
 
     node: str
     time_ms: int | None = None

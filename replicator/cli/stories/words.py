@@ -1,4 +1,4 @@
-"""What entries did, in words; and UIDs and names as a terminal shows them."""
+"""Deeds of entries in words; and UIDs and names as a terminal shows them."""
 
 from __future__ import annotations
 

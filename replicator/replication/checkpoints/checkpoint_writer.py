@@ -190,7 +190,7 @@ class _Small:
 
 @dataclass(slots=True)
 class _Some:
-    """What one turn of the reader's thread has read: small objects, and the id of a chain whose object is large."""
+    """The result of one turn of the reader's thread: small objects, and the id of a chain whose object is large."""
 
     small: list[_Small] = field(default_factory=list)
     large: bytes | None = None

@@ -29,7 +29,7 @@ class DiskSpace(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What the file system says of the node's files."""
+    """Sizes and room of the node's files, by the file system."""
 
     database_bytes: int
     wal_bytes: int

@@ -25,7 +25,7 @@ ARRIVALS_MAX = 8  # entries that are compared with each other
 
 
 class MailRows(NamedTuple):
-    """What the tables have of one mail in one folder."""
+    """The rows of one mail in one folder."""
 
     mailbox_id: bytes
     guid: bytes

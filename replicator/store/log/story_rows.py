@@ -1,4 +1,4 @@
-"""What the tables tell of a mailbox and of its mail for stories, besides the log."""
+"""Queries for stories on a mailbox and its mail, besides the log."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class KeptMail(NamedTuple):
 
 
 class MailboxFacts(NamedTuple):
-    """What this node knows of a mailbox, at one moment. `head_ms`: when its head was numbered, if that is known."""
+    """The state of a mailbox at this node, at one moment. `head_ms`: when its head was numbered, if that is known."""
 
     chain: Chain
     head_ms: int | None

@@ -47,7 +47,7 @@ scheme_option = click.option(
 
 
 class UserPlace(Protocol):
-    """Where the users of a node are. Every method raises CommandError."""
+    """The place of a node's users. Every method raises CommandError."""
 
     name: str
 
